@@ -12,12 +12,12 @@ from pathlib import Path
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from rlbox.config.project import Project
-from rlbox.gate.gate import GateJudge
-from rlbox.job.filler import Paths
+from rlbox.gate.gate import GateChecker
+from rlbox.job.filler import RunPaths
 from rlbox.job.gate_plan import LinePlan
 from rlbox.job.load import load_job
 from rlbox.job.names import STAGE_LOG
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import StagePlan, plan_run
 from rlbox.system.tail import BLOCK
 
@@ -77,10 +77,10 @@ def _log(place: Place) -> Path:
     return path
 
 
-def _gate() -> GateJudge:
+def _gate() -> GateChecker:
     job = load_job(Project(folder=Path(__file__).parents[1]), "smoke")
-    paths = Paths(run="/r", job="/j", data="/d", python="python")
-    plan = plan_run(job, plan_values(job, "", {}), paths, run_id="b", place="here", target="local")
+    paths = RunPaths(run="/r", job="/j", data="/d", python="python")
+    plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="b", place="here", target="local")
     more = tuple(LinePlan(pattern=pattern, log=STAGE_LOG, count=1, why="") for pattern in PATTERNS)
     stages = plan.stages
     stage: StagePlan = dataclasses.replace(
@@ -89,7 +89,7 @@ def _gate() -> GateJudge:
         forbid=(*(rule for part in stages[:1] + stages[2:] for rule in part.forbid), *more),
         metrics=tuple(metric for part in stages for metric in part.metrics if metric.pattern),
     )
-    return GateJudge(stage)
+    return GateChecker(stage)
 
 
 def _judge(log: Path) -> None:
@@ -99,7 +99,7 @@ def _judge(log: Path) -> None:
         raise Unusable(f"the gate was to read the log to its end: {gate.forbidden[:1]} {gate.breaches[:1]}")
 
 
-def _feed(gate: GateJudge, log: Path, limit: int = SIZE) -> None:
+def _feed(gate: GateChecker, log: Path, limit: int = SIZE) -> None:
     with open(log, "rb", buffering=0) as file:
         while (block := file.read(BLOCK)) and file.tell() <= limit * BLOCK:
             gate.feed(STAGE_LOG, block)

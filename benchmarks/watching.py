@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.gate_plan import LinePlan
 from rlbox.job.plan import RunPlan, StagePlan
 
@@ -146,7 +146,7 @@ def bare_run(run_id: str, folder: Path, data: Path, stages: tuple[StagePlan, ...
         place="here",
         profile="",
         params={},
-        paths=Paths(run=str(folder), job=str(folder), data=str(data), python=sys.executable),
+        paths=RunPaths(run=str(folder), job=str(folder), data=str(data), python=sys.executable),
         env={},
         stages=stages,
         plot=(),

@@ -29,14 +29,14 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import list_benign_lines
-from rlbox.gate.files import Before, probe_file
-from rlbox.gate.gate import GateJudge
-from rlbox.gate.http_probe import judge_answer
+from rlbox.gate.files import FileSnapshot, check_file
+from rlbox.gate.gate import GateChecker
+from rlbox.gate.http_probe import find_response_problem
 from rlbox.gate.rules import RuleState
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.names import STAGE_LOG
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import StagePlan, plan_run
 
 CASES: dict[str, dict[str, Any]] = load_toml(CHECKOUT / "tests/cases/gate.toml")
@@ -71,18 +71,18 @@ def plan_case(case: dict[str, Any], run: Path) -> StagePlan:
     parts = [{"name": name, "title": name, "command": ["x"], "ready": ready} for name in stage["services"]]
     job = {"name": "j", "title": "t", "target": "local", "services": parts, "stages": [stage]}
     spec = validate_spec(Job, job, "case")
-    paths = Paths(run=str(run), job=str(run / "job"), data=str(run), python="python")
-    return plan_run(spec, plan_values(spec, "", {}), paths, run_id="r", place="here", target="local").stages[0]
+    paths = RunPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
+    return plan_run(spec, resolve_params(spec, "", {}), paths, run_id="r", place="here", target="local").stages[0]
 
 
 def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan | None = None) -> Verdict:
     """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
     stage = stage or plan_case(case, run)
-    gate = GateJudge(stage, KNOWN)
+    gate = GateChecker(stage, KNOWN)
     for rule in gate.facts.before():
         gate.hold(rule)
     _write_files(case, run, old=True)
-    before = Before([file.path for file in stage.files if file.newer], lambda: None)
+    before = FileSnapshot([file.path for file in stage.files if file.newer], lambda: None)
     _write_files(case, run, old=False)
     _feed(case, run, gate, cut)
     if not (gate.forbidden or gate.breaches):
@@ -97,7 +97,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     return _verdict(gate)
 
 
-def _feed(case: dict[str, Any], run: Path, gate: GateJudge, cut: Cut) -> None:
+def _feed(case: dict[str, Any], run: Path, gate: GateChecker, cut: Cut) -> None:
     for row in case.get("timed", []):
         gate.pass_time(row["at_s"])
         gate.feed(row["log"], row["text"].encode())
@@ -113,7 +113,7 @@ def _feed(case: dict[str, Any], run: Path, gate: GateJudge, cut: Cut) -> None:
     gate.pass_time(case.get("took_s", 0.0))
 
 
-def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateJudge) -> None:
+def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateChecker) -> None:
     code = case.get("exit", 0)
     if stage.ray:
         ray = case["ray"]
@@ -122,7 +122,7 @@ def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateJudge) -> None
         (gate.hold if ray["status"] == "SUCCEEDED" else gate.refuse)(gate.facts.ray, ray["status"])
     (gate.hold if code in stage.exit_codes else gate.refuse)(gate.facts.exit, f"exit code {code}")
     for probe, rule, answer in zip(stage.probes, gate.facts.probes, case.get("answers", []), strict=False):
-        problem = judge_answer(probe, answer["status"], answer["text"])
+        problem = find_response_problem(probe, answer["status"], answer["text"])
         (gate.refuse if problem else gate.hold)(rule, problem)
 
 
@@ -139,11 +139,11 @@ def _write_files(case: dict[str, Any], run: Path, *, old: bool) -> None:
         path.write_bytes(bytes.fromhex(file["hex"]) if "hex" in file else file["text"].encode())
 
 
-def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateJudge, before: Before) -> None:
+def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateChecker, before: FileSnapshot) -> None:
     names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
     for file, rule in zip(stage.files, gate.facts.files, strict=True):
         with _Writer([run / name for name in names]):
-            fact = probe_file(file, lambda: None, before=before if file.newer else None)
+            fact = check_file(file, lambda: None, before=before if file.newer else None)
         (gate.refuse if fact.problem else gate.hold)(rule, fact.problem or "complete")
 
 
@@ -173,7 +173,7 @@ class _Writer:
             self._thread.join()
 
 
-def _verdict(gate: GateJudge) -> Verdict:
+def _verdict(gate: GateChecker) -> Verdict:
     states = gate.states()
     for broken in gate.forbidden[:1]:
         return Verdict(passed=False, kind="forbid", text=f"{broken.rule.pattern}: {broken.line.text}", states=states)
@@ -192,7 +192,7 @@ def _verdict(gate: GateJudge) -> Verdict:
 
 def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[object, ...]:
     """Return all that a gate tells after the logs of a case, cut in some way."""
-    gate = GateJudge(stage, KNOWN)
+    gate = GateChecker(stage, KNOWN)
     _feed(case, run, gate, cut)
     gate.begin_stop()
     gate.end()

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlbox.diagnose.cause import Cause
 from rlbox.gate.rules import RuleState
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.secrets.masks import SecretMasker
@@ -209,6 +209,6 @@ def plan_of(run_id: str, job: str, **params: Any) -> dict[str, Any]:
     """Return the plan of a run without stages, as its directory holds it."""
     plan = RunPlan(
         run_id=run_id, job=job, target="a800-cn", place="docker", profile="", params=params,
-        paths=Paths(run="/r", job="/j", data="/d", python="/p"), env={}, stages=(), plot=(), curves="",
+        paths=RunPaths(run="/r", job="/j", data="/d", python="/p"), env={}, stages=(), plot=(), curves="",
     )  # fmt: skip
     return dict(plan.as_json())

@@ -11,10 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlbox.evaluation.result import ACCEPTED, EvaluationResult, NotComparable
-from rlbox.evaluation.result_files import BEST, SUMMARY, export_of, read_results, read_summary, write_json
-from rlbox.evaluation.scores import compare_pairs
-from rlbox.evaluation.selection import best_json, best_lines, find_best, look_for_regression
+from rlbox.evaluation.result import ACCEPTED, EvaluationResult, LocksDifferError
+from rlbox.evaluation.result_files import BEST, SUMMARY, read_export_path, read_results, read_summary, write_json
+from rlbox.evaluation.scores import compute_paired_difference
+from rlbox.evaluation.selection import best_to_json, check_regression, choose_checkpoint, format_best
 from sft import eval_config
 
 # What SFT is expected to bring over the baseline, in percentage points (P191); 0: no regression.
@@ -34,12 +34,12 @@ def compare(best: EvaluationResult, baseline: EvaluationResult) -> list[tuple[st
             where = "the baseline" if one else "this checkpoint"
             found.append(("unknown", f"{name} accepted@1: {where} was not judged on it"))
             continue
-        pair = compare_pairs(one, other)
+        pair = compute_paired_difference(one, other)
         gained, low, high = (100 * share for share in (pair.difference, pair.low, pair.high))
         if wanted:
             verdict = "ok" if gained >= wanted else "below" if high < wanted else "unsure"
         else:
-            verdict = {"worse": "below", "kept": "ok"}.get(look_for_regression(one, other).verdict, "unsure")
+            verdict = {"worse": "below", "kept": "ok"}.get(check_regression(one, other).verdict, "unsure")
         asked = f"+{wanted:.0f} pp wanted" if wanted else "no regression wanted"
         found.append((verdict, f"{name} accepted@1: {gained:+.1f} pp ({low:+.1f} to {high:+.1f}), {asked}"))
     return found
@@ -61,13 +61,13 @@ def main() -> None:
     args = parser.parse_args()
     try:
         baseline = baseline_of(args)
-        found = find_best(read_results(args.out), baseline=baseline, guard=eval_config.GUARD)
-    except NotComparable as error:
+        found = choose_checkpoint(read_results(args.out), baseline=baseline, guard=eval_config.GUARD)
+    except LocksDifferError as error:
         fields = "; ".join(f"{one.field}: {one.one!r} and {one.other!r}" for one in error.fields)
         sys.exit(f"sft.choose: error: not comparable, the evaluation locks differ (P134): {fields}")
     except ValueError as error:
         sys.exit(f"sft.choose: error: {error}")
-    for line in best_lines(found):
+    for line in format_best(found):
         print(line)
     best = found.best
     verdicts = compare(best, baseline) if baseline else []
@@ -79,7 +79,7 @@ def main() -> None:
     if baseline is None:
         print("[WARN] judge the model before training for one: --set base=FOLDER, or name one: --set baseline=FILE")
     path = args.checkpoints / f"global_step_{best.step}"
-    chosen = best_json(found) | {"path": str(path), "model": export_of(args.out / best.name)}
+    chosen = best_to_json(found) | {"path": str(path), "model": read_export_path(args.out / best.name)}
     chosen["regression"] = found.worse
     write_json(args.out / BEST, chosen | {"comparison": [{"verdict": v, "says": line} for v, line in verdicts]})
     print(f"best checkpoint: step {best.step}, {path / 'huggingface'}")

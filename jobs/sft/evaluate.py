@@ -15,21 +15,28 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.export import Export
-from rlbox.evaluation.judge import Judging, WantedResult, judge_all
-from rlbox.evaluation.model_client import Answering
-from rlbox.evaluation.model_server import EngineSettings, Serve, WantedEngine, engine_facts, served, serving
-from rlbox.evaluation.problems import EvalProblem, ProblemError
-from rlbox.evaluation.result import table
+from rlbox.evaluation.judge import CheckpointJudge, JudgingTask, judge_checkpoints
+from rlbox.evaluation.model_client import Model
+from rlbox.evaluation.model_server import (
+    EngineOptions,
+    ServeExport,
+    ServerCommand,
+    describe_engine,
+    make_server_factory,
+    run_servers,
+)
+from rlbox.evaluation.problems import Problem, ProblemError
+from rlbox.evaluation.result import format_table
 from rlbox.evaluation.result_files import HISTORY, read_results
-from rlbox.evaluation.sandbox_client import Sandbox
-from rlbox.evaluation.suites import Suite, load_sets
-from rlbox.evaluation.view import say
+from rlbox.evaluation.sandbox_client import SandboxClient
+from rlbox.evaluation.suites import Suite, load_suite_problems
+from rlbox.evaluation.view import print_line
 from rlbox.system.http import NoResponseError, create_loopback_client
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
 
 SILENT_S = 1800.0
-Sets = dict[str, tuple[Suite, list[EvalProblem]]]
+Sets = dict[str, tuple[Suite, list[Problem]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,22 +88,22 @@ def main() -> None:
     try:
         found = wanted(args)
         sets = load(args, max(one.tier for one in found))
-        sandbox = Sandbox(args.sandbox_url, create_loopback_client(3600.0))
+        sandbox = SandboxClient(args.sandbox_url, create_loopback_client(3600.0))
         sandbox.probe()
     except NoResponseError as error:
         sys.exit(f"sft.evaluate: error: {error}; training does not need the code sandbox, the evaluation does (P163)")
     except ValueError as error:
         sys.exit(f"sft.evaluate: error: {error}")
     settings = engine_settings(args)
-    judging = Judging(
+    judging = CheckpointJudge(
         sandbox=sandbox,
         serve=serve(args, settings),
-        engine=engine_facts(args.vllm_url, settings),
+        engine=describe_engine(args.vllm_url, settings),
         out=args.out,
         at_once=args.concurrency,
     )
     failed = _judge(judging, found, sets, args)
-    print(table(read_results(args.out)), flush=True)
+    print(format_table(read_results(args.out)), flush=True)
     if failed:
         sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
     print(f"[evaluate] passed: {len(found)} checkpoints in {args.out / HISTORY}", flush=True)
@@ -133,7 +140,7 @@ def wanted(args: argparse.Namespace) -> list[Wanted]:
 def load(args: argparse.Namespace, tier: int) -> Sets:
     """Return the suites of a tier with their problems; `ValueError` where one is missing, or has no room to answer."""
     names = eval_config.TIERS[tier]
-    found = load_sets(names, args.raw, manifests=args.manifests, any_size=args.any_size)
+    found = load_suite_problems(names, args.raw, manifests=args.manifests, any_size=args.any_size)
     longest = max(suite.decoding.max_tokens for suite, _ in found)
     if args.max_model_len < longest:
         raise ProblemError(f"--max-model-len {args.max_model_len} has no room for {longest} new tokens")
@@ -153,33 +160,33 @@ def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def serve(args: argparse.Namespace, settings: dict[str, Any]) -> Serve:
+def serve(args: argparse.Namespace, settings: dict[str, Any]) -> ServeExport:
     """Return what serves exports: vLLM, the server that is named, or the job's own small one over transformers."""
     http = create_loopback_client(SILENT_S)
     if args.engine == "vllm" or args.vllm_url:
         where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
-        engine = WantedEngine(settings=settings, start_s=args.start_s, **where)
-        return serving(engine, http, say)
+        engine = EngineOptions(settings=settings, start_s=args.start_s, **where)
+        return make_server_factory(engine, http, print_line)
 
-    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Answering]:
+    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Model]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))
-        engine = EngineSettings(argv=argv, url=f"http://127.0.0.1:{args.port}", start_s=args.start_s)
-        return served([engine], folder, http)
+        engine = ServerCommand(argv=argv, url=f"http://127.0.0.1:{args.port}", start_s=args.start_s)
+        return run_servers([engine], folder, http)
 
     return small
 
 
-def _judge(judging: Judging, found: list[Wanted], sets: Sets, args: argparse.Namespace) -> list[str]:
+def _judge(judging: CheckpointJudge, found: list[Wanted], sets: Sets, args: argparse.Namespace) -> list[str]:
     """Judge all that is whole; return what went wrong."""
     failed = [f"{one.export.name}: incomplete checkpoint: {one.missing}" for one in found if one.missing]
-    judged = judge_all(judging, [_wanted_result(one, sets, args) for one in found if not one.missing])
+    judged = judge_checkpoints(judging, [_wanted_result(one, sets, args) for one in found if not one.missing])
     return [*failed, *(f"{name}: {why}" for name, why in judged.failed.items())]
 
 
-def _wanted_result(one: Wanted, sets: Sets, args: argparse.Namespace) -> WantedResult:
+def _wanted_result(one: Wanted, sets: Sets, args: argparse.Namespace) -> JudgingTask:
     facts = {"tier": one.tier, "expected_at_most_s": 2 * 60 * eval_config.MINUTES[one.tier]}
     facts |= {"engine": args.vllm_url or args.engine, "sandbox": args.sandbox_url}
-    return WantedResult(export=one.export, suites=[sets[name] for name in eval_config.TIERS[one.tier]], facts=facts)
+    return JudgingTask(export=one.export, suites=[sets[name] for name in eval_config.TIERS[one.tier]], facts=facts)
 
 
 if __name__ == "__main__":

@@ -61,13 +61,13 @@ def data(
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
       rlbox data tiny data/train.parquet --output data/train_tiny.parquet
     """
-    from rlbox.evaluation.data_check import DataWish, check_data, make_tiny
+    from rlbox.evaluation.data_check import DataCheckOptions, check_data, write_tiny_dataset
 
     if action == "tiny":
-        return make_tiny(app, file, to, rows or 2, python, timeout)
+        return write_tiny_dataset(app, file, to, rows or 2, python, timeout)
     wanted = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
     files = {"train": file, **({"val": val} if val else {})}
-    wish = DataWish(rows=wanted, longest=longest)
+    wish = DataCheckOptions(rows=wanted, longest=longest)
     return check_data(app, files, split, {"column": column, "tokenizer": tokenizer}, wish, python, timeout)
 
 
@@ -88,15 +88,15 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
       rlbox ckpt check /data/ckpts/holdem
     """
     from rlbox.errors import SpecError, WorkFailed
-    from rlbox.evaluation.checkpoints import find_checkpoints, plan_series, read_tracker, series_text
+    from rlbox.evaluation.checkpoints import analyze_series, format_series, read_tracker, scan_checkpoints
 
     roots = [path.absolute() for path in paths] or [open_existing_run_store(app, target, data).data_dir]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
-    found = {folder: rows for root in roots for folder, rows in find_checkpoints(root).items()}
-    series = [plan_series(str(folder), rows, read_tracker(folder)) for folder, rows in sorted(found.items())]
+    found = {folder: rows for root in roots for folder, rows in scan_checkpoints(root).items()}
+    series = [analyze_series(str(folder), rows, read_tracker(folder)) for folder, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.whole]
-    text = series_text(shown, removable=action == "ls") if series else "no checkpoint yet"
+    text = format_series(shown, removable=action == "ls") if series else "no checkpoint yet"
     app.result({"series": [one.as_json() for one in series]}, text)
     torn = sum(not row.whole for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)
@@ -122,24 +122,30 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.errors import WorkFailed
-    from rlbox.evaluation.prefetch import check_room, find_files, look_at, warm_files, warmed_text
+    from rlbox.evaluation.prefetch import (
+        format_cache_report,
+        list_files,
+        measure_cache,
+        read_into_cache,
+        require_free_memory,
+    )
     from rlbox.system.limits import available_memory
     from rlbox.system.progress import show_byte_progress
 
-    found = look_at(find_files(paths))
+    found = measure_cache(list_files(paths))
     missing = sum(piece.length for piece in found.pieces if not piece.whole)
     if app.dry_run:
         with app.checking("memory"):
-            check_room(found.files, available_memory())
+            require_free_memory(found.files, available_memory())
         would = f"read {size_text(missing)} into memory" if missing else "read nothing: it is in memory"
-        return app.planned(found.as_json(), warmed_text(found), would)
+        return app.planned(found.as_json(), format_cache_report(found), would)
     if found.resident == found.size:
-        app.result(found.as_json(), warmed_text(found))
+        app.result(found.as_json(), format_cache_report(found))
         return 0
-    check_room(found.files, available_memory())
+    require_free_memory(found.files, available_memory())
     with show_byte_progress(app, "into memory", missing) as on_bytes:
-        warmed = warm_files(found, on_bytes)
-    app.result(warmed.as_json(), warmed_text(warmed))
+        warmed = read_into_cache(found, on_bytes)
+    app.result(warmed.as_json(), format_cache_report(warmed))
     if warmed.warm is False:
         app.say("warm: what was read did not stay in memory, since something else needs it; end that, or warm less")
         return WorkFailed.exit_code

@@ -106,14 +106,14 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
     import os
 
     from rlbox.errors import WorkFailed
-    from rlbox.evaluation.gpu_split import SplitWish, gpus_text, plan_split, probe_gpu_facts
+    from rlbox.evaluation.gpu_split import SplitRequest, format_inventory, plan_split, probe_gpu_inventory
 
-    wish = SplitWish(actor=actor, rollout=rollout, total=total, nodes=nodes, colocated=colocated)
-    facts = probe_gpu_facts(os.environ, ray)
+    wish = SplitRequest(actor=actor, rollout=rollout, total=total, nodes=nodes, colocated=colocated)
+    facts = probe_gpu_inventory(os.environ, ray)
     split = plan_split(facts, wish)
     placed = [{"role": role, "node": node, "gpus": count} for role, node, count in split.placed]
     told = {"placed": placed, "problems": list(split.problems), "notes": list(split.notes)}
-    app.result({**facts.as_json(), **told}, gpus_text(facts, split))
+    app.result({**facts.as_json(), **told}, format_inventory(facts, split))
     return WorkFailed.exit_code if split.problems else 0
 
 

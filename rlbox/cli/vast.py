@@ -409,14 +409,14 @@ def _require_fit(
 ) -> None:
     """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
     from rlbox.job.load import load_job
-    from rlbox.job.params import parse_settings, plan_values
+    from rlbox.job.params import parse_settings, resolve_params
     from rlbox.planner.fit import check_fit, load_declared_capacity, require_fit
     from rlbox.planner.suggest import Suggestion
     from rlbox.run.inputs import check_source, plan_container_run
 
     wish = Suggestion(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
     loaded = load_job(app.project, job)
-    values, name = plan_values(loaded, profiles, wish.settings), target or loaded.target
+    values, name = resolve_params(loaded, profiles, wish.settings), target or loaded.target
     check_source(app, loaded, values, here=False, force=False)
     plan_container_run(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
     fit = check_fit(loaded, values, load_declared_capacity(app, name, ""))

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlbox.evaluation.export import Export
-from rlbox.evaluation.judge import Judging, WantedResult, judge_all
-from rlbox.evaluation.model_client import PolicyError
-from rlbox.evaluation.model_server import WantedEngine, engine_facts, serving, setting
-from rlbox.evaluation.problems import EvalProblem, ProblemError
-from rlbox.evaluation.result import NotComparable, table
-from rlbox.evaluation.result_files import BEST, export_of, read_results, read_summary, write_json
-from rlbox.evaluation.sandbox_client import Sandbox, prove
-from rlbox.evaluation.selection import best_json, best_lines, find_best, rule_of
-from rlbox.evaluation.suites import Suite, load_sets
-from rlbox.evaluation.view import compare_results, comparison_lines, say
+from rlbox.evaluation.judge import CheckpointJudge, JudgingTask, judge_checkpoints
+from rlbox.evaluation.model_client import ModelServerError
+from rlbox.evaluation.model_server import EngineOptions, describe_engine, make_server_factory, parse_setting
+from rlbox.evaluation.problems import Problem, ProblemError
+from rlbox.evaluation.result import LocksDifferError, format_table
+from rlbox.evaluation.result_files import BEST, read_export_path, read_results, read_summary, write_json
+from rlbox.evaluation.sandbox_client import SandboxClient, judge_solutions
+from rlbox.evaluation.selection import best_to_json, build_rule, choose_checkpoint, format_best
+from rlbox.evaluation.suites import Suite, load_suite_problems
+from rlbox.evaluation.view import compare_results, format_comparison, print_line
 from rlbox.i18n import _
 from rlbox.system.http import create_loopback_client
 
@@ -71,9 +71,9 @@ def main(words: Sequence[str]) -> int:
     verbs = {"judge": _judge, "prove": _prove, "choose": _choose, "compare": _compare}
     try:
         return verbs[asked.verb](asked)
-    except (ProblemError, PolicyError, ValueError) as error:
+    except (ProblemError, ModelServerError, ValueError) as error:
         sys.stderr.write(f"rlbox.evaluation: error: {error}\n")
-    except NotComparable as error:
+    except LocksDifferError as error:
         rows = "".join(f"  {one.field}: {one.one!r} and {one.other!r}\n" for one in error.fields)
         sys.stderr.write(f"rlbox.evaluation: error: not comparable, the evaluation locks differ in\n{rows}")
     return 1
@@ -89,33 +89,33 @@ def _judge(asked: argparse.Namespace) -> int:
         )
     suites = _problems(asked, asked.suites)
     last = [*suites, *(_problems(asked, asked.last_suites) if asked.last_suites else [])]
-    settings = dict(setting(text) for text in asked.set)
+    settings = dict(parse_setting(text) for text in asked.set)
     where = {"url": asked.url, "python": asked.engine, "port": asked.port, "servers": asked.servers}
-    engine = WantedEngine(settings=settings, start_s=asked.start_s, **where)
-    judging = Judging(
-        sandbox=Sandbox(asked.sandbox_url, create_loopback_client(3600.0)),
-        serve=serving(engine, create_loopback_client(_SILENT_S), say),
-        engine=engine_facts(asked.url, settings),
+    engine = EngineOptions(settings=settings, start_s=asked.start_s, **where)
+    judging = CheckpointJudge(
+        sandbox=SandboxClient(asked.sandbox_url, create_loopback_client(3600.0)),
+        serve=make_server_factory(engine, create_loopback_client(_SILENT_S), print_line),
+        engine=describe_engine(asked.url, settings),
         out=asked.out,
         at_once=asked.at_once,
     )
-    wanted = [WantedResult(export=one, suites=last if one is exports[-1] else suites) for one in exports]
-    failed = [f"{name}: {why}" for name, why in judge_all(judging, wanted).failed.items()]
-    say(table(read_results(asked.out)))
+    wanted = [JudgingTask(export=one, suites=last if one is exports[-1] else suites) for one in exports]
+    failed = [f"{name}: {why}" for name, why in judge_checkpoints(judging, wanted).failed.items()]
+    print_line(format_table(read_results(asked.out)))
     for line in failed:
         sys.stderr.write(f"rlbox.evaluation: error: {line}\n")
     if not failed:
-        say(f"[evaluate] passed: {len(exports)} checkpoints in {asked.out}")
+        print_line(f"[evaluate] passed: {len(exports)} checkpoints in {asked.out}")
     return 1 if failed else 0
 
 
 def _prove(asked: argparse.Namespace) -> int:
-    sandbox, wrong = Sandbox(asked.sandbox_url, create_loopback_client(3600.0)), 0
+    sandbox, wrong = SandboxClient(asked.sandbox_url, create_loopback_client(3600.0)), 0
     for suite, problems in _problems(asked, asked.suites):
-        count, failed = prove(suite, problems, sandbox)
+        count, failed = judge_solutions(suite, problems, sandbox)
         for name, verdict in failed.items():
-            say(f"[FAIL] {suite.name} {name}: its own solution is {verdict.outcome} here: {verdict.detail}")
-        say(f"[suite] {suite.name}: {count - len(failed)} of {count} own solutions are accepted")
+            print_line(f"[FAIL] {suite.name} {name}: its own solution is {verdict.outcome} here: {verdict.detail}")
+        print_line(f"[suite] {suite.name}: {count - len(failed)} of {count} own solutions are accepted")
         wrong += len(failed)
     return 1 if wrong else 0
 
@@ -123,24 +123,26 @@ def _prove(asked: argparse.Namespace) -> int:
 def _choose(asked: argparse.Namespace) -> int:
     """Say which checkpoint is best and how it stands to the baseline; `ValueError` where there is no result."""
     baseline = read_summary(asked.baseline) if asked.baseline else None
-    rule = rule_of(asked.by)
-    found = find_best(read_results(asked.out), baseline=baseline, guard=asked.guard, margin=asked.margin, rule=rule)
-    for line in best_lines(found):
-        say(line)
-    write_json(asked.out / BEST, best_json(found) | {"model": export_of(asked.out / found.best.name)})
+    rule = build_rule(asked.by)
+    found = choose_checkpoint(
+        read_results(asked.out), baseline=baseline, guard=asked.guard, margin=asked.margin, rule=rule
+    )
+    for line in format_best(found):
+        print_line(line)
+    write_json(asked.out / BEST, best_to_json(found) | {"model": read_export_path(asked.out / found.best.name)})
     return 0
 
 
 def _compare(asked: argparse.Namespace) -> int:
-    """Say how two results differ; `NotComparable` where their locks do."""
+    """Say how two results differ; `LocksDifferError` where their locks do."""
     one, other = map(read_summary, asked.results)
-    for line in comparison_lines(compare_results(one, other, asked.across)):
-        say(line)
+    for line in format_comparison(compare_results(one, other, asked.across)):
+        print_line(line)
     return 0
 
 
-def _problems(asked: argparse.Namespace, names: str) -> list[tuple[Suite, list[EvalProblem]]]:
-    return load_sets(
+def _problems(asked: argparse.Namespace, names: str) -> list[tuple[Suite, list[Problem]]]:
+    return load_suite_problems(
         names.split(","),
         asked.problems,
         own=asked.own,

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from rlbox.amounts import columns, size_text
 from rlbox.foreign import parse_json, whole_number
-from rlbox.gate.safetensors_check import tensors_problem
+from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.i18n import _
 from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
 
@@ -31,8 +31,8 @@ TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 _BUSY_S = 300.0
 _SHOWN = 5
 
-Kind = Literal["verl", "megatron", "deepspeed", "hf"]
-FOLDERS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+CheckpointKind = Literal["verl", "megatron", "deepspeed", "hf"]
+FOLDERS: tuple[tuple[CheckpointKind, re.Pattern[str]], ...] = (
     ("verl", re.compile(r"global_steps?_(?P<step>\d+)")),
     ("megatron", re.compile(r"iter_(?P<step>\d{7,})")),
     ("megatron", re.compile(r"release")),
@@ -48,7 +48,7 @@ _MODELS = ("model", "pytorch_model", "adapter_model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CheckpointFile:
     """A file of a checkpoint: its path below it, bytes, how many seconds ago it was written.
 
     `damage` says why it is not whole; `names` are the files that it lists, where it is such a list.
@@ -83,7 +83,7 @@ class Entry:
         return _WEIGHTS.fullmatch(self.path) is not None
 
 
-def kind_of(folder: str) -> tuple[Kind, int | None] | None:
+def parse_checkpoint_name(folder: str) -> tuple[CheckpointKind, int | None] | None:
     """Return what a folder of this name is, with its step; None when it is no checkpoint."""
     for kind, pattern in FOLDERS:
         if match := pattern.fullmatch(folder):
@@ -92,12 +92,12 @@ def kind_of(folder: str) -> tuple[Kind, int | None] | None:
     return None
 
 
-def is_exported(kind: Kind, entries: Sequence[Entry]) -> bool:
+def has_hf_export(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> bool:
     """Return whether weights are there in Hugging Face's form; verl writes configuration without them, too."""
     return any(entry.weights for entry in entries if kind == "hf" or entry.part == "hf")
 
 
-def problems_of(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
+def find_file_problems(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> Iterator[str]:
     """Yield what is missing or cut short."""
     if not entries:
         yield "it is empty"
@@ -107,12 +107,12 @@ def problems_of(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
     yield from _zero(entries)
     yield from _lists(entries)
     yield from _numbered(entries)
-    if not is_exported(kind, entries) and (kind == "hf" or all(entry.part != "model" for entry in entries)):
+    if not has_hf_export(kind, entries) and (kind == "hf" or all(entry.part != "model" for entry in entries)):
         yield "it holds no weights"
     yield from _beside(kind, entries)
 
 
-def _beside(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
+def _beside(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> Iterator[str]:
     """Yield what must lie beside weights, and beside the pieces of a distributed checkpoint."""
     names = {entry.path for entry in entries}
     exports = {entry.folder for entry in entries if entry.weights and (kind == "hf" or entry.part == "hf")}
@@ -124,7 +124,7 @@ def _beside(kind: Kind, entries: Sequence[Entry]) -> Iterator[str]:
             yield f"{_join(folder, '.metadata')} is missing, which is written last"
 
 
-def _ranks(entries: Sequence[Entry]) -> Iterator[str]:
+def _ranks(entries: Sequence[CheckpointFile]) -> Iterator[str]:
     """Yield which ranks' files are missing."""
     groups: dict[tuple[str, str, int], set[int]] = {}
     for entry in entries:
@@ -142,7 +142,7 @@ def _ranks(entries: Sequence[Entry]) -> Iterator[str]:
             yield whose if folder else f"its files are of {some} and of {last} ranks"
 
 
-def _zero(entries: Sequence[Entry]) -> Iterator[str]:
+def _zero(entries: Sequence[CheckpointFile]) -> Iterator[str]:
     """Yield DeepSpeed's ranks that miss a file which others have."""
     found: dict[str, set[int]] = {"model": set(), "optim": set()}
     for entry in entries:
@@ -154,7 +154,7 @@ def _zero(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"zero_pp_rank_*_{what}_states.pt: ranks missing: {_numbers(missing)} (of {count})"
 
 
-def _lists(entries: Sequence[Entry]) -> Iterator[str]:
+def _lists(entries: Sequence[CheckpointFile]) -> Iterator[str]:
     """Yield what an index names and is not there."""
     names = {entry.path for entry in entries}
     for entry in entries:
@@ -163,7 +163,7 @@ def _lists(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"{entry.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
 
 
-def _numbered(entries: Sequence[Entry]) -> Iterator[str]:
+def _numbered(entries: Sequence[CheckpointFile]) -> Iterator[str]:
     """Yield which of numbered shards are missing, and where no index says what is in them: it is written last."""
     groups: dict[tuple[str, int, str], set[int]] = {}
     for entry in entries:
@@ -202,7 +202,7 @@ class Checkpoint:
     """
 
     path: str
-    kind: Kind
+    kind: CheckpointKind
     step: int | None
     parts: Mapping[str, int]
     problems: tuple[str, ...] = ()
@@ -233,7 +233,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spare:
+class RemovableFile:
     """What can be removed: a path, its bytes, and why nothing needs it."""
 
     path: str
@@ -249,7 +249,7 @@ class CheckpointSeries:
     checkpoints: tuple[Checkpoint, ...]
     tracker: str | None = None
     problems: tuple[str, ...] = ()
-    spare: tuple[Spare, ...] = ()
+    spare: tuple[RemovableFile, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -264,16 +264,16 @@ class CheckpointSeries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ScannedCheckpoint:
     """A checkpoint as it lies there: path, kind and step by its name, and its files."""
 
     path: str
-    kind: Kind
+    kind: CheckpointKind
     step: int | None
-    entries: tuple[Entry, ...]
+    entries: tuple[CheckpointFile, ...]
 
 
-def plan_series(path: str, found: Sequence[Found], tracker: str | None) -> CheckpointSeries:
+def analyze_series(path: str, found: Sequence[ScannedCheckpoint], tracker: str | None) -> CheckpointSeries:
     """Return the checkpoints of one folder, judged by their files and by the tracker beside them."""
     ordered = sorted(found, key=lambda row: (-1 if row.step is None else row.step, row.path))
     rows = tuple(_judge(row, tracker) for row in ordered)
@@ -286,8 +286,8 @@ def plan_series(path: str, found: Sequence[Found], tracker: str | None) -> Check
     return CheckpointSeries(path=path, checkpoints=rows, tracker=tracker, problems=tuple(problems), spare=spare)
 
 
-def _judge(found: Found, tracker: str | None) -> Checkpoint:
-    problems = list(problems_of(found.kind, found.entries))
+def _judge(found: ScannedCheckpoint, tracker: str | None) -> Checkpoint:
+    problems = list(find_file_problems(found.kind, found.entries))
     step = whole_number(tracker or "")
     if found.kind in ("verl", "megatron") and step is not None and (found.step or 0) > step:
         problems.append(f"it was never finished: the tracker names step {tracker}")
@@ -301,13 +301,13 @@ def _judge(found: Found, tracker: str | None) -> Checkpoint:
         step=found.step,
         parts=parts,
         problems=tuple(dict.fromkeys(problems)),
-        exported=is_exported(found.kind, found.entries),
+        exported=has_hf_export(found.kind, found.entries),
         latest=tracker is not None and tracker in (str(found.step), found.path.rpartition("/")[2]),
         busy=bool(problems) and any(entry.age_s < _BUSY_S for entry in found.entries),
     )
 
 
-def _spare(rows: Sequence[Checkpoint], entries: Mapping[str, Sequence[Entry]]) -> tuple[Spare, ...]:
+def _spare(rows: Sequence[Checkpoint], entries: Mapping[str, Sequence[CheckpointFile]]) -> tuple[RemovableFile, ...]:
     """Return torn checkpoints, and the optimizer of those that were exported and that no run resumes from.
 
     Never touched: the one that the tracker names, the newest whole one, and what may just be being written. Of one
@@ -315,18 +315,18 @@ def _spare(rows: Sequence[Checkpoint], entries: Mapping[str, Sequence[Entry]]) -
     """
     able = [row for row in rows if row.whole and row.has_optimizer]
     kept = next((row for row in able if row.latest), able[-1] if able else None)
-    found: list[Spare] = []
+    found: list[RemovableFile] = []
     for row in rows:
         if kept is None or row is kept or row.latest or row.busy:
             continue
         if not row.whole:
-            found.append(Spare(path=row.path, size=row.size, why=f"it is torn, and step {kept.step} is whole"))
+            found.append(RemovableFile(path=row.path, size=row.size, why=f"it is torn, and step {kept.step} is whole"))
         elif row.exported:
             found += _optimizer(row.path, entries[row.path])
     return tuple(found)
 
 
-def _optimizer(path: str, entries: Sequence[Entry]) -> list[Spare]:
+def _optimizer(path: str, entries: Sequence[CheckpointFile]) -> list[RemovableFile]:
     """Return an optimizer's files: the folder where it has its own, else one pattern a folder."""
     sizes: dict[str, int] = {}
     for entry in entries:
@@ -336,7 +336,7 @@ def _optimizer(path: str, entries: Sequence[Entry]) -> list[Spare]:
             at = folders[: folders.index("optimizer") + 1] if own else [*folders, f"{name.partition('_rank_')[0]}*"]
             sizes["/".join(at)] = sizes.get("/".join(at), 0) + entry.size
     why = "the optimizer of a step that no run resumes from"
-    return [Spare(path=f"{path}/{at}", size=size, why=why) for at, size in sizes.items()]
+    return [RemovableFile(path=f"{path}/{at}", size=size, why=why) for at, size in sizes.items()]
 
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")
@@ -346,13 +346,13 @@ _TRACKER_BYTES = 1 << 12
 _LIST_BYTES = 64 << 20
 
 
-def find_checkpoints(root: Path) -> dict[Path, list[Found]]:
+def scan_checkpoints(root: Path) -> dict[Path, list[ScannedCheckpoint]]:
     """Return the checkpoints at, or below, `root` by the folder that they lie in; they are not searched themselves.
 
     A model's folder is one only where `root` is it, or where it has a manifest, as those that gates ask for.
     """
-    found: dict[Path, list[Found]] = {}
-    if known := kind_of(root.name) or (("hf", None) if _is_model(root) else None):
+    found: dict[Path, list[ScannedCheckpoint]] = {}
+    if known := parse_checkpoint_name(root.name) or (("hf", None) if _is_model(root) else None):
         found[root.parent] = [_look(root, *known)]
         return found
     folders = [root]
@@ -386,8 +386,8 @@ def read_tracker(folder: Path) -> str | None:
     return None
 
 
-def _kind(folder: Path) -> tuple[Kind, int | None] | None:
-    known = kind_of(folder.name)
+def _kind(folder: Path) -> tuple[CheckpointKind, int | None] | None:
+    known = parse_checkpoint_name(folder.name)
     if known is None and (folder / MANIFEST).is_file() and _is_model(folder):
         return "hf", None
     if known and known[1] is None and not (folder.parent / TRACKERS[0]).is_file():
@@ -399,16 +399,16 @@ def _is_model(folder: Path) -> bool:
     return (folder / "config.json").is_file() or any(folder.glob("*.safetensors"))
 
 
-def _look(folder: Path, kind: Kind, step: int | None) -> Found:
-    return Found(path=str(folder), kind=kind, step=step, entries=entries_of(folder))
+def _look(folder: Path, kind: CheckpointKind, step: int | None) -> ScannedCheckpoint:
+    return ScannedCheckpoint(path=str(folder), kind=kind, step=step, entries=list_files(folder))
 
 
-def entries_of(folder: Path) -> tuple[Entry, ...]:
+def list_files(folder: Path) -> tuple[CheckpointFile, ...]:
     """Return the files below a folder, by their paths there, each looked at."""
     return tuple(sorted(_entries(folder), key=lambda entry: entry.path))
 
 
-def _entries(folder: Path) -> Iterator[Entry]:
+def _entries(folder: Path) -> Iterator[CheckpointFile]:
     now = time.time()
     for name, __ in walk_files(folder.resolve()):
         path = folder / name
@@ -416,10 +416,10 @@ def _entries(folder: Path) -> Iterator[Entry]:
             facts = path.stat()
             damage, listed = _inspect(path, facts)
         except OSError as error:
-            yield Entry(path=name, size=0, damage=str(error.strerror))
+            yield CheckpointFile(path=name, size=0, damage=str(error.strerror))
             continue
         age_s = max(now - facts.st_mtime, 0.0)
-        yield Entry(path=name, size=facts.st_size, age_s=age_s, damage=damage, names=listed)
+        yield CheckpointFile(path=name, size=facts.st_size, age_s=age_s, damage=damage, names=listed)
 
 
 def _inspect(path: Path, facts: os.stat_result) -> tuple[str, tuple[str, ...]]:
@@ -430,7 +430,7 @@ def _inspect(path: Path, facts: os.stat_result) -> tuple[str, tuple[str, ...]]:
     if size == 0:
         return "it is empty", ()
     if path.name.endswith(".safetensors"):
-        problem = tensors_problem(path)
+        problem = find_safetensors_problem(path)
         return f"it {problem}" if problem else "", ()
     if path.name.endswith((".pt", ".pth", ".bin")):
         return _archive(path), ()
@@ -470,7 +470,7 @@ def _read(path: Path) -> bytes:
 _COLUMNS = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
 
 
-def series_text(found: Sequence[CheckpointSeries], *, removable: bool) -> str:
+def format_series(found: Sequence[CheckpointSeries], *, removable: bool) -> str:
     """Return all series as text; what can be removed only when asked for."""
     return "\n\n".join("\n".join(_lines(series, removable)) for series in found)
 

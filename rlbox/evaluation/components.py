@@ -36,7 +36,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.gpu import probe_driver
 
-State = Literal["ok", "failed", "late", "no-gpu", "absent"]
+ComponentState = Literal["ok", "failed", "late", "no-gpu", "absent"]
 NO_GPU = "no GPU here"
 ABSENT = "not in this stack"
 _DRIVER = "libcuda.so.1"
@@ -45,7 +45,7 @@ _ON_GPU = "import torch; torch.ones(1).cuda()"
 _START = f"import ctypes; ctypes.CDLL('{_DRIVER}').cuInit(0)"
 
 TABLE = Path(__file__).with_name("components.toml")
-Import = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
+ImportPath = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
 
 
 class Component(SpecModel):
@@ -54,7 +54,7 @@ class Component(SpecModel):
     name: SingleLine
     package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
     also: tuple[SingleLine, ...] = Field((), description="packages that have the same modules")
-    imports: tuple[Import, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
+    imports: tuple[ImportPath, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
     kernel: str = Field("", description="lines of Python with torch that run a first kernel of its own")
 
     @property
@@ -83,7 +83,7 @@ def load_components() -> tuple[Component, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ComponentResult:
     """One part of a stack.
 
     `late`: a busy machine did not come to its end; `no-gpu`: it cannot be tested without one; `absent`: the stack has
@@ -91,7 +91,7 @@ class Part:
     """
 
     name: str
-    state: State
+    state: ComponentState
     detail: str = ""
     next_step: str = ""
     seconds: float = 0.0
@@ -103,7 +103,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class StackContext:
     """Where the parts are tested.
 
     `packages` maps canonical names to versions, as installed; `modules` are those of the table that can be found;
@@ -128,22 +128,24 @@ class Ground:
         return next((name for name in names if name in self.demands.packages), "")
 
 
-def failed_part(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> Part | None:
+def make_failed_result(name: str, findings: Iterable[Finding], seconds: float = 0.0) -> ComponentResult | None:
     """Return a failed part for the first error among `findings`; None when there is none."""
     error = next((row for row in findings if row.level == "error"), None)
     if error is None:
         return None
     detail = f"{error.title}: {error.seen}" if error.seen else error.title
     detail += f" ({error.where})" if error.where.startswith("/") and error.where not in detail else ""
-    return Part(name=name, state="failed", detail=detail, next_step=error.remedy, seconds=seconds)
+    return ComponentResult(name=name, state="failed", detail=detail, next_step=error.remedy, seconds=seconds)
 
 
-def ok_part(name: str, detail: str, seconds: float = 0.0) -> Part:
+def make_ok_result(name: str, detail: str, seconds: float = 0.0) -> ComponentResult:
     """Return a part that works."""
-    return Part(name=name, state="ok", detail=detail, seconds=seconds)
+    return ComponentResult(name=name, state="ok", detail=detail, seconds=seconds)
 
 
-def late_part(name: str, facts: ProgramFacts, ground: Ground, code: str = "import torch") -> Part | None:
+def make_timeout_result(
+    name: str, facts: ProgramFacts, ground: StackContext, code: str = "import torch"
+) -> ComponentResult | None:
     """Return a part whose program did not end: failed where it only waited, late where the machine was busy.
 
     `code` does the same by hand.
@@ -153,30 +155,30 @@ def late_part(name: str, facts: ProgramFacts, ground: Ground, code: str = "impor
     late = f"no answer in {duration_text(facts.seconds)}"
     if facts.idle:
         detail, remedy = f"{late}: it waits for something that does not come", format_wait_command(ground.python, code)
-        return Part(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)
+        return ComponentResult(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)
     detail, remedy = f"{late}: the machine was busy", "once more: what was compiled is kept; or a larger --timeout"
-    return Part(name=name, state="late", detail=detail, next_step=remedy, seconds=facts.seconds)
+    return ComponentResult(name=name, state="late", detail=detail, next_step=remedy, seconds=facts.seconds)
 
 
-def torch_parts(facts: ProgramFacts, ground: Ground) -> Iterator[Part]:
+def report_torch(facts: ProgramFacts, ground: StackContext) -> Iterator[ComponentResult]:
     """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
     steps = {str(row["step"]): row for row in facts.steps}
     findings = list(check_torch(facts, ground.demands, ground.python.removesuffix("/bin/python")))
-    late = None if "cpu" in steps else late_part("torch", facts, ground)
+    late = None if "cpu" in steps else make_timeout_result("torch", facts, ground)
     done = f"{steps.get('import', {}).get('version', '')}, multiplies on the CPU"
-    yield late or failed_part("torch", findings, facts.seconds) or ok_part("torch", done, facts.seconds)
+    yield late or make_failed_result("torch", findings, facts.seconds) or make_ok_result("torch", done, facts.seconds)
     if not steps.get("import", {}).get("ok"):
         return
     yield _torch_on_gpus(facts, ground, str(steps["import"].get("cuda", "")))
     yield _triton(facts, ground, steps)
 
 
-def _torch_on_gpus(facts: ProgramFacts, ground: Ground, cuda: str) -> Part:
+def _torch_on_gpus(facts: ProgramFacts, ground: StackContext, cuda: str) -> ComponentResult:
     name = "torch on GPUs"
     if not cuda:
-        return Part(name=name, state="absent", detail="this torch is built for the CPU")
+        return ComponentResult(name=name, state="absent", detail="this torch is built for the CPU")
     if not ground.devices:
-        return Part(name=name, state="no-gpu", detail=NO_GPU)
+        return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
     rows = [row for row in facts.steps if row["step"] == "gpu" and row.get("ok")]
     kernels = [row for row in check_gpu_kernels(facts, ground.demands) if row.id != "jit-triton"]
     wrong = [row for row in facts.steps if row["step"] == "gpu" and not row.get("ok")]
@@ -188,83 +190,101 @@ def _torch_on_gpus(facts: ProgramFacts, ground: Ground, cuda: str) -> Part:
         kernels = [Finding(id="gpu-kernel", title=_("torch said nothing of the GPUs"), seen=facts.last_error)]
     models = ", ".join(sorted({f"{row['name']} {row['arch']}" for row in rows}))
     detail = f"multiplies on {len(rows)} x {models}, CUDA {cuda}"
-    return late_part(name, facts, ground, _ON_GPU) or failed_part(name, kernels) or ok_part(name, detail)
+    return (
+        make_timeout_result(name, facts, ground, _ON_GPU)
+        or make_failed_result(name, kernels)
+        or make_ok_result(name, detail)
+    )
 
 
-def _triton(facts: ProgramFacts, ground: Ground, steps: Mapping[str, Mapping[str, Any]]) -> Part:
+def _triton(facts: ProgramFacts, ground: StackContext, steps: Mapping[str, Mapping[str, Any]]) -> ComponentResult:
     name = "Triton JIT"
     if "triton" not in ground.packages:
-        return Part(name=name, state="absent", detail=ABSENT)
+        return ComponentResult(name=name, state="absent", detail=ABSENT)
     if not ground.devices:
         return _triton_compiles(name, steps.get("triton-compile"))
     broken = [row for row in check_gpu_kernels(facts, ground.demands) if row.id == "jit-triton"]
     if "triton" not in steps and not broken:
         broken = [Finding(id="jit-triton", title=_("Triton was not reached"), seen=_("see torch on GPUs"))]
     done = f"{ground.packages['triton']}, compiles and runs a kernel"
-    return late_part(name, facts, ground, _ON_GPU) or failed_part(name, broken) or ok_part(name, done)
+    return (
+        make_timeout_result(name, facts, ground, _ON_GPU)
+        or make_failed_result(name, broken)
+        or make_ok_result(name, done)
+    )
 
 
-def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> Part:
+def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> ComponentResult:
     """Return what Triton can show without a GPU: a kernel in machine code."""
     if said is None:
-        return Part(name=name, state="no-gpu", detail=NO_GPU)
+        return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
     if said.get("ok"):
-        return ok_part(name, f"compiles a kernel for {said['arch']}; not run: {NO_GPU}")
+        return make_ok_result(name, f"compiles a kernel for {said['arch']}; not run: {NO_GPU}")
     remedy = "the error names what it misses; TRITON_CACHE_DIR must be writable"
-    return Part(name=name, state="failed", detail=f"Triton cannot compile: {said.get('error')}", next_step=remedy)
+    return ComponentResult(
+        name=name, state="failed", detail=f"Triton cannot compile: {said.get('error')}", next_step=remedy
+    )
 
 
-def driver_part(facts: ProgramFacts, ground: Ground) -> Part:
+def report_driver(facts: ProgramFacts, ground: StackContext) -> ComponentResult:
     """Return whether the driver starts, and what it shows."""
     name = "CUDA driver"
     said = next((row for row in facts.steps if row["step"] == "driver"), {})
     missing = int(said.get("code", -1)) == -1
     if missing and not ground.devices:
-        return Part(name=name, state="no-gpu", detail=NO_GPU)
+        return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
     number = int(said.get("cuda", 0))
     detail = f"{said.get('count')} GPUs, CUDA {number // 1000}.{number % 1000 // 10}, {said.get('library')}"
-    broken = failed_part(name, check_gpus(facts, ground.demands), facts.seconds)
-    return late_part(name, facts, ground, _START) or broken or ok_part(name, detail, facts.seconds)
+    broken = make_failed_result(name, check_gpus(facts, ground.demands), facts.seconds)
+    return make_timeout_result(name, facts, ground, _START) or broken or make_ok_result(name, detail, facts.seconds)
 
 
-def nccl_part(facts: ProgramFacts, count: int, ground: Ground) -> Part:
+def report_nccl(facts: ProgramFacts, count: int, ground: StackContext) -> ComponentResult:
     """Return whether `count` GPUs add up a tensor."""
-    done = ok_part("NCCL", f"{count} processes added up a tensor", facts.seconds)
-    broken = failed_part("NCCL", check_all_reduce(facts, count), facts.seconds)
+    done = make_ok_result("NCCL", f"{count} processes added up a tensor", facts.seconds)
+    broken = make_failed_result("NCCL", check_all_reduce(facts, count), facts.seconds)
     if not broken and facts.exit_code not in (0, None):
-        broken = Part(name="NCCL", state="failed", detail=facts.last_error, seconds=facts.seconds)
-    return broken or late_part("NCCL", facts, ground, _ON_GPU) or done
+        broken = ComponentResult(name="NCCL", state="failed", detail=facts.last_error, seconds=facts.seconds)
+    return broken or make_timeout_result("NCCL", facts, ground, _ON_GPU) or done
 
 
-def ray_part(facts: ProgramFacts, ground: Ground) -> Part:
+def report_ray(facts: ProgramFacts, ground: StackContext) -> ComponentResult:
     """Return whether Ray does a task."""
     findings = check_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
     done = f"{ground.packages.get('ray', '')}, one node did one task"
-    broken = failed_part("Ray", findings, facts.seconds)
-    return late_part("Ray", facts, ground, MANUAL_LOAD["Ray"]) or broken or ok_part("Ray", done, facts.seconds)
+    broken = make_failed_result("Ray", findings, facts.seconds)
+    return (
+        make_timeout_result("Ray", facts, ground, MANUAL_LOAD["Ray"])
+        or broken
+        or make_ok_result("Ray", done, facts.seconds)
+    )
 
 
-def link_parts(facts: LinkerFacts, ground: Ground) -> Iterator[Part]:
+def report_links(facts: LinkerFacts, ground: StackContext) -> Iterator[ComponentResult]:
     """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
     if not facts.compiler:
-        broken = failed_part("C compiler", check_linker(facts))
-        yield broken or Part(name="C compiler", state="absent", detail=ABSENT)
+        broken = make_failed_result("C compiler", check_linker(facts))
+        yield broken or ComponentResult(name="C compiler", state="absent", detail=ABSENT)
         return
-    broken = failed_part("C compiler", check_linker(LinkerFacts(compiler=facts.compiler, error=facts.error)))
-    yield broken or ok_part("C compiler", facts.compiler)
+    broken = make_failed_result("C compiler", check_linker(LinkerFacts(compiler=facts.compiler, error=facts.error)))
+    yield broken or make_ok_result("C compiler", facts.compiler)
     for library in ("cudart", "cuda"):
         name = f"link -l{library}"
         if library not in facts.libraries:
-            yield Part(name=name, state="absent", detail="needs a C compiler that works" if broken else ABSENT)
+            yield ComponentResult(
+                name=name, state="absent", detail="needs a C compiler that works" if broken else ABSENT
+            )
             continue
         one = LinkerFacts(compiler=facts.compiler, libraries={library: facts.libraries[library]})
-        wrong = failed_part(name, check_linker(one))
+        wrong = make_failed_result(name, check_linker(one))
         if wrong and library == "cuda" and not ground.devices:
-            wrong = Part(name=name, state="no-gpu", detail=f"{NO_GPU}, and no stub of its driver: {wrong.detail}")
-        yield wrong or ok_part(name, "links")
+            wrong = ComponentResult(
+                name=name, state="no-gpu", detail=f"{NO_GPU}, and no stub of its driver: {wrong.detail}"
+            )
+        yield wrong or make_ok_result(name, "links")
 
 
-def import_part(component: Component, facts: ProgramFacts, ground: Ground) -> Part:
+def report_import(component: Component, facts: ProgramFacts, ground: StackContext) -> ComponentResult:
     """Return whether what a component is used by can be imported."""
     last = facts.steps[-1] if facts.steps else {}
     version = next((ground.packages[name] for name in component.packages if name in ground.packages), "")
@@ -273,38 +293,40 @@ def import_part(component: Component, facts: ProgramFacts, ground: Ground) -> Pa
         detail = f"{version}, imports {imports}" if version else f"imports {imports}"
         if last["step"] == "kernel" and ground.devices:
             detail = f"{version}, imports {imports}, runs a kernel"
-        return ok_part(component.name, detail, facts.seconds)
-    if late := late_part(component.name, facts, ground, f"import {component.module}"):
+        return make_ok_result(component.name, detail, facts.seconds)
+    if late := make_timeout_result(component.name, facts, ground, f"import {component.module}"):
         return late
     if last.get("step") == "kernel" and _NO_IMAGE in str(last.get("all", "")):
-        return Part(
+        return ComponentResult(
             name=component.name, state="failed", seconds=facts.seconds,
             detail=f"{version} has no kernels for this GPU: {last['error']}",
             next_step="take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST",
         )  # fmt: skip
     if not ground.devices and _DRIVER in str(last.get("all", "")):
-        return Part(name=component.name, state="no-gpu", detail=f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds)
+        return ComponentResult(
+            name=component.name, state="no-gpu", detail=f"{NO_GPU}: it needs {_DRIVER}", seconds=facts.seconds
+        )
     ended = f"ended by signal {-(facts.exit_code or 0)}" if (facts.exit_code or 0) < 0 else facts.last_error
     error = str(last.get("error") or ended or "ended without a word")
-    return Part(
+    return ComponentResult(
         name=component.name, state="failed", seconds=facts.seconds,
         detail=f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else ""),
         next_step=f"{ground.python} -c 'import {component.module}' shows all of it; compare the versions with the lock",
     )  # fmt: skip
 
 
-def missing_part(component: Component, ground: Ground) -> Part:
+def make_absent_result(component: Component, ground: StackContext) -> ComponentResult:
     """Return a component whose module is not there: a fault where the lock has it."""
     locked = ground.locked(component.packages)
     if not locked:
-        return Part(name=component.name, state="absent", detail=ABSENT)
-    return Part(
+        return ComponentResult(name=component.name, state="absent", detail=ABSENT)
+    return ComponentResult(
         name=component.name, state="failed", detail=f"the lock has {locked}, and {component.module} is not there",
         next_step="start a new container, or bring the machine to its lock again: rlbox apply TARGET",
     )  # fmt: skip
 
 
-Test = Callable[[], Iterable[Part]]
+Test = Callable[[], Iterable[ComponentResult]]
 _INSTALLED_S = 30.0
 _ARCH = "sm_80"  # what Triton compiles for where neither a GPU nor a target says it
 _AT_ONCE = 8  # an import of an inference engine takes more than a GiB
@@ -313,9 +335,9 @@ _PARQUET = b"PAR1"
 _FIRST = 1 << 20
 
 
-def probe_components(
+def run_component_checks(
     stack: StackLocation, environ: Mapping[str, str], files: Sequence[Path], timeout_s: float
-) -> Iterator[Part]:
+) -> Iterator[ComponentResult]:
     """Yield the parts of a stack as they are known; all are done `timeout_s` seconds after the first is asked for.
 
     Raises
@@ -325,10 +347,12 @@ def probe_components(
     """
     end = time.monotonic() + timeout_s
     workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _AT_ONCE)))
-    with stack_probe(stack, environ) as probe:
+    with open_stack_probe(stack, environ) as probe:
         try:
             ground = _ground(probe, stack, time.monotonic() + _INSTALLED_S)
-            yield Part(name="Python", state="ok", detail=f"{ground.version}, {len(ground.packages)} packages")
+            yield ComponentResult(
+                name="Python", state="ok", detail=f"{ground.version}, {len(ground.packages)} packages"
+            )
             yield from map(_file_part, files)
             waiting = [workers.submit(lambda test: tuple(test()), test) for test in _tests(probe, ground, end)]
             for done in as_completed(waiting):
@@ -338,7 +362,7 @@ def probe_components(
 
 
 @contextmanager
-def stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
+def open_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield what asks the stack's interpreter; nothing of it is left when the block ends."""
     bytecode = make_bytecode_directory(environ, stack.requirements.mount, stack.lock) if stack.lock else None
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as folder:
@@ -349,7 +373,7 @@ def stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[St
             probe.end()
 
 
-def _ground(probe: StackProbe, stack: StackLocation, end: float) -> Ground:
+def _ground(probe: StackProbe, stack: StackLocation, end: float) -> StackContext:
     facts = probe.installed([row.module for row in load_components()], end)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
@@ -358,7 +382,7 @@ def _ground(probe: StackProbe, stack: StackLocation, end: float) -> Ground:
             next_step=_("start a new container, or name another interpreter with --python FILE"),
         )  # fmt: skip
     said = facts.steps[-1]
-    return Ground(
+    return StackContext(
         python=stack.python,
         version=str(said["python"]),
         packages=said["packages"],
@@ -368,56 +392,58 @@ def _ground(probe: StackProbe, stack: StackLocation, end: float) -> Ground:
     )
 
 
-def _tests(probe: StackProbe, ground: Ground, end: float) -> Iterator[Test]:
+def _tests(probe: StackProbe, ground: StackContext, end: float) -> Iterator[Test]:
     """Yield the tests: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
     yield lambda: _torch(probe, ground, end)
     yield lambda: [_ray(probe, ground, end)]
-    yield lambda: [driver_part(probe.gpu(end), ground)]
-    yield lambda: link_parts(probe.link(ground.demands, cuda=ground.cuda), ground)
+    yield lambda: [report_driver(probe.gpu(end), ground)]
+    yield lambda: report_links(probe.link(ground.demands, cuda=ground.cuda), ground)
     table = load_components()
     for component in table:
         if component.module in ground.modules:
             yield partial(_import, probe, ground, end, component)
     yield lambda: [_nccl(probe, ground, end)]
-    yield lambda: [missing_part(row, ground) for row in table if row.module not in ground.modules]
+    yield lambda: [make_absent_result(row, ground) for row in table if row.module not in ground.modules]
 
 
-def _import(probe: StackProbe, ground: Ground, end: float, component: Component) -> Iterable[Part]:
-    return [import_part(component, probe.imports(component.imports, component.kernel, end), ground)]
+def _import(probe: StackProbe, ground: StackContext, end: float, component: Component) -> Iterable[ComponentResult]:
+    return [report_import(component, probe.imports(component.imports, component.kernel, end), ground)]
 
 
-def _torch(probe: StackProbe, ground: Ground, end: float) -> Iterable[Part]:
+def _torch(probe: StackProbe, ground: StackContext, end: float) -> Iterable[ComponentResult]:
     if "torch" not in ground.packages:
-        return [missing_part(_needed("torch"), ground)]
-    return torch_parts(probe.torch(tuple, end, ground.demands.arch or _ARCH), ground)
+        return [make_absent_result(_needed("torch"), ground)]
+    return report_torch(probe.torch(tuple, end, ground.demands.arch or _ARCH), ground)
 
 
-def _ray(probe: StackProbe, ground: Ground, end: float) -> Part:
-    return ray_part(probe.ray(end), ground) if "ray" in ground.packages else missing_part(_needed("Ray"), ground)
+def _ray(probe: StackProbe, ground: StackContext, end: float) -> ComponentResult:
+    return (
+        report_ray(probe.ray(end), ground) if "ray" in ground.packages else make_absent_result(_needed("Ray"), ground)
+    )
 
 
-def _nccl(probe: StackProbe, ground: Ground, end: float) -> Part:
+def _nccl(probe: StackProbe, ground: StackContext, end: float) -> ComponentResult:
     if not ground.cuda or "torch" not in ground.packages:
-        return Part(name="NCCL", state="absent", detail=ABSENT)
+        return ComponentResult(name="NCCL", state="absent", detail=ABSENT)
     if not ground.devices:
-        return Part(name="NCCL", state="no-gpu", detail=NO_GPU)
+        return ComponentResult(name="NCCL", state="no-gpu", detail=NO_GPU)
     count = min(ground.devices, ground.demands.gpus or ground.devices)
-    return nccl_part(probe.all_reduce(count, end), count, ground)
+    return report_nccl(probe.all_reduce(count, end), count, ground)
 
 
 def _needed(name: str) -> Component:
     return Component(name=name, package=name.lower(), imports=(name.lower(),))
 
 
-def _file_part(path: Path) -> Part:
-    what, wrong = probe_data_file(path)
+def _file_part(path: Path) -> ComponentResult:
+    what, wrong = check_data_file(path)
     if wrong:
         remedy = "bring the file to this path, or give the one that the job reads"
-        return Part(name="data file", state="failed", detail=f"{path}: {wrong}", next_step=remedy)
-    return Part(name="data file", state="ok", detail=f"{path}: {what}")
+        return ComponentResult(name="data file", state="failed", detail=f"{path}: {wrong}", next_step=remedy)
+    return ComponentResult(name="data file", state="ok", detail=f"{path}: {what}")
 
 
-def probe_data_file(path: Path) -> tuple[str, str]:
+def check_data_file(path: Path) -> tuple[str, str]:
     """Return what a file is, in words, and what is wrong with it (empty: nothing).
 
     Of a Parquet file both ends are read, of JSON Lines the first line, of a folder its names, of others one byte.
@@ -460,14 +486,14 @@ _PART_WORDS = {"ok": "ok", "failed": "failed", "late": "late", "no-gpu": "no GPU
 _PART_WIDTH = 18
 
 
-def part_text(part: Part) -> str:
+def format_result(part: ComponentResult) -> str:
     """Return a part as one line, with the next step below it when it failed."""
     line = f"{_PART_WORDS[part.state]:<7} {part.name:<{_PART_WIDTH}} {part.detail}"
     line += f", {duration_text(part.seconds)}" if part.seconds >= 0.1 else ""
     return f"{line}\n{'':<8}next: {part.next_step}" if part.next_step else line
 
 
-def parts_summary(parts: Sequence[Part], seconds: float) -> str:
+def format_summary(parts: Sequence[ComponentResult], seconds: float) -> str:
     """Return the line that stands on stderr: `components: 9 ok, 1 failed, 3 want a GPU, 4 absent, 8.2 s`."""
     counts = {state: sum(part.state == state for part in parts) for state in _PART_WORDS}
     said = [f"{counts['ok']} ok"]
@@ -478,7 +504,7 @@ def parts_summary(parts: Sequence[Part], seconds: float) -> str:
     return f"components: {', '.join(said)}, {duration_text(seconds)}"
 
 
-def parts_data(parts: Sequence[Part], python: str, seconds: float) -> dict[str, Any]:
+def results_to_json(parts: Sequence[ComponentResult], python: str, seconds: float) -> dict[str, Any]:
     """Return the test as JSON types."""
     failed, late = ([part.name for part in parts if part.state == state] for state in ("failed", "late"))
     rows = [part.as_json() for part in parts]

@@ -17,14 +17,14 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.doctor.stack_location import StackLocation, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.evaluation.components import stack_probe
+from rlbox.evaluation.components import open_stack_probe
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import require_writable_file
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataWish:
+class DataCheckOptions:
     """What the data must be; `rows` maps `train` and `val` to how many rows there must be."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class DataReport:
     notes: tuple[str, ...]
 
 
-def judge_data(steps: Sequence[Mapping[str, Any]], wish: DataWish, split: str | None) -> DataReport:
+def analyze_data(steps: Sequence[Mapping[str, Any]], wish: DataCheckOptions, split: str | None) -> DataReport:
     """Return the report.
 
     Parameters
@@ -78,7 +78,7 @@ def _facts(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 yield f"{row['name']}: {row['middle']} tokens in the middle, {row['most']} at most"
 
 
-def _files(files: Mapping[str, Mapping[str, Any]], wish: DataWish) -> Iterator[str]:
+def _files(files: Mapping[str, Mapping[str, Any]], wish: DataCheckOptions) -> Iterator[str]:
     for name, row in files.items():
         if (wanted := wish.rows.get(name)) and wanted != row["rows"]:
             yield f"{name}: {row['rows']} rows, not {wanted}"
@@ -135,20 +135,20 @@ def check_data(
     files: Mapping[str, Path],
     split: Path | None,
     asked: Mapping[str, str],
-    wish: DataWish,
+    wish: DataCheckOptions,
     python: str,
     timeout_s: float,
 ) -> int:
     """Check the files, print what they are and what is wrong, and return rlbox's exit code."""
     _there(*files.values(), *([split] if split else []))
     paths = {name: str(path.absolute()) for name, path in files.items()}
-    said = ask_of_data(
+    said = run_data_reader(
         find_stack(python, _NEXT),
         dict(os.environ),
         {"files": paths, **asked, "longest": wish.longest},
         timeout_s,
     )
-    report = judge_data(said, wish, split.read_text(encoding="utf-8", errors="replace") if split else None)
+    report = analyze_data(said, wish, split.read_text(encoding="utf-8", errors="replace") if split else None)
     lines = [*report.facts, *(f"note: {text}" for text in report.notes)]
     lines += [f"wrong: {text}" for text in report.problems]
     app.result({"files": paths, **asdict(report)}, "\n".join(lines))
@@ -156,7 +156,7 @@ def check_data(
     return WorkFailed.exit_code if report.problems else 0
 
 
-def make_tiny(app: App, file: Path, to: Path | None, rows: int, python: str, timeout_s: float) -> int:
+def write_tiny_dataset(app: App, file: Path, to: Path | None, rows: int, python: str, timeout_s: float) -> int:
     """Write the first rows of a file to a file of their own, and return rlbox's exit code."""
     _there(file)
     made = (to or _tiny_file(file)).absolute()
@@ -166,7 +166,7 @@ def make_tiny(app: App, file: Path, to: Path | None, rows: int, python: str, tim
     if app.dry_run:
         return app.planned(facts, "", f"write {rows} rows of {file} to {made}")
     asked = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
-    (step,) = ask_of_data(find_stack(python, _NEXT), dict(os.environ), asked, timeout_s)
+    (step,) = run_data_reader(find_stack(python, _NEXT), dict(os.environ), asked, timeout_s)
     if not step["ok"]:
         raise WorkFailed(
             _("no tiny set was made: {error}").format(error=step["error"]),
@@ -195,7 +195,7 @@ def _there(*paths: Path) -> None:
             )
 
 
-def ask_of_data(
+def run_data_reader(
     stack: StackLocation, environ: Mapping[str, str], asked: Mapping[str, object], timeout_s: float
 ) -> Sequence[Mapping[str, Any]]:
     """Return the steps of `probe_data.py`.
@@ -207,7 +207,7 @@ def ask_of_data(
     TimedOut
         It did not come to an end.
     """
-    with stack_probe(stack, environ) as probe:
+    with open_stack_probe(stack, environ) as probe:
         facts = probe.data(asked, time.monotonic() + timeout_s)
     error = next((str(row["error"]) for row in facts.steps if not row.get("ok")), "")
     if facts.exit_code is None:

@@ -15,7 +15,7 @@ from rlbox.i18n import _
 from rlbox.system.files import sha256_file
 from rlbox.system.safe_files import walk_files
 
-PLACES = ("", "huggingface", "actor/huggingface", "hf")
+EXPORT_SUBDIRECTORIES = ("", "huggingface", "actor/huggingface", "hf")
 """Where a checkpoint has its export: itself, verl's trainers, slime's converter."""
 _STEP = re.compile(r"(?:global_steps?_?|step[_-]|iter_|checkpoint-)(\d+)(?:_hf)?")
 
@@ -29,12 +29,14 @@ class Export:
     step: int
 
 
-def export_at(path: Path) -> Export:
+def find_export(path: Path) -> Export:
     """Return the export that a checkpoint's folder is or has; `ValueError` where there is none."""
-    folder = next((path / place for place in PLACES if (path / place / "config.json").is_file()), None)
+    folder = next((path / place for place in EXPORT_SUBDIRECTORIES if (path / place / "config.json").is_file()), None)
     if folder is None:
         raise ValueError(
-            _("{path} has no config.json, nor has {path2}: it is no export").format(path=path, path2=path / PLACES[1])
+            _("{path} has no config.json, nor has {path2}: it is no export").format(
+                path=path, path2=path / EXPORT_SUBDIRECTORIES[1]
+            )
         )
     whole = folder.resolve()
     for part in reversed(whole.parts):
@@ -43,27 +45,27 @@ def export_at(path: Path) -> Export:
     return Export(path=folder, name=re.sub(r"[^A-Za-z0-9._-]", "_", whole.name) or "export", step=-1)
 
 
-TOKENIZER = (
+TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"),
     *("special_tokens_map.json", "tokenizer_config.json", "tiktoken.model"),
 )
-TEMPLATES = ("chat_template.jinja", "chat_template.json")
+CHAT_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 _CONFIG = "tokenizer_config.json"
 
-Marks = tuple[tuple[str, int, int, int], ...]
+FileStamps = tuple[tuple[str, int, int, int], ...]
 """Of each file its path, bytes, time of its last change and number: others where anything was written since."""
 
-ExportFacts = tuple[dict[str, Any], dict[str, Any]]
+ExportDigests = tuple[dict[str, Any], dict[str, Any]]
 """The lock's `subject` and its part `tokenizer`."""
 
 
-def marks_of(folder: Path) -> Marks:
+def read_file_stamps(folder: Path) -> FileStamps:
     """Return what changes when anything is written below a folder."""
     files = walk_files(folder.resolve())
     return tuple((name, facts.st_size, facts.st_mtime_ns, facts.st_ino) for name, facts in files)
 
 
-def shards_of(folder: Path) -> list[Path]:
+def list_weight_files(folder: Path) -> list[Path]:
     """Return the files of an export's weights, by name; `FileNotFoundError` where there are none."""
     found = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
     if not found:
@@ -71,23 +73,23 @@ def shards_of(folder: Path) -> list[Path]:
     return found
 
 
-def export_facts(folder: Path) -> ExportFacts:
+def digest_export(folder: Path) -> ExportDigests:
     """Return the lock's `subject` and its part `tokenizer` of a Hugging Face export; `OSError` where a file is missing.
 
     The configuration of the model counts among its weights: the same tensors under another one are another model.
     """
-    shards = shards_of(folder)
+    shards = list_weight_files(folder)
     with ThreadPoolExecutor(4) as pool:
         sums = dict(zip((path.name for path in shards), pool.map(sha256_file, shards), strict=True))
     config = sha256_file(folder / "config.json")
-    words = {name: sha256_file(folder / name) for name in TOKENIZER if (folder / name).is_file()}
+    words = {name: sha256_file(folder / name) for name in TOKENIZER_FILES if (folder / name).is_file()}
     subject = {"weights": content_digest({"shards": sums, "config": config})}
     return subject, {"sha256": content_digest(words), "chat_template": _template(folder)}
 
 
 def _template(folder: Path) -> str:
     """Return the digest of the chat template, which lies in a file of its own or in the tokenizer's configuration."""
-    for name in TEMPLATES:
+    for name in CHAT_TEMPLATE_FILES:
         if (folder / name).is_file():
             return sha256_file(folder / name)
     try:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.errors import RlboxError
-from rlbox.evaluation.export import PLACES
-from rlbox.evaluation.tokenizer_diff import TOKENIZER_FILES, Words, read_words, word_faults
+from rlbox.evaluation.export import EXPORT_SUBDIRECTORIES
+from rlbox.evaluation.tokenizer_diff import TOKENIZER_FILES, Tokenizer, compare_tokenizers, parse_tokenizer
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, run_command, start_command
@@ -70,24 +70,24 @@ class ExportReport:
         }
 
 
-def tensor_fault(row: Mapping[str, Any]) -> ExportFault:
+def describe_tensor_fault(row: Mapping[str, Any]) -> ExportFault:
     """Return what a row of the comparison means."""
     facts = {key: value for key, value in row.items() if key != "step"}
     says = _SAYS[str(row["kind"])](row)
     return ExportFault(of=str(row.get("tensor") or row.get("file")), says=says, facts=facts)
 
 
-def config_faults(export: Mapping[str, Any], own: Mapping[str, Any], path: str = "") -> Iterator[ExportFault]:
+def compare_configs(export: Mapping[str, Any], own: Mapping[str, Any], path: str = "") -> Iterator[ExportFault]:
     """Yield the keys of both configurations that differ and that decide what the model computes."""
     for key in sorted({*export} & {*own} - {*_UNTOLD}):
         one, other, name = export[key], own[key], f"{path}{key}"
         if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from config_faults(one, other, f"{name}.")
+            yield from compare_configs(one, other, f"{name}.")
         elif one != other:
             yield ExportFault(of=f"config.json: {name}", says=f"{one!r}, not {other!r}", facts={"kind": "config"})
 
 
-def report_lines(report: ExportReport, named: int) -> Iterator[str]:
+def format_report(report: ExportReport, named: int) -> Iterator[str]:
     """Yield how a check went; `named` faults at most."""
     yield f"compared with {report.form} of {report.ranks} ranks"
     yield f"tensors: {report.equal} of {report.tensors} are the trainer's, bit by bit"
@@ -150,11 +150,11 @@ _MERGE_S = 4 * 3600.0
 _TOLD = 600
 
 
-class NotCompared(Exception):
+class ComparisonFailedError(Exception):
     """Nothing can be said of an export: no torch, no merger, or a checkpoint of a form that nothing here merges."""
 
 
-class NoTorch(NotCompared):
+class TorchMissingError(ComparisonFailedError):
     """The interpreter has no torch."""
 
 
@@ -190,7 +190,7 @@ def find_trainer_checkpoint(against: Path) -> TrainerCheckpoint:
             argv = (*merge, "--safe_serialization")
             return TrainerCheckpoint(form="DeepSpeed ZeRO", ranks=len(partitions), directory=directory, merger=argv)
         if any(name.endswith(".distcp") for name in names):
-            raise NotCompared(
+            raise ComparisonFailedError(
                 _(
                     "{directory} is a distributed checkpoint (.distcp), as Megatron and slime write it; export "
                     "it with the framework's own converter, and compare with a second export of that"
@@ -199,7 +199,7 @@ def find_trainer_checkpoint(against: Path) -> TrainerCheckpoint:
         for suffixes, form in (((".safetensors",), "safetensors"), ((".bin", ".pt"), "torch.save")):
             if any(name.endswith(suffixes) for name in names):
                 return TrainerCheckpoint(form=form, ranks=1, directory=directory)
-    raise NotCompared(
+    raise ComparisonFailedError(
         _("{against} holds no weights that are known: verl's shards, DeepSpeed's, safetensors, .bin").format(
             against=against
         )
@@ -216,13 +216,13 @@ def _checkpoint_places(against: Path) -> Iterator[Path]:
 def _fsdp(directory: Path, ranks: Mapping[int, int]) -> TrainerCheckpoint:
     worlds = sorted(set(ranks.values()))
     if len(worlds) > 1:
-        raise NotCompared(
+        raise ComparisonFailedError(
             _("{directory}: files of {worlds} ranks").format(
                 directory=directory, worlds=" and of ".join(map(str, worlds))
             )
         )
     if missing := [rank for rank in range(worlds[0]) if rank not in ranks]:
-        raise NotCompared(
+        raise ComparisonFailedError(
             _("{directory}: ranks missing: {missing} (of {world})").format(
                 directory=directory, missing=missing, world=worlds[0]
             )
@@ -234,7 +234,7 @@ def _fsdp(directory: Path, ranks: Mapping[int, int]) -> TrainerCheckpoint:
 
 
 @contextlib.contextmanager
-def merged_weights(checkpoint: TrainerCheckpoint, python: str) -> Iterator[Path]:
+def merge_shards(checkpoint: TrainerCheckpoint, python: str) -> Iterator[Path]:
     """Yield a directory with the trainer's complete tensors, merged in a temporary one (TMPDIR) where that is needed.
 
     The merger unpickles what the trainer wrote, which runs whatever code it names: as loading it to train on does.
@@ -247,12 +247,12 @@ def merged_weights(checkpoint: TrainerCheckpoint, python: str) -> Iterator[Path]
         try:
             outcome = run_command(Command(argv=(python, *arguments), timeout_s=_MERGE_S))
         except RlboxError as error:
-            raise NotCompared(error.what) from error
+            raise ComparisonFailedError(error.what) from error
         if not outcome.ok:
             last = _last_line(outcome.stderr)
             if "No module named 'torch'" in last:
-                raise NoTorch(last)
-            raise NotCompared(
+                raise TorchMissingError(last)
+            raise ComparisonFailedError(
                 _("{merger} failed with status {exit_code}: {last}").format(
                     merger=checkpoint.merger[1], exit_code=outcome.exit_code, last=last
                 )
@@ -261,7 +261,7 @@ def merged_weights(checkpoint: TrainerCheckpoint, python: str) -> Iterator[Path]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportWish:
+class ExportCheckOptions:
     """What is checked: `export` against the trainer's folder `against`; `model` is whose tokenizer it must have.
 
     `dtype` names the cast, empty: that of the export's configuration; `rename` are beginnings of the trainer's names
@@ -277,16 +277,16 @@ class ExportWish:
     logits: bool = False
 
 
-def own_model(export: Path, against: Path) -> Path | None:
+def find_trainer_model(export: Path, against: Path) -> Path | None:
     """Return the folder in Hugging Face's form that a trainer keeps beside its shards, if it is not the export."""
-    for place in PLACES:
+    for place in EXPORT_SUBDIRECTORIES:
         folder = against / place
         if (folder / "config.json").is_file() and not folder.samefile(export):
             return folder
     return None
 
 
-def check_export(wish: ExportWish, tell: Callable[[int, int], None]) -> ExportReport:
+def check_export(wish: ExportCheckOptions, tell: Callable[[int, int], None]) -> ExportReport:
     """Return how an export stands to its checkpoint; `tell` hears how many tensors are done, and of how many.
 
     Raises
@@ -301,17 +301,17 @@ def check_export(wish: ExportWish, tell: Callable[[int, int], None]) -> ExportRe
     words, own = _words(wish.export), _words(wish.model)
     if not own.there:
         raise ValueError(_("{model} has no tokenizer").format(model=wish.model))
-    faults = [ExportFault(of=part, says=says, facts={"kind": "words"}) for part, says in word_faults(words, own)]
-    faults += config_faults(config, _config(wish.model))
+    faults = [ExportFault(of=part, says=says, facts={"kind": "words"}) for part, says in compare_tokenizers(words, own)]
+    faults += compare_configs(config, _config(wish.model))
     end: dict[str, Any] = {}
     logits: dict[str, Any] | None = None
-    with merged_weights(checkpoint, wish.python) as weights:
+    with merge_shards(checkpoint, wish.python) as weights:
         for row in _rows(wish, config, weights):
             match row["step"]:
                 case "at":
                     tell(row["done"], row["of"])
                 case "fault":
-                    faults.append(tensor_fault(row))
+                    faults.append(describe_tensor_fault(row))
                 case "logits":
                     logits = {key: value for key, value in row.items() if key != "step"}
                 case "end":
@@ -331,7 +331,7 @@ def check_export(wish: ExportWish, tell: Callable[[int, int], None]) -> ExportRe
     )
 
 
-def _rows(wish: ExportWish, config: dict[str, Any], weights: Path) -> Iterator[dict[str, Any]]:
+def _rows(wish: ExportCheckOptions, config: dict[str, Any], weights: Path) -> Iterator[dict[str, Any]]:
     """Yield what the comparison says, line by line."""
     text = config.get("text_config") or {}
     named = wish.dtype or config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or ""
@@ -349,7 +349,7 @@ def _rows(wish: ExportWish, config: dict[str, Any], weights: Path) -> Iterator[d
         try:
             process = start_command(command, stdin=PIPE, stdout=PIPE, stderr=errors, dies_with_us=True)
         except OSError as error:
-            raise NotCompared(f"{wish.python}: {error.strerror}") from error
+            raise ComparisonFailedError(f"{wish.python}: {error.strerror}") from error
         with process:
             assert process.stdin  # noqa: S101 - a pipe, as was asked for
             assert process.stdout  # noqa: S101
@@ -365,8 +365,8 @@ def _rows(wish: ExportWish, config: dict[str, Any], weights: Path) -> Iterator[d
 def _refuse(status: int, said: str) -> None:
     told = _last_line(said)
     if status == 3:
-        raise NoTorch(told)
-    raise NotCompared(
+        raise TorchMissingError(told)
+    raise ComparisonFailedError(
         told if status == 4 else _("the comparison ended with status {status}: {told}").format(status=status, told=told)
     )
 
@@ -387,9 +387,11 @@ def _config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _words(folder: Path) -> Words:
+def _words(folder: Path) -> Tokenizer:
     try:
-        return read_words({name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()})
+        return parse_tokenizer(
+            {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             _("the tokenizer of {folder} cannot be read: {error}").format(folder=folder, error=error)

@@ -25,7 +25,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuUser:
+class GpuProcess:
     """A process on a GPU; `who` is its user and command, or why they are not known."""
 
     pid: int
@@ -40,7 +40,7 @@ class GpuState:
     name: str
     used: int
     total: int
-    holders: tuple[GpuUser, ...] = ()
+    holders: tuple[GpuProcess, ...] = ()
 
     @property
     def free(self) -> bool:
@@ -58,7 +58,7 @@ class RayNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpusHere:
+class GpuInventory:
     """What is here; `ray` is None where no head answers, and `why_no_ray` says what it said."""
 
     gpus: tuple[GpuState, ...]
@@ -74,7 +74,7 @@ class GpusHere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitWish:
+class SplitRequest:
     """How many GPUs each role gets, and how many there are to be, over all nodes; 0: not said."""
 
     actor: int = 0
@@ -97,7 +97,7 @@ class SplitWish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class SplitPlan:
     """Where each role is (role, node, GPUs), and what is wrong or worth knowing."""
 
     placed: tuple[tuple[str, int, int], ...] = ()
@@ -105,7 +105,7 @@ class Split:
     notes: tuple[str, ...] = ()
 
 
-def plan_split(facts: GpusHere, wish: SplitWish) -> Split:
+def plan_split(facts: GpuInventory, wish: SplitRequest) -> SplitPlan:
     """Return whether and how the roles fit."""
     rooms = _rooms(facts, wish)
     placed, problems = _place(wish, rooms)
@@ -115,10 +115,10 @@ def plan_split(facts: GpusHere, wish: SplitWish) -> Split:
         notes.append(f"{idle} of {sum(rooms)} GPUs stay idle")
     if wish.needed and facts.ray is None:
         notes.append(f"Ray is not up, so its view is not known: {facts.why_no_ray}")
-    return Split(placed=tuple(placed), problems=tuple(problems), notes=tuple(notes))
+    return SplitPlan(placed=tuple(placed), problems=tuple(problems), notes=tuple(notes))
 
 
-def _rooms(facts: GpusHere, wish: SplitWish) -> list[int]:
+def _rooms(facts: GpuInventory, wish: SplitRequest) -> list[int]:
     """Return the GPUs of each node: as asked, as Ray counts them, or those of this machine."""
     if wish.total:
         return [wish.total // wish.nodes] * wish.nodes
@@ -127,7 +127,7 @@ def _rooms(facts: GpusHere, wish: SplitWish) -> list[int]:
     return [len(facts.gpus)] * wish.nodes
 
 
-def _place(wish: SplitWish, rooms: Sequence[int]) -> tuple[list[tuple[str, int, int]], list[str]]:
+def _place(wish: SplitRequest, rooms: Sequence[int]) -> tuple[list[tuple[str, int, int]], list[str]]:
     """Place each role, the larger first, on as few nodes as have room for equal parts of it."""
     left = dict(enumerate(rooms))
     placed: list[tuple[str, int, int]] = []
@@ -155,7 +155,7 @@ def _nodes_for(count: int, left: Mapping[int, int]) -> list[int]:
     return []
 
 
-def _here(facts: GpusHere, wish: SplitWish) -> Iterator[str]:
+def _here(facts: GpuInventory, wish: SplitRequest) -> Iterator[str]:
     """Yield what this machine lacks of its share; where nothing is asked for, every GPU is to be free."""
     if not facts.gpus:
         yield "no GPU here: there is no driver, or it does not answer"
@@ -174,7 +174,7 @@ def _here(facts: GpusHere, wish: SplitWish) -> Iterator[str]:
         yield f"{len(free)} of {len(facts.gpus)} GPUs are free: {held}"
 
 
-def _by_ray(facts: GpusHere, wish: SplitWish) -> Iterator[str]:
+def _by_ray(facts: GpuInventory, wish: SplitRequest) -> Iterator[str]:
     if facts.ray is None:
         return
     alive = [node for node in facts.ray if node.alive]
@@ -196,13 +196,13 @@ def _holders(gpu: GpuState) -> str:
     return ", ".join(f"pid {row.pid} {row.who}" for row in gpu.holders) or "someone outside this container"
 
 
-SEEN = "CUDA_VISIBLE_DEVICES"
+CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SPLITS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-MOST = 64
+MAX_SERVERS = 64
 """Engines, at most."""
 
 
-def share_gpus(
+def assign_gpus(
     wanted: int, gpus: Sequence[GpuState], visible: str | None, settings: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return the environment of each engine, which chooses its GPUs.
@@ -228,7 +228,7 @@ def share_gpus(
     given = {name.replace("-", "_"): value for name, value in settings.items()}
     each = math.prod(int(given.get(name, 1)) for name in _SPLITS)
     free = _free(gpus, visible)
-    count = wanted or min(MOST, len(free) // each)
+    count = wanted or min(MAX_SERVERS, len(free) // each)
     if not count:  # it says itself what it lacks
         return [{}]
     if count * each > len(free):
@@ -239,7 +239,7 @@ def share_gpus(
             )
         )
     shares = [free[at * each : (at + 1) * each] for at in range(count)]
-    return [{SEEN: ",".join(names), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} for names in shares]
+    return [{CUDA_VISIBLE: ",".join(names), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} for names in shares]
 
 
 def _free(gpus: Sequence[GpuState], visible: str | None) -> list[str]:
@@ -255,14 +255,14 @@ _DRIVER_S = 10.0  # a driver without persistence mode sets eight cards up first
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def probe_gpu_facts(environ: Mapping[str, str], dashboard: str) -> GpusHere:
+def probe_gpu_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
     """Return the facts; `dashboard` is the URL of a Ray head's dashboard."""
     gpus = probe_gpu_states()
     rows = read_ray_nodes(dashboard)
     visible = environ.get(VISIBLE)
     if isinstance(rows, str):
-        return GpusHere(gpus=gpus, visible=visible, why_no_ray=rows)
-    return GpusHere(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
+        return GpuInventory(gpus=gpus, visible=visible, why_no_ray=rows)
+    return GpuInventory(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
 
 
 def probe_gpu_states() -> tuple[GpuState, ...]:
@@ -273,7 +273,7 @@ def probe_gpu_states() -> tuple[GpuState, ...]:
             name=gpu.name,
             used=gpu.memory_bytes,
             total=gpu.total_bytes,
-            holders=tuple(GpuUser(pid=pid, who=_who(pid)) for pid in gpu.processes),
+            holders=tuple(GpuProcess(pid=pid, who=_who(pid)) for pid in gpu.processes),
         )
         for gpu in _gpus()
     )
@@ -300,12 +300,12 @@ def _who(pid: int) -> str:
     return f"{find_process_owner(pid)}: {(probe_command_line(pid) or process.name)[:_WORDS]}"
 
 
-def gpus_text(facts: GpusHere, split: Split) -> str:
+def format_inventory(facts: GpuInventory, split: SplitPlan) -> str:
     """Return the GPUs, Ray's nodes, where each role is, and what is wrong."""
     return "\n".join(_gpu_lines(facts, split))
 
 
-def _gpu_lines(facts: GpusHere, split: Split) -> Iterator[str]:
+def _gpu_lines(facts: GpuInventory, split: SplitPlan) -> Iterator[str]:
     for gpu in facts.gpus:
         state = "free" if gpu.free else "held"
         yield f"GPU {gpu.index}  {state}  {gpu.name}  {card_text(gpu.used)} of {card_text(gpu.total)}"

@@ -12,26 +12,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.export import Export, export_facts, marks_of
+from rlbox.evaluation.export import Export, digest_export, read_file_stamps
 from rlbox.evaluation.lock import EvaluationLock, content_digest
-from rlbox.evaluation.model_client import Answering, PolicyError, Prompt
-from rlbox.evaluation.model_server import Serve
-from rlbox.evaluation.problems import EvalProblem
+from rlbox.evaluation.model_client import Model, ModelServerError, Prompt
+from rlbox.evaluation.model_server import ServeExport
+from rlbox.evaluation.problems import Problem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.result_files import (
-    KeptRows,
-    Row,
-    Rows,
+    AnswerFiles,
+    AnswerRecord,
+    AnswerRecords,
     append_history,
-    make_result,
-    rows_keys,
+    build_result,
+    make_answer_keys,
     write_json,
-    write_outputs,
+    write_result_files,
 )
-from rlbox.evaluation.sandbox_client import Sandbox
-from rlbox.evaluation.suites import Suite, suite_facts
-from rlbox.evaluation.verdict import EXTRACTION, SCORING
-from rlbox.evaluation.view import say
+from rlbox.evaluation.sandbox_client import SandboxClient
+from rlbox.evaluation.suites import Suite, describe_suite
+from rlbox.evaluation.verdict import EXTRACTION_VERSION, SCORING_VERSION
+from rlbox.evaluation.view import print_line
 from rlbox.i18n import _
 from rlbox.system.http import NoResponseError
 
@@ -39,7 +39,7 @@ EVERY_S = 10.0
 """Seconds between two lines, at least."""
 
 
-class CountedBar:
+class ProgressLine:
     """Counts from its making on; `whole` is how many there are."""
 
     def __init__(self, label: str, whole: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,32 +52,32 @@ class CountedBar:
         if now - self._told < EVERY_S or done >= self._whole:
             return ""
         self._told, took = now, now - self._began
-        left = clock_text(took / done * (self._whole - done))
+        left = format_clock(took / done * (self._whole - done))
         percent = 100 * done // self._whole
-        return f"{self._label}: {percent}%| | {done}/{self._whole} [{clock_text(took)}<{left}]"
+        return f"{self._label}: {percent}%| | {done}/{self._whole} [{format_clock(took)}<{left}]"
 
 
-def clock_text(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Return a span as tqdm writes it: 0:01:05."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def ask_for_prompts(
-    suites: Sequence[tuple[Suite, Sequence[EvalProblem]]], policy: Answering, at_once: int
-) -> list[Chosen]:
+def fetch_prompts(
+    suites: Sequence[tuple[Suite, Sequence[Problem]]], policy: Model, at_once: int
+) -> list[PromptedSuite]:
     """Return suites with the prompts that the server makes of their problems."""
     found = []
     with ThreadPoolExecutor(at_once) as pool:
         for suite, problems in suites:
             made = pool.map(lambda problem: policy.prompt(problem.ask), problems)
             prompts = dict(zip((problem.id for problem in problems), made, strict=True))
-            found.append(Chosen(suite=suite, problems=problems, prompts=prompts))
+            found.append(PromptedSuite(suite=suite, problems=problems, prompts=prompts))
     return found
 
 
-def make_lock(
-    chosen: Sequence[Chosen],
+def build_lock(
+    chosen: Sequence[PromptedSuite],
     engine: Mapping[str, Any],
     sandbox: Mapping[str, Any],
     export: tuple[Mapping[str, Any], Mapping[str, Any]],
@@ -88,16 +88,16 @@ def make_lock(
     `judges` are the packages, with their versions, of what compares answers that are no code.
     """
     subject, tokenizer = export
-    facts = {one.suite.name: suite_facts(one.suite, one.problems) for one in chosen}
+    facts = {one.suite.name: describe_suite(one.suite, one.problems) for one in chosen}
     parts = {
         "suites": {name: {key: row[key] for key in ("problems", "sha256")} for name, row in facts.items()},
         "prompts": {one.suite.name: _prompts(one.prompts) for one in chosen},
         "decoding": {name: row["decoding"] for name, row in facts.items()},
         "tokenizer": dict(tokenizer),
         "engine": dict(engine),
-        "extraction": {"version": EXTRACTION},
+        "extraction": {"version": EXTRACTION_VERSION},
         "sandbox": {**sandbox, "limits": {name: row["limits"] for name, row in facts.items()}},
-        "scoring": {"version": SCORING, **judges},
+        "scoring": {"version": SCORING_VERSION, **judges},
     }
     return EvaluationLock(parts=parts, subject=subject)
 
@@ -109,16 +109,16 @@ def _prompts(prompts: Mapping[str, Prompt]) -> dict[str, Any]:
     return {"as": "tokens" if as_tokens else "text", "sha256": content_digest(asked)}
 
 
-Tell = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Called with a suite's name, how many answers of it are judged, and how many there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class AnswerTask:
     """One answer that is wanted."""
 
     suite: Suite
-    problem: EvalProblem
+    problem: Problem
     number: int
 
     @property
@@ -128,17 +128,23 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class PromptedSuite:
     """A suite with its problems and their prompts, by id."""
 
     suite: Suite
-    problems: Sequence[EvalProblem]
+    problems: Sequence[Problem]
     prompts: Mapping[str, Prompt]
 
 
-def evaluate(
-    chosen: Sequence[Chosen], policy: Answering, sandbox: Sandbox, kept: KeptRows, *, at_once: int, tell: Tell
-) -> Rows:
+def run_evaluation(
+    chosen: Sequence[PromptedSuite],
+    policy: Model,
+    sandbox: SandboxClient,
+    kept: AnswerFiles,
+    *,
+    at_once: int,
+    tell: ProgressCallback,
+) -> AnswerRecords:
     """Ask for every answer, `at_once` at a time, judged as they come; return the rows of all.
 
     Raises
@@ -147,7 +153,7 @@ def evaluate(
         The server failed; what was answered and judged before is kept.
     """
     tasks = [
-        Task(suite=one.suite, problem=problem, number=number)
+        AnswerTask(suite=one.suite, problem=problem, number=number)
         for one in chosen
         for problem in one.problems
         for number in range(one.suite.decoding.samples)
@@ -162,13 +168,13 @@ class _AnsweredRound:
     What is answered is judged by threads of its own: the server is asked meanwhile.
     """
 
-    def __init__(self, tasks: Sequence[Task], sandbox: Sandbox, kept: KeptRows, counts: _Counts) -> None:
+    def __init__(self, tasks: Sequence[AnswerTask], sandbox: SandboxClient, kept: AnswerFiles, counts: _Counts) -> None:
         self._tasks, self._sandbox, self._kept, self._counts = tasks, sandbox, kept, counts
         self._judges = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._found: dict[tuple[str, str, int], Row | Future[Row]] = {}
+        self._found: dict[tuple[str, str, int], AnswerRecord | Future[AnswerRecord]] = {}
         self._stop = threading.Event()
 
-    def carry_out(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], at_once: int) -> Rows:
+    def carry_out(self, policy: Model, prompts: Mapping[tuple[str, str], Prompt], at_once: int) -> AnswerRecords:
         """Ask for what is not known; return the rows of each suite once all is judged."""
         with self._judges, ThreadPoolExecutor(at_once) as askers:
             try:
@@ -177,13 +183,13 @@ class _AnsweredRound:
             except BaseException:
                 self._stop.set()
                 raise
-        rows: Rows = {}
+        rows: AnswerRecords = {}
         for task in self._tasks:
             row = self._found[task.key]
             rows.setdefault(task.suite.name, []).append(row.result() if isinstance(row, Future) else row)
         return rows
 
-    def _ask(self, policy: Answering, prompts: Mapping[tuple[str, str], Prompt], task: Task) -> None:
+    def _ask(self, policy: Model, prompts: Mapping[tuple[str, str], Prompt], task: AnswerTask) -> None:
         """Have the row that is kept, or what will be one; nothing where the round has ended."""
         known = self._kept.read(task.suite.name, task.problem.id, task.number)
         if known and "outcome" in known:
@@ -199,12 +205,12 @@ class _AnsweredRound:
             raise
         self._found[task.key] = self._judges.submit(self._judge, task, known)
 
-    def _answer(self, policy: Answering, prompt: Prompt, task: Task) -> Row:
+    def _answer(self, policy: Model, prompt: Prompt, task: AnswerTask) -> AnswerRecord:
         answer = asdict(policy.answer(prompt, task.suite.decoding, task.number))
         known = {"problem": task.problem.id, "number": task.number, "ask": task.problem.ask}
         return self._kept.write(task.suite.name, {**known, **answer})
 
-    def _judge(self, task: Task, asked: Row) -> Row:
+    def _judge(self, task: AnswerTask, asked: AnswerRecord) -> AnswerRecord:
         verdict = self._sandbox.judge(task.problem, asked["text"], task.suite.limits)
         row = self._kept.write(task.suite.name, {**asked, **asdict(verdict), "executed": verdict.executed})
         self._counts.one_more(task.suite.name)
@@ -214,7 +220,7 @@ class _AnsweredRound:
 class _Counts:
     """Tells how far each suite is."""
 
-    def __init__(self, tasks: Sequence[Task], tell: Tell) -> None:
+    def __init__(self, tasks: Sequence[AnswerTask], tell: ProgressCallback) -> None:
         self._tell, self._lock = tell, threading.Lock()
         self._whole: dict[str, int] = {}
         self._done: dict[str, int] = {}
@@ -228,25 +234,25 @@ class _Counts:
             self._tell(suite, self._done[suite], self._whole[suite])
 
 
-Suites = Sequence[tuple[Suite, Sequence[EvalProblem]]]
+SuiteProblems = Sequence[tuple[Suite, Sequence[Problem]]]
 
 
-class NotJudged(Exception):
+class JudgingError(Exception):
     """A checkpoint has no result; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
+class CheckpointJudge:
     """What checkpoints are judged with; `engine` is what the lock says of the server beside its version."""
 
-    sandbox: Sandbox
-    serve: Serve
+    sandbox: SandboxClient
+    serve: ServeExport
     engine: dict[str, Any]
     out: Path
     at_once: int
-    say: Callable[[str], None] = say
+    say: Callable[[str], None] = print_line
 
-    def judge(self, export: Export, suites: Suites, facts: Mapping[str, Any] | None = None) -> EvaluationResult:
+    def judge(self, export: Export, suites: SuiteProblems, facts: Mapping[str, Any] | None = None) -> EvaluationResult:
         """Return the result of one checkpoint, and write its files; `facts` are what `run_info.json` says besides.
 
         Raises
@@ -258,20 +264,20 @@ class Judging:
         folder = self.out / export.name
         self.say(f"[evaluate] {export.name}: {sum(len(problems) for __, problems in suites)} problems")
         try:
-            marks, contents = marks_of(export.path), export_facts(export.path)
+            marks, contents = read_file_stamps(export.path), digest_export(export.path)
             strength, judges = self._judged_by(suites)
             with self.serve(export.path, folder) as policy:
                 _same_weights(policy, export)
                 at_once, servers = self.at_once * policy.servers, policy.servers
-                chosen = ask_for_prompts(suites, policy, at_once)
-                lock = make_lock(chosen, {**self.engine, **policy.facts}, strength, contents, judges)
+                chosen = fetch_prompts(suites, policy, at_once)
+                lock = build_lock(chosen, {**self.engine, **policy.facts}, strength, contents, judges)
                 write_json(folder / "lock.json", lock.as_json())
-                kept, tell = KeptRows(folder, rows_keys(lock)), self._tell(export.name)
-                rows = evaluate(chosen, policy, self.sandbox, kept, at_once=at_once, tell=tell)
-        except (PolicyError, NoResponseError, OSError) as error:
-            raise NotJudged(str(error)) from error
-        if marks_of(export.path) != marks:
-            raise NotJudged(
+                kept, tell = AnswerFiles(folder, make_answer_keys(lock)), self._tell(export.name)
+                rows = run_evaluation(chosen, policy, self.sandbox, kept, at_once=at_once, tell=tell)
+        except (ModelServerError, NoResponseError, OSError) as error:
+            raise JudgingError(str(error)) from error
+        if read_file_stamps(export.path) != marks:
+            raise JudgingError(
                 _("the files of {path} changed while it was judged: judge it again").format(path=export.path)
             )
         run = {
@@ -282,13 +288,13 @@ class Judging:
             **(facts or {}),
         }
         if broken := [name for name, of in rows.items() if any(row["outcome"] == "sandbox" for row in of)]:
-            raise NotJudged(
+            raise JudgingError(
                 _("the code sandbox failed while {broken} ran: these have no score; run it again").format(
                     broken=", ".join(broken)
                 )
             )
-        result = make_result(export.name, export.step, lock, rows)
-        write_outputs(self.out / export.name, result, rows, {**run, "took_s": round(time.monotonic() - began, 1)})
+        result = build_result(export.name, export.step, lock, rows)
+        write_result_files(self.out / export.name, result, rows, {**run, "took_s": round(time.monotonic() - began, 1)})
         append_history(self.out, result, str(run["began"]))
         for suite, row in result.scores.items():
             self.say(
@@ -297,55 +303,55 @@ class Judging:
             )
         return result
 
-    def _judged_by(self, suites: Suites) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _judged_by(self, suites: SuiteProblems) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what the sandbox is, and the versions of what compares answers that are no code."""
         judges = {str(suite.judge): self.sandbox.packages(suite.judge) for suite, __ in suites if suite.judge}
         return self.sandbox.probe(), judges
 
     def _tell(self, name: str) -> Callable[[str, int, int], None]:
         """Return what says now and then how far a suite is, as a bar of tqdm's, which live views read."""
-        bars: dict[str, CountedBar] = {}
+        bars: dict[str, ProgressLine] = {}
 
         def tell(suite: str, done: int, whole: int) -> None:
-            bar = bars.setdefault(suite, CountedBar(f"Evaluating {name} {suite}", whole))
+            bar = bars.setdefault(suite, ProgressLine(f"Evaluating {name} {suite}", whole))
             if line := bar.line(done):
                 self.say(line)
 
         return tell
 
 
-def _same_weights(policy: Answering, export: Export) -> None:
+def _same_weights(policy: Model, export: Export) -> None:
     """Refuse a server that says it serves another folder of this machine (P195)."""
     served = Path(policy.root) if policy.root else export.path
     if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
-        raise PolicyError(
+        raise ModelServerError(
             _("{url} serves {served}, not {path} (P195)").format(url=policy.url, served=served, path=export.path)
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class WantedResult:
+class JudgingTask:
     """An export that is to be judged on suites; `facts` stand in its `run_info.json` besides."""
 
     export: Export
-    suites: Suites
+    suites: SuiteProblems
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
-class JudgedExports:
+class JudgingOutcome:
     """What came of it: results in the order they were wanted, and why others have none, by name."""
 
     results: list[EvaluationResult] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def judge_all(judging: Judging, wanted: Sequence[WantedResult]) -> JudgedExports:
+def judge_checkpoints(judging: CheckpointJudge, wanted: Sequence[JudgingTask]) -> JudgingOutcome:
     """Judge one after the other; one that fails does not stop the others (P182)."""
-    judged = JudgedExports()
+    judged = JudgingOutcome()
     for one in wanted:
         try:
             judged.results.append(judging.judge(one.export, one.suites, one.facts))
-        except NotJudged as error:
+        except JudgingError as error:
             judged.failed[one.export.name] = str(error)
     return judged

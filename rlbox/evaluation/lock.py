@@ -14,12 +14,12 @@ from typing import Any
 
 from rlbox.i18n import _
 
-PARTS = ("suites", "prompts", "tokenizer", "decoding", "engine", "extraction", "sandbox", "scoring")
+LOCK_PARTS = ("suites", "prompts", "tokenizer", "decoding", "engine", "extraction", "sandbox", "scoring")
 """What every lock has; a result that lacks one is not comparable with anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldChange:
+class LockDifference:
     """A field in which two locks differ, dotted, with both values as JSON types; None where one lacks it."""
 
     field: str
@@ -57,11 +57,11 @@ class EvaluationLock:
         return {"schema": 1, "digest": self.digest, "parts": dict(self.parts), "subject": dict(self.subject)}
 
 
-def read_lock(document: Any) -> EvaluationLock:
+def parse_lock(document: Any) -> EvaluationLock:
     """Return a lock that was written; `ValueError` where it is none, or is not what its digest says."""
     if not isinstance(document, dict) or document.get("schema") != 1 or not isinstance(document.get("parts"), dict):
         raise ValueError(_("this is no evaluation lock"))
-    missing = [name for name in PARTS if name not in document["parts"]]
+    missing = [name for name in LOCK_PARTS if name not in document["parts"]]
     if missing:
         raise ValueError(_("the evaluation lock lacks {missing}").format(missing=", ".join(missing)))
     lock = EvaluationLock(parts=document["parts"], subject=document.get("subject") or {})
@@ -70,28 +70,28 @@ def read_lock(document: Any) -> EvaluationLock:
     return lock
 
 
-def canonical(value: Any) -> bytes:
+def canonical_json(value: Any) -> bytes:
     """Return JSON types as bytes, one way for one value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def content_digest(value: Any) -> str:
     """Return the sha256 of JSON types."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+    return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
-def differences(one: EvaluationLock, other: EvaluationLock) -> list[FieldChange]:
+def diff_locks(one: EvaluationLock, other: EvaluationLock) -> list[LockDifference]:
     """Return every field in which the parts of two locks differ, by name; an empty part by what fills it."""
     first, second = dict(_leaves(one.parts)), dict(_leaves(other.parts))
     found = [
-        FieldChange(field=field, one=first.get(field), other=second.get(field))
+        LockDifference(field=field, one=first.get(field), other=second.get(field))
         for field in sorted({*first, *second})
-        if field not in first or field not in second or canonical(first[field]) != canonical(second[field])
+        if field not in first or field not in second or canonical_json(first[field]) != canonical_json(second[field])
     ]
     return [one for one in found if not any(other.field.startswith(f"{one.field}.") for other in found)]
 
 
-def refused(found: Sequence[FieldChange], across: Sequence[str]) -> list[FieldChange]:
+def filter_disallowed(found: Sequence[LockDifference], across: Sequence[str]) -> list[LockDifference]:
     """Return the differences that no name of `across` allows: a field, or all below it."""
     return [one for one in found if not any(one.field == name or one.field.startswith(f"{name}.") for name in across)]
 

@@ -17,7 +17,7 @@ from rlbox.system.http import HttpClient, NoResponseError
 _MOST_ANSWER = 64 << 20
 
 
-class PolicyError(Exception):
+class ModelServerError(Exception):
     """The server refused, could not be reached or answered as another model: nothing is known of the model's answer."""
 
 
@@ -38,8 +38,8 @@ class ModelAnswer:
     tokens: int
 
 
-class Answering(Protocol):
-    """A model that answers, behind `servers` servers at once; see `Policy`."""
+class Model(Protocol):
+    """A model that answers, behind `servers` servers at once; see `ModelClient`."""
 
     url: str
     root: str
@@ -53,7 +53,7 @@ class Answering(Protocol):
         """Return answer `number` to a prompt."""
 
 
-class Policy:
+class ModelClient:
     """The one model behind the server at `url`; any number of threads may ask.
 
     `root` is the export whose weights it has, where the server says so.
@@ -80,7 +80,7 @@ class Policy:
             if status == 200 and isinstance(found, dict) and isinstance(found.get("tokens"), list):
                 return Prompt(text=ask, tokens=tuple(int(token) for token in found["tokens"]))
             if status not in (404, 405):
-                raise PolicyError(
+                raise ModelServerError(
                     _("{url}/tokenize: status {status}: {found}").format(
                         url=self.url, status=status, found=str(found)[:200]
                     )
@@ -111,7 +111,7 @@ class Policy:
 
     def _read(self, status: int, found: Any) -> ModelAnswer:
         if status != 200:
-            raise PolicyError(
+            raise ModelServerError(
                 _("{url}: status {status}: {found}").format(url=self.url, status=status, found=str(found)[:200])
             )
         try:
@@ -121,13 +121,13 @@ class Policy:
             tokens = int((found.get("usage") or {}).get("completion_tokens") or 0)
             finish = str(choice["finish_reason"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise PolicyError(
+            raise ModelServerError(
                 _("{url}: no answer of OpenAI's API: {name}: {error}").format(
                     url=self.url, name=type(error).__name__, error=error
                 )
             ) from error
         if said != self.name:
-            raise PolicyError(
+            raise ModelServerError(
                 _("{url}: {said!r} answered, {name!r} was asked (P195)").format(url=self.url, said=said, name=self.name)
             )
         return ModelAnswer(text=text or "", finish=finish, tokens=tokens)
@@ -139,13 +139,13 @@ class Policy:
             rows = found["data"]
             names = [str(row["id"]) for row in rows]
         except (KeyError, TypeError) as error:
-            raise PolicyError(
+            raise ModelServerError(
                 _("{url}/v1/models: status {status}: {found}").format(
                     url=self.url, status=status, found=str(found)[:200]
                 )
             ) from error
         if len(names) != 1:
-            raise PolicyError(
+            raise ModelServerError(
                 _("{url} serves {count} models ({names}): which would answer?").format(
                     url=self.url, count=len(names), names=", ".join(names)
                 )
@@ -164,7 +164,7 @@ class Policy:
         try:
             status, text = self._asked(method, path, body)
         except (NoResponseError, OSError) as error:
-            raise PolicyError(_("{url}{path}: {error}").format(url=self.url, path=path, error=error)) from error
+            raise ModelServerError(_("{url}{path}: {error}").format(url=self.url, path=path, error=error)) from error
         try:
             return status, parse_json(text)
         except ValueError:
@@ -191,22 +191,24 @@ def _bounded(blocks: Any) -> Sequence[bytes]:
         found.append(block)
         size += len(block)
         if size > _MOST_ANSWER:
-            raise PolicyError(_("an answer of more than {most_answer}").format(most_answer=size_text(_MOST_ANSWER)))
+            raise ModelServerError(
+                _("an answer of more than {most_answer}").format(most_answer=size_text(_MOST_ANSWER))
+            )
     return found
 
 
-class SharedPolicy:
-    """The model behind several servers, as `Policy` is that behind one; `servers` is how many there are.
+class ModelClientPool:
+    """The model behind several servers, as `ModelClient` is that behind one; `servers` is how many there are.
 
-    Raises `PolicyError` where they are not the same engine.
+    Raises `ModelServerError` where they are not the same engine.
     """
 
-    def __init__(self, members: Sequence[Policy]) -> None:
+    def __init__(self, members: Sequence[ModelClient]) -> None:
         first = members[0]
         self.url, self.root, self.facts = first.url, first.root, first.facts
         for one in members[1:]:
             if one.facts != first.facts:
-                raise PolicyError(
+                raise ModelServerError(
                     _("{url} is another engine than {first_url}").format(url=one.url, first_url=first.url)
                 )
         self.servers = len(members)

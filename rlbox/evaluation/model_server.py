@@ -15,15 +15,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlbox.amounts import limit_text
-from rlbox.evaluation.gpu_split import SEEN, probe_gpu_states, share_gpus
-from rlbox.evaluation.model_client import Answering, Policy, PolicyError, SharedPolicy
+from rlbox.evaluation.gpu_split import CUDA_VISIBLE, assign_gpus, probe_gpu_states
+from rlbox.evaluation.model_client import Model, ModelClient, ModelClientPool, ModelServerError
 from rlbox.i18n import _
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
 from rlbox.system.http import HttpClient
 from rlbox.system.ports import find_port_holder
 from rlbox.values import Command
 
-Serve = Callable[[Path, Path], contextlib.AbstractContextManager[Answering]]
+ServeExport = Callable[[Path, Path], contextlib.AbstractContextManager[Model]]
 """Serves an export, the log in a folder, and ends what it started behind the block."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
 _POLL_S = 0.5
@@ -32,7 +32,7 @@ _PATIENCE_S = {signal.SIGTERM: 30.0, signal.SIGKILL: 10.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineSettings:
+class ServerCommand:
     """How an export is served: `argv` starts the server, which answers at `url` within `start_s` seconds.
 
     `env` is added to the environment.
@@ -44,7 +44,7 @@ class EngineSettings:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def vllm_argv(python: str, export: Path, port: int, settings: dict[str, Any]) -> tuple[str, ...]:
+def build_vllm_argv(python: str, export: Path, port: int, settings: dict[str, Any]) -> tuple[str, ...]:
     """Return the command that serves `export` on loopback (P184).
 
     The model's own defaults of decoding (`generation_config.json`) are left out: the lock decides.
@@ -56,7 +56,7 @@ def vllm_argv(python: str, export: Path, port: int, settings: dict[str, Any]) ->
     )
 
 
-def engine_facts(url: str, settings: dict[str, Any]) -> dict[str, Any]:
+def describe_engine(url: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
 
     Of a server at `url`, which others started, neither is known.
@@ -65,7 +65,7 @@ def engine_facts(url: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {"settings": settings, "environment": {} if url else own}
 
 
-def setting(text: str) -> tuple[str, Any]:
+def parse_setting(text: str) -> tuple[str, Any]:
     """Return NAME=VALUE as name and value; a value that says yes or no is a switch."""
     name, __, value = text.partition("=")
     return name, {"true": True, "false": False}.get(value, value)
@@ -77,7 +77,7 @@ def _option(name: str, value: Any) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WantedEngine:
+class EngineOptions:
     """The server at `url`; without one vLLM of the interpreter `python`, on loopback, with `settings` of its options.
 
     It must be ready within `start_s` seconds. Several `servers` share the work, from `port` on, each on free GPUs of
@@ -92,20 +92,20 @@ class WantedEngine:
     servers: int = 1
 
 
-def serving(wanted: WantedEngine, http: HttpClient, say: Callable[[str], None]) -> Serve:
+def make_server_factory(wanted: EngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
     """Return what serves exports; `ValueError` where too few GPUs are free."""
     if wanted.url:
-        return lambda export, folder: contextlib.nullcontext(Policy(wanted.url, http))
+        return lambda export, folder: contextlib.nullcontext(ModelClient(wanted.url, http))
     gpus = probe_gpu_states() if wanted.servers != 1 else ()
-    shares = share_gpus(wanted.servers, gpus, os.environ.get(SEEN), wanted.settings)
+    shares = assign_gpus(wanted.servers, gpus, os.environ.get(CUDA_VISIBLE), wanted.settings)
     for env in shares:
-        if SEEN in env:
-            say(f"one of {len(shares)} servers: GPU {env[SEEN]}")
+        if CUDA_VISIBLE in env:
+            say(f"one of {len(shares)} servers: GPU {env[CUDA_VISIBLE]}")
 
-    def serve(export: Path, folder: Path) -> contextlib.AbstractContextManager[Answering]:
+    def serve(export: Path, folder: Path) -> contextlib.AbstractContextManager[Model]:
         ports = _ports(wanted.port, len(shares))
         engines = [_vllm(wanted, export, port, env) for port, env in zip(ports, shares, strict=True)]
-        return served(engines, folder, http)
+        return run_servers(engines, folder, http)
 
     return serve
 
@@ -116,13 +116,13 @@ def _ports(first: int, count: int) -> list[int]:
     return [first, *itertools.islice(behind, count - 1)]
 
 
-def _vllm(wanted: WantedEngine, export: Path, port: int, env: Mapping[str, str]) -> EngineSettings:
-    argv = vllm_argv(wanted.python, export, port, dict(wanted.settings))
-    return EngineSettings(argv=argv, url=f"http://127.0.0.1:{port}", start_s=wanted.start_s, env=env)
+def _vllm(wanted: EngineOptions, export: Path, port: int, env: Mapping[str, str]) -> ServerCommand:
+    argv = build_vllm_argv(wanted.python, export, port, dict(wanted.settings))
+    return ServerCommand(argv=argv, url=f"http://127.0.0.1:{port}", start_s=wanted.start_s, env=env)
 
 
 @contextlib.contextmanager
-def served(engines: Sequence[EngineSettings], folder: Path, http: HttpClient) -> Iterator[Answering]:
+def run_servers(engines: Sequence[ServerCommand], folder: Path, http: HttpClient) -> Iterator[Model]:
     """Yield the model behind servers that run as long as the block; what they say goes to `folder`/server.log.
 
     Of several, the logs of the others are server-2.log and so on.
@@ -142,10 +142,10 @@ def served(engines: Sequence[EngineSettings], folder: Path, http: HttpClient) ->
             stack.callback(_end, started[-1][0])
         deadline = time.monotonic() + max(engine.start_s for engine in engines)
         members = [_ready(process, engine, deadline, log, http) for process, engine, log in started]
-        yield members[0] if len(members) == 1 else SharedPolicy(members)
+        yield members[0] if len(members) == 1 else ModelClientPool(members)
 
 
-def _start(engine: EngineSettings, log: Path) -> ProcessHandle:
+def _start(engine: ServerCommand, log: Path) -> ProcessHandle:
     # It dies with the thread that starts it (PR_SET_PDEATHSIG is of threads): so it is started by the caller's own.
     with log.open("ab") as stream:
         command = Command(argv=engine.argv, env=engine.env)
@@ -157,24 +157,24 @@ def _await_port(url: str) -> None:
     port, deadline = urlsplit(url).port or 0, time.monotonic() + _FREE_S
     while holder := find_port_holder(port):
         if time.monotonic() >= deadline:
-            raise PolicyError(
+            raise ModelServerError(
                 _("port {port} of the inference server is taken: {holder}").format(port=port, holder=holder)
             )
         time.sleep(_POLL_S)
 
 
-def _ready(process: ProcessHandle, engine: EngineSettings, deadline: float, log: Path, http: HttpClient) -> Policy:
+def _ready(process: ProcessHandle, engine: ServerCommand, deadline: float, log: Path, http: HttpClient) -> ModelClient:
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise PolicyError(
+            raise ModelServerError(
                 _("the inference server ended with status {returncode}; read {log}").format(
                     returncode=process.returncode, log=log
                 )
             )
-        with contextlib.suppress(PolicyError):
-            return Policy(engine.url, http)
+        with contextlib.suppress(ModelServerError):
+            return ModelClient(engine.url, http)
         time.sleep(_POLL_S)
-    raise PolicyError(
+    raise ModelServerError(
         _("the inference server was not ready after {start_s}; read {log}").format(
             start_s=limit_text(engine.start_s), log=log
         )

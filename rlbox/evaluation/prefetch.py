@@ -16,14 +16,14 @@ from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.page_cache import count_cached_bytes
 
-PIECE = 64 << 20
+CHUNK_BYTES = 64 << 20
 """Bytes that one thread reads in a row."""
 WHOLE = 0.999
 """Share of the bytes that must be resident (performance goal 28)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmFile:
+class CachedFile:
     """A file to warm; `resident` bytes of it are in the page cache, None where the kernel does not tell."""
 
     path: str
@@ -47,13 +47,13 @@ class FileRange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warmed:
+class CacheReport:
     """What is in the page cache, before and after; `read` counts the bytes that were read for it.
 
     `seconds` is what reading took, or looking where nothing was read.
     """
 
-    files: tuple[WarmFile, ...]
+    files: tuple[CachedFile, ...]
     pieces: tuple[FileRange, ...] = ()
     before: int | None = None
     read: int = 0
@@ -67,7 +67,7 @@ class Warmed:
     @property
     def resident(self) -> int | None:
         """Bytes in the page cache; None where the kernel does not tell of one of the files."""
-        return resident_of(self.files)
+        return sum_resident(self.files)
 
     @property
     def share(self) -> float | None:
@@ -90,30 +90,30 @@ class Warmed:
         }
 
 
-def resident_of(rows: Sequence[WarmFile | FileRange]) -> int | None:
+def sum_resident(rows: Sequence[CachedFile | FileRange]) -> int | None:
     """Return the bytes of files, or pieces, that are in the page cache; None where one of them is not known."""
     known = [row.resident for row in rows if row.resident is not None]
     return sum(known) if len(known) == len(rows) else None
 
 
-def plan_pieces(files: Sequence[WarmFile]) -> tuple[FileRange, ...]:
+def split_into_ranges(files: Sequence[CachedFile]) -> tuple[FileRange, ...]:
     """Return the pieces that the files are looked at and read in, in the order of the files."""
     return tuple(
-        FileRange(path=file.path, offset=offset, length=min(PIECE, file.size - offset))
+        FileRange(path=file.path, offset=offset, length=min(CHUNK_BYTES, file.size - offset))
         for file in files
-        for offset in range(0, file.size, PIECE)
+        for offset in range(0, file.size, CHUNK_BYTES)
     )
 
 
-def with_residence(files: Sequence[WarmFile], pieces: Sequence[FileRange]) -> tuple[WarmFile, ...]:
+def add_resident_bytes(files: Sequence[CachedFile], pieces: Sequence[FileRange]) -> tuple[CachedFile, ...]:
     """Return the files with what the pieces say of them."""
     by_path: dict[str, list[FileRange]] = {}
     for piece in pieces:
         by_path.setdefault(piece.path, []).append(piece)
-    return tuple(replace(file, resident=resident_of(by_path.get(file.path, ()))) for file in files)
+    return tuple(replace(file, resident=sum_resident(by_path.get(file.path, ()))) for file in files)
 
 
-def check_room(files: Sequence[WarmFile], room: int) -> None:
+def require_free_memory(files: Sequence[CachedFile], room: int) -> None:
     """Refuse to read what the memory cannot keep.
 
     Parameters
@@ -138,7 +138,7 @@ def check_room(files: Sequence[WarmFile], room: int) -> None:
     )
 
 
-def warmed_text(warmed: Warmed) -> str:
+def format_cache_report(warmed: CacheReport) -> str:
     """Return one line: how much is there, how fast it came."""
     files = f"{counted(len(warmed.files), 'file', 'files')}, {size_text(warmed.size)}"
     if warmed.share is None:
@@ -156,7 +156,7 @@ _BLOCK = 1 << 20
 _PASSES = 3
 
 
-def find_files(paths: Sequence[Path]) -> tuple[WarmFile, ...]:
+def list_files(paths: Sequence[Path]) -> tuple[CachedFile, ...]:
     """Return the files at, or below, `paths`, each once; links are followed, as a Hugging Face cache is made of them.
 
     Raises
@@ -164,7 +164,7 @@ def find_files(paths: Sequence[Path]) -> tuple[WarmFile, ...]:
     SpecError
         A path is missing, or there is no file below it.
     """
-    found: dict[tuple[int, int], WarmFile] = {}
+    found: dict[tuple[int, int], CachedFile] = {}
     for path in paths:
         names = _below(path)
         if not names:
@@ -173,7 +173,7 @@ def find_files(paths: Sequence[Path]) -> tuple[WarmFile, ...]:
             )
         for name in names:
             facts = os.stat(name)
-            found.setdefault((facts.st_dev, facts.st_ino), WarmFile(path=str(name), size=facts.st_size))
+            found.setdefault((facts.st_dev, facts.st_ino), CachedFile(path=str(name), size=facts.st_size))
     return tuple(found.values())
 
 
@@ -184,12 +184,14 @@ def _below(path: Path) -> list[Path]:
     return [row for row in rows if row.is_file()]
 
 
-def look_at(files: Sequence[WarmFile]) -> Warmed:
+def measure_cache(files: Sequence[CachedFile]) -> CacheReport:
     """Return what of the files is resident."""
     began = time.monotonic()
-    pieces = _look_at(plan_pieces(files))
+    pieces = _look_at(split_into_ranges(files))
     seconds = time.monotonic() - began
-    return Warmed(files=with_residence(files, pieces), pieces=pieces, before=resident_of(pieces), seconds=seconds)
+    return CacheReport(
+        files=add_resident_bytes(files, pieces), pieces=pieces, before=sum_resident(pieces), seconds=seconds
+    )
 
 
 def _look_at(pieces: Sequence[FileRange]) -> tuple[FileRange, ...]:
@@ -215,8 +217,8 @@ def _open(path: str) -> int:
         ) from error
 
 
-def warm_files(found: Warmed, on_bytes: Callable[[int], None]) -> Warmed:
-    """Read what `look_at` found not to be resident, and return what is afterwards.
+def read_into_cache(found: CacheReport, on_bytes: Callable[[int], None]) -> CacheReport:
+    """Read what `measure_cache` found not to be resident, and return what is afterwards.
 
     What was driven out again while the rest was read is read once more, and a third time at most.
 
@@ -242,8 +244,8 @@ def warm_files(found: Warmed, on_bytes: Callable[[int], None]) -> Warmed:
         if any(piece.resident is None for piece in after):
             break  # it can be read, but not be known
     pieces = tuple(known.values())
-    files = with_residence(found.files, pieces)
-    return Warmed(files=files, pieces=pieces, before=found.before, read=read, seconds=time.monotonic() - began)
+    files = add_resident_bytes(found.files, pieces)
+    return CacheReport(files=files, pieces=pieces, before=found.before, read=read, seconds=time.monotonic() - began)
 
 
 def _read_all(pieces: Sequence[FileRange], on_bytes: Callable[[int], None]) -> int:

@@ -9,13 +9,15 @@ from typing import Any
 
 from rlbox.i18n import _
 
-PROGRAM = (
+PROGRAM_PROMPT = (
     "Solve the problem with a Python 3 program that reads standard input and writes standard output. "
     "Answer with one code block.\n\n{statement}"
 )
-FUNCTION = "Write the Python 3 code that is asked for. Answer with one code block that holds all of it.\n\n{statement}"
+FUNCTION_PROMPT = (
+    "Write the Python 3 code that is asked for. Answer with one code block that holds all of it.\n\n{statement}"
+)
 
-ANSWER = "Solve the problem. Think step by step, then write the answer alone in \\boxed{{}}.\n\n{statement}"
+ANSWER_PROMPT = "Solve the problem. Think step by step, then write the answer alone in \\boxed{{}}.\n\n{statement}"
 
 
 class ProblemError(ValueError):
@@ -23,7 +25,7 @@ class ProblemError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalProblem:
+class Problem:
     """One task.
 
     Attributes
@@ -68,16 +70,16 @@ class EvalProblem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class PromptTemplates:
     """How problems are asked, `{statement}` being theirs, and who judges answers that are no code."""
 
-    program: str = PROGRAM
-    function: str = FUNCTION
-    answer: str = ANSWER
+    program: str = PROGRAM_PROMPT
+    function: str = FUNCTION_PROMPT
+    answer: str = ANSWER_PROMPT
     judge: str = ""
 
 
-def read_problem(row: Mapping[str, Any], asking: Asking = Asking()) -> EvalProblem:
+def parse_problem(row: Mapping[str, Any], asking: PromptTemplates = PromptTemplates()) -> Problem:
     """Return one row of HumanEval, MBPP or CodeContests, or a question with its answer, as a problem."""
     program, function = asking.program, asking.function
     try:
@@ -94,11 +96,11 @@ def read_problem(row: Mapping[str, Any], asking: Asking = Asking()) -> EvalProbl
         ) from error
 
 
-def read_problems(rows: Iterator[Mapping[str, Any]], asking: Asking) -> dict[str, EvalProblem]:
+def parse_problems(rows: Iterator[Mapping[str, Any]], asking: PromptTemplates) -> dict[str, Problem]:
     """Return problems by their id, in the order of the rows; two with one id are refused."""
-    found: dict[str, EvalProblem] = {}
+    found: dict[str, Problem] = {}
     for row in rows:
-        problem = read_problem(row, asking)
+        problem = parse_problem(row, asking)
         if problem.id in found:
             raise ProblemError(_("two problems are called {id!r}").format(id=problem.id))
         if not problem.runs and not problem.check.strip() and not problem.wanted:
@@ -107,8 +109,8 @@ def read_problems(rows: Iterator[Mapping[str, Any]], asking: Asking) -> dict[str
     return found
 
 
-def _humaneval(row: Mapping[str, Any], ask: str) -> EvalProblem:
-    return EvalProblem(
+def _humaneval(row: Mapping[str, Any], ask: str) -> Problem:
+    return Problem(
         id=str(row["task_id"]),
         ask=ask.format(statement=row["prompt"]),
         check=f"{row['test']}\ncheck({row['entry_point']})\n",
@@ -118,11 +120,11 @@ def _humaneval(row: Mapping[str, Any], ask: str) -> EvalProblem:
     )
 
 
-def _mbpp(row: Mapping[str, Any], ask: str) -> EvalProblem:
+def _mbpp(row: Mapping[str, Any], ask: str) -> Problem:
     tests = "\n".join(row["test_list"])
     statement = f"{row.get('text') or row['prompt']}\n\nIt must pass:\n{tests}"
     before = "\n".join([*row.get("test_imports", ()), row.get("test_setup_code") or ""])
-    return EvalProblem(
+    return Problem(
         id=str(row["task_id"]),
         ask=ask.format(statement=statement),
         check=tests + "\n",
@@ -131,22 +133,22 @@ def _mbpp(row: Mapping[str, Any], ask: str) -> EvalProblem:
     )
 
 
-def _codecontests(row: Mapping[str, Any], ask: str) -> EvalProblem:
+def _codecontests(row: Mapping[str, Any], ask: str) -> Problem:
     runs: list[tuple[str, str]] = []
     for kind in ("public_tests", "private_tests", "generated_tests"):
         part = row.get(kind) or {"input": (), "output": ()}
         runs += zip(map(str, part["input"]), map(str, part["output"]), strict=True)
     name = str(row.get("problem_id") or row["name"])
-    return EvalProblem(id=name, ask=ask.format(statement=row["description"]), runs=tuple(runs))
+    return Problem(id=name, ask=ask.format(statement=row["description"]), runs=tuple(runs))
 
 
-def _compared(row: Mapping[str, Any], asking: Asking) -> EvalProblem:
+def _compared(row: Mapping[str, Any], asking: PromptTemplates) -> Problem:
     """Read MATH's and GSM8K's rows, whose answer stands behind `####`, and tasks that were made."""
     statement = str(row.get("problem") or row["question"])
     right = str(row["answer"]).rpartition("####")[2].strip()
     known = row.get("unique_id") or row.get("id") or hashlib.sha256(statement.encode()).hexdigest()[:12]
     gym = asking.judge == "reasoning-gym"
-    return EvalProblem(
+    return Problem(
         id=str(known),
         ask=asking.answer.format(statement=statement),
         judge=asking.judge,

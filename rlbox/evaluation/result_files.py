@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlbox.evaluation.lock import EvaluationLock
-from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult, figure, read_result, set_scores
+from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult, collect_metric, parse_result, score_suite
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic
@@ -19,7 +19,7 @@ HISTORY, BEST = "eval_history.jsonl", "best_checkpoint.json"
 """What a gate asks for in a folder of results (P186)."""
 
 
-def results_folders(plan: Mapping[str, Any]) -> list[str]:
+def find_result_directories(plan: Mapping[str, Any]) -> list[str]:
     """Return the folders of results of a run, as its processes see them: where a gate of its plan asks for them.
 
     `plan` is `plan.json`; what is no plan has none.
@@ -33,20 +33,20 @@ def results_folders(plan: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def data_of(plan: Mapping[str, Any]) -> str:
+def read_data_path(plan: Mapping[str, Any]) -> str:
     """Return the data disk as the processes of a run see it; empty where its plan does not say."""
     paths = plan.get("paths")
     return str(paths.get("data") or "") if isinstance(paths, Mapping) else ""
 
 
-def best_of(document: Any) -> tuple[str, str]:
+def parse_best(document: Any) -> tuple[str, str]:
     """Return name and export of `best_checkpoint.json`; `ValueError` where it is none, or does not know the export."""
     if not isinstance(document, Mapping) or not document.get("name") or not document.get("model"):
         raise ValueError(_("it does not say which export is the best"))
     return str(document["name"]), str(document["model"])
 
 
-def below_disk(path: str, disks: Sequence[str]) -> str:
+def relative_to_disk(path: str, disks: Sequence[str]) -> str:
     """Return a path as it is below the data disk, which has one of some names; `ValueError` when it is below none."""
     whole = PurePosixPath(path)
     for disk in disks:
@@ -59,21 +59,21 @@ def _rows(value: Any) -> list[Mapping[str, Any]]:
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
 
-Row = dict[str, Any]
-Rows = dict[str, list[Row]]
+AnswerRecord = dict[str, Any]
+AnswerRecords = dict[str, list[AnswerRecord]]
 """The rows of each suite, in the order of its problems and answers."""
 _MOST = 64 << 20
-ASKED = ("problem", "number", "ask", "text", "finish", "tokens")
+ANSWER_FIELDS = ("problem", "number", "ask", "text", "finish", "tokens")
 """What a row has of the answer; the rest is its verdict."""
 
 
-def rows_keys(lock: EvaluationLock) -> dict[str, str]:
+def make_answer_keys(lock: EvaluationLock) -> dict[str, str]:
     """Return what the rows of each suite are kept under: what decides their scores, and the weights."""
     weights = lock.subject.get("weights", "")
     return {suite: f"{lock.of([suite]).digest}:{weights}" for suite in lock.parts["suites"]}
 
 
-class KeptRows:
+class AnswerFiles:
     """The rows of one checkpoint below `folder`; a row of another key than its suite's counts as not there."""
 
     def __init__(self, folder: Path, keys: Mapping[str, str]) -> None:
@@ -94,7 +94,11 @@ class KeptRows:
         known = isinstance(found, dict) and (found.get("key"), found.get("problem")) == (self._keys.get(suite), problem)
         if not known:
             return None
-        return {name: found[name] for name in ASKED if name in found} if found.get("outcome") == "sandbox" else found
+        return (
+            {name: found[name] for name in ANSWER_FIELDS if name in found}
+            if found.get("outcome") == "sandbox"
+            else found
+        )
 
     def write(self, suite: str, row: dict[str, Any]) -> dict[str, Any]:
         """Keep a row and return it with its key."""
@@ -124,18 +128,18 @@ _QA = 20
 """Answers of each suite that are kept together to be read."""
 
 
-def make_result(name: str, step: int, lock: EvaluationLock, rows: Rows) -> EvaluationResult:
+def build_result(name: str, step: int, lock: EvaluationLock, rows: AnswerRecords) -> EvaluationResult:
     """Return the result of one checkpoint."""
     return EvaluationResult(
         name=name,
         step=step,
         lock=lock,
-        scores={suite: set_scores(of) for suite, of in rows.items()},
-        by_problem={suite: {kind: figure(of, kind) for kind in (ACCEPTED, RUNS)} for suite, of in rows.items()},
+        scores={suite: score_suite(of) for suite, of in rows.items()},
+        by_problem={suite: {kind: collect_metric(of, kind) for kind in (ACCEPTED, RUNS)} for suite, of in rows.items()},
     )
 
 
-def write_outputs(folder: Path, result: EvaluationResult, rows: Rows, run: Mapping[str, Any]) -> None:
+def write_result_files(folder: Path, result: EvaluationResult, rows: AnswerRecords, run: Mapping[str, Any]) -> None:
     """Write what belongs to one checkpoint; `run` is the machine and the time, which decide nothing."""
     flat = {
         f"{suite}/{key}": value
@@ -163,12 +167,12 @@ def append_history(out: Path, result: EvaluationResult, began: str) -> None:
 def read_summary(path: Path) -> EvaluationResult:
     """Return the result that a file holds; `ValueError` names the file where it is none."""
     try:
-        return read_result(parse_json(path.read_bytes()))
+        return parse_result(parse_json(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise ValueError(_("{path}: {error}").format(path=path, error=error)) from error
 
 
-def export_of(folder: Path) -> str:
+def read_export_path(folder: Path) -> str:
     """Return the export that the result in `folder` is of, as it was when it was judged; empty where that is lost."""
     try:
         return str(parse_json((folder / RUN).read_bytes())["export"])

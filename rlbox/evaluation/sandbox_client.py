@@ -12,9 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.problems import EvalProblem
+from rlbox.evaluation.problems import Problem
 from rlbox.evaluation.suites import JudgingLimits, Suite
-from rlbox.evaluation.verdict import AnswerVerdict, checked_verdict, code_of, run_outcome, score_verdict, scored
+from rlbox.evaluation.verdict import (
+    AnswerVerdict,
+    extract_code,
+    judge_run,
+    parse_check_reply,
+    parse_score_reply,
+    read_score_line,
+)
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, ProcessHandle, start_command, wait_for_exit
@@ -29,24 +36,24 @@ _WAIT_S = 3600.0
 """For an answer: a request waits for its turn, and a program for a processor; the sandbox's own limits end it."""
 
 
-class Sandbox:
+class SandboxClient:
     """The code sandbox at `url`; any number of threads may ask."""
 
     def __init__(self, url: str, http: HttpClient) -> None:
         self.url, self._http = url.rstrip("/"), http
 
-    def judge(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
+    def judge(self, problem: Problem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
         """Return how `answer` does on `problem`; the first run that is not right ends it."""
         if problem.judge:
             return self._score(problem, answer, limits)
-        code = code_of(answer)
+        code = extract_code(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.runs) or 1)
         if not problem.runs:
             return self._check(problem, code, limits)
         passed = 0
         for stdin, expected in problem.runs:
-            outcome, detail = run_outcome(self._run(code, stdin, limits), expected, limits.run_s)
+            outcome, detail = judge_run(self._run(code, stdin, limits), expected, limits.run_s)
             if outcome != "accepted":
                 clean = passed + (outcome == "wrong")
                 return AnswerVerdict(outcome=outcome, runs=passed + 1, passed=passed, clean=clean, detail=detail)
@@ -55,7 +62,7 @@ class Sandbox:
 
     def packages(self, judge: str) -> dict[str, str]:
         """Return the versions of what compares answers; `NoResponseError` where the sandbox's interpreter lacks it."""
-        score, told = scored(self._ask_score(judge, {}, JudgingLimits()))
+        score, told = read_score_line(self._ask_score(judge, {}, JudgingLimits()))
         if score is None:
             raise NoResponseError(
                 _("{judge} does not work there: {told}").format(judge=judge, told=told), "address", self.url
@@ -76,14 +83,14 @@ class Sandbox:
         told = reply.get("message") or (reply.get("run_result") or {}).get("stderr") or str(reply)
         raise NoResponseError(_("it runs nothing: {told}").format(told=str(told).strip()[-300:]), "address", self.url)
 
-    def _score(self, problem: EvalProblem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
+    def _score(self, problem: Problem, answer: str, limits: JudgingLimits) -> AnswerVerdict:
         """Compare an answer that is no code, in a process with limits: what it writes may take for ever to read."""
-        return score_verdict(self._ask_score(problem.judge, {"answer": answer, "wanted": problem.wanted}, limits))
+        return parse_score_reply(self._ask_score(problem.judge, {"answer": answer, "wanted": problem.wanted}, limits))
 
     def _ask_score(self, judge: str, asked: dict[str, str], limits: JudgingLimits) -> dict[str, Any]:
         return self._run(SCORERS[judge].read_text("utf-8"), json.dumps(asked), limits)
 
-    def _check(self, problem: EvalProblem, code: str, limits: JudgingLimits) -> AnswerVerdict:
+    def _check(self, problem: Problem, code: str, limits: JudgingLimits) -> AnswerVerdict:
         """Check functions: the program is the whole prompt with the answer behind it, as in the official harness."""
         asked = {
             "code": f"{problem.before}\n{code}" if problem.before else code,
@@ -91,7 +98,7 @@ class Sandbox:
             "before": problem.before,
             "names": list(problem.names),
         }
-        return checked_verdict(self._ask("/check", asked, limits))
+        return parse_check_reply(self._ask("/check", asked, limits))
 
     def _run(self, code: str, stdin: str, limits: JudgingLimits) -> dict[str, Any]:
         return self._ask("/run_code", {"code": code, "stdin": stdin}, limits)
@@ -118,7 +125,7 @@ _PATIENCE_S = 30.0
 
 
 @contextlib.contextmanager
-def sandbox_here(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
+def start_sandbox(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
     """Yield the address of a sandbox that is started on loopback, and ended behind the block.
 
     Parameters
@@ -167,14 +174,16 @@ def _why(strength: bytes) -> str:
     return wrong or _("the code sandbox did not start")
 
 
-def prove(suite: Suite, problems: Sequence[EvalProblem], sandbox: Sandbox) -> tuple[int, dict[str, AnswerVerdict]]:
+def judge_solutions(
+    suite: Suite, problems: Sequence[Problem], sandbox: SandboxClient
+) -> tuple[int, dict[str, AnswerVerdict]]:
     """Return how many reference solutions there are, and the verdicts on those that are not accepted here.
 
     `NoResponseError` where the sandbox itself fails.
     """
     own = [problem for problem in problems if problem.own_answer]
 
-    def one(problem: EvalProblem) -> AnswerVerdict:
+    def one(problem: Problem) -> AnswerVerdict:
         return sandbox.judge(problem, problem.own_answer, suite.limits)
 
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:

@@ -17,7 +17,7 @@ from statistics import NormalDist, fmean
 
 from rlbox.i18n import _
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 _ADDED = (0.0, 0.0, 1.0, 1.0)
 
 
@@ -31,19 +31,19 @@ class Score:
     problems: int
 
 
-def quantile(level: float) -> float:
+def normal_quantile(level: float) -> float:
     """Return how many standard errors lie on either side of a mean at this level, for example 1.96 at 0.95."""
     return NormalDist().inv_cdf(0.5 + level / 2)
 
 
-def score(by_problem: Mapping[str, Sequence[float]], level: float = LEVEL) -> Score:
+def compute_score(by_problem: Mapping[str, Sequence[float]], level: float = CONFIDENCE) -> Score:
     """Return the mean over problems of the mean over each one's answers (avg@n); `ValueError` without any."""
     means = [fmean(values) for values in by_problem.values() if values]
     if not means:
         raise ValueError(_("no problem was judged"))
     value, adjusted = fmean(means), [*means, *_ADDED]
     middle, error = fmean(adjusted), standard_error(adjusted)
-    reach = quantile(level) * error
+    reach = normal_quantile(level) * error
     low, high = max(0.0, middle - reach), min(1.0, middle + reach)
     return Score(value=value, low=min(low, value), high=max(high, value), problems=len(means))
 
@@ -54,7 +54,7 @@ def standard_error(values: Sequence[float]) -> float:
     return math.sqrt(fmean([(value - middle) ** 2 for value in values]) / len(values))
 
 
-def pass_at(k: int, right: int, answers: int) -> float:
+def estimate_pass_at_k(k: int, right: int, answers: int) -> float:
     """Return the chance that one of `k` answers is right, of `answers` of which `right` were: the unbiased estimate.
 
     Source: Chen et al., arXiv 2107.03374, section 2.1. `ValueError` where fewer than `k` answers were asked for.
@@ -68,7 +68,7 @@ def pass_at(k: int, right: int, answers: int) -> float:
     return 1.0 - math.prod(1.0 - k / number for number in range(answers - right + 1, answers + 1))
 
 
-def grouped(rows: Sequence[tuple[str, float]]) -> dict[str, list[float]]:
+def group_by_problem(rows: Sequence[tuple[str, float]]) -> dict[str, list[float]]:
     """Return the values of each problem, in the order in which they came."""
     found: dict[str, list[float]] = defaultdict(list)
     for problem, value in rows:
@@ -76,13 +76,13 @@ def grouped(rows: Sequence[tuple[str, float]]) -> dict[str, list[float]]:
     return dict(found)
 
 
-ByProblem = Mapping[str, Sequence[float]]
+ValuesByProblem = Mapping[str, Sequence[float]]
 POWER = 0.95
 _ADDED_PAIRS = (1.0, -1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paired:
+class PairedDifference:
     """How much higher `one` scores than `other`, in shares of 1, over `problems` that both were judged on.
 
     `won` and `lost` are the problems that `one` solved better and worse. `middle` is the adjusted difference, which the
@@ -104,7 +104,9 @@ class Paired:
         return self.low <= 0.0 <= self.high
 
 
-def compare_pairs(one: ByProblem, other: ByProblem, *, level: float = LEVEL, comparisons: int = 1) -> Paired:
+def compute_paired_difference(
+    one: ValuesByProblem, other: ValuesByProblem, *, level: float = CONFIDENCE, comparisons: int = 1
+) -> PairedDifference:
     """Return the paired difference; `comparisons` made at once share the level's room for error (Bonferroni).
 
     `ValueError` where no problem is common to both.
@@ -115,9 +117,9 @@ def compare_pairs(one: ByProblem, other: ByProblem, *, level: float = LEVEL, com
     gains = {name: fmean(one[name]) - fmean(other[name]) for name in common}
     adjusted = [*gains.values(), *_ADDED_PAIRS]
     middle, error = fmean(adjusted), standard_error(adjusted)
-    reach = quantile(1 - (1 - level) / comparisons) * error
+    reach = normal_quantile(1 - (1 - level) / comparisons) * error
     difference = fmean(gains.values())
-    return Paired(
+    return PairedDifference(
         difference=difference,
         low=min(difference, max(-1.0, middle - reach)),
         high=max(difference, min(1.0, middle + reach)),
@@ -129,8 +131,8 @@ def compare_pairs(one: ByProblem, other: ByProblem, *, level: float = LEVEL, com
     )
 
 
-def smallest_difference(
-    pair: Paired, *, level: float = LEVEL, power: float = POWER, comparisons: int = 1, sides: int = 2
+def smallest_detectable_difference(
+    pair: PairedDifference, *, level: float = CONFIDENCE, power: float = POWER, comparisons: int = 1, sides: int = 2
 ) -> float:
     """Return the smallest true difference that a comparison like this one shows with this power, in shares of 1.
 

@@ -12,43 +12,57 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, fmean
 from typing import Any
 
-from rlbox.evaluation.result import ACCEPTED, RULE, EvaluationResult, compare, require_comparable, table
-from rlbox.evaluation.scores import LEVEL, POWER, ByProblem, Paired, compare_pairs, smallest_difference
-from rlbox.evaluation.view import paired_json, points
+from rlbox.evaluation.result import (
+    ACCEPTED,
+    SELECTION_RULE,
+    EvaluationResult,
+    compare_suites,
+    format_table,
+    require_comparable,
+)
+from rlbox.evaluation.scores import (
+    CONFIDENCE,
+    POWER,
+    PairedDifference,
+    ValuesByProblem,
+    compute_paired_difference,
+    smallest_detectable_difference,
+)
+from rlbox.evaluation.view import difference_to_json, format_points
 from rlbox.i18n import _
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
+class Candidate:
     """What one checkpoint scored by problem, figure by figure in the order of the rule."""
 
     name: str
     step: int
-    figures: Sequence[ByProblem]
+    figures: Sequence[ValuesByProblem]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class SelectionStep:
     """One figure of the rule: who led it, how the others compare with the leader, and who was left.
 
     `smallest` is the difference that a checkpoint must be worse by to be left out with a chance of 95 %.
     """
 
     leader: str
-    against: Mapping[str, Paired]
+    against: Mapping[str, PairedDifference]
     left: tuple[str, ...]
     smallest: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestChoice:
+class Selection:
     """The best checkpoint, and how the choice went."""
 
     best: str
-    rungs: tuple[Rung, ...]
+    rungs: tuple[SelectionStep, ...]
 
 
-def choose(checkpoints: Sequence[Contender], *, level: float = LEVEL) -> BestChoice:
+def select_best(checkpoints: Sequence[Candidate], *, level: float = CONFIDENCE) -> Selection:
     """Return the best of checkpoints that were judged on the same problems; `ValueError` without any.
 
     A figure that has no problem in common decides nothing.
@@ -57,14 +71,14 @@ def choose(checkpoints: Sequence[Contender], *, level: float = LEVEL) -> BestCho
         raise ValueError(_("no checkpoint was judged"))
     left = list(checkpoints)
     comparisons = max(1, len(left) - 1) * max(1, min(len(one.figures) for one in left))
-    rungs: list[Rung] = []
+    rungs: list[SelectionStep] = []
     for number in range(min(len(one.figures) for one in checkpoints)):
         if len(left) == 1:
             break
         rung = _rung(left, number, level, comparisons)
         rungs.append(rung)
         left = [one for one in left if one.name in rung.left]
-    return BestChoice(best=min(left, key=lambda one: one.step).name, rungs=tuple(rungs))
+    return Selection(best=min(left, key=lambda one: one.step).name, rungs=tuple(rungs))
 
 
 def _student(level: float, freedom: int) -> float:
@@ -74,22 +88,26 @@ def _student(level: float, freedom: int) -> float:
     return z + first / freedom + second / freedom**2
 
 
-def _rung(left: Sequence[Contender], number: int, level: float, comparisons: int) -> Rung:
+def _rung(left: Sequence[Candidate], number: int, level: float, comparisons: int) -> SelectionStep:
     leader = max(left, key=lambda one: (_mean(one.figures[number]), -one.step))
     against = {
-        one.name: compare_pairs(one.figures[number], leader.figures[number], level=level, comparisons=comparisons)
+        one.name: compute_paired_difference(
+            one.figures[number], leader.figures[number], level=level, comparisons=comparisons
+        )
         for one in left
         if one is not leader
     }
-    return Rung(
+    return SelectionStep(
         leader=leader.name,
         against=against,
         left=tuple(one.name for one in left if one is leader or against[one.name].undecided),
-        smallest=max(smallest_difference(pair, level=level, comparisons=comparisons) for pair in against.values()),
+        smallest=max(
+            smallest_detectable_difference(pair, level=level, comparisons=comparisons) for pair in against.values()
+        ),
     )
 
 
-def _mean(figure: ByProblem) -> float:
+def _mean(figure: ValuesByProblem) -> float:
     return fmean(fmean(values) for values in figure.values())
 
 
@@ -101,42 +119,47 @@ class Regression:
     problems to tell. `smallest` is the loss that is called worse with a chance of 95 %.
     """
 
-    pair: Paired
+    pair: PairedDifference
     margin: float
     smallest: float
     verdict: str
 
 
-def look_for_regression(
-    model: ByProblem, baseline: ByProblem, *, margin: float = 0.0, level: float = LEVEL, power: float = POWER
+def check_regression(
+    model: ValuesByProblem,
+    baseline: ValuesByProblem,
+    *,
+    margin: float = 0.0,
+    level: float = CONFIDENCE,
+    power: float = POWER,
 ) -> Regression:
     """Return two one-sided tests: is it worse, and is it no worse by `margin` (0: the smallest that shows).
 
     Of a dozen problems that differ the normal distribution makes a little too much: Student's is wider.
     """
-    pair = compare_pairs(model, baseline, level=level)
+    pair = compute_paired_difference(model, baseline, level=level)
     reach = _student(level, len(pair.won) + len(pair.lost) + 2) * pair.error
-    smallest = smallest_difference(pair, level=level, power=power, sides=1)
+    smallest = smallest_detectable_difference(pair, level=level, power=power, sides=1)
     asked = margin or smallest
     verdict = "worse" if pair.middle < -reach else "kept" if pair.middle - reach > -asked else "unsure"
     return Regression(pair=pair, margin=asked, smallest=smallest, verdict=verdict)
 
 
-GUARD = "humaneval"
+GUARD_SUITE = "humaneval"
 """The suite that must not drop (P189)."""
 _MARKS = {"worse": "FAIL", "kept": "OK", "unsure": "WARN"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Best:
+class BestResult:
     """How a choice went; `against` and `regression` are of the baseline, and empty without one."""
 
     results: Sequence[EvaluationResult]
     best: EvaluationResult
-    choice: BestChoice
+    choice: Selection
     guard: str
     held: bool = False
-    against: Mapping[str, Paired] = field(default_factory=dict)
+    against: Mapping[str, PairedDifference] = field(default_factory=dict)
     regression: Regression | None = None
 
     @property
@@ -145,19 +168,19 @@ class Best:
         return self.regression is not None and self.regression.verdict == "worse"
 
 
-def rule_of(suites: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def build_rule(suites: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the seed's rule on other suites: of each, the share that runs before the share that is right."""
-    return tuple((suite, name) for suite in suites for __, name in RULE) or RULE
+    return tuple((suite, name) for suite in suites for __, name in SELECTION_RULE) or SELECTION_RULE
 
 
-def find_best(
+def choose_checkpoint(
     results: Sequence[EvaluationResult],
     *,
     baseline: EvaluationResult | None = None,
-    guard: str = GUARD,
+    guard: str = GUARD_SUITE,
     margin: float = 0.0,
-    rule: Sequence[tuple[str, str]] = RULE,
-) -> Best:
+    rule: Sequence[tuple[str, str]] = SELECTION_RULE,
+) -> BestResult:
     """Return the best of results of checkpoints, held against the baseline where there is one.
 
     Raises
@@ -171,32 +194,36 @@ def find_best(
     if not found:
         raise ValueError(_("no checkpoint was judged"))
     require_comparable(found)
-    field_of = contenders(found, rule)
+    field_of = make_candidates(found, rule)
     if not field_of[0].figures:
         raise ValueError(
             _("no suite that decides was judged of all checkpoints: {rule} (P189)").format(rule=", ".join(dict(rule)))
         )
-    choice = choose(field_of)
+    choice = select_best(field_of)
     best = next(one for one in found if one.name == choice.best)
     if baseline is None:
-        return Best(results=found, best=best, choice=choice, guard=guard)
+        return BestResult(results=found, best=best, choice=choice, guard=guard)
     require_comparable([baseline, best])
     one, other = best.figure(guard, ACCEPTED), baseline.figure(guard, ACCEPTED)
-    regression = look_for_regression(one, other, margin=margin) if one and other else None
-    against = compare(best, baseline)
-    return Best(results=found, best=best, choice=choice, guard=guard, held=True, against=against, regression=regression)
+    regression = check_regression(one, other, margin=margin) if one and other else None
+    against = compare_suites(best, baseline)
+    return BestResult(
+        results=found, best=best, choice=choice, guard=guard, held=True, against=against, regression=regression
+    )
 
 
-def contenders(results: Sequence[EvaluationResult], rule: Sequence[tuple[str, str]] = RULE) -> list[Contender]:
+def make_candidates(
+    results: Sequence[EvaluationResult], rule: Sequence[tuple[str, str]] = SELECTION_RULE
+) -> list[Candidate]:
     """Return what the choice needs of results; a figure that one of them lacks is left out for all."""
     known = [(suite, name) for suite, name in rule if all(one.figure(suite, name) for one in results)]
     return [
-        Contender(name=one.name, step=one.step, figures=[one.figure(suite, name) for suite, name in known])
+        Candidate(name=one.name, step=one.step, figures=[one.figure(suite, name) for suite, name in known])
         for one in results
     ]
 
 
-def best_json(found: Best) -> dict[str, Any]:
+def best_to_json(found: BestResult) -> dict[str, Any]:
     """Return it as it is written to `best_checkpoint.json` (P189, P191)."""
     told: dict[str, Any] = {
         "step": found.best.step,
@@ -208,7 +235,7 @@ def best_json(found: Best) -> dict[str, Any]:
                 "leader": rung.leader,
                 "left": list(rung.left),
                 "smallest": rung.smallest,
-                "against": {name: paired_json(pair, rung.smallest) for name, pair in rung.against.items()},
+                "against": {name: difference_to_json(pair, rung.smallest) for name, pair in rung.against.items()},
             }
             for rung in found.choice.rungs
         ],
@@ -216,7 +243,7 @@ def best_json(found: Best) -> dict[str, Any]:
     if not found.held:
         return told
     told["against"] = {
-        suite: paired_json(pair, smallest_difference(pair, comparisons=len(found.against)))
+        suite: difference_to_json(pair, smallest_detectable_difference(pair, comparisons=len(found.against)))
         for suite, pair in found.against.items()
     }
     told["comparison"] = {"verdict": "unknown"}
@@ -230,16 +257,16 @@ def best_json(found: Best) -> dict[str, Any]:
     return told | {"regression": found.worse}
 
 
-def best_lines(found: Best) -> Iterator[str]:
+def format_best(found: BestResult) -> Iterator[str]:
     """Yield the table, how the choice went, and how the best stands to the baseline."""
-    yield from map(str, table(found.results).splitlines())
+    yield from map(str, format_table(found.results).splitlines())
     for rung in found.choice.rungs:
         for name, pair in rung.against.items():
-            by, low, high = points(pair)
+            by, low, high = format_points(pair)
             yield f"{name} to {rung.leader}: {by} points ({low} to {high})"
         yield f"one that is {rung.smallest:.1%} worse is left out with a chance of 95 %; left: {', '.join(rung.left)}"
     for suite, pair in found.against.items():
-        by, low, high = points(pair)
+        by, low, high = format_points(pair)
         yield f"{suite} accepted@1 to the baseline: {by} points ({low} to {high})"
     if not found.held:
         yield "[WARN] no baseline was given: regression was not looked for"
@@ -247,7 +274,7 @@ def best_lines(found: Best) -> Iterator[str]:
         yield f"[WARN] {found.guard} was not judged of both: regression was not looked for"
     else:
         known = found.regression
-        mark, by = _MARKS[known.verdict], points(known.pair)[0]
+        mark, by = _MARKS[known.verdict], format_points(known.pair)[0]
         yield f"[{mark}] {found.guard} accepted@1: {by} points, {known.verdict}"
         yield f"a loss of {known.smallest:.1%} is seen with a chance of 95 %"
     yield f"best checkpoint: step {found.best.step}, {found.best.name}"

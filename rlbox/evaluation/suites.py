@@ -16,7 +16,15 @@ from rlbox.amounts import size_text
 from rlbox.config.schema import SpecModel
 from rlbox.errors import RlboxError
 from rlbox.evaluation.lock import content_digest
-from rlbox.evaluation.problems import ANSWER, FUNCTION, PROGRAM, Asking, EvalProblem, ProblemError, read_problems
+from rlbox.evaluation.problems import (
+    ANSWER_PROMPT,
+    FUNCTION_PROMPT,
+    PROGRAM_PROMPT,
+    Problem,
+    ProblemError,
+    PromptTemplates,
+    parse_problems,
+)
 from rlbox.foreign import parse_json, toml_table
 from rlbox.i18n import _
 from rlbox.system.command import run_command
@@ -41,7 +49,7 @@ class JudgingLimits(SpecModel):
     memory_mb: int = Field(1024, ge=1)
 
 
-class MadeTasks(SpecModel):
+class GeneratedTasks(SpecModel):
     """Tasks of one of reasoning-gym's datasets: the same seed makes the same tasks."""
 
     dataset: str
@@ -59,23 +67,25 @@ class Suite(SpecModel):
     file: str = Field("", description="rows below the folder of problems, .jsonl or .jsonl.gz")
     package: str = Field("", description="distribution of the stack that has the file")
     rows: int = Field(0, ge=0, description="how many problems it has; 0: as many as there are")
-    ask_program: str = PROGRAM
-    ask_function: str = FUNCTION
-    ask_answer: str = ANSWER
+    ask_program: str = PROGRAM_PROMPT
+    ask_function: str = FUNCTION_PROMPT
+    ask_answer: str = ANSWER_PROMPT
     judge: Literal["", "math", "reasoning-gym"] = Field("", description="who compares answers that are no code")
-    make: tuple[MadeTasks, ...] = Field((), description="tasks that are made instead of read")
+    make: tuple[GeneratedTasks, ...] = Field((), description="tasks that are made instead of read")
     decoding: Decoding = Decoding()
     limits: JudgingLimits = JudgingLimits()
 
     @property
-    def asking(self) -> Asking:
+    def asking(self) -> PromptTemplates:
         """How its problems are asked."""
-        return Asking(program=self.ask_program, function=self.ask_function, answer=self.ask_answer, judge=self.judge)
+        return PromptTemplates(
+            program=self.ask_program, function=self.ask_function, answer=self.ask_answer, judge=self.judge
+        )
 
 
-def chosen_problems(
-    suite: Suite, found: Mapping[str, EvalProblem], wanted: Sequence[str], *, any_size: bool
-) -> list[EvalProblem]:
+def select_problems(
+    suite: Suite, found: Mapping[str, Problem], wanted: Sequence[str], *, any_size: bool
+) -> list[Problem]:
     """Return the problems of a suite in the order of its manifest, `wanted`, or as they are in the file without one.
 
     `ProblemError` where one is missing, none is left, or there are more or fewer than the suite says.
@@ -100,7 +110,7 @@ def chosen_problems(
     return [found[name] for name in names]
 
 
-def suite_facts(suite: Suite, problems: Sequence[EvalProblem]) -> dict[str, Any]:
+def describe_suite(suite: Suite, problems: Sequence[Problem]) -> dict[str, Any]:
     """Return what the lock holds of a suite: its problems by content, and its protocol."""
     return {
         "problems": len(problems),
@@ -118,7 +128,7 @@ _MOST = 4 << 30
 
 def load_problems(
     suite: Suite, folder: Path, packages: Path | None, manifests: Path, python: str = "", *, any_size: bool
-) -> list[EvalProblem]:
+) -> list[Problem]:
     """Return the problems of a suite, from `folder` or from a package below `packages`.
 
     Parameters
@@ -133,12 +143,12 @@ def load_problems(
     path = folder / suite.file
     if suite.package and packages is not None and not path.is_file():
         path = packages / suite.file
-    rows = made_rows(suite.make, python) if suite.make else read_rows(path)
-    found = read_problems(rows, suite.asking)
-    return chosen_problems(suite, found, list(_manifest(suite.name, manifests)), any_size=any_size)
+    rows = generate_tasks(suite.make, python) if suite.make else read_problem_rows(path)
+    found = parse_problems(rows, suite.asking)
+    return select_problems(suite, found, list(_manifest(suite.name, manifests)), any_size=any_size)
 
 
-def made_rows(make: Sequence[MadeTasks], python: str) -> Iterator[dict[str, Any]]:
+def generate_tasks(make: Sequence[GeneratedTasks], python: str) -> Iterator[dict[str, Any]]:
     """Yield the tasks that reasoning-gym makes; `ProblemError` where it is missing or makes none."""
     asked = json.dumps([one.model_dump(mode="json") for one in make])
     command = Command(argv=(python or sys.executable, "-W", "ignore", str(GYM_MAKE)), timeout_s=_MAKING_S)
@@ -155,7 +165,7 @@ def made_rows(make: Sequence[MadeTasks], python: str) -> Iterator[dict[str, Any]
         yield _row(GYM_MAKE, 0, line.encode())
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_problem_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of JSON lines, packed by gzip or not; `ProblemError` names the line that is none."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
@@ -192,11 +202,11 @@ def _manifest(name: str, folder: Path) -> Iterator[str]:
             raise ProblemError(_("{whole} is no list of ids").format(whole=whole))
         yield from map(str, names)
     elif lines.is_file():
-        for row in read_rows(lines):
+        for row in read_problem_rows(lines):
             yield str(row.get("problem_id") or row.get("task_id") or "")
 
 
-SHIPPED = Path(__file__).resolve().parent / "suites"
+SHIPPED_SUITES = Path(__file__).resolve().parent / "suites"
 
 
 def load_suites(names: Sequence[str], own: Path | None = None) -> list[Suite]:
@@ -204,13 +214,13 @@ def load_suites(names: Sequence[str], own: Path | None = None) -> list[Suite]:
     return [_load(name, own) for name in names]
 
 
-def suite_names(own: Path | None = None) -> list[str]:
+def list_suites(own: Path | None = None) -> list[str]:
     """Return the names of all suites that there are."""
-    folders = [SHIPPED, *([own] if own else [])]
+    folders = [SHIPPED_SUITES, *([own] if own else [])]
     return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
 
 
-def load_sets(
+def load_suite_problems(
     names: Sequence[str],
     problems: Path,
     *,
@@ -219,7 +229,7 @@ def load_sets(
     manifests: Path = Path(),
     python: str = "",
     any_size: bool = False,
-) -> list[tuple[Suite, list[EvalProblem]]]:
+) -> list[tuple[Suite, list[Problem]]]:
     """Return suites by name with their problems; see `load_problems`."""
     return [
         (suite, load_problems(suite, problems, packages, manifests, python, any_size=any_size))
@@ -229,13 +239,15 @@ def load_sets(
 
 def _load(name: str, own: Path | None) -> Suite:
     places = (
-        [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in (own, SHIPPED) if folder]
+        [Path(name)]
+        if name.endswith(".toml")
+        else [folder / f"{name}.toml" for folder in (own, SHIPPED_SUITES) if folder]
     )
     path = next((path for path in places if path.is_file()), None)
     if path is None:
         raise ProblemError(
             _("there is no suite {name!r}; there are {suite_names}").format(
-                name=name, suite_names=", ".join(suite_names(own))
+                name=name, suite_names=", ".join(list_suites(own))
             )
         )
     try:

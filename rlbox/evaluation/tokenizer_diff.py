@@ -21,7 +21,7 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class Tokenizer:
     """What a tokenizer is, as far as its files say so; empty parts are not told by them."""
 
     vocabulary: Mapping[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Words:
         return bool(self.vocabulary or self.model)
 
 
-def read_words(files: Mapping[str, bytes]) -> Words:
+def parse_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
     """Return the tokenizer that the files of a folder make; `ValueError` where one cannot be read."""
     whole, settings = _table(files, "tokenizer.json"), _table(files, "tokenizer_config.json")
     model = whole.get("model") or {}
@@ -47,7 +47,7 @@ def read_words(files: Mapping[str, bytes]) -> Words:
         vocabulary = {str(piece[0]): number for number, piece in enumerate(vocabulary)}
     merges = model.get("merges") or _lines(files.get("merges.txt", b""))
     added = {str(row["content"]): int(row["id"]) for row in whole.get("added_tokens") or ()}
-    return Words(
+    return Tokenizer(
         vocabulary={str(word): int(number) for word, number in vocabulary.items()},
         merges=tuple(one if isinstance(one, str) else " ".join(one) for one in merges),
         added=added,
@@ -58,7 +58,7 @@ def read_words(files: Mapping[str, bytes]) -> Words:
     )
 
 
-def word_faults(export: Words, own: Words) -> Iterator[tuple[str, str]]:
+def compare_tokenizers(export: Tokenizer, own: Tokenizer) -> Iterator[tuple[str, str]]:
     """Yield what differs, as a part of the tokenizer and a sentence; what one of two does not tell is left out."""
     if not export.there:
         yield "tokenizer", "the export has none"
@@ -77,7 +77,7 @@ def word_faults(export: Words, own: Words) -> Iterator[tuple[str, str]]:
         yield "chat template", "it is another" if export.template else "the export has none"
 
 
-def _tables(export: Words, own: Words) -> Iterator[tuple[str, str]]:
+def _tables(export: Tokenizer, own: Tokenizer) -> Iterator[tuple[str, str]]:
     if export.vocabulary and own.vocabulary and export.vocabulary != own.vocabulary:
         yield "vocabulary", _difference(export.vocabulary, own.vocabulary)
     if export.model and own.model and export.model != own.model:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import columns
-from rlbox.evaluation.lock import FieldChange
-from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult, compare, require_comparable
-from rlbox.evaluation.scores import Paired, smallest_difference
+from rlbox.evaluation.lock import LockDifference
+from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult, compare_suites, require_comparable
+from rlbox.evaluation.scores import PairedDifference, smallest_detectable_difference
 from rlbox.i18n import _
 from rlbox.terminal import remove_controls
 
@@ -25,12 +25,12 @@ class Comparison:
 
     one: EvaluationResult
     other: EvaluationResult
-    across: Sequence[FieldChange]
-    suites: Mapping[str, Paired]
+    across: Sequence[LockDifference]
+    suites: Mapping[str, PairedDifference]
 
     def smallest(self, suite: str) -> float:
         """Return the true difference that this suite shows with a chance of 95 %, beside the others."""
-        return smallest_difference(self.suites[suite], comparisons=len(self.suites))
+        return smallest_detectable_difference(self.suites[suite], comparisons=len(self.suites))
 
 
 def compare_results(one: EvaluationResult, other: EvaluationResult, across: Sequence[str] = ()) -> Comparison:
@@ -39,27 +39,27 @@ def compare_results(one: EvaluationResult, other: EvaluationResult, across: Sequ
     `ValueError` where they have no suite in common.
     """
     allowed = require_comparable([one, other], across)
-    suites = compare(one, other)
+    suites = compare_suites(one, other)
     if not suites:
         raise ValueError(_("{one} and {other} were judged on no common suite").format(one=one.name, other=other.name))
     return Comparison(one=one, other=other, across=allowed, suites=suites)
 
 
-def comparison_json(found: Comparison) -> dict[str, Any]:
+def comparison_to_json(found: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON types; differences are shares of 1, the first result less the second."""
     return {
-        "one": result_facts(found.one),
-        "other": result_facts(found.other),
+        "one": describe_result(found.one),
+        "other": describe_result(found.other),
         "across": [{"field": one.field, "one": one.one, "other": one.other} for one in found.across],
-        "suites": {suite: paired_json(pair, found.smallest(suite)) for suite, pair in found.suites.items()},
+        "suites": {suite: difference_to_json(pair, found.smallest(suite)) for suite, pair in found.suites.items()},
     }
 
 
-def comparison_lines(found: Comparison) -> Iterator[str]:
+def format_comparison(found: Comparison) -> Iterator[str]:
     """Yield what may differ, then a line for each suite and what it could show."""
     yield from (f"across {one.field}: {one.one!r} and {one.other!r}" for one in found.across)
     for suite, pair in found.suites.items():
-        by, low, high = points(pair)
+        by, low, high = format_points(pair)
         counts = len(pair.won), len(pair.lost), pair.problems
         yield f"{suite}: {by} points ({low} to {high}), {counts[0]} won, {counts[1]} lost of {counts[2]}"
         verdict = "not told apart" if pair.undecided else "higher" if pair.difference > 0 else "lower"
@@ -70,17 +70,17 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
             yield f"  lost: {_names(pair.lost)}"
 
 
-def result_facts(found: EvaluationResult) -> dict[str, Any]:
+def describe_result(found: EvaluationResult) -> dict[str, Any]:
     """Return which result it is: name, step, digest of its lock, weights."""
     weights = str(found.lock.subject.get("weights", ""))
     return {"name": found.name, "step": found.step, "lock": found.lock.digest, "weights": weights}
 
 
-def result_lines(found: EvaluationResult, *, unsolved: bool) -> Iterator[str]:
+def format_result(found: EvaluationResult, *, unsolved: bool) -> Iterator[str]:
     """Yield one result: what was judged, with which lock, each suite with its interval; `unsolved` names problems."""
     step = f", step {found.step}" if found.step >= 0 else ""
     yield f"{found.name}{step}"
-    facts = result_facts(found)
+    facts = describe_result(found)
     rows = [_suite_row(suite, row) for suite, row in found.scores.items()]
     yield from columns([("  lock:", facts["lock"]), ("  weights:", facts["weights"])])
     yield from (f"  {line}" for line in columns([_SUITE_COLUMNS, *rows]))
@@ -90,7 +90,7 @@ def result_lines(found: EvaluationResult, *, unsolved: bool) -> Iterator[str]:
             yield f"  {suite}, not solved: {', '.join(missed)}"
 
 
-def paired_json(pair: Paired, smallest: float) -> dict[str, Any]:
+def difference_to_json(pair: PairedDifference, smallest: float) -> dict[str, Any]:
     """Return a paired difference as JSON types, with the smallest true one that shows with a chance of 95 %."""
     return {
         "difference": pair.difference,
@@ -103,7 +103,7 @@ def paired_json(pair: Paired, smallest: float) -> dict[str, Any]:
     }
 
 
-def points(pair: Paired) -> tuple[str, str, str]:
+def format_points(pair: PairedDifference) -> tuple[str, str, str]:
     """Return a difference and the ends of its interval in percentage points."""
     by, low, high = (f"{100 * share:+.1f}" for share in (pair.difference, pair.low, pair.high))
     return by, low, high
@@ -126,7 +126,7 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + rest
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Write a line to standard output, at once."""
     sys.stdout.write(f"{remove_controls(line)}\n")
     sys.stdout.flush()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_stage_log_path, resolve_log_path
-from rlbox.gate.rules import Breach, probe_text
+from rlbox.gate.rules import Violation, format_probe
 from rlbox.job.gate_plan import FilePlan, LinePlan, ProbePlan
-from rlbox.job.names import FileFact
+from rlbox.job.names import FileCheck
 from rlbox.job.plan import StagePlan
 
 
-def broken_rule(stage: StagePlan, breach: Breach) -> Cause:
+def explain_broken_rule(stage: StagePlan, breach: Violation) -> Cause:
     """A rule on lines or numbers can no longer hold."""
     why = f" ({breach.why})" if breach.why else ""
     kind: CauseKind = "within" if breach.late else "metric" if breach.kind == "metric" else "require"
@@ -25,24 +25,24 @@ def broken_rule(stage: StagePlan, breach: Breach) -> Cause:
     )
 
 
-def failed_probe(stage: StagePlan, probe: ProbePlan, answer: str) -> Cause:
+def explain_failed_probe(stage: StagePlan, probe: ProbePlan, answer: str) -> Cause:
     """A request at the end of a stage was not answered as told."""
     why = f" ({probe.why})" if probe.why else ""
     return Cause(
         kind="probe",
-        what=f"stage {stage.name} ended well, but {probe_text(probe)}{why} was not answered as told: {answer}",
+        what=f"stage {stage.name} ended well, but {format_probe(probe)}{why} was not answered as told: {answer}",
         next_step="send the same request by hand while the service runs, and read its log",
     )
 
 
-def failed_exit(stage: StagePlan, code: int) -> Cause:
+def explain_failed_exit(stage: StagePlan, code: int) -> Cause:
     """The stage's command ended with something else than 0."""
     return Cause(
         kind="exit", what=f"stage {stage.name} ended with {describe_exit(code)}", where=get_stage_log_path(stage)
     )
 
 
-def wrong_exit(stage: StagePlan, code: int) -> Cause:
+def explain_wrong_exit(stage: StagePlan, code: int) -> Cause:
     """The command ended with a code that is not among the good ones, none of which is the usual 0 alone."""
     good = " or ".join(str(number) for number in stage.exit_codes)
     return Cause(
@@ -52,7 +52,7 @@ def wrong_exit(stage: StagePlan, code: int) -> Cause:
     )
 
 
-def needed_file(stage: StagePlan, need: FilePlan, fact: FileFact) -> Cause:
+def explain_needed_file(stage: StagePlan, need: FilePlan, fact: FileCheck) -> Cause:
     """A file that an earlier stage should have left whole is not."""
     why = f" ({need.why})" if need.why else ""
     return Cause(
@@ -63,7 +63,7 @@ def needed_file(stage: StagePlan, need: FilePlan, fact: FileFact) -> Cause:
     )
 
 
-def forbidden_line(stage: StagePlan, rule: LinePlan, number: int, line: str) -> Cause:
+def explain_forbidden_line(stage: StagePlan, rule: LinePlan, number: int, line: str) -> Cause:
     """A log held a line that it must not hold."""
     why = f" ({rule.why})" if rule.why else ""
     return Cause(
@@ -74,7 +74,7 @@ def forbidden_line(stage: StagePlan, rule: LinePlan, number: int, line: str) -> 
     )
 
 
-def missing_line(stage: StagePlan, rule: LinePlan, count: int, last: str) -> Cause:
+def explain_missing_line(stage: StagePlan, rule: LinePlan, count: int, last: str) -> Cause:
     """The stage exited 0, but a line that proves its work never came."""
     often = "never" if count == 0 else f"only {count} times, not {rule.count},"
     seen = f"; its last line was: {last}" if last else "; it is empty"
@@ -88,7 +88,7 @@ def missing_line(stage: StagePlan, rule: LinePlan, count: int, last: str) -> Cau
     )
 
 
-def missing_file(stage: StagePlan, file: FilePlan, fact: FileFact) -> Cause:
+def explain_missing_file(stage: StagePlan, file: FilePlan, fact: FileCheck) -> Cause:
     """The stage exited 0, but did not leave a file that it must."""
     why = f" ({file.why})" if file.why else ""
     return Cause(

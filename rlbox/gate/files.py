@@ -21,29 +21,29 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.foreign import parse_json
-from rlbox.gate.safetensors_check import tensors_problem
+from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.job.gate_plan import FilePlan
-from rlbox.job.gate_spec import WILD
-from rlbox.job.names import FileFact
+from rlbox.job.gate_spec import WILDCARD
+from rlbox.job.names import FileCheck
 from rlbox.system.file_origin import Inode, WriteWatcher, read_file_system_clock, read_inode
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
 
 _DEEP = "**"
 
 
-def fitting(path: str) -> list[Path]:
+def glob_paths(path: str) -> list[Path]:
     """Return what fits a path with wild cards, sorted; `**` enters no link, nor folders nested deeper than 32."""
     parts = Path(path).parts
     if _DEEP not in parts:
         return [Path(found) for found in sorted(glob.glob(path))]
     first = parts.index(_DEEP)
     base, wanted = str(Path(*parts[:first])) if first else ".", parts[first:]
-    bases = sorted(glob.glob(base)) if WILD.search(base) else [base]
+    bases = sorted(glob.glob(base)) if WILDCARD.search(base) else [base]
     found = (Path(one, *below) for one in bases for below in _below(Path(one)) if _fits(below, wanted))
     return sorted(set(found))
 
 
-def files_at(path: Path) -> Iterator[Path]:
+def list_regular_files(path: Path) -> Iterator[Path]:
     """Yield the regular file at `path`, or all of them below the folder there; links to folders are not followed."""
     if path.is_dir():
         below = (path / name for name, _ in walk_files(path.resolve()))
@@ -92,7 +92,7 @@ class _Seen:
     digest: str
 
 
-class Before:
+class FileSnapshot:
     """The files that fitted some paths at one moment, and what became of them since.
 
     Parameters
@@ -110,8 +110,8 @@ class Before:
         self._began: dict[int, tuple[Path, int]] = {}
         for path in paths:
             self._start_clock(Path(path))
-            for found in [Path(path), *(fitting(path) if WILD.search(path) else [])]:
-                for file in files_at(found):
+            for found in [Path(path), *(glob_paths(path) if WILDCARD.search(path) else [])]:
+                for file in list_regular_files(found):
                     self._see(file)
 
     def problem(self, path: Path) -> str:
@@ -164,7 +164,7 @@ _JSON_LIMIT = 64 << 20
 """Bytes of JSON that are read at once: as values it takes twenty times as many."""
 
 
-def probe_file(rule: FilePlan, on_block: OnBlock, *, before: Before | None = None) -> FileFact:
+def check_file(rule: FilePlan, on_block: OnBlock, *, before: FileSnapshot | None = None) -> FileCheck:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
 
     Of a folder every regular file in it counts; nothing of their content is asked.
@@ -176,49 +176,51 @@ def probe_file(rule: FilePlan, on_block: OnBlock, *, before: Before | None = Non
     before
         What was there before it had to be written; None: any time will do.
     """
-    one = not WILD.search(rule.path) or os.path.lexists(rule.path)
-    paths = [Path(rule.path)] if one else fitting(rule.path)
+    one = not WILDCARD.search(rule.path) or os.path.lexists(rule.path)
+    paths = [Path(rule.path)] if one else glob_paths(rule.path)
     if not one and len(paths) < rule.count:
-        return FileFact(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
+        return FileCheck(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
     problems = _growth_problems(rule, paths, on_block)
     facts = {path: _probe_one(rule, path, on_block, before, problems.get(path, "")) for path in paths}
     for path, fact in facts.items():
         if fact.problem:
-            return fact if one else FileFact(bytes=fact.bytes, problem=f"{path.name} {fact.problem}")
-    return FileFact(bytes=sum(fact.bytes or 0 for fact in facts.values()))
+            return fact if one else FileCheck(bytes=fact.bytes, problem=f"{path.name} {fact.problem}")
+    return FileCheck(bytes=sum(fact.bytes or 0 for fact in facts.values()))
 
 
-def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, before: Before | None, growth: str) -> FileFact:
+def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, before: FileSnapshot | None, growth: str) -> FileCheck:
     try:
         facts = path.stat()
         if stat.S_ISDIR(facts.st_mode):
             return _probe_folder(rule, path, before)
         if not stat.S_ISREG(facts.st_mode):
-            return FileFact(problem="is no regular file")
+            return FileCheck(problem="is no regular file")
         if facts.st_size < rule.min_bytes:
-            return FileFact(
+            return FileCheck(
                 bytes=facts.st_size, problem=f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
             )
-        problem = (before.problem(path) if before else "") or growth or content_problem(path, rule.format, on_block)
+        problem = (
+            (before.problem(path) if before else "") or growth or find_content_problem(path, rule.format, on_block)
+        )
         if not problem and rule.manifest:
-            problem = manifest_problem(path, on_block)
-        return FileFact(bytes=facts.st_size, problem=problem)
+            problem = find_manifest_problem(path, on_block)
+        return FileCheck(bytes=facts.st_size, problem=problem)
     except FileNotFoundError:
-        return FileFact(problem="is not there")
+        return FileCheck(problem="is not there")
     except OSError as error:
-        return FileFact(problem=f"cannot be read: {error.strerror}")
+        return FileCheck(problem=f"cannot be read: {error.strerror}")
 
 
-def _probe_folder(rule: FilePlan, path: Path, before: Before | None) -> FileFact:
+def _probe_folder(rule: FilePlan, path: Path, before: FileSnapshot | None) -> FileCheck:
     """Return what is in a folder: with `before`, at least one file must have been written since."""
-    files = list(files_at(path))
+    files = list(list_regular_files(path))
     if not files:
-        return FileFact(problem="the folder holds no file")
+        return FileCheck(problem="the folder holds no file")
     if rule.manifest or rule.format or rule.min_bytes > 1:
-        return FileFact(problem="is a folder, not a file")
+        return FileCheck(problem="is a folder, not a file")
     if before and all(before.problem(file) for file in files):
-        return FileFact(problem="holds no file that the stage has written")
-    return FileFact()
+        return FileCheck(problem="holds no file that the stage has written")
+    return FileCheck()
 
 
 def _growth_problems(rule: FilePlan, paths: Sequence[Path], on_block: OnBlock) -> Mapping[Path, str]:
@@ -244,7 +246,7 @@ def _looks(paths: Sequence[Path]) -> Mapping[Path, tuple[int, int]]:
     return found
 
 
-def content_problem(path: Path, form: str, on_block: OnBlock) -> str:
+def find_content_problem(path: Path, form: str, on_block: OnBlock) -> str:
     """Return why a file is not whole as `form` (json, jsonl, safetensors), or an empty text."""
     match form:
         case "json":
@@ -252,7 +254,7 @@ def content_problem(path: Path, form: str, on_block: OnBlock) -> str:
         case "jsonl":
             return _rows_problem(path, on_block)
         case "safetensors":
-            return tensors_problem(path)
+            return find_safetensors_problem(path)
         case _:
             return ""
 
@@ -288,7 +290,7 @@ def _rows_problem(path: Path, on_block: OnBlock) -> str:
     return "" if rows or not path.stat().st_size else "holds no row"
 
 
-def manifest_problem(path: Path, on_block: OnBlock) -> str:
+def find_manifest_problem(path: Path, on_block: OnBlock) -> str:
     """Return the first thing that differs from a manifest, or an empty text.
 
     The form is `{"schema": 1, "files": {"model.safetensors": {"bytes": 123, "sha256": "…"}}}`; names are relative to

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlbox.amounts import limit_text
-from rlbox.gate.lines import BenignRules, Board, LineRule, is_echo
-from rlbox.gate.log_context import Quotes, Steps, Watcher
-from rlbox.gate.metric import MetricJudge, number_of
-from rlbox.gate.rules import AT_END, GateRule, RuleState, exit_text, metric_text, probe_text
+from rlbox.gate.lines import BenignRules, LineRule, RuleEvents, is_command_echo
+from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
+from rlbox.gate.metric import MetricChecker, parse_number
+from rlbox.gate.rules import AT_END, GateRule, RuleState, format_exit_rule, format_metric_rule, format_probe
 from rlbox.gate.search import LogSearch
 from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan
 from rlbox.job.names import STAGE_LOG
@@ -20,7 +20,7 @@ from rlbox.logs.patterns import compile_pattern
 
 
 @dataclass(frozen=True, kw_only=True)
-class FactRules:
+class OutcomeRules:
     """One rule for each fact that a stage is asked for; `needs`, `probes` and `files` in the order of its plan.
 
     `ports` are by service and name of the port, `services` by name. `ray` is there for a stage that is a Ray job.
@@ -47,9 +47,9 @@ class FactRules:
         return [self.exit, *ray, *self.probes, self.listens, *self.files, self.silence, self.total]
 
 
-def fact_rules(stage: StagePlan) -> FactRules:
+def make_outcome_rules(stage: StagePlan) -> OutcomeRules:
     """Return the rules of a stage, all of them waiting."""
-    return FactRules(
+    return OutcomeRules(
         needs=tuple(GateRule("need", need.path) for need in stage.needs),
         ports={
             (service.name, name): GateRule("port", f"{name} {number}")
@@ -57,9 +57,9 @@ def fact_rules(stage: StagePlan) -> FactRules:
             for name, number in service.ports.items()
         },
         services={service.name: GateRule("service", service.name) for service in stage.services},
-        exit=GateRule("exit", exit_text(stage)),
+        exit=GateRule("exit", format_exit_rule(stage)),
         ray=GateRule("ray", "job SUCCEEDED") if stage.ray else None,
-        probes=tuple(GateRule("probe", probe_text(probe)) for probe in stage.probes),
+        probes=tuple(GateRule("probe", format_probe(probe)) for probe in stage.probes),
         listens=GateRule("listens", "listens on nothing but what the job declares"),
         files=tuple(GateRule("file", _file_text(file)) for file in stage.files),
         silence=GateRule("silence", f"at most {limit_text(stage.silence_s)}"),
@@ -74,7 +74,7 @@ def _file_text(file: FilePlan) -> str:
     return f"{file.path} ({', '.join(conditions)})" if conditions else file.path
 
 
-class GateJudge:
+class GateChecker:
     """The rules of one stage and their states.
 
     `facts` are the rules that the caller decides (`hold`, `refuse`); lines and numbers decide all others. `revision`
@@ -86,17 +86,17 @@ class GateJudge:
     """
 
     def __init__(self, stage: StagePlan, known: tuple[BenignPlan, ...] = ()) -> None:
-        self._board = Board()
+        self._board = RuleEvents()
         self.forbidden, self.breaches = self._board.forbidden, self._board.breaches
         self.noted = self._board.noted
-        self._steps = Steps()
+        self._steps = StepTracker()
         self.benign = BenignRules((*stage.benign, *known), self._board)
         names = (STAGE_LOG, *(service.name for service in stage.services))
-        self._quotes = {name: Quotes(stage.model_output, stage.model_texts) for name in names}
+        self._quotes = {name: ModelTextFilter(stage.model_output, stage.model_texts) for name in names}
         self._lines = [self._line_rule("require", plan) for plan in stage.require]
         self._lines += [self._line_rule("forbid", plan) for plan in stage.forbid]
         self._metrics = [_MetricRule(plan, self._board, self._steps_of(plan.log)) for plan in stage.metrics]
-        self.facts = fact_rules(stage)
+        self.facts = make_outcome_rules(stage)
         if stage.ordered:
             _put_in_order([rule for rule in self._lines if rule.kind == "require"])
         self._logs = {
@@ -210,7 +210,7 @@ class GateJudge:
         steps = None if plan.always else self._steps_of(plan.log)
         return LineRule(kind, plan, self._board, self.benign, self._quotes[plan.log], steps)
 
-    def _steps_of(self, log: str) -> Steps | None:
+    def _steps_of(self, log: str) -> StepTracker | None:
         return self._steps if log == STAGE_LOG else None
 
     def _in_doubt(self) -> bool:
@@ -220,11 +220,11 @@ class GateJudge:
         for rule in self._lines:
             rule.settle(over=over)
 
-    def _watchers(self, log: str) -> Iterator[Watcher]:
+    def _watchers(self, log: str) -> Iterator[LineMatcher]:
         yield from self._quotes[log].watchers()
         for metric in self._metrics:  # before the lines: one that tells of a step quotes nothing
             if metric.plan.pattern and metric.plan.log == log:
-                yield Watcher(metric.plan.pattern, metric.met, rewritten=True)
+                yield LineMatcher(metric.plan.pattern, metric.met, rewritten=True)
         for rule in self._lines:
             if rule.plan.log == log:
                 yield from rule.watchers()
@@ -234,19 +234,19 @@ class GateJudge:
 class _MetricRule(GateRule):
     """A metric rule among the others."""
 
-    def __init__(self, plan: MetricPlan, board: Board, steps: Steps | None) -> None:
-        super().__init__("metric", metric_text(plan))
+    def __init__(self, plan: MetricPlan, board: RuleEvents, steps: StepTracker | None) -> None:
+        super().__init__("metric", format_metric_rule(plan))
         self.plan = plan
         self._steps = steps
         self._board = board
-        self._metric = MetricJudge(plan)
+        self._metric = MetricChecker(plan)
 
     def met(self, line: Line, way: str) -> None:
         """Take a line of the log that fits."""
-        if is_echo(line.text, self.plan.pattern):
+        if is_command_echo(line.text, self.plan.pattern):
             return
         groups = compile_pattern(self.plan.pattern).groups(way) or {}
-        step = number_of(groups.get("step") or "")
+        step = parse_number(groups.get("step") or "")
         if self._steps and step is not None:
             self._steps.hear(line, self.plan.pattern, step)
         if self.state != "broken" and not self._board.stopping:

@@ -24,7 +24,7 @@ _BAD_TEXT = re.compile(
 _SHOWN = 120
 
 
-def judge_answer(request: ReadyPlan, status: int, text: str) -> str:
+def find_response_problem(request: ReadyPlan, status: int, text: str) -> str:
     """Return what is wrong with an answer in a few words, or an empty text when it is as told.
 
     An answer that says itself that it is an error is wrong, whatever its status: servers send these with 200. It is
@@ -82,11 +82,11 @@ _LIMIT = 4 << 20
 """Bytes of an answer that are looked at."""
 _PAUSE_S = 0.2
 _NO_ANSWER = "no answer in time"
-REFUSED = "connection refused"
+CONNECTION_REFUSED = "connection refused"
 """What is said of a server that takes no connection."""
 
 
-def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> str:
+def find_http_problem(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> str:
     """Send the request once; return what is wrong in a few words, or an empty text when the answer is as told.
 
     Proxies of the environment are not used: the services are on this machine. A server that drips its answer is cut
@@ -109,17 +109,17 @@ def probe_http(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[st
     except NoResponseError as error:
         if error.kind in ("late", "silent"):
             return _NO_ANSWER
-        return REFUSED if error.kind == "unreached" else explain_no_response(error)
-    return judge_answer(request, answer.status, body.decode("utf-8", "replace"))
+        return CONNECTION_REFUSED if error.kind == "unreached" else explain_no_response(error)
+    return find_response_problem(request, answer.status, body.decode("utf-8", "replace"))
 
 
-def await_answer(probe: ProbePlan, on_pause: Callable[[], None]) -> str:
+def wait_for_response(probe: ProbePlan, on_pause: Callable[[], None]) -> str:
     """Send the request until the answer is as told; return what is wrong with the last one when time is up.
 
     `on_pause` is called again and again meanwhile and waits a moment; what it raises ends the wait.
     """
     until = time.monotonic() + probe.within_s
-    poller = Poller(lambda: probe_http(probe), _PAUSE_S, lambda problem: not problem)
+    poller = Poller(lambda: find_http_problem(probe), _PAUSE_S, lambda problem: not problem)
     try:
         while poller.latest != "" and time.monotonic() < until:
             on_pause()

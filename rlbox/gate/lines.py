@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from rlbox.amounts import limit_text
 from rlbox.diagnose.lines import find_writer
-from rlbox.gate.log_context import Quotes, Steps, Watcher
-from rlbox.gate.rules import Breach, Broken, GateRule, RuleKind, benign_text, rule_text
+from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
+from rlbox.gate.rules import ForbiddenLine, GateRule, RuleKind, Violation, format_benign_rule, format_line_rule
 from rlbox.job.gate_plan import BenignPlan, LinePlan
 from rlbox.logs.lines import Line, count_ray_repeats, find_ray_actor, list_line_variants, strip_ray_prefix
 from rlbox.logs.patterns import compile_pattern
@@ -24,7 +24,7 @@ _ACTORS = 256
 
 
 @dataclass
-class Board:
+class RuleEvents:
     """What the rules of one gate tell: `revision` grows with every change of a state.
 
     `noted` are forbidden lines whose lane went on making steps.
@@ -32,9 +32,9 @@ class Board:
 
     revision: int = 0
     stopping: bool = False
-    forbidden: list[Broken] = field(default_factory=list)
-    noted: list[Broken] = field(default_factory=list)
-    breaches: list[Breach] = field(default_factory=list)
+    forbidden: list[ForbiddenLine] = field(default_factory=list)
+    noted: list[ForbiddenLine] = field(default_factory=list)
+    breaches: list[Violation] = field(default_factory=list)
 
     def breach(
         self, rule: GateRule, log: str, problem: str, *, line: Line | None = None, why: str = "", late: bool = False
@@ -45,7 +45,7 @@ class Board:
         rule.decide("broken", f"{problem}: {line.text}" if line else problem)
         self.revision += 1
         self.breaches.append(
-            Breach(kind=rule.kind, rule=rule.text, log=log, problem=problem, line=line, why=why, late=late)
+            Violation(kind=rule.kind, rule=rule.text, log=log, problem=problem, line=line, why=why, late=late)
         )
 
 
@@ -54,7 +54,7 @@ class _Marker:
 
     def __init__(self, pattern: str) -> None:
         self.number = 0
-        self.watcher = Watcher(pattern, self._meet)
+        self.watcher = LineMatcher(pattern, self._meet)
 
     def _meet(self, line: Line, way: str) -> None:
         self.number = self.number or line.number
@@ -80,9 +80,15 @@ class LineRule(GateRule):
     """
 
     def __init__(
-        self, kind: RuleKind, plan: LinePlan, board: Board, benign: BenignRules, quotes: Quotes, steps: Steps | None
+        self,
+        kind: RuleKind,
+        plan: LinePlan,
+        board: RuleEvents,
+        benign: BenignRules,
+        quotes: ModelTextFilter,
+        steps: StepTracker | None,
     ) -> None:
-        super().__init__(kind, rule_text(plan))
+        super().__init__(kind, format_line_rule(plan))
         self.plan = plan
         self.before: LineRule | None = None
         self._board = board
@@ -92,10 +98,10 @@ class LineRule(GateRule):
         self._doubts: dict[tuple[str, bool], _Doubt] = {}
         self._after = _Marker(plan.after) if plan.after else None
         self._until = _Marker(plan.until) if plan.until else None
-        self._watcher = Watcher(plan.pattern, self._meet, rewritten=kind == "forbid", whole=kind == "forbid")
+        self._watcher = LineMatcher(plan.pattern, self._meet, rewritten=kind == "forbid", whole=kind == "forbid")
         self._told: set[str] = set()
 
-    def watchers(self) -> Iterator[Watcher]:
+    def watchers(self) -> Iterator[LineMatcher]:
         """Yield what is to be looked for; the rule itself goes before its markers, whose own lines do not count."""
         yield self._watcher
         yield from (marker.watcher for marker in (self._after, self._until) if marker)
@@ -152,15 +158,15 @@ class LineRule(GateRule):
 
     def _break(self, line: Line) -> None:
         if self.state != "broken":
-            self._board.forbidden.append(Broken(rule=self.plan, line=line))
+            self._board.forbidden.append(ForbiddenLine(rule=self.plan, line=line))
         self._board.revision += self.decide("broken", line.text)
 
     def _note(self, line: Line) -> None:
-        self._board.noted.append(Broken(rule=self.plan, line=line))
+        self._board.noted.append(ForbiddenLine(rule=self.plan, line=line))
         self._board.revision += self.decide("waiting", line.text)
 
     def _require(self, line: Line) -> None:
-        if self.state == "broken" or is_echo(line.text, self.plan.pattern):
+        if self.state == "broken" or is_command_echo(line.text, self.plan.pattern):
             return
         if self.before and not self.before.count:
             self._board.breach(
@@ -193,7 +199,7 @@ class LineRule(GateRule):
         return 1
 
 
-def is_echo(text: str, pattern: str) -> bool:
+def is_command_echo(text: str, pattern: str) -> bool:
     """Whether a line repeats a command that is started, and the pattern does not ask for such a line itself."""
     return _ECHO.match(strip_ray_prefix(text)) is not None and r"\+" not in pattern and "entrypoint" not in pattern
 
@@ -204,17 +210,17 @@ class BenignRules:
     A line with a marker is benign only behind the marker's first line.
     """
 
-    def __init__(self, plans: Sequence[BenignPlan], board: Board) -> None:
+    def __init__(self, plans: Sequence[BenignPlan], board: RuleEvents) -> None:
         self._marks: dict[tuple[str, str], int] = {}
         self._board = board
         self._plans = {id(rule): rule for rule in plans}
-        self._notes = {key: GateRule("benign", benign_text(rule)) for key, rule in self._plans.items()}
+        self._notes = {key: GateRule("benign", format_benign_rule(rule)) for key, rule in self._plans.items()}
 
     def rules(self) -> list[GateRule]:
         """Return those to show: the job's own, and of the catalogue's those that came."""
         return [note for key, note in self._notes.items() if not self._plans[key].known or note.count]
 
-    def watchers(self, log: str) -> Iterator[Watcher]:
+    def watchers(self, log: str) -> Iterator[LineMatcher]:
         """Yield what is to be looked for in a log."""
         for key, plan in self._plans.items():
             if plan.log in ("", log):
@@ -232,20 +238,20 @@ class BenignRules:
     def _is_due(self, plan: BenignPlan, log: str, number: int) -> bool:
         return not plan.after or 0 < self._marks.get((log, plan.after), 0) < number
 
-    def _note(self, log: str, key: int) -> Watcher:
+    def _note(self, log: str, key: int) -> LineMatcher:
         def met(line: Line, way: str) -> None:
             if self._is_due(self._plans[key], log, line.number):
                 self._notes[key].count += 1
                 self._board.revision += self._notes[key].decide("held", line.text)
                 watcher.done = True
 
-        watcher = Watcher(self._plans[key].pattern, met)
+        watcher = LineMatcher(self._plans[key].pattern, met)
         return watcher
 
-    def _mark(self, log: str, pattern: str) -> Watcher:
+    def _mark(self, log: str, pattern: str) -> LineMatcher:
         def met(line: Line, way: str) -> None:
             self._marks.setdefault((log, pattern), line.number)
             watcher.done = True
 
-        watcher = Watcher(pattern, met)
+        watcher = LineMatcher(pattern, met)
         return watcher

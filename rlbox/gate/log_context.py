@@ -17,7 +17,7 @@ from rlbox.logs.progress import parse_progress
 
 
 @dataclass(eq=False)
-class Watcher:
+class LineMatcher:
     """One thing that is looked for in a log.
 
     `met` is called with each line that fits and the way to read it that fits; it sets `done` when no further line
@@ -48,7 +48,7 @@ class _Lane:
     ended: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
 
-class Quotes:
+class ModelTextFilter:
     """What a model wrote in one log. A text that is begun counts as one when its end came: until then it is open."""
 
     def __init__(self, patterns: tuple[str, ...], spans: Sequence[SpanPlan]) -> None:
@@ -56,12 +56,12 @@ class Quotes:
         self._spans = spans
         self._lanes: dict[str, _Lane] = {}
 
-    def watchers(self) -> Iterator[Watcher]:
+    def watchers(self) -> Iterator[LineMatcher]:
         """Yield what is to be looked for, before anything else in the same line."""
         for index, span in enumerate(self._spans):
-            yield Watcher(span.ends, functools.partial(self._end, index), marks=True)
+            yield LineMatcher(span.ends, functools.partial(self._end, index), marks=True)
         for index, span in enumerate(self._spans):
-            yield Watcher(span.begins, functools.partial(self._begin, index), marks=True)
+            yield LineMatcher(span.begins, functools.partial(self._begin, index), marks=True)
 
     def is_open(self, line: Line) -> bool:
         """Return whether the line lies in a text whose end has not come yet."""
@@ -113,7 +113,7 @@ class _Steps:
     longest_s: float = 0.0
 
 
-class Steps:
+class StepTracker:
     """The steps that the lanes of one log make. `elapsed_s` is the time since the command was started."""
 
     def __init__(self) -> None:

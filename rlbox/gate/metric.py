@@ -16,7 +16,7 @@ _BUCKETS = 999
 """Points that are kept one by one; of more, neighbours are averaged, so that memory stays flat."""
 
 
-class MetricJudge:
+class MetricChecker:
     """One metric rule. `problem` tells what broke it as soon as that is certain, `told` what is known so far."""
 
     def __init__(self, plan: MetricPlan) -> None:
@@ -40,11 +40,11 @@ class MetricJudge:
     def take_groups(self, groups: dict[str, str | None]) -> None:
         """Take what the groups of the pattern found in a line."""
         text, step = groups.get("value") or "", groups.get("step")
-        value = number_of(text)
+        value = parse_number(text)
         if value is None:
             self._garbled = text[:80]  # a line torn by another process: no point, and no proof either
             return
-        self.take(value, number_of(step) if step else None)
+        self.take(value, parse_number(step) if step else None)
 
     def take_row(self, text: str) -> None:
         """Take a row of a file of JSON lines."""
@@ -55,16 +55,16 @@ class MetricJudge:
         except ValueError:
             self._break(f"a row of {self.plan.file} is no JSON: {text[:80]}")
             return
-        if not isinstance(row, dict) or any(value_at(row, k) != v for k, v in self.plan.where.items()):
+        if not isinstance(row, dict) or any(get_by_path(row, k) != v for k, v in self.plan.where.items()):
             return
-        value = value_at(row, self.plan.key, missing=_MISSING)
+        value = get_by_path(row, self.plan.key, missing=_MISSING)
         if value is _MISSING:
             return
-        number = math.nan if value is None else number_of(value)  # null is how strict writers put NaN
+        number = math.nan if value is None else parse_number(value)  # null is how strict writers put NaN
         if number is None:
             self._break(f"{self.plan.key} is no number: {str(value)[:80]}")
             return
-        self.take(number, number_of(value_at(row, self.plan.step_key)))
+        self.take(number, parse_number(get_by_path(row, self.plan.step_key)))
 
     def take(self, value: float, step: float | None) -> None:
         """Take the next point; without a step, points are counted from 1."""
@@ -164,7 +164,7 @@ class _Trend:
 _MISSING = object()
 
 
-def number_of(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """Return a number as a log or a row writes it (`2.5`, `1e-05,`, `nan`, `tensor(2.5)`, `np.float32(1)`), or None."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
@@ -177,11 +177,11 @@ def number_of(value: Any) -> float | None:
     return decimal(bare.rstrip(".%)],"))
 
 
-def value_at(row: Any, path: str, missing: Any = None) -> Any:
+def get_by_path(row: Any, path: str, missing: Any = None) -> Any:
     """Return the value at a key, or at keys joined by dots (`train.loss`), of a row; the whole key goes first."""
     if isinstance(row, dict) and path in row:
         return row[path]
     head, dot, rest = path.partition(".")
     if dot and isinstance(row, dict) and head in row:
-        return value_at(row[head], rest, missing)
+        return get_by_path(row[head], rest, missing)
     return missing

@@ -57,7 +57,7 @@ class RuleState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broken:
+class ForbiddenLine:
     """A forbidden line that was met: rule, line number and text."""
 
     rule: LinePlan
@@ -65,7 +65,7 @@ class Broken:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Breach:
+class Violation:
     """Another rule that can no longer hold: what is wrong with it, and the line of `log` that shows it, if one does."""
 
     kind: RuleKind
@@ -99,7 +99,7 @@ class GateRule:
         return RuleState(kind=self.kind, rule=self.text, state=self.state, seen=self.seen, count=self.count)
 
 
-def rule_text(rule: LinePlan) -> str:
+def format_line_rule(rule: LinePlan) -> str:
     """Return how a line rule is shown: its pattern, with the log when it is not the stage's own, and its conditions."""
     where = "" if rule.log == STAGE_LOG else f"{rule.log}: "
     conditions = []
@@ -116,13 +116,13 @@ def rule_text(rule: LinePlan) -> str:
     return f"{where}{rule.pattern}" + (f" ({', '.join(conditions)})" if conditions else "")
 
 
-def benign_text(rule: BenignPlan) -> str:
+def format_benign_rule(rule: BenignPlan) -> str:
     """Return how a benign line is shown."""
     where = "" if rule.log in ("", STAGE_LOG) else f"{rule.log}: "
     return f"{where}{rule.pattern}" + (f" (after {rule.after})" if rule.after else "")
 
 
-def metric_text(rule: MetricPlan) -> str:
+def format_metric_rule(rule: MetricPlan) -> str:
     """Return how a metric rule is shown: its name and its conditions."""
     conditions = []
     if rule.trend:
@@ -142,12 +142,12 @@ def metric_text(rule: MetricPlan) -> str:
     return f"{rule.name}: {', '.join(conditions) or 'there'}"
 
 
-def probe_text(rule: ReadyPlan) -> str:
+def format_probe(rule: ReadyPlan) -> str:
     """Return how a request is shown."""
     return f"{rule.method} {rule.url}"
 
 
-def exit_text(stage: StagePlan) -> str:
+def format_exit_rule(stage: StagePlan) -> str:
     """Return how the rule on the exit code is shown; for a Ray job it is the driver's."""
     if stage.ray:
         return "driver_exit_code 0"

@@ -40,7 +40,7 @@ _ENOUGH = 1 << 16
 """Bytes of tensors from which on zeros alone are no weights."""
 
 
-def tensors_problem(path: Path) -> str:
+def find_safetensors_problem(path: Path) -> str:
     """Return what is wrong with a safetensors file in a few words; empty when it is whole.
 
     Tensors follow each other without a gap and are as long as their shapes say. Weights are never all zeros, one byte

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from rlbox.gate.log_context import Quotes, Steps, Watcher
+from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
 from rlbox.logs.lines import Line, LineBlock, list_line_variants
 from rlbox.logs.patterns import PatternSet, compile_pattern, compile_pattern_set
 from rlbox.logs.progress import STEP_LINE
@@ -28,7 +28,11 @@ class LogSearch:
     """
 
     def __init__(
-        self, watchers: Iterable[Watcher], quotes: Quotes, steps: Steps | None, in_doubt: Callable[[], bool]
+        self,
+        watchers: Iterable[LineMatcher],
+        quotes: ModelTextFilter,
+        steps: StepTracker | None,
+        in_doubt: Callable[[], bool],
     ) -> None:
         self._watchers = list(watchers)
         self._quotes = quotes
@@ -99,7 +103,7 @@ class LogSearch:
 class _StepLines:
     """The lines of a block that tell of steps, read in their order and no earlier than somebody asks."""
 
-    def __init__(self, steps: Steps, quotes: Quotes) -> None:
+    def __init__(self, steps: StepTracker, quotes: ModelTextFilter) -> None:
         self._steps = steps
         self._quotes = quotes
         self._patterns = compile_pattern_set((STEP_LINE,))
@@ -139,7 +143,7 @@ class _StepLines:
             self._steps.meet(line, way)
 
 
-def _looks(watcher: Watcher, where: Where) -> bool:
+def _looks(watcher: LineMatcher, where: Where) -> bool:
     return where == "lines" or (watcher.rewritten if where == "states" else watcher.whole)
 
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from rlbox.amounts import duration_text, fine_text, limit_text
 from rlbox.diagnose.cause import Cause, get_stage_log_path
-from rlbox.hang.detector import Stall, tail_of
-from rlbox.hang.phases import PhaseLine
+from rlbox.hang.detector import Stall, last_lines
+from rlbox.hang.phases import PhaseChange
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_PAGE, STAGE_LOG
 from rlbox.job.phase import PhasePlan
 from rlbox.job.plan import StagePlan
@@ -27,7 +27,7 @@ _MUCH_BYTES, _END_BYTES = 1 << 18, 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class WatchContext:
     """One stage, as whoever carries it out hands it to the watch; `folder` is for its evidence, and may not be there.
 
     `members()` are the living processes of the run, pid to name as the kernel shows it; `event(kind, **what)` notes
@@ -44,17 +44,17 @@ class Watched:
     going_on: Callable[[], bool]
 
 
-class Told:
+class EventSink:
     """Records each thing once, and phases once a second at most: markers may come with every step."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: WatchContext) -> None:
         self._watched = watched
-        self._line: PhaseLine | None = None
+        self._line: PhaseChange | None = None
         self._phase = ""
         self._at_s = -math.inf
         self._noticed = False
 
-    def hear(self, lines: Sequence[PhaseLine]) -> None:
+    def hear(self, lines: Sequence[PhaseChange]) -> None:
         """Take the lines that began or ended a phase; the last one is quoted."""
         if lines:
             self._line = lines[-1]
@@ -89,7 +89,7 @@ class Told:
         )
 
 
-class Logs(Protocol):
+class LogSource(Protocol):
     """What is asked of the logs of a stage."""
 
     @property
@@ -100,7 +100,7 @@ class Logs(Protocol):
         """Return the line of a log that has not ended yet, as it is shown now."""
 
 
-class Heard:
+class LogReader:
     """The lines that wait to be judged, and the line that has not ended yet (a progress bar)."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Heard:
     def add(self, block: bytes) -> None:
         """Take lines that ended."""
         self._size = -1
-        self._blocks.append(tail_of(block, _END_BYTES) if self._bytes > _MUCH_BYTES else block)
+        self._blocks.append(last_lines(block, _END_BYTES) if self._bytes > _MUCH_BYTES else block)
         self._bytes += len(self._blocks[-1])
 
     def lines(self, now_s: float, *, at_once: bool = False) -> bytes | None:
@@ -123,7 +123,7 @@ class Heard:
         self._handed_s = now_s
         return block
 
-    def bar(self, logs: Logs, now_s: float) -> str | None:
+    def bar(self, logs: LogSource, now_s: float) -> str | None:
         """Return the line that has not ended yet when it grew; it is looked at five times a second at most."""
         if now_s - self._looked_s < _BAR_S:
             return None
@@ -131,7 +131,7 @@ class Heard:
         return logs.unfinished(STAGE_LOG) if self._size != before >= 0 else None
 
 
-def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
+def make_hang_cause(stage: StagePlan, stall: Stall, waits: str) -> Cause:
     """The stage showed no sign of life for longer than its phase may; `waits` says what its first process waits for."""
     phase, name = stall.phase, stage.name
     limit = f"limits.silence_s of stage {name}"
@@ -162,10 +162,10 @@ def hung(stage: StagePlan, stall: Stall, waits: str) -> Cause:
         next_step="; ".join(part for part in (phase.remedy, f"if that was no hang, raise {limit}") if part),
         phase=phase.name,
         waits=waits,
-        report=report_path(stage),
+        report=hang_report_path(stage),
     )
 
 
-def report_path(stage: StagePlan) -> str:
+def hang_report_path(stage: StagePlan) -> str:
     """Return where the report of a hang lies, below the run directory."""
     return f"{stage.directory}/{EVIDENCE_FOLDER}/{HANG_PAGE}"

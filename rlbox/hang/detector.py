@@ -19,7 +19,7 @@ from typing import Literal
 import re2
 
 from rlbox.config.pattern import create_re2_options
-from rlbox.hang.phases import PhaseFinder, PhaseLine, unnamed_phase
+from rlbox.hang.phases import PhaseChange, PhaseFinder, make_unnamed_phase
 from rlbox.hang.ranks import Deadlock
 from rlbox.job.phase import FLOORS, PhasePlan
 from rlbox.logs.lines import strip_ray_prefix
@@ -42,7 +42,7 @@ _ENOUGH = 8
 """Intervals after which the usual time of a step is known."""
 
 
-class StepClock:
+class StepTimer:
     """Learns the interval between steps; a step is any counter of the log (`step 12`, `12/100 [`) that rises.
 
     Counters of several ranks that are written alike are one: the foremost counts. One that falls back to where it
@@ -152,7 +152,7 @@ class Stall:
     deadlock: Deadlock | None = None
 
 
-class HangJudge:
+class HangDetector:
     """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on.
 
     `heard_s` is when its log last went on. `moved_s` is when the stage last went on in a way that only its log shows:
@@ -161,11 +161,11 @@ class HangJudge:
 
     def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
         self._finder = PhaseFinder(phases)
-        self._unnamed = self.phase = unnamed_phase(silence_s)
-        self._training = unnamed_phase(silence_s, TRAINING)
+        self._unnamed = self.phase = make_unnamed_phase(silence_s)
+        self._training = make_unnamed_phase(silence_s, TRAINING)
         self._steps = steps
-        self._clock = StepClock()
-        self._talk = Talk()
+        self._clock = StepTimer()
+        self._talk = LineHistory()
         self._begun: dict[str, int] = {}
         self._usual_cpu = 0.0
         self._recent: deque[tuple[float, ActivityRates]] = deque()
@@ -188,20 +188,20 @@ class HangJudge:
         """Return the activities of the last minute, each with how many seconds ago it was measured."""
         return [(now_s - at, rates) for at, rates in self._recent]
 
-    def take(self, block: bytes, now_s: float) -> list[PhaseLine]:
+    def take(self, block: bytes, now_s: float) -> list[PhaseChange]:
         """Take whole lines of the stage's log; return those that began or ended a phase."""
-        block = tail_of(block, _LOOKED_AT)
+        block = last_lines(block, _LOOKED_AT)
         lines = self._finder.find(block)
         for line in lines:
             self._enter(line)
-        stepped = self._clock.take(tail_of(block, _COUNTED), now_s)
+        stepped = self._clock.take(last_lines(block, _COUNTED), now_s)
         if stepped and not lines and self._clock.known and self.phase.name != TRAINING:
             self.phase = self._training
-            lines = [PhaseLine(phase=self._training, text="")]
+            lines = [PhaseChange(phase=self._training, text="")]
         self._listen(block, now_s, moved=stepped or bool(lines))
         return lines
 
-    def grew(self, unfinished: str, now_s: float) -> PhaseLine | None:
+    def grew(self, unfinished: str, now_s: float) -> PhaseChange | None:
         """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
         line = self._finder.look(unfinished)
         begun = bool(line and line.phase is not self.phase and line.phase)
@@ -265,7 +265,7 @@ class HangJudge:
             return None
         return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.step_s)
 
-    def _enter(self, line: PhaseLine) -> None:
+    def _enter(self, line: PhaseChange) -> None:
         phase = line.phase or self._unnamed
         if phase is self.phase:
             return
@@ -276,7 +276,7 @@ class HangJudge:
 
     def _listen(self, block: bytes, now_s: float, *, moved: bool) -> None:
         known = self._clock.known
-        text = tail_of(block, _HEARD).decode("utf-8", "replace").split("\n")
+        text = last_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
         many = len(text) > _MOST_LINES
         new, changed = self._talk.learn(text[-_MOST_LINES:])
         if moved or new or not known:
@@ -300,7 +300,7 @@ class HangJudge:
         return rates.cpu < max(_IDLE_CPU, _IDLE_SHARE * self._usual_cpu)
 
 
-def tail_of(block: bytes, most: int) -> bytes:
+def last_lines(block: bytes, most: int) -> bytes:
     """Return the whole lines among the last `most` bytes of a block of lines."""
     if len(block) <= most:
         return block
@@ -316,7 +316,7 @@ def _sign(rates: ActivityRates, sign: str, floor: float) -> bool:
     return float(getattr(rates, sign)) >= floor
 
 
-class Talk:
+class LineHistory:
     """Remembers the kinds of lines that a log holds: their texts without numbers, and the numbers they last had."""
 
     def __init__(self) -> None:

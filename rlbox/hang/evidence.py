@@ -11,12 +11,12 @@ from typing import Any
 
 from rlbox.amounts import card_text, duration_text, fine_text, limit_text, size_text, utc_now
 from rlbox.errors import page
-from rlbox.hang.context import Watched
+from rlbox.hang.context import WatchContext
 from rlbox.hang.detector import Stall
-from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl
+from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
 from rlbox.hang.stacks import STACKS_FOLDER, add_stacks
 from rlbox.hang.wait_probe import probe_waits
-from rlbox.hang.waits import ProcessWait, order_waits, wait_sentence
+from rlbox.hang.waits import ProcessWait, describe_wait, sort_by_suspicion
 from rlbox.job.names import HANG_FILE, HANG_PAGE
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import probe_gpus
@@ -42,11 +42,11 @@ def write_hang_page(evidence: Path) -> Path | None:
     if not facts:
         return None
     path = evidence / HANG_PAGE
-    replace_file(path, render_hang(facts).encode("utf-8", "replace"))
+    replace_file(path, render_hang_page(facts).encode("utf-8", "replace"))
     return path
 
 
-def render_hang(facts: Mapping[str, Any]) -> str:
+def render_hang_page(facts: Mapping[str, Any]) -> str:
     """Return the page for what `hang.json` holds."""
     processes = facts["processes"]
     parts = [
@@ -153,8 +153,8 @@ def _stacks(processes: Sequence[Mapping[str, Any]]) -> str:
 _STACKS_S = 25.0
 
 
-def collect_hang(
-    watched: Watched,
+def collect_hang_evidence(
+    watched: WatchContext,
     stall: Stall,
     recent: Sequence[tuple[float, ActivityRates]],
     *,
@@ -181,10 +181,12 @@ def collect_hang(
     force_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
     pids = [pid for pid, name in watched.members().items() if not name.startswith(background)]
     odd = stall.deadlock.odd if stall.deadlock else frozenset[int]()
-    waits = order_waits(probe_waits(pids), odd)
+    waits = sort_by_suspicion(probe_waits(pids), odd)
     until_s = time.monotonic() + _STACKS_S
-    waits = order_waits(add_stacks(waits, folder / STACKS_FOLDER, watched.hide, until_s=until_s, going=going), odd)
-    nccl = collect_nccl(pids, folder / NCCL_FOLDER, began_unix) if going() else {"files": [], "trouble": ""}
+    waits = sort_by_suspicion(
+        add_stacks(waits, folder / STACKS_FOLDER, watched.hide, until_s=until_s, going=going), odd
+    )
+    nccl = collect_nccl_evidence(pids, folder / NCCL_FOLDER, began_unix) if going() else {"files": [], "trouble": ""}
     facts = {
         "schema": 1,
         "stage": watched.stage.name,
@@ -215,7 +217,7 @@ def _process(wait: ProcessWait) -> dict[str, Any]:
         "command": wait.command,
         "cpu": wait.cpu,
         "kind": wait.telling.kind if wait.telling else "",
-        "waits": wait_sentence(wait),
+        "waits": describe_wait(wait),
         "holder": wait.telling.holder if wait.telling else 0,
         "collective": wait.collective,
         "stack": [str(frame) for frame in wait.stack],

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.foreign import whole_number
-from rlbox.hang.wait_probe import KernelObjects
+from rlbox.hang.wait_probe import ProcessResources
 from rlbox.system.process_table import read_environment
 from rlbox.system.safe_files import force_directory, read_bytes, replace_file
 
-ANY = "collective"
+UNNAMED_OPERATION = "collective"
 """The operation of a count that NCCL before 2.28 does not tell apart by kind."""
 
 _COMMUNICATOR = re.compile(r"#(\d+-\d+) \(([0-9a-f]+)\) ")
@@ -69,7 +69,7 @@ class Communicator:
         }
 
 
-def read_communicators(text: str) -> tuple[Communicator, ...]:
+def parse_ras_report(text: str) -> tuple[Communicator, ...]:
     """Return the communicators that the answer to `VERBOSE STATUS` calls incomplete or mismatched.
 
     Source: NCCL 2.28.9, src/ras/client_support.cc. Its JSON lacks a comma where a rank is missing.
@@ -114,7 +114,7 @@ def _read(name: str, lines: list[str]) -> Communicator:
     operation, group, silent = "", -1, False
     for line in lines:
         if kind := _KIND.match(line):
-            operation, silent = kind[1] if kind[1] != "collective" else ANY, False
+            operation, silent = kind[1] if kind[1] != "collective" else UNNAMED_OPERATION, False
             counts[operation], most[operation] = {}, 0
         elif _HEADING.match(line):
             operation, silent = "", bool(_MISSING.match(line))
@@ -150,7 +150,7 @@ _MOST_DUMPS, _MOST_DUMP_BYTES = 64, 64 << 20
 _MOST_NAMES = 100_000
 
 
-def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> dict[str, Any]:
+def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) -> dict[str, Any]:
     """Ask the RAS service that a process of the run has, and copy the recorder's dumps newer than `since_unix`.
 
     Returns the names of the `files` in `folder`, and in `trouble` why there is none of RAS. The dumps are pickles: they
@@ -174,16 +174,16 @@ def collect_nccl(pids: Sequence[int], folder: Path, since_unix: float) -> dict[s
 
 
 def _ask_ras(pids: Sequence[int], environments: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    found = find_ras(pids, environments)
+    found = find_ras_address(pids, environments)
     if isinstance(found, str):
         return "", found
     try:
-        return ask_ras(*found), ""
+        return query_ras(*found), ""
     except OSError as error:
         return "", f"NCCL's RAS at {found[0]}:{found[1]} did not answer: {error}"
 
 
-def find_ras(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> tuple[str, int] | str:
+def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> tuple[str, int] | str:
     """Return host and port at which one of the processes offers NCCL's RAS, or why none does."""
     named = next((e["NCCL_RAS_ADDR"] for e in environments if e.get("NCCL_RAS_ADDR")), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")
@@ -191,13 +191,13 @@ def find_ras(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> 
     if number is None:
         return f"NCCL_RAS_ADDR {named!r} is no address"
     host = host or "127.0.0.1"
-    objects = KernelObjects.probe(pids)  # another job of this machine may listen there
+    objects = ProcessResources.probe(pids)  # another job of this machine may listen there
     if objects.server_of(f"{host}:{number}") not in pids:
         return "no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)"
     return host, number
 
 
-def ask_ras(host: str, port: int, answer_s: float = _ANSWER_S) -> str:
+def query_ras(host: str, port: int, answer_s: float = _ANSWER_S) -> str:
     """Return what `ncclras -v` prints: the state of every communicator, with the ranks that are missing.
 
     Raises

@@ -37,14 +37,14 @@ def load_phases() -> ShippedPhases:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseLine:
+class PhaseChange:
     """A line that began a phase, or ended one (`phase` None)."""
 
     phase: PhasePlan | None
     text: str
 
 
-def phases_of(
+def merge_phases(
     own: Sequence[PhasePlan], shipped: Sequence[PhasePlan], silence_s: float, *, stated: bool
 ) -> tuple[PhasePlan, ...]:
     """Return the phases that a stage may be in, in the order in which they are asked.
@@ -63,7 +63,7 @@ def phases_of(
     return (*own, *kept)
 
 
-def unnamed_phase(silence_s: float, name: str = "") -> PhasePlan:
+def make_unnamed_phase(silence_s: float, name: str = "") -> PhasePlan:
     """Return what a stage is in before any marker: only its own limit counts, and reading or computing is life."""
     return PhasePlan(name=name, silence_s=silence_s, progress={sign: FLOORS[sign] for sign in ("read", "write", "gpu")})
 
@@ -77,9 +77,9 @@ class PhaseFinder:
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
         self._set = compile_pattern_set(texts) if texts else None
 
-    def find(self, block: bytes) -> list[PhaseLine]:
+    def find(self, block: bytes) -> list[PhaseChange]:
         """Return the lines of `block` (UTF-8, cleaned of colours) that begin or end a phase, in order."""
-        found: list[PhaseLine] = []
+        found: list[PhaseChange] = []
         if self._set is None:
             return found
         at = hits = 0
@@ -96,7 +96,7 @@ class PhaseFinder:
                 break
         return found
 
-    def look(self, text: str) -> PhaseLine | None:
+    def look(self, text: str) -> PhaseChange | None:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None
@@ -104,5 +104,5 @@ class PhaseFinder:
         if not fitting:
             return None
         if fitting[-1] >= len(self._begun_by):
-            return PhaseLine(phase=None, text=text)
-        return PhaseLine(phase=self._begun_by[fitting[0]][1], text=text)
+            return PhaseChange(phase=None, text=text)
+        return PhaseChange(phase=self._begun_by[fitting[0]][1], text=text)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlbox.hang.nccl import ANY, Communicator, ask_ras, find_ras, read_communicators
-from rlbox.hang.stacks import main_stacks
+from rlbox.hang.nccl import UNNAMED_OPERATION, Communicator, find_ras_address, parse_ras_report, query_ras
+from rlbox.hang.stacks import read_main_stacks
 from rlbox.hang.wait_probe import probe_waits
-from rlbox.hang.waits import Frame, collective_of
+from rlbox.hang.waits import Frame, find_collective
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates
 from rlbox.system.gpu import GpuStatus
@@ -30,7 +30,7 @@ _SPINS_SM, _SPINS_MEMORY = 90, 2
 _FOREIGN_SM = 5
 _MOST_NAMED = 4
 
-Doing = Literal["works", "spins", "idle"]
+RankActivity = Literal["works", "spins", "idle"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,11 @@ class Rank:
 
     pid: int
     number: int
-    doing: Doing
+    doing: RankActivity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class RankSample:
     """What the ranks do at one moment; `absent` are those of a world of this machine that no process is.
 
     `others_work`: processes of the stage that are no ranks work. `communicators` are those that are not well.
@@ -73,7 +73,7 @@ class Deadlock:
         return any(a and b and a != b for a, b in ((self.odd, later.odd), (self.calls, later.calls)))
 
 
-def doing_of(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> Doing:
+def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> RankActivity:
     """Return what one rank does, from what its process did (`rates`, its own) and what the GPUs show of it."""
     if any(float(getattr(rates, sign)) >= FLOORS[sign] for sign in ("read", "write", "memory")):
         return "works"
@@ -90,7 +90,7 @@ def doing_of(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> Doing
     return "spins" if waits_in_kernel and rates.cpu <= _ONE_CORE else "works"
 
 
-def find_deadlock(look: Look) -> Deadlock | None:
+def find_deadlock(look: RankSample) -> Deadlock | None:
     """Return how the ranks wait for each other; None where one works, or nothing shows that they do."""
     if not look.ranks or look.others_work or any(rank.doing == "works" for rank in look.ranks):
         return None
@@ -110,14 +110,14 @@ def find_deadlock(look: Look) -> Deadlock | None:
     return Deadlock(odd=frozenset(rank.pid for rank in idle), what=f"{_waiting(spinning)} in a collective, {missed}")
 
 
-class RankJudge:
+class DeadlockTracker:
     """Takes looks at the ranks in the order of time, and says since when they have been waiting for each other."""
 
     def __init__(self) -> None:
         self.deadlock: Deadlock | None = None
         self._since_s = 0.0
 
-    def take(self, look: Look, now_s: float) -> None:
+    def take(self, look: RankSample, now_s: float) -> None:
         """Take a look; a deadlock in which somebody went on since the one before begins anew.
 
         NCCL answers late, or once not at all: what it told stays, and the time goes on.
@@ -137,7 +137,7 @@ class RankJudge:
         return now_s - self._since_s if self.deadlock else 0.0
 
 
-def _told_by_nccl(look: Look) -> Deadlock | None:
+def _told_by_nccl(look: RankSample) -> Deadlock | None:
     here = {rank.pid for rank in look.ranks}
     pids: dict[int, int] = {}
     behind: dict[int, tuple[str, int]] = {}
@@ -169,7 +169,7 @@ def _told_by_nccl(look: Look) -> Deadlock | None:
 
 
 def _call(operation: str, call: int) -> str:
-    return f"collective {call}" if operation == ANY else f"{operation} {call}"
+    return f"collective {call}" if operation == UNNAMED_OPERATION else f"{operation} {call}"
 
 
 def _names(numbers: Iterable[int]) -> str:
@@ -196,11 +196,11 @@ _MOST_WORLD = 1024
 _COUNT = re.compile(r"[0-9]{1,6}")
 _GPU_WAITS = frozenset({"synchronize", "item", "tolist", "cpu", "numpy", "wait", "nonzero", "to", "copy_"})
 
-Probe = Callable[[Iterable[int]], ActivitySample]
+ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class RankProcess:
     """A process that is a rank by its environment or by a GPU that it has open; -1: not told.
 
     `place` is its number among the `world` ranks of its group on this machine; 0: how many these are is not told.
@@ -213,15 +213,17 @@ class Member:
     group: tuple[str, str, str] = ("", "", "")
 
 
-class RankWatch:
+class RankMonitor:
     """Looks every two seconds, from four seconds after the log was last heard; a look costs some ms, and stops nobody.
 
     Only before it calls a hang a hang does it ask for Python stacks, twice, at `NOTICE_S` and at `LIMIT_S`.
     """
 
-    def __init__(self, members: Callable[[], Mapping[int, str]], background: tuple[str, ...], probe: Probe) -> None:
+    def __init__(
+        self, members: Callable[[], Mapping[int, str]], background: tuple[str, ...], probe: ActivityProbe
+    ) -> None:
         self._members, self._background, self._probe = members, background, probe
-        self._judge = RankJudge()
+        self._judge = DeadlockTracker()
         self._looked_s = -math.inf
         self._before: ActivitySample | None = None
         self._ras: tuple[str, int] | None = None
@@ -245,7 +247,7 @@ class RankWatch:
             return
         ranks = find_ranks(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
-        self._judge.take(look_at(before, self._before, ranks, communicators), now_s)
+        self._judge.take(sample_ranks(before, self._before, ranks, communicators), now_s)
         if self._judge.deadlock is None:
             self._stacks = None
         elif self._judge.lasted_s(now_s) >= (NOTICE_S if self._stacks is None else LIMIT_S):
@@ -253,10 +255,10 @@ class RankWatch:
 
     def _confirm(self, pids: list[int]) -> None:
         """Forget a deadlock of which the Python stacks show that a rank goes on, or waits for something outside."""
-        stacks = main_stacks(pids, _STACKS_S)
+        stacks = read_main_stacks(pids, _STACKS_S)
         before, self._stacks = self._stacks, stacks
         moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
-        sure = self._judge.deadlock is None or self._judge.deadlock.sure or any(map(collective_of, stacks.values()))
+        sure = self._judge.deadlock is None or self._judge.deadlock.sure or any(map(find_collective, stacks.values()))
         if moved or not sure or self._waits_outside(stacks):
             self._forget()
 
@@ -266,7 +268,7 @@ class RankWatch:
         members = self._members()
         for wait in probe_waits([pid for pid in odd if pid in members]):
             told, stack = wait.telling, stacks.get(wait.pid, ())
-            if told is None or collective_of(stack):
+            if told is None or find_collective(stack):
                 continue
             if told.kind == "disk" or (told.kind == "socket" and told.holder not in members):
                 return True
@@ -281,13 +283,13 @@ class RankWatch:
         if now_s < self._ras_from_s:
             return ()
         if self._ras is None:
-            found = find_ras(pids, map(read_environment, pids))
+            found = find_ras_address(pids, map(read_environment, pids))
             if isinstance(found, str):
                 self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
                 return ()
             self._ras = found
         try:
-            return read_communicators(ask_ras(*self._ras, answer_s=_RAS_S))
+            return parse_ras_report(query_ras(*self._ras, answer_s=_RAS_S))
         except OSError:
             self._ras, self._ras_from_s = None, now_s + _RAS_AGAIN_S
             return ()
@@ -297,7 +299,7 @@ class RankWatch:
         self._stacks = None
 
 
-def find_ranks(pids: Iterable[int]) -> tuple[Member, ...]:
+def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
     """Return the processes that are ranks: by `RANK`, without those that inherited it, or by a GPU that is open."""
     wanted = tuple(pids)
     told = {pid: _member(pid, read_environment(pid)) for pid in wanted}
@@ -312,9 +314,9 @@ def find_ranks(pids: Iterable[int]) -> tuple[Member, ...]:
     return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in list_open_files(pid)))
 
 
-def look_at(
-    before: ActivitySample, now: ActivitySample, ranks: Iterable[Member], communicators: tuple[Communicator, ...]
-) -> Look:
+def sample_ranks(
+    before: ActivitySample, now: ActivitySample, ranks: Iterable[RankProcess], communicators: tuple[Communicator, ...]
+) -> RankSample:
     """Return what the ranks did between two moments."""
     told = {pid: number for one in communicators for number, pid in one.pids.items()}
     members = {member.pid: member for member in ranks}
@@ -323,14 +325,14 @@ def look_at(
         Rank(
             pid=pid,
             number=members[pid].number if pid in members and members[pid].number >= 0 else told.get(pid, -1),
-            doing=doing_of(_rates_of(before, now, {pid}), pid, now.gpus),
+            doing=classify_activity(_rates_of(before, now, {pid}), pid, now.gpus),
         )
         for pid in alive
     )
     others = _rates_of(before, now, {process.pid for process in now.processes} - set(alive))
     work = others.cpu >= OTHERS_CPU or max(others.read, others.write) >= FLOORS["read"]
     absent = _absent([members[pid] for pid in alive if pid in members])
-    return Look(ranks=found, absent=absent, others_work=work, communicators=communicators)
+    return RankSample(ranks=found, absent=absent, others_work=work, communicators=communicators)
 
 
 def _rates_of(before: ActivitySample, now: ActivitySample, pids: set[int]) -> ActivityRates:
@@ -341,7 +343,7 @@ def _rates_of(before: ActivitySample, now: ActivitySample, pids: set[int]) -> Ac
     return compute_rates(only(before), only(now))
 
 
-def _absent(ranks: Sequence[Member]) -> tuple[int, ...]:
+def _absent(ranks: Sequence[RankProcess]) -> tuple[int, ...]:
     """Return the ranks that no process is, of each world that lies on this machine alone."""
     missing = set[int]()
     for group in {rank.group for rank in ranks if 0 < rank.world <= _MOST_WORLD}:
@@ -352,12 +354,12 @@ def _absent(ranks: Sequence[Member]) -> tuple[int, ...]:
     return tuple(sorted(missing))
 
 
-def _member(pid: int, environment: Mapping[str, str]) -> Member:
+def _member(pid: int, environment: Mapping[str, str]) -> RankProcess:
     address, port, node = (environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"))
     rank, place, size = (_count(environment.get(name, "")) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     if place < 0 or size < 1:
         place, size = rank, _count(environment.get("WORLD_SIZE", "")) if address in _HERE else 0
-    return Member(
+    return RankProcess(
         pid=pid,
         number=rank if rank >= 0 else place,
         place=place,

@@ -117,7 +117,7 @@ _COMPUTES = 2.0
 """How many times its limit a start may take that only computes: a server that polls looks like one that compiles."""
 
 
-class PaceClock:
+class StarvationClock:
     """Time as the processes of a run have it: it stands still never, and goes `slowest` (0-1] of real time at least."""
 
     def __init__(self, now_s: float) -> None:
@@ -140,7 +140,7 @@ class PaceClock:
         return find_slowness([pace for at, pace in self._paces if at > since_s])
 
 
-class StartClock:
+class StartupTimer:
     """How long a service may take to start: `limit_s` by the clock of its pace, and longer while it gets on.
 
     What reads, writes or fills memory may take `stretch` times its limit, by the clock on the wall; what only computes

@@ -65,7 +65,7 @@ def add_stacks(
     return (*found, *waits[_MOST:])
 
 
-def main_stacks(pids: Sequence[int], most_s: float) -> dict[int, tuple[Frame, ...]]:
+def read_main_stacks(pids: Sequence[int], most_s: float) -> dict[int, tuple[Frame, ...]]:
     """Return where the main threads of Python processes are, of those that show it in `most_s` seconds."""
     until_s = time.monotonic() + most_s
     with ThreadPoolExecutor(_AT_ONCE) as pool:

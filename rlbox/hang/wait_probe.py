@@ -23,7 +23,7 @@ from rlbox.hang.waits import (
     ProcessWait,
     ThreadWait,
     WaitKind,
-    call_name,
+    syscall_name,
 )
 from rlbox.system.counters import probe_process_activity
 from rlbox.system.ports import TcpSocket, list_open_files, list_tcp_sockets
@@ -34,7 +34,7 @@ _COMMAND_CHARS = 80
 
 
 @dataclass
-class KernelObjects:
+class ProcessResources:
     """What processes hold at one moment; looked up when first asked for, since it takes some 50 ms."""
 
     pids: tuple[int, ...]
@@ -44,7 +44,7 @@ class KernelObjects:
     lock_holders: dict[str, set[int]] = field(default_factory=dict)
 
     @classmethod
-    def probe(cls, pids: Iterable[int]) -> KernelObjects:
+    def probe(cls, pids: Iterable[int]) -> ProcessResources:
         """Look at what `pids` hold, and at all sockets and file locks of this machine."""
         found = cls(pids=tuple(pids))
         found.sockets = {each.inode: each for each in list_tcp_sockets()}
@@ -89,7 +89,7 @@ class KernelObjects:
                 self.waited[pid] = tuple(one for one in holding.get(number, []) if one > 0)
 
 
-def shown(pid: int) -> str:
+def describe_process(pid: int) -> str:
     """Return a process as a sentence names it: `pid 12 (python server.py)`."""
     command = " ".join(probe_command_line(pid).split())
     if len(command) > _COMMAND_CHARS:
@@ -97,7 +97,7 @@ def shown(pid: int) -> str:
     return f"pid {pid} ({command})" if command else f"pid {pid}"
 
 
-def link_of(pid: int, number: int) -> str:
+def read_fd_link(pid: int, number: int) -> str:
     """Return what a file descriptor of a process is; empty when it cannot be seen."""
     try:
         return os.readlink(f"/proc/{pid}/fd/{number}")
@@ -121,7 +121,7 @@ _MOST_THREADS = 128
 _ON_FILES = READS | WRITES | {"fsync", "fdatasync", "getdents64", "fstat"}
 _MACHINE = platform.machine()
 
-Waiting = tuple[WaitKind, str, int]
+WaitDescription = tuple[WaitKind, str, int]
 """Kind, words that continue "it ...", and the process that is waited for (0: not known)."""
 
 _MOST_POLLED = 3
@@ -131,7 +131,7 @@ _SET_LOCK_WAIT = (7, 38)
 def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
     """Return what each of the processes waits for, without Python stacks; takes half a second, stops nothing."""
     begun, before = time.monotonic(), {pid: probe_process_activity(pid) for pid in pids}
-    objects = KernelObjects.probe(probe_processes())
+    objects = ProcessResources.probe(probe_processes())
     time.sleep(max(0.0, _MEASURE_S - (time.monotonic() - begun)))
     seconds, after = time.monotonic() - begun, {pid: probe_process_activity(pid) for pid in pids}
     found = []
@@ -143,7 +143,7 @@ def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
     return tuple(found)
 
 
-def _process(pid: int, name: str, cpu: float, objects: KernelObjects) -> ProcessWait:
+def _process(pid: int, name: str, cpu: float, objects: ProcessResources) -> ProcessWait:
     environment = read_environment(pid)
     threads = [_thread(pid, number, cpu, objects) for number in _threads(pid)]
     return ProcessWait(
@@ -157,7 +157,7 @@ def _process(pid: int, name: str, cpu: float, objects: KernelObjects) -> Process
     )
 
 
-def _thread(pid: int, number: int, cpu: float, objects: KernelObjects) -> ThreadWait:
+def _thread(pid: int, number: int, cpu: float, objects: ProcessResources) -> ThreadWait:
     folder = f"/proc/{pid}/task/{number}"
     state = read_text(f"{folder}/stat").rpartition(")")[2].split()[:1]
     kernel = read_text(f"{folder}/wchan").strip("0\0\n")
@@ -178,12 +178,12 @@ def _call(fields: list[str]) -> tuple[str, list[int]]:
     """Return the name of the call that /proc/PID/syscall shows, and its arguments."""
     if len(fields) < 7 or not fields[0].lstrip("-").isdigit() or int(fields[0]) < 0:
         return (fields[0] if fields[:1] == ["running"] else ""), []
-    return call_name(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
+    return syscall_name(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
 
 
 def _judge(
-    pid: int, thread: int, state: str, call: str, arguments: list[int], cpu: float, objects: KernelObjects
-) -> Waiting:
+    pid: int, thread: int, state: str, call: str, arguments: list[int], cpu: float, objects: ProcessResources
+) -> WaitDescription:
     if state in ("T", "t"):
         return "stopped", "is stopped by a signal (SIGSTOP) or a debugger", 0
     if state == "R" or call == "running":
@@ -192,9 +192,9 @@ def _judge(
     if not arguments:
         return "unseen", "waits; which call it is in may not be seen (no ptrace permission)", 0
     if state == "D":
-        link = link_of(pid, arguments[0]) if call in _ON_FILES else ""
+        link = read_fd_link(pid, arguments[0]) if call in _ON_FILES else ""
         return "disk", f"is blocked in the kernel in {call}" + (f" on {link}" if link else " (a disk or mount)"), 0
-    return judge_call(pid, thread, call, arguments, objects)
+    return describe_call(pid, thread, call, arguments, objects)
 
 
 def _threads(pid: int) -> list[int]:
@@ -205,7 +205,7 @@ def _threads(pid: int) -> list[int]:
     return sorted(numbers, key=lambda number: number != pid)[:_MOST_THREADS]
 
 
-def judge_call(pid: int, thread: int, call: str, arguments: list[int], objects: KernelObjects) -> Waiting:
+def describe_call(pid: int, thread: int, call: str, arguments: list[int], objects: ProcessResources) -> WaitDescription:
     """Return what a thread waits for that is in the system call `call`."""
     if call == "flock" or (call == "fcntl" and arguments[1] in _SET_LOCK_WAIT):
         return _lock(pid, thread, call, arguments[0], objects)
@@ -220,14 +220,14 @@ def judge_call(pid: int, thread: int, call: str, arguments: list[int], objects: 
         return _poll(pid, call, arguments, objects)
     if call in CHILDREN:
         children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
-        named = f", {shown(children[0])}" if len(children) == 1 else ""
+        named = f", {describe_process(children[0])}" if len(children) == 1 else ""
         return "child", f"waits for a child process to end{named}", children[0] if len(children) == 1 else 0
     if call in ("open", "openat"):
         return "file", "opens a file that does not open", 0
     return _descriptor(pid, call, arguments[0], objects)
 
 
-def _descriptor(pid: int, call: str, number: int, objects: KernelObjects) -> Waiting:
+def _descriptor(pid: int, call: str, number: int, objects: ProcessResources) -> WaitDescription:
     verb = "reads from" if call in READS else "writes to" if call in WRITES else f"is in {call} on"
     kind, thing, holder = _thing(pid, number, objects)
     if call in ("accept", "accept4"):
@@ -237,9 +237,9 @@ def _descriptor(pid: int, call: str, number: int, objects: KernelObjects) -> Wai
     return kind, f"{verb} {thing}", holder
 
 
-def _thing(pid: int, number: int, objects: KernelObjects) -> Waiting:
+def _thing(pid: int, number: int, objects: ProcessResources) -> WaitDescription:
     """Return what a file descriptor is, in words, with the process at its other end."""
-    link = link_of(pid, number)
+    link = read_fd_link(pid, number)
     if link.startswith("socket:["):
         each = objects.sockets.get(int(link[8:-1]))
         return _socket(each, objects) if each else ("socket", "a local socket" + _other(objects.others(link, pid)), 0)
@@ -251,35 +251,35 @@ def _thing(pid: int, number: int, objects: KernelObjects) -> Waiting:
     return "file", link or f"file descriptor {number}", 0
 
 
-def _socket(each: TcpSocket, objects: KernelObjects) -> Waiting:
+def _socket(each: TcpSocket, objects: ProcessResources) -> Waiting:
     if each.is_listening:
         return "socket", f"port {each.local.rpartition(':')[2]}", 0
     peer = objects.peer_of(each)
-    who = f"which is {shown(peer)}" if peer else "a process that is not seen here"
+    who = f"which is {describe_process(peer)}" if peer else "a process that is not seen here"
     return "socket", f"{each.remote}, {who}", peer
 
 
 def _other(pids: list[int]) -> str:
     if not pids:
         return ", which no other process has open"
-    names = ", ".join(shown(pid) for pid in pids[:2])
+    names = ", ".join(describe_process(pid) for pid in pids[:2])
     return f", which {names}{' and others have' if len(pids) > 2 else ' has' if len(pids) == 1 else ' have'} open too"
 
 
-def _lock(pid: int, thread: int, call: str, number: int, objects: KernelObjects) -> Waiting:
-    link = link_of(pid, number)
+def _lock(pid: int, thread: int, call: str, number: int, objects: ProcessResources) -> WaitDescription:
+    link = read_fd_link(pid, number)
     holders = objects.waited.get(pid, ()) or objects.waited.get(thread, ())
     if not holders:
         others = objects.others(link, pid)
         return "lock", f"waits for a {call} lock on {link}{_held(others)}", others[0] if len(others) == 1 else 0
-    return "lock", f"waits for a {call} lock on {link}, held by {shown(holders[0])}", holders[0]
+    return "lock", f"waits for a {call} lock on {link}, held by {describe_process(holders[0])}", holders[0]
 
 
 def _held(pids: list[int]) -> str:
-    return f", which {shown(pids[0])} has open" if pids else ""
+    return f", which {describe_process(pids[0])} has open" if pids else ""
 
 
-def _futex(pid: int, address: int, objects: KernelObjects) -> Waiting:
+def _futex(pid: int, address: int, objects: ProcessResources) -> WaitDescription:
     path = _mapped(pid, address)
     if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
         others = [other for other in objects.pids if other != pid and _maps(other, path)]
@@ -287,7 +287,7 @@ def _futex(pid: int, address: int, objects: KernelObjects) -> Waiting:
     return "futex", "waits for a lock or signal inside the process (futex)", 0
 
 
-def _poll(pid: int, call: str, arguments: list[int], objects: KernelObjects) -> Waiting:
+def _poll(pid: int, call: str, arguments: list[int], objects: ProcessResources) -> WaitDescription:
     things = [_thing(pid, number, objects) for number in _polled(pid, call, arguments)]
     seen = [thing for thing in things if thing[0] in ("pipe", "socket") and not thing[1].startswith("port ")]
     if len(seen) == 1:

@@ -48,7 +48,7 @@ _TELLING: tuple[WaitKind, ...] = (
 _SAYS_MORE = frozenset(_TELLING[:7])
 
 
-def call_name(machine: str, number: int) -> str:
+def syscall_name(machine: str, number: int) -> str:
     """Return the name of a system call of a machine (`x86_64`, `aarch64`); `call N` when it is none of those known."""
     return _NUMBERS.get(machine, {}).get(number, f"call {number}")
 
@@ -116,7 +116,7 @@ class ProcessWait:
     @property
     def collective(self) -> str:
         """The collective that its stack is in, empty when in none."""
-        return collective_of(self.stack)
+        return find_collective(self.stack)
 
 
 _COLLECTIVES = frozenset({
@@ -127,12 +127,12 @@ _COLLECTIVES = frozenset({
 })  # fmt: skip
 
 
-def collective_of(stack: Sequence[Frame]) -> str:
+def find_collective(stack: Sequence[Frame]) -> str:
     """Return the collective that a stack is in, empty when in none."""
     return next((frame.function for frame in stack if frame.bare in _COLLECTIVES), "")
 
 
-def wait_sentence(process: ProcessWait) -> str:
+def describe_wait(process: ProcessWait) -> str:
     """Return what a process does, in one sentence without its subject."""
     thread = process.telling
     if thread is None:
@@ -144,7 +144,7 @@ def wait_sentence(process: ProcessWait) -> str:
     return f"{what}; in {', from '.join(places)}" if places else what
 
 
-def order_waits(processes: Sequence[ProcessWait], odd: Set[int] = frozenset()) -> list[ProcessWait]:
+def sort_by_suspicion(processes: Sequence[ProcessWait], odd: Set[int] = frozenset()) -> list[ProcessWait]:
     """Return the processes, the odd one out first: one of `odd`, else one that is not where most of its fellows are.
 
     Fellows are processes of the same kind (ranks, or workers of one command). Among processes that wait for each other
@@ -169,7 +169,7 @@ def order_waits(processes: Sequence[ProcessWait], odd: Set[int] = frozenset()) -
     return sorted(processes, key=lambda process: (*key(process), process.pid))
 
 
-def first_waits(processes: Sequence[ProcessWait]) -> str:
+def describe_first_waits(processes: Sequence[ProcessWait]) -> str:
     """Return what the first of ordered processes waits for, and who waits for it."""
     if not processes:
         return ""
@@ -177,7 +177,7 @@ def first_waits(processes: Sequence[ProcessWait]) -> str:
     waiting = [
         p for p in processes[1:] if (thread := p.telling) and thread.holder == first.pid and thread.kind != "child"
     ]
-    return "; ".join(f"pid {p.pid} ({p.name}) {wait_sentence(p)}" for p in (first, *waiting[:1]))
+    return "; ".join(f"pid {p.pid} ({p.name}) {describe_wait(p)}" for p in (first, *waiting[:1]))
 
 
 def _likeness(process: ProcessWait) -> tuple[bool, str, str]:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from rlbox.diagnose.cause import Cause
-from rlbox.hang.context import Heard, Logs, Told, Watched, hung, report_path
-from rlbox.hang.detector import HangJudge, Stall
-from rlbox.hang.evidence import collect_hang
-from rlbox.hang.phases import load_phases, phases_of
-from rlbox.hang.ranks import LIMIT_S, NOTICE_S, RankWatch
-from rlbox.hang.waits import first_waits
+from rlbox.hang.context import EventSink, LogReader, LogSource, WatchContext, hang_report_path, make_hang_cause
+from rlbox.hang.detector import HangDetector, Stall
+from rlbox.hang.evidence import collect_hang_evidence
+from rlbox.hang.phases import load_phases, merge_phases
+from rlbox.hang.ranks import LIMIT_S, NOTICE_S, RankMonitor
+from rlbox.hang.waits import describe_first_waits
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.logs.lines import LineBlock
@@ -23,16 +23,19 @@ from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, 
 _LONGEST_LOOK_S = 2.0
 """What one look counts at most: a supervisor that was stopped, or a machine that slept, has seen nothing meanwhile."""
 
-Probe = Callable[[Iterable[int]], ActivitySample]
+ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 
 _MEMBERS_S = 5.0
 
 
-class Measured:
+class ActivityMonitor:
     """Counts the processes among `members()` but those whose names begin like one of `background`."""
 
     def __init__(
-        self, members: Callable[[], Mapping[int, str]], background: tuple[str, ...], probe: Probe = probe_activity
+        self,
+        members: Callable[[], Mapping[int, str]],
+        background: tuple[str, ...],
+        probe: ActivityProbe = probe_activity,
     ) -> None:
         self._members, self._background, self._probe = members, background, probe
         self._pids: tuple[int, ...] = ()
@@ -56,23 +59,29 @@ class Measured:
         return dataclasses.replace(found, processes=kept)
 
 
-class HangWatch:
+class HangMonitor:
     """Watches one stage from its first `look` on; `take` is given every block of its logs.
 
     What was heard and what was measured goes to the judge; what the judge says is told.
     """
 
     def __init__(
-        self, watched: Watched, *, clock: Callable[[], float] = time.monotonic, probe: Probe = probe_activity
+        self,
+        watched: WatchContext,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        probe: ActivityProbe = probe_activity,
     ) -> None:
         stage, shipped = watched.stage, load_phases()
-        phases = phases_of(stage.phases, plan_phases(shipped.phases, str), stage.silence_s, stated=stage.silence_stated)
+        phases = merge_phases(
+            stage.phases, plan_phases(shipped.phases, str), stage.silence_s, stated=stage.silence_stated
+        )
         self._watched, self._background, self._clock = watched, shipped.background, clock
-        self._heard = Heard()
-        self._measured = Measured(watched.members, shipped.background, probe)
-        self._judge = HangJudge(phases, stage.silence_s, stage.steps, 0.0)
-        self._ranks = RankWatch(watched.members, shipped.background, probe) if stage.steps else None
-        self._told = Told(watched)
+        self._heard = LogReader()
+        self._measured = ActivityMonitor(watched.members, shipped.background, probe)
+        self._judge = HangDetector(phases, stage.silence_s, stage.steps, 0.0)
+        self._ranks = RankMonitor(watched.members, shipped.background, probe) if stage.steps else None
+        self._told = EventSink(watched)
         self._now_s = 0.0
         self._looked_s: float | None = None
         self._began_unix = time.time()
@@ -87,7 +96,7 @@ class HangWatch:
         if texts.past:
             self._grew(texts.past[-1][1].decode("utf-8", "replace"))
 
-    def look(self, logs: Logs) -> Cause | None:
+    def look(self, logs: LogSource) -> Cause | None:
         """Return why the stage must be stopped, its evidence being written by then; None while it is well."""
         self._tick()
         self._listen()
@@ -99,7 +108,7 @@ class HangWatch:
         stall = waiting if waiting and waiting.silent_s >= LIMIT_S else self._judge.judge(self._now_s)
         if stall:
             self._told.stall("hang", stall)
-            return hung(self._watched.stage, stall, self._collect(stall))
+            return make_hang_cause(self._watched.stage, stall, self._collect(stall))
         self._told.notice(waiting or self._judge.notice(self._now_s))
         return None
 
@@ -111,7 +120,7 @@ class HangWatch:
             phase = PhasePlan(name=service, silence_s=limit_s)
         rule: Literal["ready", "total"] = "ready" if service else "total"
         stall = Stall(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
-        waits, report = self._collect(stall), report_path(self._watched.stage)
+        waits, report = self._collect(stall), hang_report_path(self._watched.stage)
         return dataclasses.replace(cause, phase=phase.name, waits=waits, report=report)
 
     def _tick(self) -> None:
@@ -158,8 +167,10 @@ class HangWatch:
         self._told.phase(self._judge.phase, self._now_s, at_once=True)
         recent = self._judge.recent(self._now_s)
         try:
-            waits = collect_hang(self._watched, stall, recent, background=self._background, began_unix=self._began_unix)
+            waits = collect_hang_evidence(
+                self._watched, stall, recent, background=self._background, began_unix=self._began_unix
+            )
         except OSError as error:
             self._watched.event("evidence-failed", why=str(error))
             return ""
-        return first_waits(waits)
+        return describe_first_waits(waits)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rlbox.errors import SpecError, page
 from rlbox.i18n import _
 from rlbox.job.job import ClusterTable, Job, RayJob, Stage
-from rlbox.job.params import SET, Values
+from rlbox.job.params import SET, ParamValues
 
 CLUSTER = "cluster"
 """Where a parameter comes from that the cluster gives."""
@@ -17,7 +17,7 @@ _ADDRESS = "RAY_ADDRESS"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterGives:
+class ClusterParams:
     """What a cluster gives a job: the head's address, numbers, ports by part, the folder of its head's Ray.
 
     `temp_dir` is that folder as a container sees it that mounts the head's data disk.
@@ -49,7 +49,7 @@ def require_cluster(job: Job) -> ClusterTable:
     return job.cluster
 
 
-def on_cluster(job: Job, values: Values, gives: ClusterGives) -> tuple[Job, Values]:
+def adapt_to_cluster(job: Job, values: ParamValues, gives: ClusterParams) -> tuple[Job, ParamValues]:
     """Return a job without a Ray of its own, and its parameters; what `--set` says stays.
 
     Raises
@@ -68,14 +68,14 @@ def on_cluster(job: Job, values: Values, gives: ClusterGives) -> tuple[Job, Valu
             "stages": tuple(_stage(stage, table.ray or "", gives, unset) for stage in job.stages),
         }
     )
-    return moved, Values(
+    return moved, ParamValues(
         profile=values.profile,
         params={**values.params, **given},
         origins={**values.origins, **dict.fromkeys(given, CLUSTER)},
     )
 
 
-def _stage(stage: Stage, head: str, gives: ClusterGives, unset: Collection[str]) -> Stage:
+def _stage(stage: Stage, head: str, gives: ClusterParams, unset: Collection[str]) -> Stage:
     """Return a stage whose command is a job of the cluster's where it needs a Ray.
 
     Its processes are in other containers, and on other machines: that those here do nothing says nothing of them.

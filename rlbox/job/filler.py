@@ -12,7 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.job import Job
 from rlbox.job.param import param_text
-from rlbox.job.params import SET, Values
+from rlbox.job.params import SET, ParamValues
 from rlbox.values import OWN
 
 _PYTHONPATH = "PYTHONPATH"
@@ -20,7 +20,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paths:
+class RunPaths:
     """Where things are, as the stage's processes see them: in the container, or on the host for `here`.
 
     `python` is the stack's interpreter, `rlbox` the one that has rlbox, `source` the user's tree of the job's
@@ -35,14 +35,14 @@ class Paths:
     source: str = ""
 
 
-class Filler:
+class PlaceholderFiller:
     """Replaces the placeholders of one job by their values.
 
     A parameter's text from the job file may itself name `{run}`, `{job}`, `{data}`, `{python}`, `{rlbox}` and
     `{attempt}`; what came by `--set` stands for itself.
     """
 
-    def __init__(self, job: Job, values: Values, paths: Paths, attempt: int = 1) -> None:
+    def __init__(self, job: Job, values: ParamValues, paths: RunPaths, attempt: int = 1) -> None:
         self._job = job.name
         self.attempt = attempt
         self._known = {name: str(value) for name, value in dataclasses.asdict(paths).items()}
@@ -107,7 +107,7 @@ def _with_source(env: Mapping[str, str], folder: str) -> dict[str, str]:
     return {**env, _PYTHONPATH: ":".join([folder, *words])}
 
 
-def source_mount(folder: str) -> str:
+def source_mount_path(folder: str) -> str:
     """Return where a container sees the tree `folder` of its host; empty for none.
 
     Each tree has a path of its own: Python takes a compiled file for that of any source with its path, time and size.

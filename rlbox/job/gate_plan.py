@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlbox.job.filler import Filler
+from rlbox.job.filler import PlaceholderFiller
 from rlbox.job.gate_spec import BenignRule, FileRule, ForbidRule, Gate, MetricRule, ModelText, Probe, RequireRule
 from rlbox.job.job import Ready
 from rlbox.job.param import Scalar
@@ -122,7 +122,7 @@ class GatePlan:
     probes: tuple[ProbePlan, ...] = ()
 
 
-def plan_gate(where: str, gate: Gate, fill: Filler) -> GatePlan:
+def plan_gate(where: str, gate: Gate, fill: PlaceholderFiller) -> GatePlan:
     """Return the rules of `gate` filled in; `where` is the path of the gate in the job."""
     return GatePlan(
         require=tuple(_plan_line(f"{where}.require", rule, fill) for rule in gate.require),
@@ -138,36 +138,36 @@ def plan_gate(where: str, gate: Gate, fill: Filler) -> GatePlan:
     )
 
 
-def _plan_line(where: str, rule: RequireRule | ForbidRule, fill: Filler) -> LinePlan:
+def _plan_line(where: str, rule: RequireRule | ForbidRule, fill: PlaceholderFiller) -> LinePlan:
     until = {"until": fill.pattern(where, rule.until)} if isinstance(rule, ForbidRule) else {}
     return LinePlan(**{"count": 1, **_line(where, rule, fill), **until})
 
 
-def _plan_span(where: str, rule: ModelText, fill: Filler) -> SpanPlan:
+def _plan_span(where: str, rule: ModelText, fill: PlaceholderFiller) -> SpanPlan:
     return SpanPlan(begins=fill.pattern(where, rule.begins), ends=fill.pattern(where, rule.ends))
 
 
-def _line(where: str, rule: RequireRule | ForbidRule | BenignRule, fill: Filler) -> dict[str, Any]:
+def _line(where: str, rule: RequireRule | ForbidRule | BenignRule, fill: PlaceholderFiller) -> dict[str, Any]:
     markers = {key: fill.pattern(where, text) for key, text in (("pattern", rule.pattern), ("after", rule.after))}
     return {**rule.model_dump(), **markers}
 
 
-def plan_files(where: str, rules: Iterable[FileRule], fill: Filler) -> tuple[FilePlan, ...]:
+def plan_files(where: str, rules: Iterable[FileRule], fill: PlaceholderFiller) -> tuple[FilePlan, ...]:
     """Return file rules filled in."""
     return tuple(FilePlan(**{**rule.model_dump(), "path": fill.text(where, rule.path)}) for rule in rules)
 
 
-def _plan_metric(where: str, rule: MetricRule, fill: Filler) -> MetricPlan:
+def _plan_metric(where: str, rule: MetricRule, fill: PlaceholderFiller) -> MetricPlan:
     filled = {"pattern": fill.pattern(where, rule.pattern), "file": fill.text(where, rule.file) if rule.key else ""}
     return MetricPlan(**{**rule.model_dump(), **filled})
 
 
-def plan_ready(where: str, rule: Ready, ports: Mapping[str, int], fill: Filler) -> ReadyPlan:
+def plan_ready(where: str, rule: Ready, ports: Mapping[str, int], fill: PlaceholderFiller) -> ReadyPlan:
     """Return what proves that a service does its work, filled in; `ports` maps names to numbers."""
     line = fill.pattern(f"{where}.line", rule.line)
     return ReadyPlan(**{**_request(where, rule, fill), "line": line, "port": ports.get(rule.port, 0)})
 
 
-def _request(where: str, rule: Probe, fill: Filler) -> dict[str, Any]:
+def _request(where: str, rule: Probe, fill: PlaceholderFiller) -> dict[str, Any]:
     texts = {key: fill.text(f"{where}.{key}", getattr(rule, key)) for key in ("url", "body", "contains")}
     return {**rule.model_dump(), **texts}

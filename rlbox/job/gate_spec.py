@@ -14,22 +14,22 @@ from rlbox.config.units import Seconds
 from rlbox.i18n import _
 from rlbox.job.param import Value
 
-WILD = re.compile(r"[*?\[]")
+WILDCARD = re.compile(r"[*?\[]")
 _PATH = re.compile(r"(?:[^.\[\]\s]+|\[\d+\])(?:\.[^.\[\]\s]+|\[\d+\])*")
 _FOLDERS = ("{run}", "{data}", "{job}")
 _NUMBERS = ("nan", "inf", "-inf", "1", "-1.5", "1e-05")
 """What a metric's value group must take: a pattern for digits alone is blind to NaN."""
 
 
-Word = Annotated[str, StringConstraints(min_length=1)]
+NonEmptyText = Annotated[str, StringConstraints(min_length=1)]
 
 
-Count = Annotated[int, Field(ge=1)]
+PositiveCount = Annotated[int, Field(ge=1)]
 
 
 class _Lines(SpecModel):
     pattern: PatternText
-    log: Word = Field("stage", description="'stage', or the name of a service")
+    log: NonEmptyText = Field("stage", description="'stage', or the name of a service")
     after: OptionalPattern = Field("", description="pattern: only lines behind the first one that fits it count")
     why: str = ""
 
@@ -37,8 +37,8 @@ class _Lines(SpecModel):
 class RequireRule(_Lines):
     """A line that a log must hold."""
 
-    count: Count = Field(1, description="how many lines must fit at least")
-    at_most: Count | None = Field(None, description="how many may fit; one more stops the stage")
+    count: PositiveCount = Field(1, description="how many lines must fit at least")
+    at_most: PositiveCount | None = Field(None, description="how many may fit; one more stops the stage")
     within_s: Seconds | None = Field(None, description="limit since the command was started, seconds")
 
     @field_validator("count", mode="before")
@@ -85,31 +85,35 @@ class ModelText(SpecModel):
 class FileRule(SpecModel):
     """A path that must exist and be complete; with `*`, `?` or `[` in it, every file that fits must be."""
 
-    path: Word
+    path: NonEmptyText
     min_bytes: Annotated[int, Field(ge=0)] = 1
     manifest: bool = Field(False, description="the path is a JSON manifest: every file it lists is compared by sha256")
     format: Literal["", "json", "jsonl", "safetensors"] = Field("", description="whole JSON, JSON lines or safetensors")
-    count: Count = Field(1, description="how many files must fit the path, when it holds * ? or [")
+    count: PositiveCount = Field(1, description="how many files must fit the path, when it holds * ? or [")
     newer: bool = Field(False, description="written since the stage began, not left by an earlier one")
     settled_s: Annotated[float, Field(ge=0)] = Field(0.0, description="it must not grow for this long, seconds")
     why: str = ""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> FileRule:
-        raise_problems(file_problems(self))
+        raise_problems(find_file_problems(self))
         return self
 
 
 class MetricRule(SpecModel):
     """A condition on numbers that a stage tells: in a log (`pattern`) or in a file of JSON lines (`key`)."""
 
-    name: Word
+    name: NonEmptyText
     pattern: OptionalPattern = Field("", description="with a group (?P<value>…) and, where there is one, (?P<step>…)")
-    log: Word = Field("stage", description="'stage', or the name of a service")
+    log: NonEmptyText = Field("stage", description="'stage', or the name of a service")
     key: str = Field("", description="key of a row of `file`; dots lead into tables: train.loss")
     step_key: str = Field("step", description="key of the step in the same row")
-    where: dict[Word, Value] = Field(default_factory=dict, description="keys that a row must have with these values")
-    file: Word = Field("{run}/metrics.jsonl", description="JSON lines; only rows written since the stage began count")
+    where: dict[NonEmptyText, Value] = Field(
+        default_factory=dict, description="keys that a row must have with these values"
+    )
+    file: NonEmptyText = Field(
+        "{run}/metrics.jsonl", description="JSON lines; only rows written since the stage began count"
+    )
     trend: Literal["", "falls", "rises"] = Field("", description="last third of the points against the first third")
     within_steps: Annotated[int, Field(ge=2)] | None = Field(None, description="judged over the first so many steps")
     by: Annotated[float, Field(ge=0)] = Field(0.0, description="how far it must fall or rise, more than")
@@ -118,12 +122,12 @@ class MetricRule(SpecModel):
     when: Literal["end", "always"] = Field("end", description="limits hold for the last value, or for every one")
     finite: bool = Field(True, description="NaN and infinity stop the stage")
     steps_rise: bool = Field(False, description="each step is greater than the one before")
-    points: Count = Field(1, description="how many points there must be at least")
+    points: PositiveCount = Field(1, description="how many points there must be at least")
     why: str = ""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> MetricRule:
-        raise_problems(metric_problems(self))
+        raise_problems(find_metric_problems(self))
         return self
 
 
@@ -133,7 +137,7 @@ class Probe(SpecModel):
     An answer that is a JSON object with an error in it never passes, whatever its status.
     """
 
-    url: Word
+    url: NonEmptyText
     method: Literal["GET", "POST"] = "GET"
     body: str = Field("", description="JSON text sent with POST")
     status: Annotated[int, Field(ge=100, le=599)] = 200
@@ -143,7 +147,7 @@ class Probe(SpecModel):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Probe:
-        raise_problems(probe_problems(self))
+        raise_problems(find_probe_problems(self))
         return self
 
 
@@ -160,7 +164,7 @@ def raise_problems(problems: Iterable[str]) -> None:
         raise ValidationProblems(found)
 
 
-def file_problems(rule: FileRule) -> Iterator[str]:
+def find_file_problems(rule: FileRule) -> Iterator[str]:
     """Yield what is wrong with one file rule, each with its key."""
     if rule.path.endswith("/") or rule.path in _FOLDERS:
         yield (
@@ -169,7 +173,7 @@ def file_problems(rule: FileRule) -> Iterator[str]:
                 "all of them: {path2}/*"
             ).format(path=rule.path, path2=rule.path.rstrip("/"))
         )
-    if rule.count > 1 and not WILD.search(rule.path):
+    if rule.count > 1 and not WILDCARD.search(rule.path):
         yield _("count: {path!r} names one file; put * into the path to count several").format(path=rule.path)
     if rule.manifest and rule.format not in ("", "json"):
         yield _("format: a manifest is JSON, not {format}").format(format=rule.format)
@@ -177,7 +181,7 @@ def file_problems(rule: FileRule) -> Iterator[str]:
         yield _("min_bytes: an empty file is no {format}; leave min_bytes out").format(format=rule.format or "manifest")
 
 
-def metric_problems(rule: MetricRule) -> Iterator[str]:
+def find_metric_problems(rule: MetricRule) -> Iterator[str]:
     """Yield what is wrong with one metric rule, each with its key."""
     if bool(rule.pattern) == bool(rule.key):
         yield _(
@@ -226,14 +230,14 @@ def _condition_problems(rule: MetricRule) -> Iterator[str]:
 
 def _takes(pattern: str, number: str) -> bool:
     """Return whether the group `value` of a pattern, taken by itself, fits a number as a log writes it."""
-    inside = group_text(pattern, "value")
+    inside = extract_named_group(pattern, "value")
     try:
         return compile_re2(f"^(?:{inside})$").search(number) is not None
     except ValueError:
         return True
 
 
-def group_text(pattern: str, name: str) -> str:
+def extract_named_group(pattern: str, name: str) -> str:
     """Return what stands between the brackets of the named group of a pattern that compiles."""
     depth, text = 0, ""
     for __, part in tokenize_pattern(pattern):
@@ -247,7 +251,7 @@ def group_text(pattern: str, name: str) -> str:
     return text
 
 
-def probe_problems(rule: Probe) -> Iterator[str]:
+def find_probe_problems(rule: Probe) -> Iterator[str]:
     """Yield what is wrong with one probe, each with its key."""
     if rule.url and not rule.url.startswith(("http://", "https://")):
         yield _("url: {url!r} is no address; write http://127.0.0.1:{{port.NAME}}/…").format(url=rule.url)
@@ -283,11 +287,11 @@ class Gate(SpecModel):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Gate:
-        raise_problems(contradictions(self))
+        raise_problems(find_contradictions(self))
         return self
 
 
-def contradictions(gate: Gate) -> Iterator[str]:
+def find_contradictions(gate: Gate) -> Iterator[str]:
     """Yield rules of a gate that contradict each other or say a thing twice, each with its key."""
     yield from _twice("require", gate.require)
     yield from _twice("forbid", gate.forbid)

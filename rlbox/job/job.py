@@ -19,17 +19,17 @@ from rlbox.errors import page
 from rlbox.i18n import _
 from rlbox.job.fits.table import Fits, fits_problems
 from rlbox.job.gate_spec import BenignRule, FileRule, ForbidRule, Gate, MetricRule, Probe, RequireRule
-from rlbox.job.names import SOURCE
+from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import (
-    INCLUDE,
+    INCLUDE_KEY,
     Param,
     ParamName,
     ParamSet,
     Value,
-    param_problems,
-    placeholder_in,
-    profile_problems,
-    set_problems,
+    find_param_problems,
+    find_placeholder,
+    find_profile_problems,
+    find_value_problems,
 )
 from rlbox.job.phase import Phase
 from rlbox.job.ports import Listen, Port
@@ -207,29 +207,29 @@ class Job(SpecModel):
 
 def _with_source_param(job: Any) -> Any:
     """Return the data of a job file with the parameter `source`, where it has a table `[source]`."""
-    table = job.get(SOURCE) if isinstance(job, Mapping) else None
+    table = job.get(SOURCE_PARAM) if isinstance(job, Mapping) else None
     if not isinstance(table, Mapping):
         return job
     params = job.get("params", {})
-    if SOURCE in params:
-        raise ValueError(_("params.{source}: the table [{source}] declares it").format(source=SOURCE))
+    if SOURCE_PARAM in params:
+        raise ValueError(_("params.{source}: the table [{source}] declares it").format(source=SOURCE_PARAM))
     told = _("work tree of {package} {version} in place of the installed one; empty: none").format(
         package=table.get("package"), version=table.get("version")
     )
-    return {**job, "params": {**params, SOURCE: {"default": "", "help": told}}}
+    return {**job, "params": {**params, SOURCE_PARAM: {"default": "", "help": told}}}
 
 
 def _param_problems(job: Job) -> list[str]:
-    problems = [line for name, param in job.params.items() for line in param_problems(name, param)]
+    problems = [line for name, param in job.params.items() for line in find_param_problems(name, param)]
     if problems:  # values are judged by declarations that hold
         return problems
     problems += [
-        _("params.{include}: the name is taken, profiles use it").format(include=INCLUDE)
+        _("params.{include}: the name is taken, profiles use it").format(include=INCLUDE_KEY)
         for name in job.params
-        if name == INCLUDE
+        if name == INCLUDE_KEY
     ]
-    problems += profile_problems(job.profiles, job.params)
-    return problems + set_problems("resume.params", job.resume.params, job.params)
+    problems += find_profile_problems(job.profiles, job.params)
+    return problems + find_value_problems("resume.params", job.resume.params, job.params)
 
 
 def _cluster_problems(job: Job) -> list[str]:
@@ -323,9 +323,9 @@ def _placeholder_problems(job: Job) -> list[str]:
         for part in parts:
             words = {f"command[{n}]": word for n, word in enumerate(part.command)}
             words |= {f"env.{name}": value for name, value in part.env.items()}
-            found = {key: placeholder_in(word) for key, word in words.items()}
+            found = {key: find_placeholder(word) for key, word in words.items()}
             problems += [f"{what}.{part.name}.{key}: {problem}" for key, problem in found.items() if problem]
-    found = {name: placeholder_in(value) for name, value in job.env.items()}
+    found = {name: find_placeholder(value) for name, value in job.env.items()}
     return problems + [
         _("env.{name}: {problem}").format(name=name, problem=problem) for name, problem in found.items() if problem
     ]
@@ -375,7 +375,7 @@ def _name_problems(job: Job) -> list[str]:
                     stage=stage.name, service=stage.ray.service
                 )
             )
-        problems += stage_problems(stage)
+        problems += find_stage_problems(stage)
     return problems
 
 
@@ -386,7 +386,7 @@ def _twice(job: Job) -> list[tuple[str, str]]:
     return found
 
 
-def stage_problems(stage: Stage) -> list[str]:
+def find_stage_problems(stage: Stage) -> list[str]:
     """Return what is wrong with a gate as part of its stage, each with its path in the job."""
     where, gate = f"stages.{stage.name}.gate", stage.gate
     problems = []

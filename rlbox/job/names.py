@@ -20,14 +20,14 @@ STAGE_LOG = "stage"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileFact:
+class FileCheck:
     """What was found at a path; `problem` is empty when it is there and whole."""
 
     bytes: int | None = None
     problem: str = ""
 
 
-ATTEMPT = "attempt-"
+ATTEMPT_PREFIX = "attempt-"
 
-SOURCE = _("source")
+SOURCE_PARAM = _("source")
 """The parameter of a job with a table `[source]`: a user's own work tree of its framework."""

@@ -67,7 +67,7 @@ class Param(SpecModel):
         return self.unit or _DEFAULT_UNITS.get(self.kind, "")
 
 
-def settle(param: Param, value: Scalar) -> Scalar:
+def convert_value(param: Param, value: Scalar) -> Scalar:
     """Return `value` as the command gets it: a number with a unit becomes one in the unit that the command wants.
 
     Raises
@@ -79,13 +79,13 @@ def settle(param: Param, value: Scalar) -> Scalar:
     if param.required and settled == "":
         raise ValueError(_("must not be empty"))
     if param.choices and settled not in _typed_all(param, *param.choices):
-        shown = [show_scalar(choice) for choice in param.choices]
+        shown = [format_scalar(choice) for choice in param.choices]
         raise ValueError(
             _("must be one of {shown}{suggest}").format(
-                shown=", ".join(shown), suggest=suggest_similar(show_scalar(value), shown)
+                shown=", ".join(shown), suggest=suggest_similar(format_scalar(value), shown)
             )
         )
-    if problem := placeholder_in(value):
+    if problem := find_placeholder(value):
         raise ValueError(problem)
     return settled
 
@@ -101,7 +101,7 @@ def _typed_all(param: Param, *values: Scalar | None) -> list[Scalar | None]:
     return found
 
 
-def range_problem(param: Param, settled: Scalar) -> str:
+def find_range_problem(param: Param, settled: Scalar) -> str:
     """Return what is wrong with a settled value that lies out of the parameter's range, or nothing."""
     if isinstance(settled, (str, bool)):
         return ""
@@ -112,8 +112,8 @@ def range_problem(param: Param, settled: Scalar) -> str:
         return ""
     unit = f" {param.shown_unit}" if param.shown_unit not in ("", "fraction") else ""
     found = f"{format_number(settled)}{unit}"
-    least = "" if param.at_least is None else show_scalar(param.at_least)
-    most = "" if param.at_most is None else show_scalar(param.at_most)
+    least = "" if param.at_least is None else format_scalar(param.at_least)
+    most = "" if param.at_most is None else format_scalar(param.at_most)
     if not most:
         return _("{found}, and must be at least {least}").format(found=found, least=least)
     return (
@@ -148,7 +148,7 @@ def param_text(param: Param, settled: Scalar) -> str:
     return format_number(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
 
 
-def placeholder_in(value: Scalar) -> str:
+def find_placeholder(value: Scalar) -> str:
     """Return what is wrong with a value that a guide meant to be replaced, or nothing."""
     found = _PLACEHOLDER.search(value) if isinstance(value, str) else None
     return (
@@ -158,7 +158,7 @@ def placeholder_in(value: Scalar) -> str:
     )
 
 
-def show_scalar(value: Scalar) -> str:
+def format_scalar(value: Scalar) -> str:
     """Return a value as people write it."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -186,7 +186,7 @@ def _typed(param: Param, value: Scalar) -> Scalar:
     return float(value) if kind == "float" else value
 
 
-def param_problems(name: str, param: Param) -> list[str]:
+def find_param_problems(name: str, param: Param) -> list[str]:
     """Return everything that is wrong with the declaration of one parameter, each with its dotted path."""
     where = f"params.{name}"
     problems = []
@@ -211,7 +211,7 @@ def param_problems(name: str, param: Param) -> list[str]:
             )
             continue
         try:
-            settled = settle(param, value) if key == "default" else _typed(param, value)
+            settled = convert_value(param, value) if key == "default" else _typed(param, value)
         except ValueError as error:
             problems.append(
                 f"{where}.{key}: {error}" + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))
@@ -220,14 +220,14 @@ def param_problems(name: str, param: Param) -> list[str]:
         least = _typed_all(param, param.at_least)[0]
         if key == "at_most" and least is not None and least > settled:  # type: ignore[operator]
             problems.append(_("{where}.at_most: lies below at_least (got {value!r})").format(where=where, value=value))
-        if key == "default" and (problem := range_problem(param, settled)):
+        if key == "default" and (problem := find_range_problem(param, settled)):
             problems.append(
                 _("{where}.default: parameter {name} is {problem}").format(where=where, name=name, problem=problem)
             )
     return problems
 
 
-INCLUDE = "include"
+INCLUDE_KEY = "include"
 """The key of a profile that names one profile, or several, which lie under it."""
 
 
@@ -237,22 +237,22 @@ def _entry(value: Any) -> Any:
     return check_scalar(value)
 
 
-Entry = Annotated[
+ProfileEntry = Annotated[
     bool | int | float | str | tuple[str, ...],
     PlainValidator(_entry),
     WithJsonSchema({"type": ["boolean", "number", "string", "array"], "items": {"type": "string"}}),
 ]
-ParamSet = dict[ParamName, Entry]
+ParamSet = dict[ParamName, ProfileEntry]
 ParamSets = Mapping[str, Mapping[str, Scalar | tuple[str, ...]]]
 
 
-def included(table: Mapping[str, Scalar | tuple[str, ...]]) -> tuple[str, ...]:
+def list_includes(table: Mapping[str, Scalar | tuple[str, ...]]) -> tuple[str, ...]:
     """Return the names of the profiles that a profile includes, in their order."""
-    value = table.get(INCLUDE, ())
+    value = table.get(INCLUDE_KEY, ())
     return value if isinstance(value, tuple) else (str(value),)
 
 
-def lay(profiles: ParamSets, names: Iterable[str]) -> dict[str, tuple[Scalar, str]]:
+def merge_profiles(profiles: ParamSets, names: Iterable[str]) -> dict[str, tuple[Scalar, str]]:
     """Return the parameters that the profiles `names` set: name to value and the profile it came from.
 
     The one rule: what a profile includes lies under it, in the order it is named, each profile once; of two that set
@@ -264,7 +264,7 @@ def lay(profiles: ParamSets, names: Iterable[str]) -> dict[str, tuple[Scalar, st
     found: dict[str, tuple[Scalar, str]] = {}
     for name in order:
         for key, value in profiles[name].items():
-            if key != INCLUDE and not isinstance(value, tuple):
+            if key != INCLUDE_KEY and not isinstance(value, tuple):
                 found[key] = (value, name)
     return found
 
@@ -272,17 +272,19 @@ def lay(profiles: ParamSets, names: Iterable[str]) -> dict[str, tuple[Scalar, st
 def _visit(profiles: ParamSets, name: str, order: dict[str, None]) -> None:
     if name in order:
         return
-    for under in included(profiles[name]):
+    for under in list_includes(profiles[name]):
         _visit(profiles, under, order)
     order[name] = None
 
 
-def set_problems(where: str, table: Mapping[str, Scalar | tuple[str, ...]], params: Mapping[str, Param]) -> list[str]:
+def find_value_problems(
+    where: str, table: Mapping[str, Scalar | tuple[str, ...]], params: Mapping[str, Param]
+) -> list[str]:
     """Return what is wrong with a set of parameters, each with its dotted path."""
     problems = []
     for name, value in table.items():
         path, param = f"{where}.{name}", params.get(name)
-        if name == INCLUDE:
+        if name == INCLUDE_KEY:
             continue
         if param is None:
             problems.append(
@@ -299,8 +301,8 @@ def set_problems(where: str, table: Mapping[str, Scalar | tuple[str, ...]], para
 
 def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
     try:
-        settled = settle(param, value)
-        problem = range_problem(param, settled)
+        settled = convert_value(param, value)
+        problem = find_range_problem(param, settled)
     except ValueError as error:
         return [str(error) + ("" if "(got " in str(error) else _(" (got {value!r})").format(value=value))]
     return (
@@ -310,22 +312,22 @@ def _value_problems(name: str, param: Param, value: Scalar) -> list[str]:
     )
 
 
-def profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:
+def find_profile_problems(profiles: ParamSets, params: Mapping[str, Param]) -> list[str]:
     """Return what is wrong with the profiles of a job: unknown parameters, wrong values, circles of `include`."""
     problems = []
     for name, table in profiles.items():
-        problems += set_problems(f"profiles.{name}", table, params)
+        problems += find_value_problems(f"profiles.{name}", table, params)
         problems += [
             _("profiles.{name}.{include}: no profile {under!r}{suggest}").format(
-                name=name, include=INCLUDE, under=under, suggest=suggest_similar(under, list(profiles))
+                name=name, include=INCLUDE_KEY, under=under, suggest=suggest_similar(under, list(profiles))
             )
-            for under in included(table)
+            for under in list_includes(table)
             if under not in profiles
         ]
         if circle := _circle(profiles, name, ()):
             problems.append(
                 _("profiles.{name}.{include}: profiles include each other: {circle}").format(
-                    name=name, include=INCLUDE, circle=" -> ".join(circle)
+                    name=name, include=INCLUDE_KEY, circle=" -> ".join(circle)
                 )
             )
     return problems
@@ -337,4 +339,6 @@ def _circle(profiles: ParamSets, name: str, above: tuple[str, ...]) -> tuple[str
         return (*above, name)
     if name in above or name not in profiles:
         return ()
-    return next((way for under in included(profiles[name]) if (way := _circle(profiles, under, (*above, name)))), ())
+    return next(
+        (way for under in list_includes(profiles[name]) if (way := _circle(profiles, under, (*above, name)))), ()
+    )

@@ -10,7 +10,16 @@ from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.job.job import Job
-from rlbox.job.param import Param, Scalar, included, lay, parse_scalar, range_problem, settle, show_scalar
+from rlbox.job.param import (
+    Param,
+    Scalar,
+    convert_value,
+    find_range_problem,
+    format_scalar,
+    list_includes,
+    merge_profiles,
+    parse_scalar,
+)
 
 DEFAULT = "default"
 SET = "--set"
@@ -18,7 +27,7 @@ RESUME = "resume"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Values:
+class ParamValues:
     """The parameters that hold for one run, and the profile they came from (empty: none; several: joined by `+`).
 
     `params` are as the command gets them, numbers in the unit it wants; `origins` say where each came from: `default`,
@@ -30,7 +39,7 @@ class Values:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
-def plan_values(job: Job, profiles: str | Iterable[str], settings: Mapping[str, str]) -> Values:
+def resolve_params(job: Job, profiles: str | Iterable[str], settings: Mapping[str, str]) -> ParamValues:
     """Return the job's parameters after `profiles` and the `settings` of the command line.
 
     Parameters
@@ -51,7 +60,7 @@ def plan_values(job: Job, profiles: str | Iterable[str], settings: Mapping[str, 
     }
     given |= {
         name: (value, _("profile {origin}").format(origin=origin))
-        for name, (value, origin) in lay(job.profiles, names).items()
+        for name, (value, origin) in merge_profiles(job.profiles, names).items()
     }
     problems = _Problems(job)
     given |= problems.parse(settings)
@@ -63,13 +72,13 @@ def plan_values(job: Job, profiles: str | Iterable[str], settings: Mapping[str, 
     params = {name: problems.settle(name, *given[name]) for name in job.params if name in given}
     problems.check()
     origins = {name: given[name][1] for name in params}
-    return Values(profile="+".join(names), params=params, origins=origins)
+    return ParamValues(profile="+".join(names), params=params, origins=origins)
 
 
-def change_values(job: Job, values: Values, resume: bool, settings: Mapping[str, str]) -> Values:
+def override_params(job: Job, values: ParamValues, resume: bool, settings: Mapping[str, str]) -> ParamValues:
     """Return `values` with the parameters of `[resume]` (when `resume`) and then `settings` over them.
 
-    Errors are those of `plan_values`.
+    Errors are those of `resolve_params`.
     """
     problems = _Problems(job)
     given: dict[str, tuple[Scalar, str]] = {}
@@ -78,7 +87,7 @@ def change_values(job: Job, values: Values, resume: bool, settings: Mapping[str,
     given |= problems.parse(settings)
     params = {name: problems.settle(name, *pair) for name, pair in given.items()}
     problems.check()
-    return Values(
+    return ParamValues(
         profile=values.profile,
         params={**values.params, **params},
         origins={**values.origins, **{name: pair[1] for name, pair in given.items()}},
@@ -139,8 +148,8 @@ class _Problems:
         """Return a value as the command gets it; what is wrong with it is noted."""
         param = self._job.params[name]
         try:
-            settled = settle(param, value)
-            problem = range_problem(param, settled)
+            settled = convert_value(param, value)
+            problem = find_range_problem(param, settled)
         except ValueError as error:
             shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
             self.lines.append(f"{shown}: {error}: {param.help}")
@@ -168,8 +177,8 @@ class _Problems:
         raise SpecError(what, next_step=step)
 
 
-def override_entry(
-    values: Values,
+def build_override_entry(
+    values: ParamValues,
     settings: Mapping[str, str],
     *,
     before: Mapping[str, Scalar],
@@ -209,16 +218,18 @@ def override_entry(
 
 def default_params(job: Job) -> dict[str, Scalar]:
     """Return the defaults of a job's parameters, as the command gets them."""
-    return {name: settle(param, param.default) for name, param in job.params.items() if param.default is not None}
+    return {
+        name: convert_value(param, param.default) for name, param in job.params.items() if param.default is not None
+    }
 
 
-def units_of(job: Job) -> dict[str, str]:
+def list_units(job: Job) -> dict[str, str]:
     """Return the unit of every parameter that the command gets in one; fractions of 1 have none."""
     units = {name: param.shown_unit for name, param in job.params.items()}
     return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
 
 
-def param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str], units: Mapping[str, str]) -> list[str]:
+def format_params(params: Mapping[str, Scalar], origins: Mapping[str, str], units: Mapping[str, str]) -> list[str]:
     """Return parameters for people, sorted: `name = value unit`, and where it came from unless that is the default."""
     lines = []
     for name, value in sorted(params.items()):
@@ -248,11 +259,11 @@ def describe_param(param: Param) -> str:
     return ", ".join([*parts, *(["required"] if param.required else [])])
 
 
-TOLD = ("params", "profiles", "resume", "secrets", "optional_secrets")
-"""The keys of a job that `job_lines` tells."""
+JOB_VIEW_KEYS = ("params", "profiles", "resume", "secrets", "optional_secrets")
+"""The keys of a job that `format_job` tells."""
 
 
-def job_lines(job: Job) -> list[str]:
+def format_job(job: Job) -> list[str]:
     """Return the lines on what can be set of `job`, with the defaults."""
     return [*_param_lines(job), *_profile_lines(job), *_resume_lines(job), *_secret_lines(job)]
 
@@ -263,7 +274,7 @@ def _param_lines(job: Job) -> list[str]:
     width = max(map(len, job.params))
     lines = ["# parameters: --set NAME=VALUE"]
     for name, param in job.params.items():
-        value = "" if param.default is None else show_scalar(param.default)
+        value = "" if param.default is None else format_scalar(param.default)
         told = f"{name:<{width}} = {value:<10}"
         lines.append(f"{told} # {param.help} ({describe_param(param)})")
     return [*lines, ""]
@@ -272,10 +283,10 @@ def _param_lines(job: Job) -> list[str]:
 def _profile_lines(job: Job) -> list[str]:
     lines = []
     for name, table in job.profiles.items():
-        under = included(table)
+        under = list_includes(table)
         lines.append(f"# {f'--profile {name}'}" + (f": changes profile {', '.join(under)}" if under else ""))
-        for key, (value, origin) in lay(job.profiles, [name]).items():
-            told = f"{key} = {show_scalar(value)}"
+        for key, (value, origin) in merge_profiles(job.profiles, [name]).items():
+            told = f"{key} = {format_scalar(value)}"
             lines.append(told + (f"  # of profile {origin}" if origin != name else ""))
         lines.append("")
     return lines
@@ -285,7 +296,7 @@ def _resume_lines(job: Job) -> list[str]:
     if not job.resume.params and not job.resume.says:
         return []
     says = f": {job.resume.says}" if job.resume.says else ""
-    return [f"# --resume{says}", *(f"{name} = {show_scalar(v)}" for name, v in job.resume.params.items()), ""]
+    return [f"# --resume{says}", *(f"{name} = {format_scalar(v)}" for name, v in job.resume.params.items()), ""]
 
 
 def _secret_lines(job: Job) -> list[str]:

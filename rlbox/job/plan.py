@@ -12,11 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.job.filler import Filler, Paths
+from rlbox.job.filler import PlaceholderFiller, RunPaths
 from rlbox.job.gate_plan import BenignPlan, FilePlan, GatePlan, ReadyPlan, plan_files, plan_gate, plan_ready
 from rlbox.job.job import Job, Service, Stage
 from rlbox.job.param import Scalar
-from rlbox.job.params import Values, units_of
+from rlbox.job.params import ParamValues, list_units
 from rlbox.job.phase import PhasePlan, plan_phases
 
 
@@ -134,7 +134,7 @@ class RunPlan:
     place: str
     profile: str
     params: Mapping[str, Scalar]
-    paths: Paths
+    paths: RunPaths
     env: Mapping[str, str]
     stages: tuple[StagePlan, ...]
     plot: tuple[str, ...]
@@ -173,7 +173,14 @@ class RunPlan:
 
 
 def plan_run(
-    job: Job, values: Values, paths: Paths, *, run_id: str, place: str, target: str, secrets: tuple[str, ...] = ()
+    job: Job,
+    values: ParamValues,
+    paths: RunPaths,
+    *,
+    run_id: str,
+    place: str,
+    target: str,
+    secrets: tuple[str, ...] = (),
 ) -> RunPlan:
     """Return everything that the run of `job` will do, placeholders filled in.
 
@@ -191,7 +198,7 @@ def plan_run(
     SpecError
         A placeholder names nothing; the message says where it stands.
     """
-    fill = Filler(job, values, paths)
+    fill = PlaceholderFiller(job, values, paths)
     return RunPlan(
         run_id=run_id,
         job=job.name,
@@ -203,18 +210,18 @@ def plan_run(
         env=fill.env("env", job.env),
         stages=tuple(
             plan_stage(job, stage, number, fill, run_id)
-            for number, stage in enumerate(stages_of(job, values.profile), start=1)
+            for number, stage in enumerate(select_stages(job, values.profile), start=1)
         ),
         plot=fill.words("plot", job.plot),
         curves=fill.text("curves", job.curves),
         origins=dict(values.origins),
-        units=units_of(job),
+        units=list_units(job),
         secrets=secrets,
         next_steps=job.next,
     )
 
 
-def stages_of(job: Job, profile: str) -> tuple[Stage, ...]:
+def select_stages(job: Job, profile: str) -> tuple[Stage, ...]:
     """Return the stages of a run with `profile` (several: joined by `+`): those of every run, and of its profiles."""
     chosen = set(profile.split("+"))
     return tuple(
@@ -224,7 +231,7 @@ def stages_of(job: Job, profile: str) -> tuple[Stage, ...]:
     )
 
 
-def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -> StagePlan:
+def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run_id: str) -> StagePlan:
     """Return one stage with its placeholders filled in; `number` is its place in the order, from 1."""
     again = fill.attempt > 1
     where = f"stages.{stage.name}"
@@ -261,7 +268,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: Filler, run_id: str) -
     )
 
 
-def _plan_service(job: Job, service: Service, fill: Filler) -> ServicePlan:
+def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> ServicePlan:
     where = f"services.{service.name}"
     return ServicePlan(
         name=service.name,

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.job.filler import Filler
+from rlbox.job.filler import PlaceholderFiller
 from rlbox.job.job import Job
-from rlbox.job.param import show_scalar
-from rlbox.job.params import Values, change_values, units_of
-from rlbox.job.plan import RunPlan, plan_stage, stages_of
+from rlbox.job.param import format_scalar
+from rlbox.job.params import ParamValues, list_units, override_params
+from rlbox.job.plan import RunPlan, plan_stage, select_stages
 
 
 def plan_resume(
@@ -32,7 +32,7 @@ def plan_resume(
     SpecError
         A setting is wrong, or the job no longer has the stages of the run.
     """
-    wanted = stages_of(job, before.profile)
+    wanted = select_stages(job, before.profile)
     if [stage.name for stage in wanted] != [stage.name for stage in before.stages]:
         raise SpecError(
             _("job {job} no longer has the stages of run {run_id}: {stages}").format(
@@ -41,26 +41,26 @@ def plan_resume(
             next_step=_("start a new run: rlbox run {job} --place {place}").format(job=job.name, place=before.place),
         )
     known = {name: value for name, value in before.params.items() if name in job.params}
-    values = Values(profile=before.profile, params=known, origins=before.origins)
-    fresh = change_values(job, values, False, settings or {})
-    again = change_values(job, values, True, settings or {})
+    values = ParamValues(profile=before.profile, params=known, origins=before.origins)
+    fresh = override_params(job, values, False, settings or {})
+    again = override_params(job, values, True, settings or {})
     now = again if any(attempt > 1 for attempt in attempts.values()) else fresh
     stages = []
     for number, (stage, old) in enumerate(zip(wanted, before.stages, strict=True), start=1):
         attempt = attempts.get(stage.name, 0)
-        fill = Filler(job, again if attempt > 1 else fresh, before.paths, attempt)
+        fill = PlaceholderFiller(job, again if attempt > 1 else fresh, before.paths, attempt)
         stages.append(plan_stage(job, stage, number, fill, before.run_id) if attempt else old)
     return dataclasses.replace(
         before,
         params=dict(now.params),
         origins=dict(now.origins),
-        units=units_of(job),
+        units=list_units(job),
         stages=tuple(stages),
         notes=(*before.notes, *_notes(job, attempts)),
     )
 
 
 def _notes(job: Job, attempts: Mapping[str, int]) -> list[str]:
-    changed = ", ".join(f"{name} = {show_scalar(value)}" for name, value in job.resume.params.items())
+    changed = ", ".join(f"{name} = {format_scalar(value)}" for name, value in job.resume.params.items())
     said = job.resume.says + (f" ({changed})" if changed and job.resume.says else "")
     return [f"{name}, attempt {number}: {said}" for name, number in attempts.items() if number > 1 and said]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlbox.foreign import whole_number
-from rlbox.job.names import ATTEMPT
+from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.system.safe_files import list_names
 from rlbox.system.tail import FileFollower, find_last_lines
 
@@ -24,7 +24,7 @@ def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | 
         Those of an earlier attempt, which lie in a folder of their own.
     """
     root = run_dir / "stages"
-    folders = (root / name / f"{ATTEMPT}{attempt}" if attempt else root / name for name in _names(root))
+    folders = (root / name / f"{ATTEMPT_PREFIX}{attempt}" if attempt else root / name for name in _names(root))
     paths = [folder / name for folder in folders for name in _names(folder) if fnmatch.fnmatch(name, "[!.]*.log")]
     return [
         path

@@ -14,8 +14,8 @@ from rlbox.job.fits.formula import names_in
 from rlbox.job.fits.table import Fits, StageFits
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
-from rlbox.job.params import Values
-from rlbox.job.plan import stages_of
+from rlbox.job.params import ParamValues
+from rlbox.job.plan import select_stages
 from rlbox.planner.needs import compute_amounts, compute_stage_amount
 from rlbox.target.target import Target
 
@@ -71,7 +71,7 @@ def target_price(target: Target) -> HourlyPrice | None:
 
 
 def estimate_stage_hours(
-    job: Job, values: Values, card_bytes: float, runs: Sequence[StageMeasurement], *, calibrated: bool = False
+    job: Job, values: ParamValues, card_bytes: float, runs: Sequence[StageMeasurement], *, calibrated: bool = False
 ) -> tuple[StageHours, ...]:
     """Return the hours of each stage of a run, in order.
 
@@ -84,12 +84,12 @@ def estimate_stage_hours(
         They count whatever their parameters.
     """
     return tuple(
-        _hours(job, stage.name, values, card_bytes, runs, calibrated) for stage in stages_of(job, values.profile)
+        _hours(job, stage.name, values, card_bytes, runs, calibrated) for stage in select_stages(job, values.profile)
     )
 
 
 def _hours(
-    job: Job, stage: str, values: Values, card: float, runs: Sequence[StageMeasurement], calibrated: bool
+    job: Job, stage: str, values: ParamValues, card: float, runs: Sequence[StageMeasurement], calibrated: bool
 ) -> StageHours:
     table = job.fits.stages.get(stage, StageFits()) if job.fits else StageFits()
     free = _free_params(job.fits, table.steps) if job.fits else frozenset()
@@ -103,7 +103,9 @@ def _hours(
     return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
 
 
-def _measured(job: Job, stage: str, table: StageFits, values: Values, card: float, run: StageMeasurement) -> StageHours:
+def _measured(
+    job: Job, stage: str, table: StageFits, values: ParamValues, card: float, run: StageMeasurement
+) -> StageHours:
     """Return measured hours, scaled to the planned steps; nobody knows which share was a start, which does not grow."""
     now = before = 0.0
     if job.fits:

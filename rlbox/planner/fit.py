@@ -15,11 +15,11 @@ from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.names import SOURCE
-from rlbox.job.params import SET, Values, plan_values
+from rlbox.job.names import SOURCE_PARAM
+from rlbox.job.params import SET, ParamValues, resolve_params
 from rlbox.job.plan import RunPlan
 from rlbox.planner.budget import (
     StageMeasurement,
@@ -118,14 +118,14 @@ _IMAGE = "/opt"
 _OWN = ("{data}", "{run}", "{job}")
 
 
-def find_paths_off_disk(job: Job, values: Values, paths: Paths) -> dict[str, str]:
+def find_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
     """Return the parameters of `--set` that name a path off the data disk, with what each says."""
     inside = (paths.data, paths.run, paths.job, _IMAGE)
     found = {}
     for name, value in values.params.items():
         if values.origins.get(name) != SET or not isinstance(value, str) or not value:
             continue
-        if job.source and name == SOURCE:  # read alone, and mounted
+        if job.source and name == SOURCE_PARAM:  # read alone, and mounted
             continue
         ours = str(job.params[name].default or "").startswith(_OWN)
         if not (ours or value.startswith(("/", "~", "./", "../"))):
@@ -179,7 +179,7 @@ def measure_capacity(app: App, target: str, room: Capacity, folder: Path, gpus: 
     )
 
 
-def check_fit(job: Job, values: Values, room: Capacity) -> FitResult | None:
+def check_fit(job: Job, values: ParamValues, room: Capacity) -> FitResult | None:
     """Return whether a run fits; None for a job that does not say what it needs."""
     needs = compute_needs(job, values, room.card)
     return None if needs is None else FitResult(needs=needs, room=room, lacks=find_shortages(needs, room))
@@ -209,13 +209,13 @@ def require_fit_to_resume(
 
     `plan` holds the `settings` of the command line that takes it up.
     """
-    values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
+    values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     fit = check_fit(job, values, dataclasses.replace(load_declared_capacity(app, plan.target, plan.gpus), disk=0.0))
     wish = Suggestion(start=("run", "--resume", plan.run_id), settings=settings, base=values)
     require_fit(app, job, fit, wish, force=force)
 
 
-def require_paths(job: Job, values: Values, paths: Paths) -> None:
+def require_paths(job: Job, values: ParamValues, paths: RunPaths) -> None:
     """Refuse paths of `--set` that are not on the data disk."""
     if found := find_paths_off_disk(job, values, paths):
         shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
@@ -257,7 +257,7 @@ def plan_job(app: App, name: str, wish: Suggestion, target: str, machine: str, g
         It does not fit; the nearest setting that does is named.
     """
     job = load_job(app.project, name)
-    values = plan_values(job, wish.profiles, wish.settings)
+    values = resolve_params(job, wish.profiles, wish.settings)
     spec = load_target(app.project, target or job.target).target
     room = load_declared_capacity(app, spec.name, gpus)
     if machine:

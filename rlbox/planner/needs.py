@@ -13,8 +13,8 @@ from rlbox.job.fits.formula import Amount, evaluate
 from rlbox.job.fits.table import CARD, Fits, StageFits
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
-from rlbox.job.params import DEFAULT, Values
-from rlbox.job.plan import stages_of
+from rlbox.job.params import DEFAULT, ParamValues
+from rlbox.job.plan import select_stages
 from rlbox.planner.capacity import CONTEXT, Capacity
 
 _SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)b(?![a-z])", re.I)
@@ -63,7 +63,7 @@ class RunNeeds:
         return sum(self.disk.values())
 
 
-def compute_needs(job: Job, values: Values, card_bytes: float) -> RunNeeds | None:
+def compute_needs(job: Job, values: ParamValues, card_bytes: float) -> RunNeeds | None:
     """Return what a run of `job` needs; None for a job that says nothing of it.
 
     Parameters
@@ -79,7 +79,7 @@ def compute_needs(job: Job, values: Values, card_bytes: float) -> RunNeeds | Non
     if job.fits is None:
         return None
     names = compute_amounts(job, values.params, card_bytes)
-    chosen = {stage.name for stage in stages_of(job, values.profile)}
+    chosen = {stage.name for stage in select_stages(job, values.profile)}
     stages = tuple(_stage(job, name, row, names) for name, row in job.fits.stages.items() if name in chosen)
     return RunNeeds(stages=stages, unsized=tuple(_unsized(job.fits, values)))
 
@@ -139,7 +139,7 @@ def _filled(text: str, names: Mapping[str, Amount]) -> str:
     return _NAMED.sub(shown, text)
 
 
-def _unsized(fits: Fits, values: Values) -> list[str]:
+def _unsized(fits: Fits, values: ParamValues) -> list[str]:
     """Return a sentence for each model that is another than the one whose size is told."""
     found = []
     for size, model in fits.size.items():

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
-from rlbox.job.param import Param, Scalar, show_scalar
-from rlbox.job.params import Values, change_values, plan_values
+from rlbox.job.param import Param, Scalar, format_scalar
+from rlbox.job.params import ParamValues, override_params, resolve_params
 from rlbox.planner.capacity import Capacity
 from rlbox.planner.needs import compute_needs, find_shortages
 
@@ -29,18 +29,18 @@ class Suggestion:
     profiles: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
-    base: Values | None = None
+    base: ParamValues | None = None
 
     def words(self) -> tuple[str, ...]:
         named = [word for name in self.profiles for word in ("--profile", name)]
         settings = [word for pair in self.settings.items() for word in ("--set", "=".join(pair))]
         return (*self.start, *named, *settings, *self.beside)
 
-    def values(self, job: Job) -> Values:
+    def values(self, job: Job) -> ParamValues:
         """Return the parameters that it gives; `SpecError` when one is wrong."""
         if self.base:
-            return change_values(job, self.base, False, self.settings)
-        return plan_values(job, self.profiles, self.settings)
+            return override_params(job, self.base, False, self.settings)
+        return resolve_params(job, self.profiles, self.settings)
 
 
 def suggest_fit(job: Job, wish: Suggestion, room: Capacity) -> Suggestion | None:
@@ -51,22 +51,22 @@ def suggest_fit(job: Job, wish: Suggestion, room: Capacity) -> Suggestion | None
     some left out. The model stays.
     """
     models = _models(job, wish)
-    bases: dict[tuple[str, ...], Values] = {}  # of each choice of profiles, which thousands of settings lie over
+    bases: dict[tuple[str, ...], ParamValues] = {}  # of each choice of profiles, which thousands of settings lie over
 
     def fits(found: Suggestion) -> bool:
         try:
             base = found.base or bases.get(found.profiles) or bases.setdefault(found.profiles, _bare(job, found))
-            return _fits(job, change_values(job, base, False, found.settings), room, models)
+            return _fits(job, override_params(job, base, False, found.settings), room, models)
         except SpecError:  # out of a parameter's range, or a formula without a value
             return False
 
     return next(filter(fits, _near(job, wish)), None)
 
 
-def _bare(job: Job, wish: Suggestion) -> Values:
+def _bare(job: Job, wish: Suggestion) -> ParamValues:
     """Return the parameters that its profiles give alone, but for those that a setting must give."""
     required = {name: text for name, text in wish.settings.items() if job.params[name].required}
-    return plan_values(job, wish.profiles, required)
+    return resolve_params(job, wish.profiles, required)
 
 
 def _models(job: Job, wish: Suggestion) -> dict[str, Scalar]:
@@ -130,7 +130,7 @@ def _turned(job: Job, wish: Suggestion) -> tuple[str, ...]:
 
 
 def _with(wish: Suggestion, changed: Mapping[str, Scalar]) -> Suggestion:
-    texts = {name: show_scalar(value) for name, value in changed.items()}
+    texts = {name: format_scalar(value) for name, value in changed.items()}
     return replace(wish, settings={**wish.settings, **texts})
 
 
@@ -164,7 +164,7 @@ def _numbers(param: Param, now: int | float, *, coarse: bool) -> Iterator[int | 
         yield from dict.fromkeys(value for value in order if value > 0 and value != now)
 
 
-def _fits(job: Job, values: Values, room: Capacity, models: Mapping[str, Scalar]) -> bool:
+def _fits(job: Job, values: ParamValues, room: Capacity, models: Mapping[str, Scalar]) -> bool:
     needs = compute_needs(job, values, room.card)
     same = all(values.params[name] == value for name, value in models.items())
     return same and needs is not None and not find_shortages(needs, room)

@@ -21,10 +21,10 @@ from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.gate.gate import GateJudge
+from rlbox.gate.gate import GateChecker
 from rlbox.gate.rules import RuleState
 from rlbox.i18n import _
-from rlbox.job.names import ATTEMPT
+from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import read_json_lines
@@ -146,7 +146,7 @@ def new_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
             title=stage.title,
             directory=stage.directory,
             services=tuple(ServiceState(name=service.name, title=service.title) for service in stage.services),
-            gate=GateJudge(stage).states(),
+            gate=GateChecker(stage).states(),
         )
         for stage in plan.stages
     )
@@ -310,7 +310,7 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
     if before is None:
         return _mark_skipped(state, plan)
     with contextlib.suppress(FileNotFoundError):
-        replace_file(run_dir / f"run.{ATTEMPT}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
+        replace_file(run_dir / f"run.{ATTEMPT_PREFIX}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
     runs, known = plan_attempts(before, plan.begin_at), {stage.name: stage for stage in before.stages}
     stages = tuple(_restart_stage(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
     return _mark_skipped(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
@@ -338,7 +338,7 @@ def _restart_stage(run_dir: Path, stage: StageState, old: StageState | None, run
     if stage.name not in runs:
         return old
     if runs[stage.name] > old.attempt:
-        _move_away(run_dir / stage.directory, f"{ATTEMPT}{old.attempt}")
+        _move_away(run_dir / stage.directory, f"{ATTEMPT_PREFIX}{old.attempt}")
     return dataclasses.replace(stage, attempt=runs[stage.name])
 
 
@@ -351,6 +351,6 @@ def _mark_skipped(state: RunState, plan: RunPlan) -> RunState:
 
 def _move_away(folder: Path, name: str) -> None:
     for own in list_names(folder):
-        if not own.startswith(ATTEMPT):
+        if not own.startswith(ATTEMPT_PREFIX):
             make_directory(folder / name)
             rename_path(folder / own, folder / name / own)

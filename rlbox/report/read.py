@@ -11,7 +11,7 @@ from typing import Any
 from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.job.names import ATTEMPT, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
+from rlbox.job.names import ATTEMPT_PREFIX, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
 from rlbox.record.host_record import load_run_outcome, verify_against_outcome
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
@@ -226,7 +226,7 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
 def _attempts(folder: Path) -> list[str]:
     """Return the names of the folders that earlier attempts of a stage left."""
     try:
-        return [name for name in list_names(folder) if name.startswith(ATTEMPT)]
+        return [name for name in list_names(folder) if name.startswith(ATTEMPT_PREFIX)]
     except OSError:
         return []
 

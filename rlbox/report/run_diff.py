@@ -9,7 +9,7 @@ from typing import Any
 
 from rlbox.amounts import duration_text
 from rlbox.image.image_info import lock_changes
-from rlbox.job.param import show_scalar
+from rlbox.job.param import format_scalar
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.report.read import RunRecord
 
@@ -115,7 +115,7 @@ def _run(record: RunRecord, plan: RunPlan) -> dict[str, str]:
 def _parameters(record: RunRecord, plan: RunPlan) -> dict[str, str]:
     free = _place_free(plan)
     return {
-        name: " ".join(filter(None, (free(show_scalar(value)), plan.units.get(name, ""), _origin(plan, name))))
+        name: " ".join(filter(None, (free(format_scalar(value)), plan.units.get(name, ""), _origin(plan, name))))
         for name, value in sorted(plan.params.items())
     }
 
@@ -138,7 +138,7 @@ def _leaves(value: Any, path: str) -> Iterable[tuple[str, str]]:
             key = item.get("name", number) if isinstance(item, Mapping) else number
             yield from _leaves(item, f"{path}[{key}]")
     else:
-        yield path, show_scalar(value) if isinstance(value, (bool, int, float, str)) else str(value)
+        yield path, format_scalar(value) if isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _environment(record: RunRecord, plan: RunPlan) -> dict[str, str]:

@@ -10,12 +10,12 @@ from typing import Any
 from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult
 from rlbox.evaluation.result_files import (
     SUMMARY,
-    KeptRows,
-    below_disk,
-    data_of,
+    AnswerFiles,
+    find_result_directories,
+    make_answer_keys,
+    read_data_path,
     read_summary,
-    results_folders,
-    rows_keys,
+    relative_to_disk,
 )
 from rlbox.foreign import parse_json
 from rlbox.record.run_dir import PLAN_FILE
@@ -66,7 +66,7 @@ def read_answers(
 
     Each result comes with the folder that it lies in.
     """
-    kept = [(result, KeptRows(folder, rows_keys(result.lock))) for folder, result in found]
+    kept = [(result, AnswerFiles(folder, make_answer_keys(result.lock))) for folder, result in found]
     suites = dict.fromkeys(suite for _, result in found for suite in result.by_problem)
     for suite in suites:
         for name in dict.fromkeys(name for _, result in found for name in result.figure(suite, ACCEPTED)):
@@ -94,15 +94,15 @@ def load_run_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
     if not isinstance(plan, dict):
         return []
     found: list[tuple[Path, EvaluationResult]] = []
-    for path in results_folders(plan):
-        place = (disk / below_disk(path, [data_of(plan), str(disk)])).resolve()
+    for path in find_result_directories(plan):
+        place = (disk / relative_to_disk(path, [read_data_path(plan), str(disk)])).resolve()
         if place.is_relative_to(disk):
             found += load_results(place)
     return found
 
 
 def _problem(
-    suite: str, name: str, kept: Sequence[tuple[EvaluationResult, KeptRows]], masks: SecretMasker
+    suite: str, name: str, kept: Sequence[tuple[EvaluationResult, AnswerFiles]], masks: SecretMasker
 ) -> ProblemView:
     ask, answers = "", []
     for result, rows in kept:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rlbox.app import App
     from rlbox.job.job import Job
-    from rlbox.job.params import Values
+    from rlbox.job.params import ParamValues
     from rlbox.job.plan import ClusterRun, RunPlan
     from rlbox.record.disk_lock import DiskLock
     from rlbox.record.host_record import ContainerRef
@@ -95,7 +95,7 @@ class ResolvedJob:
     """A job and its parameters as they are at a place, and the cluster that this is, None for one machine."""
 
     job: Job
-    values: Values
+    values: ParamValues
     cluster: ClusterRun | None = None
 
 
@@ -110,7 +110,7 @@ class PreparedBackend(Protocol):
     def shares_host_ports(self) -> bool:
         """Whether the ports of its runs are those of this machine."""
 
-    def plan_run(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def plan_run(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run; it names a container if the run's processes are those of one."""
 
     def prepare_run(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> PreparedRun:
@@ -130,7 +130,7 @@ class Backend(Protocol):
     def given_run_id(self) -> str:
         """Return the name of a new run where who watches over it chose that; else nothing."""
 
-    def resolve_job(self, app: App, target: str, job: Job, values: Values) -> ResolvedJob:
+    def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return what a run of `job` is made of here; `disk` was asked before."""
 
     def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
@@ -175,7 +175,7 @@ class SingleMachineBackend:
         """Return nothing: a run's name is made where it is started."""
         return ""
 
-    def resolve_job(self, app: App, target: str, job: Job, values: Values) -> ResolvedJob:
+    def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job as it is."""
         return ResolvedJob(job=job, values=values)
 

@@ -33,9 +33,9 @@ from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import VARIABLE, split_tag
 from rlbox.image.plan import load_image_plan
-from rlbox.job.clustered import ClusterGives, on_cluster
+from rlbox.job.clustered import ClusterParams, adapt_to_cluster
 from rlbox.job.job import Job
-from rlbox.job.params import Values
+from rlbox.job.params import ParamValues
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.run_dir import new_run_id
@@ -107,14 +107,14 @@ class ClusterBackend:
         """Return the name that the command line chose which has the run carried out here."""
         return os.environ.get(_RUN, "") if self.is_local else ""
 
-    def resolve_job(self, app: App, target: str, job: Job, values: Values) -> ResolvedJob:
+    def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
         head = self._head(app, target)
         if head is None:  # the dry run has said so
             name = cluster_name(load_target(app.project, target).target, self._wish.cluster)
             return ResolvedJob(job=job, values=values, cluster=ClusterRun(name=name, closed="", nodes=()))
         plan = head.plan
-        gives = ClusterGives(
+        gives = ClusterParams(
             head=plan.head.address,
             nodes=len(plan.members),
             node_gpus=plan.head.gpus,
@@ -122,7 +122,7 @@ class ClusterBackend:
             temp_dir=head.folder,
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
-        moved, now = on_cluster(job, values, gives)
+        moved, now = adapt_to_cluster(job, values, gives)
         return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan))
 
     def _run_on(self, app: App, target: str, plan: ClusterPlan) -> ClusterRun:

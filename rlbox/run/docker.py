@@ -31,8 +31,8 @@ from rlbox.image.check import tag_own_image
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.job import Job
-from rlbox.job.names import SOURCE
-from rlbox.job.params import Values
+from rlbox.job.names import SOURCE_PARAM
+from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPlan
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeStatus
@@ -223,7 +223,7 @@ class PreparedDocker:
         """Whether it is that of this machine; elsewhere only the supervisor can look at ports."""
         return self.is_local and self.network == "host" and is_engine_local()
 
-    def plan_run(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def plan_run(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
         mount = self.image.container.mount
         plan = plan_container_run(job, values, mount, run_id, self.place, self.target, secrets)
@@ -255,7 +255,7 @@ class PreparedDocker:
             ca_bundle=find_ca_bundle() if is_engine_local() else "",
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
-            mounts=(Mount(source=str(plan.params[SOURCE]), target=tree, read_only=True),) if tree else (),
+            mounts=(Mount(source=str(plan.params[SOURCE_PARAM]), target=tree, read_only=True),) if tree else (),
         )
         return PreparedRun(
             plan=plan, run_dir=run_dir, start=lambda hold: self._begin(plan, run_dir, container, secrets)

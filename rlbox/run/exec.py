@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from rlbox.app import App
 from rlbox.doctor.stack_location import find_install_dir, find_local_stack, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.evaluation.components import Part, part_text, parts_data, parts_summary, probe_components
+from rlbox.evaluation.components import (
+    ComponentResult,
+    format_result,
+    format_summary,
+    results_to_json,
+    run_component_checks,
+)
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
@@ -128,14 +134,14 @@ def run_component_tests(app: App, python: str, files: Sequence[str], timeout_s: 
     """Test the stack that is here, show each part as it is known, and return rlbox's exit code."""
     began = time.monotonic()
     stack = find_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
-    parts: list[Part] = []
-    for part in probe_components(stack, dict(os.environ), [Path(file) for file in files], timeout_s):
+    parts: list[ComponentResult] = []
+    for part in run_component_checks(stack, dict(os.environ), [Path(file) for file in files], timeout_s):
         parts.append(part)
         if not app.as_json and (part.state != "absent" or app.verbosity > 0):
-            app.show(part_text(part))
+            app.show(format_result(part))
     seconds = time.monotonic() - began
-    app.result(parts_data(parts, stack.python, seconds), "")
-    app.say(parts_summary(parts, seconds))
+    app.result(results_to_json(parts, stack.python, seconds), "")
+    app.say(format_summary(parts, seconds))
     states = {part.state for part in parts}
     return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
 

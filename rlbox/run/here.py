@@ -16,10 +16,10 @@ from rlbox.engine.data_disk import prepare_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
-from rlbox.job.names import SOURCE
-from rlbox.job.params import Values
+from rlbox.job.names import SOURCE_PARAM
+from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_layout
@@ -112,12 +112,12 @@ class PreparedHost:
     network: str = "host"
     shares_host_ports: bool = True
 
-    def plan_run(self, job: Job, values: Values, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def plan_run(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run."""
         run, data = self.run_store.run_dir(run_id), str(self.run_store.data_dir)
         python, own = str(self.place.python), sys.executable
-        source = str(values.params[SOURCE]) if job.source else ""
-        paths = Paths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own, source=source)
+        source = str(values.params[SOURCE_PARAM]) if job.source else ""
+        paths = RunPaths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own, source=source)
         plan = plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
         return dataclasses.replace(plan, gpus=self.gpus)
 

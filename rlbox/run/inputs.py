@@ -24,11 +24,11 @@ from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_signatures
 from rlbox.i18n import _
-from rlbox.job.filler import Paths, source_mount
+from rlbox.job.filler import RunPaths, source_mount_path
 from rlbox.job.job import Job, SourceTable
-from rlbox.job.names import SOURCE
+from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Scalar
-from rlbox.job.params import Values
+from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.source_tree import SourceTree, describe_source, probe_source
 from rlbox.record.state import change_stage, load_run_state, new_run_state, write_run_state
@@ -100,12 +100,12 @@ def load_job_secrets(
 
 
 def plan_container_run(
-    job: Job, values: Values, mount: str, run_id: str, place: str, target: str, secrets: tuple[str, ...] = ()
+    job: Job, values: ParamValues, mount: str, run_id: str, place: str, target: str, secrets: tuple[str, ...] = ()
 ) -> RunPlan:
     """Return the plan of a run in a container that sees the data disk at `mount`."""
     folder = f"{mount}/runs/{run_id}"
-    source = source_mount(str(values.params[SOURCE])) if job.source else ""
-    paths = Paths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)
+    source = source_mount_path(str(values.params[SOURCE_PARAM])) if job.source else ""
+    paths = RunPaths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)
     return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secrets)
 
 
@@ -149,7 +149,9 @@ def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> 
     write_run_state(run_dir, ended, SecretMasker({}))
 
 
-def check_source(app: App, job: Job, values: Values, *, here: bool, force: bool) -> tuple[Values, SourceTree | None]:
+def check_source(
+    app: App, job: Job, values: ParamValues, *, here: bool, force: bool
+) -> tuple[ParamValues, SourceTree | None]:
     """Return the values with the whole path of the user's tree, and the tree; None for the installed package.
 
     Parameters
@@ -164,23 +166,23 @@ def check_source(app: App, job: Job, values: Values, *, here: bool, force: bool)
     SpecError
         It is no tree of the job's framework, is of another minor version, or the run is elsewhere.
     """
-    if job.source is None or not values.params[SOURCE]:
+    if job.source is None or not values.params[SOURCE_PARAM]:
         return values, None
-    with app.checking(SOURCE):
+    with app.checking(SOURCE_PARAM):
         if not here:
             raise remote_source_error(values)
-        found = _probe_tree(job.source, _folder(values.params[SOURCE]))
+        found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
         _check_version(app, job.name, job.source, found, force=force)
         app.say(f"source: {describe_source(found.record)}")
-        return dataclasses.replace(values, params={**values.params, SOURCE: found.folder}), found
+        return dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder}), found
     return values, None
 
 
-def remote_source_error(values: Values) -> SpecError:
+def remote_source_error(values: ParamValues) -> SpecError:
     """Return the refusal of a tree of this machine for a run on another one."""
     return SpecError(
         _("--set {source} is for a run on this machine: other machines do not have {params}").format(
-            source=SOURCE, params=values.params[SOURCE]
+            source=SOURCE_PARAM, params=values.params[SOURCE_PARAM]
         ),
         next_step=_("type it on the machine that has the tree and the GPUs, with --place docker or --place here"),
     )
@@ -194,17 +196,17 @@ def check_resumed_source(app: App, job: Job, plan: RunPlan, settings: Mapping[st
     SpecError
         The tree is gone, or `settings` name one: a resumed run keeps its own.
     """
-    had = str(plan.params.get(SOURCE, ""))
+    had = str(plan.params.get(SOURCE_PARAM, ""))
     if job.source is None:
         return None
-    with app.checking(SOURCE):
-        if SOURCE in settings:
+    with app.checking(SOURCE_PARAM):
+        if SOURCE_PARAM in settings:
             raise SpecError(
                 _("run {run_id} keeps the source that it was started with: {had}").format(
                     run_id=plan.run_id, had=had or _("the installed package")
                 ),
                 next_step=_("start a new run: {new_run} --set {source}={settings}").format(
-                    new_run=rerun_command_line(plan), source=SOURCE, settings=shlex.quote(settings[SOURCE])
+                    new_run=rerun_command_line(plan), source=SOURCE_PARAM, settings=shlex.quote(settings[SOURCE_PARAM])
                 ),
             )
         return _probe_tree(job.source, Path(had)) if had else None
@@ -226,10 +228,10 @@ def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
             else _("there is no such folder")
         )
         raise SpecError(
-            _("--set {source}: {what}").format(source=SOURCE, what=what),
+            _("--set {source}: {what}").format(source=SOURCE_PARAM, what=what),
             where=str(inner if folder.is_dir() else folder),
             next_step=_("--set {source}={inside}, a work tree with the folder {package}").format(
-                source=SOURCE, inside=shlex.quote(str(folder.parent)) if inside else "DIR", package=package
+                source=SOURCE_PARAM, inside=shlex.quote(str(folder.parent)) if inside else "DIR", package=package
             ),
         )
     return probe_source(folder, package)
@@ -242,7 +244,7 @@ def _check_version(app: App, job: str, table: SourceTable, found: SourceTree, *,
     elif Version(known).release[:2] != Version(wanted).release[:2] and not force:
         raise SpecError(
             _("--set {source}: it is {package} {known}, and job {job} is written for {wanted}").format(
-                source=SOURCE, package=table.package, known=known, job=job, wanted=wanted
+                source=SOURCE_PARAM, package=table.package, known=known, job=job, wanted=wanted
             ),
             where=found.folder,
             next_step=_("name a tree of {package} {wanted}, or override it with --force, which is recorded").format(

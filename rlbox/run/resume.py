@@ -14,8 +14,8 @@ from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.i18n import _
 from rlbox.job.load import load_job, shift_ports
-from rlbox.job.names import ATTEMPT
-from rlbox.job.params import Values, override_entry
+from rlbox.job.names import ATTEMPT_PREFIX
+from rlbox.job.params import ParamValues, build_override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.planner.fit import require_fit_to_resume, require_paths
@@ -79,7 +79,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     plan = run_store.load_plan(run_dir)
     _require_project(app, run_store, plan)
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
-    now = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
+    now = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     place = load_backend(plan.place).with_options(_with_cluster_of(options, plan))
     given = place.resolve_job(app, plan.target, job, now)
     found = check_resumed_source(app, job, plan, options.settings)
@@ -175,8 +175,8 @@ class _ResumedRun:
         options = self.options
         now, forced = self._next_plan(secrets)
         now = self._closed(now, network)
-        entry = override_entry(
-            Values(profile=now.profile, params=now.params, origins=now.origins),
+        entry = build_override_entry(
+            ParamValues(profile=now.profile, params=now.params, origins=now.origins),
             options.settings,
             before=self.plan.params,
             first_stage=options.first_stage,
@@ -200,7 +200,7 @@ class _ResumedRun:
         for name in changed:
             path = self.run_dir / name
             if is_file(path):
-                old = path.parent / f"{ATTEMPT}{self.plan.attempt}"
+                old = path.parent / f"{ATTEMPT_PREFIX}{self.plan.attempt}"
                 make_directory(old)
                 rename_path(path, old / path.name)
             if name in files:
@@ -220,7 +220,7 @@ class _ResumedRun:
             attempts = plan_attempts(state, options.first_stage)
             plan = plan_resume(job, plan, attempts, options.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
-            values = Values(profile=plan.profile, params=plan.params, origins=plan.origins)
+            values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
             with self.app.checking("memory"):
                 require_fit_to_resume(self.app, job, plan, options.settings, force=options.force)
             with self.app.checking("parameters"):

@@ -14,12 +14,19 @@ from rlbox.doctor.gpu_choice import read_gpus_option
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import list_benign_lines, list_secret_aliases
-from rlbox.gate.gate import GateJudge
+from rlbox.gate.gate import GateChecker
 from rlbox.i18n import _
 from rlbox.job.clustered import require_cluster
 from rlbox.job.job import Job
 from rlbox.job.load import load_job, shift_ports
-from rlbox.job.params import Values, default_params, override_entry, param_lines, plan_values, units_of
+from rlbox.job.params import (
+    ParamValues,
+    build_override_entry,
+    default_params,
+    format_params,
+    list_units,
+    resolve_params,
+)
 from rlbox.job.plan import RunPlan
 from rlbox.planner.fit import (
     FitResult,
@@ -71,7 +78,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     job = shift_ports(load_job(app.project, name), options.shift_ports)
     target = options.target or job.target
     place = load_backend(options.place).with_options(options)
-    values = plan_values(job, options.profiles, options.settings)
+    values = resolve_params(job, options.profiles, options.settings)
     if options.place == CLUSTER:
         require_cluster(job)
     forced = require_consistent_stack(app, target, force=options.force)
@@ -128,7 +135,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
 
 
 def _fit(
-    app: App, job: Job, values: Values, target: str, run_store: RunStore, place: Backend, options: RunOptions
+    app: App, job: Job, values: ParamValues, target: str, run_store: RunStore, place: Backend, options: RunOptions
 ) -> FitResult | None:
     """Return whether the run fits; one that does not is refused."""
     fit = None
@@ -160,7 +167,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
-    lines += [f"# {line}" for line in param_lines(plan.params, plan.origins, units_of(job))]
+    lines += [f"# {line}" for line in format_params(plan.params, plan.origins, list_units(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
     lines += [f"# {line}" for line in needs_lines(fit.needs, fit.room)] if fit else []
     for stage in plan.stages:
@@ -170,7 +177,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
         lines += ["", f"# stage {stage.name}: {stage.title}"]
         lines += [f"{shlex.join(service.argv)}  # service {service.name}" for service in stage.services]
         lines += [shlex.join(stage.argv)]
-        lines += [f"#   gate: {rule.named}" for rule in GateJudge(stage).states()]
+        lines += [f"#   gate: {rule.named}" for rule in GateChecker(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
     needs = {"needs": needs_json(fit.needs, fit.room, fit.lacks)} if fit else {}
     count = len(plan.stages) - len(plan.skipped)
@@ -178,9 +185,11 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
-def _overrides(job: Job, values: Values, options: RunOptions) -> str:
+def _overrides(job: Job, values: ParamValues, options: RunOptions) -> str:
     before, stage, force = default_params(job), options.first_stage, options.force
-    return append_override(override_entry(values, options.settings, before=before, first_stage=stage, force=force))
+    return append_override(
+        build_override_entry(values, options.settings, before=before, first_stage=stage, force=force)
+    )
 
 
 def stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlbox.job.plan import ServicePlan, StagePlan
-from rlbox.job.ports import allows
+from rlbox.job.ports import is_port_allowed
 from rlbox.supervise.causes import undeclared_listener
 from rlbox.supervise.stage_context import StageContext, StageStopped
 from rlbox.supervise.stage_watch import StageWatch
@@ -77,7 +77,7 @@ class PortAuditor:
             if not pid and (shared or each not in still):
                 continue
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
-            if not allows(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
+            if not is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
                 holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
                 self._watch.gate.refuse(self._watch.gate.facts.listens, f"{holder} listens on {each.local}")
                 raise StageStopped(undeclared_listener(self._stage, part, holder, each.local, each.port))

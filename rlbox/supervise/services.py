@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from rlbox.gate.http_probe import REFUSED, probe_http
+from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import LineBlock, list_line_variants
@@ -97,7 +97,7 @@ class RunningService:
     def answer(self) -> str:
         """What is still missing, or what the ready request got last."""
         found = self._poller.latest or _NO_ANSWER
-        if found == REFUSED and self._poller.waits_s > _TAKEN_S:  # it listens by now, and does not answer
+        if found == CONNECTION_REFUSED and self._poller.waits_s > _TAKEN_S:  # it listens by now, and does not answer
             found = _NO_ANSWER
         return f"no line like /{self.plan.ready.line}/ yet" if found == READY and self._line_missing else found
 
@@ -161,4 +161,4 @@ def probe_ready(ready: ReadyPlan, headers: Mapping[str, str] | None = None) -> s
             socket.create_connection(("127.0.0.1", ready.port), _CONNECT_S).close()
         except OSError as error:
             return f"port {ready.port}: {error.strerror or 'no answer in time'}"
-    return (probe_http(ready, headers=headers) if ready.url else "") or READY
+    return (find_http_problem(ready, headers=headers) if ready.url else "") or READY

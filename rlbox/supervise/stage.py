@@ -10,9 +10,16 @@ from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, make_port_conflict_cause, resolve_log_path
 from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.doctor.ray_state import ray_auth_headers
-from rlbox.gate.causes import failed_exit, failed_probe, missing_file, missing_line, needed_file, wrong_exit
-from rlbox.gate.files import Before, probe_file
-from rlbox.gate.http_probe import await_answer
+from rlbox.gate.causes import (
+    explain_failed_exit,
+    explain_failed_probe,
+    explain_missing_file,
+    explain_missing_line,
+    explain_needed_file,
+    explain_wrong_exit,
+)
+from rlbox.gate.files import FileSnapshot, check_file
+from rlbox.gate.http_probe import wait_for_response
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
@@ -180,7 +187,7 @@ class _StageRun:
         self._audit = PortAuditor(context, stage, self._watch, self._published.inodes)
         self._gate = self._watch.gate
         self._due = [file for file in stage.files if file.newer or stage.attempt > 1]
-        self._before: Before | None = None
+        self._before: FileSnapshot | None = None
         self._secrets = self._folder / "secrets.env"
 
     def run(self) -> StageResult:
@@ -227,7 +234,7 @@ class _StageRun:
         force_directories(self._context.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
-            self._before = Before([file.path for file in self._due], self._context.check_not_stopped)
+            self._before = FileSnapshot([file.path for file in self._due], self._context.check_not_stopped)
         self._services.check_ports()
         for service in self._stage.services:
             self._services.start(service)
@@ -237,10 +244,10 @@ class _StageRun:
 
     def _check_needs(self) -> None:
         for need, rule in zip(self._stage.needs, self._gate.facts.needs, strict=True):
-            fact = probe_file(need, self._context.check_not_stopped)
+            fact = check_file(need, self._context.check_not_stopped)
             if fact.problem:
                 self._gate.refuse(rule, fact.problem)
-                raise StageStopped(needed_file(self._stage, need, fact))
+                raise StageStopped(explain_needed_file(self._stage, need, fact))
             self._gate.hold(rule, f"{fact.bytes} bytes")
 
     def _lost_need(self, cause: Cause) -> Cause:
@@ -302,7 +309,7 @@ class _StageRun:
         if failed:
             self._watch.await_dying_service(_SETTLE_S)
             usual = self._stage.exit_codes == (0,)
-            raise StageStopped(job_cause or (failed_exit if usual else wrong_exit)(self._stage, code))
+            raise StageStopped(job_cause or (explain_failed_exit if usual else explain_wrong_exit)(self._stage, code))
         self._audit.check()
         self._probe_work()
 
@@ -315,10 +322,10 @@ class _StageRun:
     def _probe_work(self) -> None:
         """Send the requests that must be answered while the services still run."""
         for probe, rule in zip(self._stage.probes, self._gate.facts.probes, strict=True):
-            problem = await_answer(probe, self._watch.poll)
+            problem = wait_for_response(probe, self._watch.poll)
             (self._gate.refuse if problem else self._gate.hold)(rule, problem or "as told")
             if problem:
-                raise StageStopped(failed_probe(self._stage, probe, problem))
+                raise StageStopped(explain_failed_probe(self._stage, probe, problem))
 
     def _job_cause(self) -> Cause | None:
         job, ray, rule = self._watch.main, self._stage.ray, self._gate.facts.ray
@@ -362,10 +369,10 @@ class _StageRun:
         problems = []
         for file, rule in zip(self._stage.files, self._gate.facts.files, strict=True):
             before = self._before if file in self._due else None
-            fact = probe_file(file, self._context.check_not_stopped, before=before)
+            fact = check_file(file, self._context.check_not_stopped, before=before)
             (self._gate.refuse if fact.problem else self._gate.hold)(rule, fact.problem or "complete")
             if fact.problem:
-                problems.append(missing_file(self._stage, file, fact))
-        lines = [missing_line(self._stage, asked, n, self._gate.last_line(asked.log)) for asked, n in missing]
+                problems.append(explain_missing_file(self._stage, file, fact))
+        lines = [explain_missing_line(self._stage, asked, n, self._gate.last_line(asked.log)) for asked, n in missing]
         for cause in (*lines, *problems):
             raise StageStopped(cause)

@@ -19,7 +19,7 @@ from rlbox.diagnose.cause import (
     make_removed_directory_cause,
     make_unwritable_directory_cause,
 )
-from rlbox.hang.context import Watched
+from rlbox.hang.context import WatchContext
 from rlbox.job.names import EVIDENCE_FOLDER
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
 from rlbox.record.journal import Journal
@@ -151,9 +151,9 @@ class StageContext:
     nodes: NodeMonitor
     retained: dict[str, RetainedService] = field(default_factory=dict)
 
-    def watch_context(self, stage: StagePlan) -> Watched:
+    def watch_context(self, stage: StagePlan) -> WatchContext:
         """Return what the watch over hangs is to know of a stage."""
-        return Watched(
+        return WatchContext(
             stage=stage,
             folder=self.run_dir / stage.directory / EVIDENCE_FOLDER,
             members=lambda: {process.pid: process.name for process in self.processes.members()},

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rlbox.diagnose.cause import describe_exit
 from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, load_run_signatures, warm_up
-from rlbox.gate.causes import broken_rule, forbidden_line
-from rlbox.gate.gate import GateJudge
-from rlbox.hang.watch import HangWatch
+from rlbox.gate.causes import explain_broken_rule, explain_forbidden_line
+from rlbox.gate.gate import GateChecker
+from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
@@ -41,12 +41,12 @@ class StageWatch:
     """The gate of one stage and all that feeds it. Whatever ends the stage early is raised as `StageStopped`."""
 
     def __init__(self, context: StageContext, stage: StagePlan) -> None:
-        self.gate = GateJudge(stage, context.plan.benign)
+        self.gate = GateChecker(stage, context.plan.benign)
         self.services: list[RunningService] = []
         self.main: ChildProcess | RayJob | None = None
         self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
-        self.hang = HangWatch(context.watch_context(stage), clock=context.starvation.now_s)
+        self.hang = HangMonitor(context.watch_context(stage), clock=context.starvation.now_s)
         self.logs = LineDispatcher(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
         self._context = context
         self._stage = stage
@@ -160,13 +160,13 @@ class StageWatch:
         first = min(found, key=lambda broken: (broken.rule.log == STAGE_LOG, broken.line.number))
         if first.rule.log == STAGE_LOG:
             self.await_dying_service(_SETTLE_LINE_S)
-        raise StageStopped(forbidden_line(self._stage, first.rule, first.line.number, first.line.text))
+        raise StageStopped(explain_forbidden_line(self._stage, first.rule, first.line.number, first.line.text))
 
     def _check_breaches(self, log: str) -> None:
         for breach in self.gate.breaches:
             if log in ("", breach.log):
                 self.record_gate()
-                raise StageStopped(broken_rule(self._stage, breach))
+                raise StageStopped(explain_broken_rule(self._stage, breach))
 
     def begin_command(self) -> None:
         """Count the times of rules from now on, when the stage's command was started."""
@@ -235,7 +235,7 @@ class StageWatch:
 class MetricFiles:
     """The metric files of one gate; rows of earlier stages do not count."""
 
-    def __init__(self, gate: GateJudge) -> None:
+    def __init__(self, gate: GateChecker) -> None:
         self._gate = gate
         self._tails = {path: FileFollower(Path(path), links=True) for path in gate.metric_files}
         for tail in self._tails.values():

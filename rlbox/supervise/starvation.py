@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rlbox.amounts import size_text
 from rlbox.diagnose.cause import TIMEOUT_KINDS, Cause, CauseKind
-from rlbox.hang.slowness import REMEDIES, PaceClock, Slowness, StartClock
-from rlbox.hang.watch import Probe
+from rlbox.hang.slowness import REMEDIES, Slowness, StartupTimer, StarvationClock
+from rlbox.hang.watch import ActivityProbe
 from rlbox.system.counters import (
     ActivitySample,
     CgroupCounters,
@@ -41,10 +41,10 @@ class StarvationMonitor:
     """Looks once a second at most; `now_s` is the clock for the limits of what the run started."""
 
     def __init__(
-        self, processes: RunProcesses, *, probe: Probe | None = None, real: Callable[[], float] = time.monotonic
+        self, processes: RunProcesses, *, probe: ActivityProbe | None = None, real: Callable[[], float] = time.monotonic
     ) -> None:
         self._processes, self._probe, self._real = processes, probe or _prober(), real
-        self._clock = PaceClock(real())
+        self._clock = StarvationClock(real())
         self._cores = usable_cores()
         self._stretch = 1.0
         self._before: ActivitySample | None = None
@@ -68,7 +68,7 @@ class StarvationMonitor:
     @contextlib.contextmanager
     def track_startup(self, child: ChildProcess, limit_s: float) -> Iterator[ServiceStartup]:
         """Watch whether a service that starts gets on, until the block ends."""
-        clock = StartClock(limit_s, self._stretch, self.now_s(), self._real())
+        clock = StartupTimer(limit_s, self._stretch, self.now_s(), self._real())
         self._start, self._listed_s = ServiceStartup(self, clock, child), -math.inf
         self.sample(now=True)
         try:
@@ -131,7 +131,7 @@ class StarvationMonitor:
 class ServiceStartup:
     """A service that starts: `late` once it may take no longer. `pids` are its processes, looked up now and then."""
 
-    def __init__(self, watch: StarvationMonitor, clock: StartClock, child: ChildProcess) -> None:
+    def __init__(self, watch: StarvationMonitor, clock: StartupTimer, child: ChildProcess) -> None:
         self.child = child
         self.pids: set[int] = {child.pid}
         self._watch, self._clock = watch, clock
@@ -158,7 +158,7 @@ class ServiceStartup:
         return tuple(process for process in processes if process.pid in self.pids)
 
 
-def _prober() -> Probe:
+def _prober() -> ActivityProbe:
     group = CgroupCounters()
     return lambda pids: probe_activity(pids, gpus=False, group=group)
 

@@ -15,14 +15,14 @@ from following import Follow
 from playbox import Player, adding, export, playing, write_rows
 
 from rlbox.evaluation.__main__ import main
-from rlbox.evaluation.sandbox_client import sandbox_here
+from rlbox.evaluation.sandbox_client import start_sandbox
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
 
 @pytest.fixture(scope="module")
 def sandbox_url() -> Iterator[str]:
-    with sandbox_here("", 10, 1024) as url:
+    with start_sandbox("", 10, 1024) as url:
         yield url
 
 
@@ -286,12 +286,12 @@ def test_a_sandbox_that_fails_proves_nothing(site: Path, rlbox: Rlbox) -> None:
 
 
 def test_the_sandbox_ends_with_its_block() -> None:
-    from rlbox.evaluation.sandbox_client import Sandbox
+    from rlbox.evaluation.sandbox_client import SandboxClient
     from rlbox.system.http import NoResponseError, create_loopback_client
 
     before = threading.active_count()
-    with sandbox_here("", 10, 1024) as url:
-        assert Sandbox(url, create_loopback_client(30)).probe()["strength"]
+    with start_sandbox("", 10, 1024) as url:
+        assert SandboxClient(url, create_loopback_client(30)).probe()["strength"]
     with pytest.raises(NoResponseError):
-        Sandbox(url, create_loopback_client(30)).probe()
+        SandboxClient(url, create_loopback_client(30)).probe()
     assert threading.active_count() == before

@@ -10,9 +10,9 @@ from fakes import ON_IMAGE, Folder, Rlbox, Said, h200
 from following import Follow
 
 from rlbox.amounts import GIB
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import plan_run
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import change_stage, new_run_state, write_run_state
@@ -104,8 +104,8 @@ def test_hours_and_cost_of_a_passed_run(rlbox: Rlbox, one: Folder) -> None:
 def passed_run(one: Folder, data: Path, run_id: str) -> None:
     """Write the record of a run of an hour and a half."""
     job, run = load_job(one.project, "one"), str(data / "runs" / run_id)
-    paths = Paths(run=run, job=f"{run}/job", data=str(data), python="python")
-    plan = plan_run(job, plan_values(job, (), {}), paths, run_id=run_id, place="here", target="mine")
+    paths = RunPaths(run=run, job=f"{run}/job", data=str(data), python="python")
+    plan = plan_run(job, resolve_params(job, (), {}), paths, run_id=run_id, place="here", target="mine")
     data.mkdir()
     run_store = RunStore(data_dir=data, open_runtime=open_runtime)
     run_store.create_run(plan, None, {})

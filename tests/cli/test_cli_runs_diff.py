@@ -11,9 +11,9 @@ import pytest
 from fakes import ON_IMAGE, Folder, Rlbox
 
 from rlbox.gate.rules import RuleState
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
@@ -55,8 +55,10 @@ def plan_of(
 ) -> RunPlan:
     run = str(disk / "runs" / run_id)
     job = load_job(folder.project, "two")
-    paths = Paths(run=run, job=f"{run}/job", data=str(disk), python="/opt/venv/bin/python")
-    return plan_run(job, plan_values(job, profile, settings or {}), paths, run_id=run_id, place="docker", target="mine")
+    paths = RunPaths(run=run, job=f"{run}/job", data=str(disk), python="/opt/venv/bin/python")
+    return plan_run(
+        job, resolve_params(job, profile, settings or {}), paths, run_id=run_id, place="docker", target="mine"
+    )
 
 
 def make_run(

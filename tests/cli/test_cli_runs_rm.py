@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, Folder, Rlbox, Said
 
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import plan_run
 from rlbox.record.run_dir import write_run_dir
 from rlbox.record.state import change_stage, new_run_state, write_run_state
@@ -44,8 +44,8 @@ def ended(folder: Folder, data: Path, name: str, state: str, number: int) -> Non
     """Write a run as it lies there when it has ended."""
     run = data / "runs" / name
     job = load_job(folder.project, "two")
-    paths = Paths(run=str(run), job=f"{run}/job", data=str(data), python="/opt/venv/bin/python")
-    plan = plan_run(job, plan_values(job, "", {}), paths, run_id=name, place="docker", target="mine")
+    paths = RunPaths(run=str(run), job=f"{run}/job", data=str(data), python="/opt/venv/bin/python")
+    plan = plan_run(job, resolve_params(job, "", {}), paths, run_id=name, place="docker", target="mine")
     run.parent.mkdir(parents=True, exist_ok=True)
     write_run_dir(run, plan, None, {})
     made = change_stage(new_run_state(plan, 1), "train", state=state)

@@ -16,7 +16,7 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import collect_stack_versions, evaluate_fix
 from rlbox.fixes.fix import Fix
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.lint.drift import load_drift
 from rlbox.lint.rules import lint_text
 from rlbox.record.run_dir import write_plan
@@ -79,7 +79,7 @@ def write_run(run_dir: Path, job_name: str, states: tuple[StageStatus, ...], at:
     """Write a run that failed: its stages are in `states`."""
     app, job = App(project=Project(folder=run_dir)), load_job(SHIPPED, job_name)
     files = collect_run_files(app, job, job.target, load_fixes(SHIPPED))
-    plan = plan_container_run(job, plan_values(job, (), {}), "/data", run_dir.name, "docker", job.target)
+    plan = plan_container_run(job, resolve_params(job, (), {}), "/data", run_dir.name, "docker", job.target)
     for name, text in files.items():
         path = run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)

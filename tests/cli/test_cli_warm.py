@@ -9,7 +9,7 @@ import pytest
 from fakes import Folder, Rlbox
 from following import Follow
 
-from rlbox.evaluation.prefetch import FileRange, find_files, look_at
+from rlbox.evaluation.prefetch import FileRange, list_files, measure_cache
 from rlbox.system import page_cache
 from rlbox.system.page_cache import count_cached_bytes
 
@@ -39,7 +39,7 @@ def drive_out(path: Path) -> None:
 
 
 def pieces_of(model: Path) -> tuple[FileRange, ...]:
-    return look_at(find_files([model])).pieces
+    return measure_cache(list_files([model])).pieces
 
 
 def test_cold_files_are_read_once_and_proven(rlbox: Rlbox, model: Path) -> None:

@@ -29,8 +29,8 @@ from enginebox import CHECKOUT, docker
 
 from rlbox.evaluation.result import ACCEPTED
 from rlbox.evaluation.result_files import read_summary
-from rlbox.evaluation.sandbox_client import sandbox_here
-from rlbox.evaluation.scores import compare_pairs
+from rlbox.evaluation.sandbox_client import start_sandbox
+from rlbox.evaluation.scores import compute_paired_difference
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("RLBOX_EVAL_KILLS", "4"))
@@ -67,7 +67,7 @@ def site(eval_image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[str]:
-    with sandbox_here("", 10, 1024) as url:
+    with start_sandbox("", 10, 1024) as url:
         yield url
 
 
@@ -262,7 +262,7 @@ def test_the_same_answers_in_other_batches_and_orders(
             figures = (
                 one.figure(suite, ACCEPTED) for one in (result, read_summary(site / name / "model/summary.json"))
             )
-            assert compare_pairs(*figures).undecided
+            assert compute_paired_difference(*figures).undecided
     with capsys.disabled():
         print("\n" + "\n".join(told), dict(Counter(row["outcome"] for row in rows(site / "seqs16"))))
 

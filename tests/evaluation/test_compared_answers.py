@@ -14,8 +14,8 @@ from playbox import Player, export, playing, write_rows
 
 from rlbox.evaluation.__main__ import main
 from rlbox.evaluation.problems import ProblemError
-from rlbox.evaluation.sandbox_client import Sandbox, prove, sandbox_here
-from rlbox.evaluation.suites import JudgingLimits, load_sets
+from rlbox.evaluation.sandbox_client import SandboxClient, judge_solutions, start_sandbox
+from rlbox.evaluation.suites import JudgingLimits, load_suite_problems
 from rlbox.system.http import NoResponseError, create_loopback_client
 
 ROWS = [
@@ -40,7 +40,7 @@ def mathematics(tmp_path: Path) -> Path:
 
 
 def test_rows_of_math_and_gsm8k_are_read(mathematics: Path) -> None:
-    ((_, problems),) = load_sets(["sums"], mathematics, own=mathematics)
+    ((_, problems),) = load_suite_problems(["sums"], mathematics, own=mathematics)
     assert [(one.id, one.wanted, one.judge) for one in problems] == [
         ("half", "\\frac{1}{2}", "math"),
         ("roots", "\\{-2, 2\\}", "math"),
@@ -52,16 +52,16 @@ def test_rows_of_math_and_gsm8k_are_read(mathematics: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, sandbox_url: str) -> None:
-    ((suite, problems),) = load_sets(["sums"], mathematics, own=mathematics)
-    sandbox = Sandbox(sandbox_url, create_loopback_client(600))
+    ((suite, problems),) = load_suite_problems(["sums"], mathematics, own=mathematics)
+    sandbox = SandboxClient(sandbox_url, create_loopback_client(600))
     with pytest.raises(NoResponseError, match="math does not work there: No module named 'math_verify'"):
         sandbox.packages("math")
     verdict = sandbox.judge(problems[0], "\\boxed{0.5}", suite.limits)
     assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
     with pytest.raises(NoResponseError):
-        prove(suite, problems, sandbox)
+        judge_solutions(suite, problems, sandbox)
     with pytest.raises(ProblemError, match=r"reasoning-gym makes no tasks with .*: .*No module named 'reasoning_gym'"):
-        load_sets(["made"], mathematics, own=mathematics)
+        load_suite_problems(["made"], mathematics, own=mathematics)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +75,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def comparing(python: str) -> Iterator[Sandbox]:
-    with sandbox_here(python, 30, 1024) as url:
-        yield Sandbox(url, create_loopback_client(3600))
+def comparing(python: str) -> Iterator[SandboxClient]:
+    with start_sandbox(python, 30, 1024) as url:
+        yield SandboxClient(url, create_loopback_client(3600))
 
 
 @pytest.mark.slow
@@ -97,8 +97,10 @@ def comparing(python: str) -> Iterator[Sandbox]:
         ("gsm", "\\boxed{9^{9^{9^{9}}}}", "timeout"),
     ],
 )
-def test_mathematics_is_compared(mathematics: Path, comparing: Sandbox, wanted: str, answer: str, outcome: str) -> None:
-    ((_, problems),) = load_sets(["sums"], mathematics, own=mathematics)
+def test_mathematics_is_compared(
+    mathematics: Path, comparing: SandboxClient, wanted: str, answer: str, outcome: str
+) -> None:
+    ((_, problems),) = load_suite_problems(["sums"], mathematics, own=mathematics)
     problem = next(one for one in problems if one.id == wanted)
     limits = JudgingLimits(run_s=10.0) if outcome == "timeout" else JudgingLimits()
     assert comparing.judge(problem, answer, limits).outcome == outcome
@@ -107,13 +109,13 @@ def test_mathematics_is_compared(mathematics: Path, comparing: Sandbox, wanted: 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_tasks_are_made_from_a_seed_and_scored_by_their_maker(
-    mathematics: Path, python: str, comparing: Sandbox
+    mathematics: Path, python: str, comparing: SandboxClient
 ) -> None:
-    made = [load_sets(["made"], mathematics, own=mathematics, python=python) for _ in range(2)]
+    made = [load_suite_problems(["made"], mathematics, own=mathematics, python=python) for _ in range(2)]
     ((suite, problems),) = made[0]
     assert made[0] == made[1]
     assert [one.id for one in problems] == ["chain_sum/0", "chain_sum/1", "number_sorting/0"]
-    assert prove(suite, problems, comparing) == (3, {})
+    assert judge_solutions(suite, problems, comparing) == (3, {})
     assert comparing.judge(problems[0], "It is <answer>123456</answer>", suite.limits).outcome == "wrong"
     assert comparing.judge(problems[2], "I sort: " + problems[2].own_answer, suite.limits).accepted
     assert comparing.judge(problems[0], "no idea", suite.limits).outcome == "wrong"
@@ -121,7 +123,9 @@ def test_tasks_are_made_from_a_seed_and_scored_by_their_maker(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_model_is_judged_and_the_packages_are_locked(mathematics: Path, python: str, comparing: Sandbox) -> None:
+def test_a_model_is_judged_and_the_packages_are_locked(
+    mathematics: Path, python: str, comparing: SandboxClient
+) -> None:
     def answers(ask: str, number: int) -> str:
         return "\\boxed{7}" if "3 and 4" in ask else "\\boxed{1/2}"
 

@@ -121,9 +121,9 @@ def test_a_sandbox_that_fails_is_an_error_and_no_score(site: Path, capsys: pytes
 
 
 def test_answers_are_kept_when_the_sandbox_dies_behind_them(site: Path, sandbox_url: str) -> None:
-    from rlbox.evaluation.result_files import KeptRows
+    from rlbox.evaluation.result_files import AnswerFiles
 
-    kept = KeptRows(site, {"adding": "key"})
+    kept = AnswerFiles(site, {"adding": "key"})
     kept.write("adding", {"problem": "Add/1", "number": 0, "text": "x", "finish": "stop", "tokens": 1})
     assert "outcome" not in (kept.read("adding", "Add/1", 0) or {"outcome": ""})
     kept.write(
@@ -136,14 +136,14 @@ def test_answers_are_kept_when_the_sandbox_dies_behind_them(site: Path, sandbox_
         "finish": "stop",
         "tokens": 1,
     }
-    assert KeptRows(site, {"adding": "other"}).read("adding", "Add/1", 0) is None
+    assert AnswerFiles(site, {"adding": "other"}).read("adding", "Add/1", 0) is None
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "." * 40, "x" * 300, "\ud800", "a b"])
 def test_no_name_of_a_problem_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    from rlbox.evaluation.result_files import KeptRows
+    from rlbox.evaluation.result_files import AnswerFiles
 
-    kept = KeptRows(tmp_path / "in", {"suite": "key"})
+    kept = AnswerFiles(tmp_path / "in", {"suite": "key"})
     kept.write("suite", {"problem": name, "number": 0, "outcome": "wrong"})
     found = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(found) == 1
@@ -293,27 +293,27 @@ def test_kills_at_random_points_lose_nothing_and_ask_nothing_twice(site: Path, s
 
 
 def test_the_table_says_what_was_not_measured() -> None:
-    from rlbox.evaluation.lock import PARTS, EvaluationLock
-    from rlbox.evaluation.result import EvaluationResult, table
+    from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
+    from rlbox.evaluation.result import EvaluationResult, format_table
 
-    lock = EvaluationLock(parts={name: {} for name in PARTS}, subject={})
+    lock = EvaluationLock(parts={name: {} for name in LOCK_PARTS}, subject={})
     one = {"accepted_at_1": 0.25, "accepted_at_1_interval": [0.2, 0.3], "exec_success_rate": 0.5}
     rows = [
         EvaluationResult(name=f"step_{step}", step=step, lock=lock, scores=scores, by_problem={})
         for step, scores in ((100, {"codecontests_valid": one}), (200, {"codecontests_valid": one, "humaneval": one}))
     ]
-    cells = [[cell.strip() for cell in line.split("|")] for line in table(rows).splitlines()]
+    cells = [[cell.strip() for cell in line.split("|")] for line in format_table(rows).splitlines()]
     assert cells[0] == ["Step", "codecontests_valid exec", "codecontests_valid accepted@1", "humaneval accepted@1"]
     assert cells[2] == ["100", "50.00% (50.0%-50.0%)", "25.00% (20.0%-30.0%)", "N/A"]
     assert cells[3][3] == "25.00% (20.0%-30.0%)"
 
 
 def test_how_far_a_suite_is_is_a_bar_of_the_live_view() -> None:
-    from rlbox.evaluation.judge import CountedBar
+    from rlbox.evaluation.judge import ProgressLine
     from rlbox.logs.progress import ProgressBar, parse_progress_bar
 
     seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0])
-    bar = CountedBar("Evaluating step_40 humaneval", 4, lambda: next(seconds))
+    bar = ProgressLine("Evaluating step_40 humaneval", 4, lambda: next(seconds))
     told = [bar.line(done) for done in (1, 2, 3, 4)]
     assert told == ["", "Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]", "", ""]
     assert parse_progress_bar(told[1]) == ProgressBar(label="Evaluating step_40 humaneval", done=2, total=4, left_s=10)

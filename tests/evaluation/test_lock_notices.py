@@ -13,7 +13,7 @@ from playbox import Player, adding, export, playing, write_rows
 
 from rlbox.evaluation import judge
 from rlbox.evaluation.__main__ import main
-from rlbox.evaluation.sandbox_client import Sandbox
+from rlbox.evaluation.sandbox_client import SandboxClient
 
 ROWS = adding(1)
 
@@ -37,8 +37,8 @@ class Site(NamedTuple):
         (self.folder / "export" / name).write_text(text)
 
     def probed(self, **other: Any) -> None:
-        probe = Sandbox.probe
-        self.patch.setattr(Sandbox, "probe", lambda sandbox: probe(sandbox) | other)
+        probe = SandboxClient.probe
+        self.patch.setattr(SandboxClient, "probe", lambda sandbox: probe(sandbox) | other)
 
     def served(self, **other: Any) -> None:
         for name, value in other.items():
@@ -70,8 +70,8 @@ CHANGES: dict[str, tuple[Callable[[Site], Any], tuple[str, ...]]] = {
     "the walls": (lambda site: site.probed(strength="other"), ("sandbox.strength",)),
     "the sandbox": (lambda site: site.probed(version=99), ("sandbox.version",)),
     "the interpreter": (lambda site: site.probed(python="2.7"), ("sandbox.python",)),
-    "extraction": (lambda site: site.patch.setattr(judge, "EXTRACTION", 99), ("extraction.version",)),
-    "scoring": (lambda site: site.patch.setattr(judge, "SCORING", 99), ("scoring.version",)),
+    "extraction": (lambda site: site.patch.setattr(judge, "EXTRACTION_VERSION", 99), ("extraction.version",)),
+    "scoring": (lambda site: site.patch.setattr(judge, "SCORING_VERSION", 99), ("scoring.version",)),
 }
 """What is changed, how, and the fields that are named for it: those, all of them, and no other."""
 
@@ -148,9 +148,9 @@ def test_the_same_is_comparable(
 
 
 def test_variables_of_vllm_are_locked_where_it_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlbox.evaluation.model_server import engine_facts
+    from rlbox.evaluation.model_server import describe_engine
 
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     monkeypatch.setenv("VLLM_API_KEY", "a secret")
-    assert engine_facts("", {})["environment"] == {"VLLM_BATCH_INVARIANT": "1"}
-    assert engine_facts("http://127.0.0.1:1", {})["environment"] == {}
+    assert describe_engine("", {})["environment"] == {"VLLM_BATCH_INVARIANT": "1"}
+    assert describe_engine("http://127.0.0.1:1", {})["environment"] == {}

@@ -20,8 +20,15 @@ import pytest
 from freeport import free_port
 from playbox import Player, playing
 
-from rlbox.evaluation.model_client import Policy, PolicyError, SharedPolicy
-from rlbox.evaluation.model_server import EngineSettings, WantedEngine, served, serving, setting, vllm_argv
+from rlbox.evaluation.model_client import ModelClient, ModelClientPool, ModelServerError
+from rlbox.evaluation.model_server import (
+    EngineOptions,
+    ServerCommand,
+    build_vllm_argv,
+    make_server_factory,
+    parse_setting,
+    run_servers,
+)
 from rlbox.evaluation.suites import Suite
 from rlbox.system.http import create_loopback_client
 
@@ -40,10 +47,10 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def engine(*models: str, start_s: float = 60.0, code: str = STUB) -> EngineSettings:
+def engine(*models: str, start_s: float = 60.0, code: str = STUB) -> ServerCommand:
     port = free_port()
     argv = (sys.executable, "-c", code, str(port), *models)
-    return EngineSettings(argv=argv, url=f"http://127.0.0.1:{port}", start_s=start_s)
+    return ServerCommand(argv=argv, url=f"http://127.0.0.1:{port}", start_s=start_s)
 
 
 def gone(pid: int) -> bool:
@@ -54,7 +61,7 @@ def gone(pid: int) -> bool:
 
 
 def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
-    with served([engine("m")], tmp_path, create_loopback_client(10)) as policy:
+    with run_servers([engine("m")], tmp_path, create_loopback_client(10)) as policy:
         assert policy.facts["version"] == "1"
         child = int((tmp_path / "server.log").read_text().splitlines()[0])
         assert not gone(child)
@@ -62,7 +69,7 @@ def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
 
 
 def test_they_end_where_the_block_fails(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), served([engine("m")], tmp_path, create_loopback_client(10)):
+    with pytest.raises(KeyError), run_servers([engine("m")], tmp_path, create_loopback_client(10)):
         raise KeyError
     assert gone(int((tmp_path / "server.log").read_text().splitlines()[0]))
 
@@ -79,15 +86,15 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
-    assert Policy(url, create_loopback_client(10)).name == "m"
+    assert ModelClient(url, create_loopback_client(10)).name == "m"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     child = int((tmp_path / "server.log").read_text().splitlines()[0])
     try:
         for _ in range(300):
             try:
-                Policy(url, create_loopback_client(1))
-            except PolicyError:
+                ModelClient(url, create_loopback_client(1))
+            except ModelServerError:
                 break
             time.sleep(0.1)
         else:
@@ -106,23 +113,23 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
 )
 def test_one_that_ends_or_is_late(tmp_path: Path, code: str, start_s: float, told: str) -> None:
     with (
-        pytest.raises(PolicyError, match=told),
-        served([engine(code=code, start_s=start_s)], tmp_path, create_loopback_client(10)),
+        pytest.raises(ModelServerError, match=told),
+        run_servers([engine(code=code, start_s=start_s)], tmp_path, create_loopback_client(10)),
     ):
         pass
 
 
 def test_two_served_models_are_refused(tmp_path: Path) -> None:
     with (
-        pytest.raises(PolicyError, match="was not ready"),
-        served([engine("one", "two", start_s=5.0)], tmp_path, create_loopback_client(10)),
+        pytest.raises(ModelServerError, match="was not ready"),
+        run_servers([engine("one", "two", start_s=5.0)], tmp_path, create_loopback_client(10)),
     ):
         pass
 
 
 def test_the_command_of_vllm() -> None:
-    settings = dict(map(setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false")))
-    assert " ".join(vllm_argv("/opt/python", Path("/e"), 1, settings)) == (
+    settings = dict(map(parse_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false")))
+    assert " ".join(build_vllm_argv("/opt/python", Path("/e"), 1, settings)) == (
         "/opt/python -m vllm.entrypoints.openai.api_server --model /e --served-model-name judged --host 127.0.0.1 "
         "--port 1 --generation-config vllm --enforce-eager --tensor-parallel-size 2"
     )
@@ -131,7 +138,7 @@ def test_the_command_of_vllm() -> None:
 def test_several_servers_share_the_questions(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         players = [stack.enter_context(playing(Player(lambda ask, number: "same"))) for _ in range(3)]
-        policy = SharedPolicy([Policy(player.url, create_loopback_client(10)) for player in players])
+        policy = ModelClientPool([ModelClient(player.url, create_loopback_client(10)) for player in players])
         with ThreadPoolExecutor(6) as askers:
             decoding = Suite(name="x", title="x").decoding
             answers = list(askers.map(lambda number: policy.answer(policy.prompt("a"), decoding, number), range(60)))
@@ -142,23 +149,26 @@ def test_several_servers_share_the_questions(tmp_path: Path) -> None:
 def test_several_servers_of_different_versions_are_refused(tmp_path: Path) -> None:
     first, second = Player(lambda ask, number: ""), Player(lambda ask, number: "")
     second.version = "0.0.2"
-    with playing(first), playing(second), pytest.raises(PolicyError, match="is another engine than"):
-        SharedPolicy([Policy(player.url, create_loopback_client(10)) for player in (first, second)])
+    with playing(first), playing(second), pytest.raises(ModelServerError, match="is another engine than"):
+        ModelClientPool([ModelClient(player.url, create_loopback_client(10)) for player in (first, second)])
 
 
 def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> None:
     engines = [engine("m"), engine(code="raise SystemExit(3)")]
-    with pytest.raises(PolicyError, match="ended with status 3"), served(engines, tmp_path, create_loopback_client(10)):
+    with (
+        pytest.raises(ModelServerError, match="ended with status 3"),
+        run_servers(engines, tmp_path, create_loopback_client(10)),
+    ):
         pass
     assert gone(int((tmp_path / "server.log").read_text().splitlines()[0]))
 
 
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     http = create_loopback_client(10)
-    with served([engine("m")], tmp_path, http) as policy:
-        with serving(WantedEngine(url=policy.url), http, print)(Path("/e"), tmp_path) as other:
+    with run_servers([engine("m")], tmp_path, http) as policy:
+        with make_server_factory(EngineOptions(url=policy.url), http, print)(Path("/e"), tmp_path) as other:
             assert other.url == policy.url
-        assert Policy(policy.url, http).name == "m"
+        assert ModelClient(policy.url, http).name == "m"
 
 
 class Cutting(BaseHTTPRequestHandler):
@@ -194,11 +204,11 @@ def test_a_connection_that_is_cut_once_is_asked_again() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Cutting)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        policy = Policy(f"http://127.0.0.1:{server.server_port}", create_loopback_client(10))
+        policy = ModelClient(f"http://127.0.0.1:{server.server_port}", create_loopback_client(10))
         Cutting.cuts = 1
         assert policy.prompt("a").tokens == (1, 2)
         Cutting.cuts = 2
-        with pytest.raises(PolicyError, match="/tokenize: "):
+        with pytest.raises(ModelServerError, match="/tokenize: "):
             policy.prompt("b")
         assert Cutting.cuts == 0
     finally:

@@ -26,10 +26,10 @@ from rlbox.diagnose.first_fatal import (
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
 from rlbox.foreign import parse_json, toml_table
-from rlbox.gate.gate import GateJudge
-from rlbox.gate.http_probe import judge_answer
-from rlbox.gate.safetensors_check import tensors_problem
-from rlbox.hang.detector import StepClock
+from rlbox.gate.gate import GateChecker
+from rlbox.gate.http_probe import find_response_problem
+from rlbox.gate.safetensors_check import find_safetensors_problem
+from rlbox.hang.detector import StepTimer
 from rlbox.job.gate_plan import LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineSplitter
@@ -231,7 +231,7 @@ class Readers:
         self._folder = folder
         (folder / "spec").mkdir(exist_ok=True)
         self._file = folder / "file"
-        self._cutter, self._fatal, self._steps = LineSplitter(), FirstFatalFinder(), StepClock()
+        self._cutter, self._fatal, self._steps = LineSplitter(), FirstFatalFinder(), StepTimer()
         self.all: dict[str, Callable[[Maker], str | None]] = {
             name[5:]: getattr(self, name) for name in dir(self) if name.startswith("read_")
         }
@@ -241,7 +241,7 @@ class Readers:
         return self._file
 
     def read_gate(self, make: Maker) -> str | None:
-        gate = GateJudge(stage())
+        gate = GateChecker(stage())
         for _ in range(2):
             gate.feed("stage", make.bytes() + b"\n")
             gate.feed("m", make.record() + b"\n")
@@ -304,12 +304,12 @@ class Readers:
     def read_answer(self, make: Maker) -> str | None:
         request = ReadyPlan(url="http://127.0.0.1:1/", json_path="choices[0].text", equals=NONCE)
         text = make.record().decode("utf-8", "replace")
-        return None if judge_answer(request, 200, text) else f"an answer passed: {text[:200]}"
+        return None if find_response_problem(request, 200, text) else f"an answer passed: {text[:200]}"
 
     def read_tensors(self, make: Maker) -> str | None:
         head = make.record()
         path = self._laid(len(head).to_bytes(8, "little") + head)
-        return None if tensors_problem(path) else f"a checkpoint passed: {head[:200]!r}"
+        return None if find_safetensors_problem(path) else f"a checkpoint passed: {head[:200]!r}"
 
     def read_terminal(self, make: Maker) -> str | None:
         stream, data = ControlFilter(), make.bytes()

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rlbox.config.project import Project
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan, StagePlan, plan_run
 
-PATHS = Paths(run="/data/runs/one", job="/data/runs/one/job", data="/data", python="python")
+PATHS = RunPaths(run="/data/runs/one", job="/data/runs/one/job", data="/data", python="python")
 
 
 @functools.cache
@@ -22,10 +22,10 @@ def job_of(name: str) -> Job:
     return load_job(Project(folder=Path(__file__).parents[2]), name)
 
 
-def plan_of(job: str, profile: str = "", settings: Mapping[str, str] | None = None, paths: Paths = PATHS) -> RunPlan:
+def plan_of(job: str, profile: str = "", settings: Mapping[str, str] | None = None, paths: RunPaths = PATHS) -> RunPlan:
     """Return the plan of one profile of a shipped job."""
     found = job_of(job)
-    values = plan_values(found, [profile] if profile else [], dict(settings or {}))
+    values = resolve_params(found, [profile] if profile else [], dict(settings or {}))
     return plan_run(found, values, paths, run_id="one", place="docker", target=found.target)
 
 

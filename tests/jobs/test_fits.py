@@ -9,7 +9,7 @@ from sft import plan as sft_plan
 
 from rlbox.amounts import GIB
 from rlbox.config.project import Project
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.planner.capacity import Capacity, declare_capacity
 from rlbox.planner.needs import RunNeeds, compute_needs, find_shortages
 from rlbox.planner.suggest import Suggestion, suggest_fit
@@ -32,7 +32,7 @@ def room(job: str) -> Capacity:
 
 
 def needs(job: str, wish: Suggestion) -> RunNeeds:
-    found = compute_needs(job_of(job), plan_values(job_of(job), wish.profiles, wish.settings), room(job).card)
+    found = compute_needs(job_of(job), resolve_params(job_of(job), wish.profiles, wish.settings), room(job).card)
     assert found
     return found
 
@@ -108,7 +108,7 @@ def test_every_job_says_what_it_needs() -> None:
 @pytest.mark.parametrize("profile", ["", "low-memory", "rtx-6000-pro-x2"])
 @pytest.mark.parametrize("keep", ["0", "1", "3"])
 def test_the_job_and_the_planner_ask_for_the_same_disk(profile: str, keep: str) -> None:
-    values = plan_values(job_of("sft"), profile, {"keep_optimizer": keep}).params
+    values = resolve_params(job_of("sft"), profile, {"keep_optimizer": keep}).params
     args = (values["train_rows"], values["gpus"], values["batch"], values["epochs"], 0, values["save_every"])
     saves = sft_plan.saved_steps(*args)  # type: ignore[arg-type]
     found = needs("sft", Suggestion(profiles=(profile,) if profile else (), settings={"keep_optimizer": keep}))

@@ -11,7 +11,7 @@ from jobplan import PATHS, job_of
 from packed import read_packed
 
 from rlbox.config.pattern import compile_re2
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import plan_run
 
 KEPT = read_packed(Path(__file__).parents[1] / "gpu/kept.tar.zst")
@@ -29,7 +29,7 @@ def test_a_kept_run_passes_the_gates_of_now(name: str) -> None:
     profiles = [
         profile for profile in run["profile"].split("+") if profile in job.profiles
     ]  # some are the defaults now
-    plan = plan_run(job, plan_values(job, profiles, {}), PATHS, run_id="one", place="docker", target=job.target)
+    plan = plan_run(job, resolve_params(job, profiles, {}), PATHS, run_id="one", place="docker", target=job.target)
     text = KEPT[f"{name}/stages.log"].decode("utf-8")
     parts = re.split(r"^=== \d+-(\S+)\n", text, flags=re.MULTILINE)
     logs = dict(zip(parts[1::2], parts[2::2], strict=True))

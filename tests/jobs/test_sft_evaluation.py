@@ -16,11 +16,11 @@ from playbox import Player, playing
 from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
-from rlbox.evaluation.model_client import Policy
+from rlbox.evaluation.model_client import ModelClient
 from rlbox.evaluation.problems import ProblemError
 from rlbox.evaluation.result_files import BEST, HISTORY, read_results
-from rlbox.evaluation.sandbox_client import sandbox_here
-from rlbox.evaluation.suites import load_sets, load_suites
+from rlbox.evaluation.sandbox_client import start_sandbox
+from rlbox.evaluation.suites import load_suite_problems, load_suites
 from rlbox.system.http import create_loopback_client
 
 TIERS = {1: 317, 2: 817, 3: 1146}
@@ -28,7 +28,7 @@ TIERS = {1: 317, 2: 817, 3: 1146}
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[str]:
-    with sandbox_here("", 30, 1024) as url:
+    with start_sandbox("", 30, 1024) as url:
         yield url
 
 
@@ -84,7 +84,7 @@ def run(project: Path, player: Player, sandbox: str, monkeypatch: pytest.MonkeyP
     words += ["--manifests", str(project / "manifests"), "--sandbox-url", sandbox]
     words += ["--any-size", "true", "--concurrency", "4", *more]
     http = create_loopback_client(60)
-    played = lambda export, folder: contextlib.nullcontext(Policy(player.url, http))  # noqa: E731
+    played = lambda export, folder: contextlib.nullcontext(ModelClient(player.url, http))  # noqa: E731
     monkeypatch.setattr(evaluate, "serve", lambda args, settings: played)
     return ended(evaluate.main, words, monkeypatch)
 
@@ -263,7 +263,7 @@ def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
         assert (suite.decoding.samples, suite.limits.run_s, suite.limits.memory_mb) == (1, 30.0, 1024)
     tiny.write_problems(tmp_path, each=2)
     with pytest.raises(ProblemError, match="2 problems, it has 200"):
-        load_sets(["mbpp_reg"], tmp_path, manifests=tmp_path)
+        load_suite_problems(["mbpp_reg"], tmp_path, manifests=tmp_path)
 
 
 def test_checkpoints_are_found_by_number(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_how_an_export_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert evaluate.engine_settings(evaluate.options([*words, "--engine", "hf"])) == {"engine": "transformers"}
     assert evaluate.engine_settings(evaluate.options([*words, "--remote-code", "true"]))["trust_remote_code"] is True
     started: list[Any] = []
-    monkeypatch.setattr(evaluate, "served", lambda engines, folder, http: started.append((engines, folder)))
+    monkeypatch.setattr(evaluate, "run_servers", lambda engines, folder, http: started.append((engines, folder)))
     small = evaluate.options([*words, "--engine", "hf", "--python", "/opt/python", "--port", "1", "--start-s", "7"])
     evaluate.serve(small, {})(Path("/e"), tmp_path)
     (((engine,), folder),) = started

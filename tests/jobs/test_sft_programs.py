@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sft import checkpoints, choose, corridor, data, plan, train
 
-from rlbox.evaluation.lock import PARTS, EvaluationLock
+from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult
 
 
@@ -76,7 +76,7 @@ def judged(step: int, **right: int) -> EvaluationResult:
         suite: {name: {str(n): [float(n < count)] for n in range(100)} for name in (ACCEPTED, RUNS)}
         for suite, count in right.items()
     }
-    lock = EvaluationLock(parts={name: {} for name in PARTS}, subject={})
+    lock = EvaluationLock(parts={name: {} for name in LOCK_PARTS}, subject={})
     return EvaluationResult(name=f"step_{step}", step=step, lock=lock, scores={}, by_problem=figures)
 
 

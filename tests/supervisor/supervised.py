@@ -16,7 +16,7 @@ from copied import enter
 from freeport import free_port as free_port
 
 import rlbox.supervise.failure_report  # noqa: F401
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.plan import ClusterRun, RayPlan, RunPlan, ServicePlan, StagePlan
 from rlbox.record.state import RunState, StageState, load_run_state
@@ -177,7 +177,7 @@ class Bench:
             place="here",
             profile="",
             params={},
-            paths=Paths(run=run, job=run, data=run, python=sys.executable),
+            paths=RunPaths(run=run, job=run, data=run, python=sys.executable),
             env={"RLBOX_TEST": "1"},
             stages=tuple(self.stages),
             plot=self.plot,

@@ -14,7 +14,7 @@ from supervised import Bench as Made
 from supervised import python
 
 from rlbox.diagnose.cause import Cause
-from rlbox.hang.watch import HangWatch
+from rlbox.hang.watch import HangMonitor
 from rlbox.job.plan import load_run_plan
 from rlbox.logs.lines import make_block
 from rlbox.record.journal import Journal
@@ -63,7 +63,7 @@ class Machine:
         )
         self.now_s, self.read_bytes = 1000.0, 0
         self.taken = {"stage": 0}
-        self.watch = HangWatch(bench.watch_context(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
+        self.watch = HangMonitor(bench.watch_context(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
 
     def probe(self, pids: Iterable[int]) -> ActivitySample:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)

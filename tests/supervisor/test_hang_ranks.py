@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from fakes import h200
 
-from rlbox.hang.ranks import LIMIT_S, Deadlock, RankWatch, find_ranks
+from rlbox.hang.ranks import LIMIT_S, Deadlock, RankMonitor, find_ranks
 from rlbox.system.counters import ActivitySample, probe_activity
 
 WAITS = "def init_process_group(): print(flush=True); time.sleep(600)\ninit_process_group()"
@@ -68,7 +68,7 @@ def start() -> Iterator[Start]:
 def watched(pids: Iterable[int], probe: Callable[[Iterable[int]], ActivitySample] = probe_activity) -> Deadlock | None:
     """Look for half a minute of a clock that is ten times as fast; return what was a deadlock for long enough."""
     names = dict.fromkeys(pids, "python")
-    watch = RankWatch(lambda: names, (), probe)
+    watch = RankMonitor(lambda: names, (), probe)
     for now_s in range(4, 34, 2):
         deadlock, lasted_s = watch.look(now_s, 0.0)
         if lasted_s >= LIMIT_S:

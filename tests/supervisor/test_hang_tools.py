@@ -18,7 +18,7 @@ from supervised import wait_for
 
 import rlbox.hang.stacks
 import rlbox.system.gpu
-from rlbox.hang.nccl import collect_nccl
+from rlbox.hang.nccl import collect_nccl_evidence
 from rlbox.hang.stacks import NO_PERMISSION, add_stacks
 from rlbox.hang.wait_probe import probe_waits
 from rlbox.system.counters import compute_rates, probe_activity, probe_process_activity
@@ -59,7 +59,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         "rlbox.hang.nccl.read_environment", lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"}
     )
-    facts = collect_nccl([os.getpid()], tmp_path / "nccl", time.time())
+    facts = collect_nccl_evidence([os.getpid()], tmp_path / "nccl", time.time())
     thread.join()
     server.close()
     assert heard == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "VERBOSE STATUS"]
@@ -69,7 +69,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("sleeper", [{"NCCL_RAS_ADDR": "127.0.0.1:28028"}], indirect=True)
 def test_the_ras_of_another_job_is_not_asked(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    facts = collect_nccl([sleeper.pid], tmp_path / "nccl", time.time())
+    facts = collect_nccl_evidence([sleeper.pid], tmp_path / "nccl", time.time())
     assert (facts["files"], (tmp_path / "nccl").exists()) == ([], False)
     assert "no process of the run offers NCCL's RAS" in facts["trouble"]
 
@@ -88,7 +88,7 @@ def test_dumps_of_the_flight_recorder_are_asked_for_and_copied(
     os.utime(tmp_path / "trace-1", (1, 1))
     os.mkfifo(tmp_path / "ask-0.pipe")
     reader = os.open(tmp_path / "ask-0.pipe", os.O_RDONLY | os.O_NONBLOCK)
-    facts = collect_nccl([sleeper.pid], tmp_path / "nccl", time.time() - 60)
+    facts = collect_nccl_evidence([sleeper.pid], tmp_path / "nccl", time.time() - 60)
     assert os.read(reader, 10) == b"1\n"
     os.close(reader)
     assert facts["files"] == ["trace-0"]

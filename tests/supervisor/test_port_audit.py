@@ -12,9 +12,9 @@ import pytest
 from supervised import SERVER, Bench, free_port, line_rule, python, service
 
 from rlbox.config.project import Project
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import plan_run
 
 LISTEN = """
@@ -99,8 +99,8 @@ def low_port() -> int:
 def test_a_planted_listener_ends_a_stage_of_a_shipped_job(bench: Bench, tmp_path: Path, name: str, stage: str) -> None:
     """With what the job itself declares; the jobs' own services, tried by a stranger: engine tests."""
     job = load_job(Project(folder=tmp_path), name)
-    paths = Paths(run="/r", job="/r/job", data="/d", python="python", rlbox="python")
-    plan = plan_run(job, plan_values(job, (), {}), paths, run_id="one", place="here", target=job.target)
+    paths = RunPaths(run="/r", job="/r/job", data="/d", python="python", rlbox="python")
+    plan = plan_run(job, resolve_params(job, (), {}), paths, run_id="one", place="here", target=job.target)
     declared = next(each for each in plan.stages if each.name == stage).listens
     port = low_port()
     bench.stage("one", python(LISTEN, "0.0.0.0", str(port), "own"), listens=declared)

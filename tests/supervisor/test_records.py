@@ -13,7 +13,7 @@ from supervised import Bench, file_rule
 
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
-from rlbox.gate.files import probe_file
+from rlbox.gate.files import check_file
 from rlbox.job.plan import load_run_plan
 from rlbox.record.state import RUN_FILE, change_stage, load_run_state, new_run_state, write_run_state
 from rlbox.secrets.masks import SecretMasker
@@ -75,14 +75,14 @@ def test_manifests(tmp_path: Path, manifest: Any, problem: str) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     path = tmp_path / "checkpoint.json"
     path.write_text('{"schema"' if manifest == "torn" else json.dumps(manifest))
-    assert probe_file(file_rule(path, manifest=True), lambda: None).problem == problem
+    assert check_file(file_rule(path, manifest=True), lambda: None).problem == problem
 
 
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "small").write_text("x")
     problems = [
-        probe_file(file_rule(tmp_path / name, min_bytes=2), lambda: None).problem for name in ("empty", "small", "none")
+        check_file(file_rule(tmp_path / name, min_bytes=2), lambda: None).problem for name in ("empty", "small", "none")
     ]
     assert problems == ["the folder holds no file", "has 1 bytes, at least 2 are due", "is not there"]
 

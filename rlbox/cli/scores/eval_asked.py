@@ -14,11 +14,11 @@ from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.evaluation.problems import EvalProblem
-    from rlbox.evaluation.result import EvaluationResult, NotComparable
+    from rlbox.evaluation.problems import Problem
+    from rlbox.evaluation.result import EvaluationResult, LocksDifferError
     from rlbox.evaluation.suites import Suite
 
-Sets = list[tuple["Suite", list["EvalProblem"]]]
+Sets = list[tuple["Suite", list["Problem"]]]
 _FOLDER = click.Path(path_type=Path)
 _NEAR = 8
 """Results that are named where another was asked for, at most."""
@@ -52,9 +52,9 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
         A suite or its problems are not there, or are none.
     """
     from rlbox.evaluation.problems import ProblemError
-    from rlbox.evaluation.suites import load_sets, suite_names
+    from rlbox.evaluation.suites import list_suites, load_suite_problems
 
-    known = suite_names(own_suites(app))
+    known = list_suites(own_suites(app))
     for name in names:
         if not name.endswith(".toml") and name not in known:
             raise SpecError(
@@ -63,7 +63,7 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
             )
     problems = where["problems"] or Path()
     try:
-        return load_sets(
+        return load_suite_problems(
             names,
             problems,
             own=own_suites(app),
@@ -80,14 +80,14 @@ def sets_of(app: App, names: tuple[str, ...], where: dict[str, Any]) -> Sets:
 @contextlib.contextmanager
 def judged_by(where: dict[str, Any], sets: Sets) -> Iterator[str]:
     """Yield the address of the sandbox that is named, or of one that lasts as long as the block."""
-    from rlbox.evaluation.sandbox_client import sandbox_here
+    from rlbox.evaluation.sandbox_client import start_sandbox
 
     if where["sandbox_url"]:
         yield where["sandbox_url"]
         return
     cpu_s = max(suite.limits.run_s for suite, __ in sets)
     memory_mb = max(suite.limits.memory_mb for suite, __ in sets)
-    with sandbox_here(where["python"], cpu_s, memory_mb) as url:
+    with start_sandbox(where["python"], cpu_s, memory_mb) as url:
         yield url
 
 
@@ -115,7 +115,7 @@ def result_at(path: Path) -> EvaluationResult:
         raise SpecError(str(error)) from error
 
 
-def locks_differ(error: NotComparable, folder: Path) -> SpecError:
+def locks_differ(error: LocksDifferError, folder: Path) -> SpecError:
     """Return the refusal to choose among results of two locks, which names the fields."""
     fields = "".join(f"\n  | {one.field}: {one.one!r} and {one.other!r}" for one in error.fields)
     return SpecError(
@@ -134,15 +134,15 @@ def told() -> Iterator[None]:
     WorkFailed
         A server or the sandbox failed.
     """
-    from rlbox.evaluation.judge import NotJudged
-    from rlbox.evaluation.model_client import PolicyError
+    from rlbox.evaluation.judge import JudgingError
+    from rlbox.evaluation.model_client import ModelServerError
     from rlbox.system.http import NoResponseError
 
     try:
         yield
     except NoResponseError as error:
         raise WorkFailed(_("the code sandbox does not work: {error}").format(error=error)) from error
-    except (NotJudged, PolicyError) as error:
+    except (JudgingError, ModelServerError) as error:
         step = _("fix that, then run it again: the answers so far are kept")
         raise WorkFailed(str(error), next_step=step) from error
     except ValueError as error:

@@ -55,29 +55,36 @@ def check(
       rlbox eval check ckpts/global_step_100/huggingface --against ckpts/global_step_100 --model models/Qwen3-8B
       rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python --logits
     """
-    from rlbox.evaluation.export import export_at
-    from rlbox.evaluation.export_check import ExportWish, NotCompared, NoTorch, check_export, own_model, report_lines
+    from rlbox.evaluation.export import find_export
+    from rlbox.evaluation.export_check import (
+        ComparisonFailedError,
+        ExportCheckOptions,
+        TorchMissingError,
+        check_export,
+        find_trainer_model,
+        format_report,
+    )
 
     rules = [_rule(text) for text in rename]
     own = python or (str(_STACK) if _STACK.is_file() else sys.executable)
     try:
-        folder = export_at(export).path
-        if not (whose := model or own_model(folder, against)):
+        folder = find_export(export).path
+        if not (whose := model or find_trainer_model(folder, against)):
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
             raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
-        wish = ExportWish(
+        wish = ExportCheckOptions(
             export=folder, against=against, model=whose, python=own, dtype=dtype, rename=rules, logits=logits
         )
         report = check_export(wish, lambda done, of: app.say(f"{done} of {of} tensors are compared"))
-    except NoTorch as error:
+    except TorchMissingError as error:
         step = _("name an interpreter that has torch with --python FILE")
         raise SpecError(_("{own} has no torch: {error}").format(own=own, error=error), next_step=step) from error
-    except NotCompared as error:
+    except ComparisonFailedError as error:
         raise WorkFailed(_("nothing was compared: {error}").format(error=error), where=str(against)) from error
     except ValueError as error:
         raise SpecError(str(error)) from error
     named = len(report.faults) if app.verbosity > 0 else _NAMED
-    app.result({"check": report.as_json()}, "\n".join(report_lines(report, named)))
+    app.result({"check": report.as_json()}, "\n".join(format_report(report, named)))
     return 0 if report.good else WorkFailed.exit_code
 
 

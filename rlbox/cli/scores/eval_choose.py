@@ -30,9 +30,9 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
       rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
       rlbox eval choose eval --by mine --guard mine
     """
-    from rlbox.evaluation.result import NotComparable
-    from rlbox.evaluation.result_files import export_of, read_results
-    from rlbox.evaluation.selection import best_json, best_lines, find_best, rule_of
+    from rlbox.evaluation.result import LocksDifferError
+    from rlbox.evaluation.result_files import read_export_path, read_results
+    from rlbox.evaluation.selection import best_to_json, build_rule, choose_checkpoint, format_best
 
     try:
         with told():
@@ -40,9 +40,9 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
             if not results:
                 result_at(folder)  # which says where there are some
             held = result_at(baseline) if baseline else None
-            found = find_best(results, baseline=held, guard=guard, margin=margin / 100, rule=rule_of(by))
-    except NotComparable as error:
+            found = choose_checkpoint(results, baseline=held, guard=guard, margin=margin / 100, rule=build_rule(by))
+    except LocksDifferError as error:
         raise locks_differ(error, folder) from error
-    told_of = best_json(found) | {"model": export_of(folder / found.best.name)}
-    app.result({"best": told_of}, "\n".join(best_lines(found)))
+    told_of = best_to_json(found) | {"model": read_export_path(folder / found.best.name)}
+    app.result({"best": told_of}, "\n".join(format_best(found)))
     return WorkFailed.exit_code if found.worse else 0

@@ -15,7 +15,7 @@ from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.evaluation.result import NotComparable
+    from rlbox.evaluation.result import LocksDifferError
 
 _NAMED = 12
 """Fields that a refusal names, at most."""
@@ -37,18 +37,18 @@ def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
       rlbox eval compare eval/step_200 eval/step_100
       rlbox eval compare eval/step_200 eval/step_100 --across engine.version
     """
-    from rlbox.evaluation.result import NotComparable
-    from rlbox.evaluation.view import compare_results, comparison_json, comparison_lines
+    from rlbox.evaluation.result import LocksDifferError
+    from rlbox.evaluation.view import compare_results, comparison_to_json, format_comparison
 
     try:
         with told():
             found = compare_results(result_at(one), result_at(other), across)
-    except NotComparable as error:
+    except LocksDifferError as error:
         raise not_comparable(error, f"rlbox eval compare {shlex.quote(str(one))} {shlex.quote(str(other))}") from error
-    app.result({"compare": comparison_json(found)}, "\n".join(comparison_lines(found)))
+    app.result({"compare": comparison_to_json(found)}, "\n".join(format_comparison(found)))
 
 
-def not_comparable(error: NotComparable, again: str) -> WorkFailed:
+def not_comparable(error: LocksDifferError, again: str) -> WorkFailed:
     """Return the refusal of two locks, which names the fields; `again` is the command that `--across` may follow."""
     fields = [f"{change.field}: {change.one!r} and {change.other!r}" for change in error.fields[:_NAMED]]
     more = len(error.fields) - len(fields)

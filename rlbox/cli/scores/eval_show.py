@@ -31,21 +31,21 @@ def show(app: App, path: Path, problem: str) -> None:
       rlbox eval show eval/step_100 -v
       rlbox eval show eval/step_100 --problem HumanEval/32
     """
-    from rlbox.evaluation.view import result_facts, result_lines
+    from rlbox.evaluation.view import describe_result, format_result
 
     result = result_at(path)
     if problem:
         return _problem(app, path if path.is_dir() else path.parent, result, problem)
-    facts = result_facts(result) | {"parts": dict(result.lock.parts)}
+    facts = describe_result(result) | {"parts": dict(result.lock.parts)}
     scores = {name: dict(row) for name, row in result.scores.items()}
-    lines = result_lines(result, unsolved=app.verbosity > 0)
+    lines = format_result(result, unsolved=app.verbosity > 0)
     return app.result({"result": facts, "scores": scores}, "\n".join(lines))
 
 
 def _problem(app: App, folder: Path, result: EvaluationResult, problem: str) -> None:
-    from rlbox.evaluation.result_files import KeptRows, rows_keys
+    from rlbox.evaluation.result_files import AnswerFiles, make_answer_keys
 
-    found = list(KeptRows(folder, rows_keys(result.lock)).all_of(problem))
+    found = list(AnswerFiles(folder, make_answer_keys(result.lock)).all_of(problem))
     if not found:
         raise SpecError(
             _("{result} has no answer to a problem {problem!r}").format(result=result.name, problem=problem),

@@ -20,10 +20,10 @@ def suites(app: App) -> None:
       rlbox eval suites
       rlbox eval suites --json
     """
-    from rlbox.evaluation.suites import load_suites, suite_names
+    from rlbox.evaluation.suites import list_suites, load_suites
 
     with told():
-        found = load_suites(suite_names(own_suites(app)), own_suites(app))
+        found = load_suites(list_suites(own_suites(app)), own_suites(app))
     lines = [(one.name, str(one.rows or "any"), (one.package or one.file), one.title) for one in found]
     table = columns([("suite", "problems", "from", "what"), *lines])
     app.result({"suites": [one.model_dump(mode="json") for one in found]}, "\n".join(table))

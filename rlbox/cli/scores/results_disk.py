@@ -54,22 +54,22 @@ class ResultsDisk:
         SpecError
             There is neither, or the run has none.
         """
-        from rlbox.evaluation.result_files import below_disk, data_of, results_folders
+        from rlbox.evaluation.result_files import find_result_directories, read_data_path, relative_to_disk
 
         names = self._ask(f"ls -1 {shlex.quote(self.disk)}/runs 2>/dev/null || true").splitlines()
         found = [name for name in names if name == run] or [name for name in names if name.startswith(run)]
         if len(found) != 1 or "/" in run:
             return [self._folder(run, names)]
         plan = self._plan(found[0])
-        self.disks = [data_of(plan), self.disk]
-        folders = results_folders(plan)
+        self.disks = [read_data_path(plan), self.disk]
+        folders = find_result_directories(plan)
         if not folders:
             step = _("name the folder of its results below the data disk instead of the run")
             raise SpecError(
                 _("run {found} judges no checkpoint").format(found=found[0]), where=self.disk, next_step=step
             )
         try:
-            return [below_disk(one, self.disks) for one in folders]
+            return [relative_to_disk(one, self.disks) for one in folders]
         except ValueError as error:
             raise SpecError(str(error), where=f"run {found[0]}") from error
 
@@ -100,7 +100,7 @@ class ResultsDisk:
         return len(files), len(summed)
 
     def _folder(self, run: str, names: Sequence[str]) -> str:
-        from rlbox.evaluation.result_files import below_disk
+        from rlbox.evaluation.result_files import relative_to_disk
 
         self.disks = [self.disk]
         whole = run if run.startswith("/") else f"{self.disk}/{run}"
@@ -108,7 +108,7 @@ class ResultsDisk:
         try:
             if not there:
                 raise ValueError(_("there is no run {run!r}, nor a folder of results").format(run=run))
-            return below_disk(whole, self.disks)
+            return relative_to_disk(whole, self.disks)
         except ValueError as error:
             known = ", ".join(names[-_NAMED:])
             step = (

@@ -9,7 +9,7 @@ from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.ports import STRIDE
 from rlbox.findings import Finding, listed
 from rlbox.i18n import _
-from rlbox.job.ports import EPHEMERAL, allows
+from rlbox.job.ports import EPHEMERAL, is_port_allowed
 
 
 def judge_listeners(
@@ -34,7 +34,7 @@ def judge_listeners(
         besides = [
             one
             for one in listeners
-            if not one.loopback and not allows(named if one.own else (*named, EPHEMERAL), one.port, kernel)
+            if not one.loopback and not is_port_allowed(named if one.own else (*named, EPHEMERAL), one.port, kernel)
         ]
         if besides:
             yield Finding(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.config.pattern import check_pattern
-from rlbox.job.gate_spec import group_text
+from rlbox.job.gate_spec import extract_named_group
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anchors
 
 
@@ -113,5 +113,5 @@ def test_groups() -> None:
     pattern = compile_pattern(r"step (?P<step>\d+) loss (?P<value>\S+)")
     assert pattern.groups("step 3 loss nan,") == {"step": "3", "value": "nan,"}
     assert pattern.groups("nothing") is None
-    assert group_text(r"(a)(?P<value>x(y[)]|z)\))", "value") == r"x(y[)]|z)\)"
+    assert extract_named_group(r"(a)(?P<value>x(y[)]|z)\))", "value") == r"x(y[)]|z)\)"
     assert strip_anchors(r"^(?P<a>x)$|[$]\$") == r"(?:)(?:x)(?:)|[$]\$"

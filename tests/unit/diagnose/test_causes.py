@@ -12,7 +12,7 @@ from rlbox.diagnose.cause import (
     make_disk_full_cause,
     make_port_conflict_cause,
 )
-from rlbox.gate.causes import missing_line
+from rlbox.gate.causes import explain_missing_line
 from rlbox.job.gate_plan import LinePlan, ReadyPlan
 from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
 from rlbox.supervise.causes import dead_service, failed_ray, never_ready, out_of_memory
@@ -81,8 +81,8 @@ def test_sentences() -> None:
         make_port_conflict_cause("reward", 18431, "python3 (pid 123)").what,
         failed_ray(STAGE, ray, "FAILED", 1, "Runtime env setup failed\nmore").what,
         failed_ray(STAGE, ray, "FAILED", 1, "Job entrypoint command failed with exit code 1\nmore").what,
-        missing_line(STAGE, rule, 1, "bye").what,
-        missing_line(STAGE, rule, 0, "").what,
+        explain_missing_line(STAGE, rule, 1, "bye").what,
+        explain_missing_line(STAGE, rule, 0, "").what,
         make_disk_full_cause("/data", 0).what,
         out_of_memory(dead, 4 << 30).what,
     ] == [

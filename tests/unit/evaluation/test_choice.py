@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from rlbox.evaluation.scores import ByProblem, compare_pairs
-from rlbox.evaluation.selection import Contender, choose, look_for_regression
+from rlbox.evaluation.scores import ValuesByProblem, compute_paired_difference
+from rlbox.evaluation.selection import Candidate, check_regression, select_best
 
 TRAININGS = int(os.environ.get("RLBOX_EVAL_TRAININGS", "1000"))
 PROBLEMS = 117
@@ -16,7 +16,7 @@ RUNS = 0.44
 """Share of problems whose program runs, of a model that has lost nothing."""
 
 
-def answers(rng: random.Random, hard: list[float], loss: float, flips: float) -> ByProblem:
+def answers(rng: random.Random, hard: list[float], loss: float, flips: float) -> ValuesByProblem:
     """Return what a model solves that is as good as `hard` says, less `loss` of all problems; `flips` of them anew."""
     found = {}
     for number, chance in enumerate(hard):
@@ -29,7 +29,7 @@ def hardness(rng: random.Random) -> list[float]:
     return [float(rng.random() < RUNS) if rng.random() < 0.7 else rng.random() for _ in range(PROBLEMS)]
 
 
-def training(rng: random.Random) -> tuple[list[Contender], list[float]]:
+def training(rng: random.Random) -> tuple[list[Candidate], list[float]]:
     """Return the checkpoints of a training, and what each has truly lost of all that it could solve."""
     hard, flips = hardness(rng), rng.uniform(0.05, 0.4)
     losses = [rng.uniform(0.0, 0.9) for _ in range(rng.randint(2, 8))]
@@ -38,7 +38,7 @@ def training(rng: random.Random) -> tuple[list[Contender], list[float]]:
     for step, loss in enumerate(losses):
         runs = answers(rng, hard, loss, flips)
         right = {name: [value[0] * (rng.random() < 0.6)] for name, value in runs.items()}
-        judged.append(Contender(name=str(step), step=step, figures=(runs, right)))
+        judged.append(Candidate(name=str(step), step=step, figures=(runs, right)))
     return judged, losses
 
 
@@ -46,7 +46,7 @@ def test_a_checkpoint_that_is_worse_than_what_shows_is_not_chosen() -> None:
     rng, wrong = random.Random(20), 0
     for _ in range(TRAININGS):
         judged, losses = training(rng)
-        choice = choose(judged)
+        choice = select_best(judged)
         truth = losses[int(choice.best)] * RUNS
         wrong += truth > max(rung.smallest for rung in choice.rungs)
     assert wrong / TRAININGS <= 0.05
@@ -54,8 +54,8 @@ def test_a_checkpoint_that_is_worse_than_what_shows_is_not_chosen() -> None:
 
 def test_the_earlier_of_equals_is_chosen() -> None:
     same = {str(number): [float(number % 2)] for number in range(50)}
-    judged = [Contender(name=f"step {step}", step=step, figures=(same, same)) for step in (300, 100, 200)]
-    choice = choose(judged)
+    judged = [Candidate(name=f"step {step}", step=step, figures=(same, same)) for step in (300, 100, 200)]
+    choice = select_best(judged)
     assert choice.best == "step 100"
     assert [len(rung.left) for rung in choice.rungs] == [3, 3]
 
@@ -63,21 +63,21 @@ def test_the_earlier_of_equals_is_chosen() -> None:
 def test_a_clear_leader_is_chosen_whatever_the_second_figure_says() -> None:
     runs = {str(number): [1.0] for number in range(100)}
     none = {str(number): [0.0] for number in range(100)}
-    judged = [Contender(name="a", step=1, figures=(none, runs)), Contender(name="b", step=2, figures=(runs, none))]
-    assert choose(judged).best == "b"
+    judged = [Candidate(name="a", step=1, figures=(none, runs)), Candidate(name="b", step=2, figures=(runs, none))]
+    assert select_best(judged).best == "b"
 
 
 def test_what_is_alike_in_what_runs_is_decided_by_what_is_right() -> None:
     runs = {str(number): [1.0] for number in range(100)}
     none = {str(number): [0.0] for number in range(100)}
-    judged = [Contender(name="a", step=1, figures=(runs, none)), Contender(name="b", step=2, figures=(runs, runs))]
-    assert choose(judged).best == "b"
+    judged = [Candidate(name="a", step=1, figures=(runs, none)), Candidate(name="b", step=2, figures=(runs, runs))]
+    assert select_best(judged).best == "b"
 
 
 def test_one_checkpoint_is_its_own_choice() -> None:
-    assert choose([Contender(name="only", step=5, figures=())]).best == "only"
+    assert select_best([Candidate(name="only", step=5, figures=())]).best == "only"
     with pytest.raises(ValueError, match="no checkpoint"):
-        choose([])
+        select_best([])
 
 
 @pytest.mark.parametrize("flips", [0.05, 0.3])
@@ -86,30 +86,32 @@ def test_regressions_are_flagged_and_equals_are_not(flips: float) -> None:
     for _ in range(TRAININGS):
         hard = hardness(rng)
         baseline, equal = answers(rng, hard, 0.0, flips), answers(rng, hard, 0.0, flips)
-        found = look_for_regression(equal, baseline)
+        found = check_regression(equal, baseline)
         false += found.verdict == "worse"
         planted = answers(rng, hard, min(1.0, found.smallest / RUNS), flips)
-        missed += look_for_regression(planted, baseline).verdict != "worse"
+        missed += check_regression(planted, baseline).verdict != "worse"
     assert false / TRAININGS <= 0.05
     assert missed / TRAININGS <= 0.05
 
 
 def test_too_few_problems_for_a_margin_are_said_to_be_too_few() -> None:
     some = {str(number): [float(number % 2)] for number in range(20)}
-    assert look_for_regression(some, some, margin=0.02).verdict == "unsure"
-    assert look_for_regression(some, some).verdict == "kept"
+    assert check_regression(some, some, margin=0.02).verdict == "unsure"
+    assert check_regression(some, some).verdict == "kept"
 
 
 def test_two_that_never_differ_are_not_equal_for_certain() -> None:
     same = {str(number): [1.0] for number in range(20)}
-    pair = compare_pairs(same, same)
+    pair = compute_paired_difference(same, same)
     assert pair.low < 0 < pair.high
     assert not pair.won
     assert not pair.lost
 
 
 def test_problems_won_and_lost_are_named() -> None:
-    pair = compare_pairs({"a": [1.0], "b": [0.0], "c": [1.0], "x": [1.0]}, {"a": [0.0], "b": [1.0], "c": [1.0]})
+    pair = compute_paired_difference(
+        {"a": [1.0], "b": [0.0], "c": [1.0], "x": [1.0]}, {"a": [0.0], "b": [1.0], "c": [1.0]}
+    )
     assert (pair.won, pair.lost, pair.problems) == (("a",), ("b",), 3)
     with pytest.raises(ValueError, match="no common problem"):
-        compare_pairs({"a": [1.0]}, {"b": [1.0]})
+        compute_paired_difference({"a": [1.0]}, {"b": [1.0]})

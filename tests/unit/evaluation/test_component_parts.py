@@ -14,22 +14,22 @@ from rlbox.doctor.stack import LinkerFacts, ProgramFacts
 from rlbox.evaluation.components import (
     NO_GPU,
     Component,
-    Ground,
-    Part,
-    driver_part,
-    import_part,
-    link_parts,
+    ComponentResult,
+    StackContext,
+    format_result,
+    format_summary,
     load_components,
-    missing_part,
-    nccl_part,
-    part_text,
-    parts_summary,
-    ray_part,
-    torch_parts,
+    make_absent_result,
+    report_driver,
+    report_import,
+    report_links,
+    report_nccl,
+    report_ray,
+    report_torch,
 )
 
 PACKAGES = {"torch": "2.8.0", "triton": "3.4.0", "ray": "2.60.0", "vllm": "0.11.0", "nvidia-cuda-runtime-cu12": "12.8"}
-BARE = Ground(
+BARE = StackContext(
     python="/opt/venv/bin/python",
     version="3.12.3",
     packages=PACKAGES,
@@ -55,53 +55,53 @@ def states(parts: Any) -> list[tuple[str, str]]:
 
 
 def test_torch_without_a_gpu_is_no_fault() -> None:
-    parts = list(torch_parts(said(IMPORT, CPU, NO_CUDA), BARE))
+    parts = list(report_torch(said(IMPORT, CPU, NO_CUDA), BARE))
     assert states(parts) == [("torch", "ok"), ("torch on GPUs", "no-gpu"), ("Triton JIT", "no-gpu")]
     assert parts[1].detail == NO_GPU
 
 
 def test_a_gpu_that_torch_does_not_see_is_a_fault() -> None:
-    torch, gpus, triton = torch_parts(said(IMPORT, CPU, NO_CUDA), GPUS)
+    torch, gpus, triton = report_torch(said(IMPORT, CPU, NO_CUDA), GPUS)
     assert (torch.state, gpus.state, triton.state) == ("ok", "failed", "failed")
     assert gpus.detail == "torch cannot calculate on a GPU: torch.cuda.is_available() is False"
 
 
 def test_torch_on_two_gpus() -> None:
-    parts = list(torch_parts(said(IMPORT, CPU, KERNEL, {**KERNEL, "number": 1}, TRITON), GPUS))
+    parts = list(report_torch(said(IMPORT, CPU, KERNEL, {**KERNEL, "number": 1}, TRITON), GPUS))
     assert [part.state for part in parts] == ["ok", "ok", "ok"]
     assert parts[1].detail == "multiplies on 2 x RTX 5090 sm_120, CUDA 12.8"
 
 
 def test_a_torch_of_the_wrong_architecture() -> None:
     wrong = {**KERNEL, "ok": False, "archs": ["sm_80", "sm_90"], "error": "no kernel image"}
-    _, gpus, _ = torch_parts(said(IMPORT, CPU, wrong), GPUS)
+    _, gpus, _ = report_torch(said(IMPORT, CPU, wrong), GPUS)
     assert gpus.detail == "torch has no kernels for this GPU: RTX 5090 is sm_120, torch has sm_80, sm_90"
     assert gpus.next_step == "choose a torch built for it: channel cu128 or newer for sm_120"
 
 
 def test_a_triton_that_cannot_link() -> None:
     broken = {"step": "triton", "ok": False, "error": "/usr/bin/ld: cannot find -lcuda"}
-    *_, triton = torch_parts(said(IMPORT, CPU, KERNEL, broken), GPUS)
+    *_, triton = report_torch(said(IMPORT, CPU, KERNEL, broken), GPUS)
     assert triton.state == "failed"
     assert "cannot find -lcuda" in triton.detail
 
 
 def test_a_triton_without_a_gpu_compiles() -> None:
     compiled = {"step": "triton-compile", "ok": True, "arch": "sm_120", "error": ""}
-    *_, triton = torch_parts(said(IMPORT, CPU, NO_CUDA, compiled), BARE)
+    *_, triton = report_torch(said(IMPORT, CPU, NO_CUDA, compiled), BARE)
     assert (triton.state, triton.detail) == ("ok", "compiles a kernel for sm_120; not run: no GPU here")
-    *_, triton = torch_parts(said(IMPORT, CPU, NO_CUDA, {**compiled, "ok": False, "error": "no ptxas"}), BARE)
+    *_, triton = report_torch(said(IMPORT, CPU, NO_CUDA, {**compiled, "ok": False, "error": "no ptxas"}), BARE)
     assert (triton.state, triton.detail) == ("failed", "Triton cannot compile: no ptxas")
 
 
 def test_a_torch_for_the_cpu() -> None:
-    parts = list(torch_parts(said({**IMPORT, "cuda": ""}, CPU), replace(BARE, packages={"torch": "2.8.0"})))
+    parts = list(report_torch(said({**IMPORT, "cuda": ""}, CPU), replace(BARE, packages={"torch": "2.8.0"})))
     assert states(parts) == [("torch", "ok"), ("torch on GPUs", "absent"), ("Triton JIT", "absent")]
 
 
 def test_a_torch_that_does_not_import() -> None:
     broken = {"step": "import", "ok": False, "error": "ImportError: libcudart.so.12: cannot open shared object file"}
-    (torch,) = torch_parts(said(broken), GPUS)
+    (torch,) = report_torch(said(broken), GPUS)
     assert torch.state == "failed"
     assert "libcudart.so.12" in torch.detail
 
@@ -110,11 +110,11 @@ def test_the_driver() -> None:
     works = {"step": "driver", "ok": True, "code": 0, "cuda": 12080, "count": 2, "library": "/lib/libcuda.so.570"}
     missing = {"step": "driver", "ok": False, "code": -1, "name": "libcuda.so.1: cannot open", "cuda": 0, "count": 0}
     stub = {**works, "ok": False, "code": 34, "name": "CUDA_ERROR_STUB_LIBRARY", "library": "/usr/stubs/libcuda.so"}
-    assert driver_part(said(works), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
-    assert driver_part(said(missing), BARE).state == "no-gpu"
-    assert driver_part(said(missing), GPUS).state == "failed"
+    assert report_driver(said(works), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
+    assert report_driver(said(missing), BARE).state == "no-gpu"
+    assert report_driver(said(missing), GPUS).state == "failed"
     for ground in (BARE, GPUS):
-        part = driver_part(said(stub), ground)
+        part = report_driver(said(stub), ground)
         assert part.state == "failed"
         assert part.detail == (
             "the loader takes CUDA's stub for the driver: cuInit gives 34 CUDA_ERROR_STUB_LIBRARY"
@@ -123,17 +123,19 @@ def test_the_driver() -> None:
 
 
 def test_nccl() -> None:
-    assert nccl_part(said({"step": "sum", "ok": True, "error": ""}), 2, GPUS).detail == "2 processes added up a tensor"
-    broken = nccl_part(said({"step": "sum", "ok": False, "error": "NCCL error: unhandled system error"}), 2, GPUS)
+    assert (
+        report_nccl(said({"step": "sum", "ok": True, "error": ""}), 2, GPUS).detail == "2 processes added up a tensor"
+    )
+    broken = report_nccl(said({"step": "sum", "ok": False, "error": "NCCL error: unhandled system error"}), 2, GPUS)
     assert "unhandled system error" in broken.detail
-    assert nccl_part(said(exit_code=1, last_error="no torch"), 2, GPUS) == Part(
+    assert report_nccl(said(exit_code=1, last_error="no torch"), 2, GPUS) == ComponentResult(
         name="NCCL", state="failed", detail="no torch"
     )
 
 
 def test_ray() -> None:
-    assert ray_part(said({"step": "task", "ok": True}), BARE).detail == "2.60.0, one node did one task"
-    late = ray_part(said(exit_code=None, idle=True, seconds=20.0), BARE)
+    assert report_ray(said({"step": "task", "ok": True}), BARE).detail == "2.60.0, one node did one task"
+    late = report_ray(said(exit_code=None, idle=True, seconds=20.0), BARE)
     assert (late.state, late.detail) == ("failed", "no answer in 20 s: it waits for something that does not come")
 
 
@@ -145,60 +147,60 @@ def test_ray() -> None:
         (GPUS, "", "cannot find -lcuda", ["ok", "ok", "failed"]),
     ],
 )
-def test_links(ground: Ground, cudart: str, cuda: str, expected: list[str]) -> None:
+def test_links(ground: StackContext, cudart: str, cuda: str, expected: list[str]) -> None:
     facts = LinkerFacts(compiler="/usr/bin/cc", libraries={"cudart": cudart, "cuda": cuda})
-    assert [part.state for part in link_parts(facts, ground)] == expected
+    assert [part.state for part in report_links(facts, ground)] == expected
 
 
 def test_no_compiler() -> None:
-    assert states(link_parts(LinkerFacts(compiler=""), BARE)) == [("C compiler", "absent")]
-    assert states(link_parts(LinkerFacts(compiler="", wanted=True), BARE)) == [("C compiler", "failed")]
+    assert states(report_links(LinkerFacts(compiler=""), BARE)) == [("C compiler", "absent")]
+    assert states(report_links(LinkerFacts(compiler="", wanted=True), BARE)) == [("C compiler", "failed")]
 
 
 def test_imports() -> None:
     done = {"step": "import", "ok": True, "name": "vllm:LLM", "last": True}
-    assert import_part(VLLM, said(done), BARE).detail == "0.11.0, imports vllm.LLM"
+    assert report_import(VLLM, said(done), BARE).detail == "0.11.0, imports vllm.LLM"
     error = "ImportError: libcuda.so.1: cannot open shared object file"
     broken = {"step": "import", "ok": False, "name": "vllm:LLM", "last": True, "error": error, "all": error}
-    assert import_part(VLLM, said(broken), BARE).state == "no-gpu"
-    part = import_part(VLLM, said({**broken, "where": "/v/x.py:3"}), GPUS)
+    assert report_import(VLLM, said(broken), BARE).state == "no-gpu"
+    part = report_import(VLLM, said({**broken, "where": "/v/x.py:3"}), GPUS)
     assert part.state == "failed"
     assert part.detail == f"0.11.0 {error} (/v/x.py:3)"
     assert part.next_step.startswith("/opt/venv/bin/python -c 'import vllm' shows all of it")
-    assert import_part(VLLM, said(exit_code=-11), GPUS).detail == "0.11.0 ended by signal 11"
+    assert report_import(VLLM, said(exit_code=-11), GPUS).detail == "0.11.0 ended by signal 11"
 
 
 def test_a_first_kernel() -> None:
     done = {"step": "kernel", "ok": True, "name": "vllm:LLM", "last": True}
-    assert import_part(VLLM, said(done), GPUS).detail == "0.11.0, imports vllm.LLM, runs a kernel"
-    assert import_part(VLLM, said(done), BARE).detail == "0.11.0, imports vllm.LLM"  # none was run
+    assert report_import(VLLM, said(done), GPUS).detail == "0.11.0, imports vllm.LLM, runs a kernel"
+    assert report_import(VLLM, said(done), BARE).detail == "0.11.0, imports vllm.LLM"  # none was run
     error = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
     broken = {**done, "ok": False, "error": error, "all": error, "where": "/v/x.py:3"}
-    part = import_part(VLLM, said(broken), GPUS)
+    part = report_import(VLLM, said(broken), GPUS)
     assert (part.state, part.detail) == ("failed", f"0.11.0 has no kernels for this GPU: {error}")
     assert "TORCH_CUDA_ARCH_LIST" in part.next_step
-    other = import_part(VLLM, said({**broken, "error": "RuntimeError: x", "all": "x"}), GPUS)
+    other = report_import(VLLM, said({**broken, "error": "RuntimeError: x", "all": "x"}), GPUS)
     assert other.detail == "0.11.0 RuntimeError: x (/v/x.py:3)"
 
 
 def test_what_the_lock_has_must_be_there() -> None:
-    assert missing_part(VLLM, BARE).state == "absent"
-    part = missing_part(VLLM, replace(BARE, demands=Requirements(packages={"vllm": "0.11.0"})))
+    assert make_absent_result(VLLM, BARE).state == "absent"
+    part = make_absent_result(VLLM, replace(BARE, demands=Requirements(packages={"vllm": "0.11.0"})))
     assert (part.state, part.detail) == ("failed", "the lock has vllm, and vllm is not there")
 
 
 def test_a_busy_machine_is_no_verdict() -> None:
-    part = import_part(VLLM, said(exit_code=None, seconds=300.0), GPUS)
+    part = report_import(VLLM, said(exit_code=None, seconds=300.0), GPUS)
     assert (part.state, part.detail) == ("late", "no answer in 5 min 00 s: the machine was busy")
-    assert parts_summary([part], 300.0) == "components: 0 ok, 1 not done in time, 5 min 00 s"
+    assert format_summary([part], 300.0) == "components: 0 ok, 1 not done in time, 5 min 00 s"
 
 
 def test_how_parts_are_shown() -> None:
-    good = Part(name="torch", state="ok", detail="2.8.0", seconds=1.26)
-    bad = Part(name="Ray", state="failed", detail="no answer", next_step="look")
-    assert part_text(good) == "ok      torch              2.8.0, 1.3 s"
-    assert part_text(bad) == "failed  Ray                no answer\n        next: look"
-    assert parts_summary([good, bad], 8.2) == "components: 1 ok, 1 failed, 8.2 s"
+    good = ComponentResult(name="torch", state="ok", detail="2.8.0", seconds=1.26)
+    bad = ComponentResult(name="Ray", state="failed", detail="no answer", next_step="look")
+    assert format_result(good) == "ok      torch              2.8.0, 1.3 s"
+    assert format_result(bad) == "failed  Ray                no answer\n        next: look"
+    assert format_summary([good, bad], 8.2) == "components: 1 ok, 1 failed, 8.2 s"
 
 
 def test_the_shipped_table_names_every_framework_of_the_notes() -> None:

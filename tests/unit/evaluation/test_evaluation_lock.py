@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.lock import EvaluationLock, differences, read_lock, refused
+from rlbox.evaluation.lock import EvaluationLock, diff_locks, filter_disallowed, parse_lock
 
 PARTS: dict[str, Any] = {
     "suites": {"humaneval": {"problems": 164, "sha256": "aa"}},
@@ -48,31 +48,31 @@ def test_every_field_is_noticed_and_named(path: tuple[str, ...]) -> None:
     holder[path[-1]] = ["another"]
     other = EvaluationLock(parts=changed, subject=LOCK.subject)
     assert other.digest != LOCK.digest
-    assert [(one.field, one.one, one.other) for one in differences(LOCK, other)] == [(".".join(path), was, ["another"])]
+    assert [(one.field, one.one, one.other) for one in diff_locks(LOCK, other)] == [(".".join(path), was, ["another"])]
 
 
 def test_the_weights_are_what_is_compared() -> None:
     other = EvaluationLock(parts=PARTS, subject={"weights": "22"})
     assert other.digest == LOCK.digest
-    assert not differences(LOCK, other)
+    assert not diff_locks(LOCK, other)
 
 
 def test_a_field_of_one_alone_is_named() -> None:
     other = EvaluationLock(parts=PARTS | {"more": {"field": 1}}, subject={})
-    assert [(one.field, one.one, one.other) for one in differences(LOCK, other)] == [("more.field", None, 1)]
+    assert [(one.field, one.one, one.other) for one in diff_locks(LOCK, other)] == [("more.field", None, 1)]
 
 
 def test_across_allows_a_field_or_all_below_it() -> None:
     engine = PARTS["engine"] | {"version": "0.24.0", "max_num_seqs": 64}
-    found = differences(LOCK, EvaluationLock(parts=PARTS | {"engine": engine}, subject={}))
-    assert [one.field for one in refused(found, ["engine.version"])] == ["engine.max_num_seqs"]
-    assert not refused(found, ["engine"])
-    assert len(refused(found, ["eng"])) == 2
+    found = diff_locks(LOCK, EvaluationLock(parts=PARTS | {"engine": engine}, subject={}))
+    assert [one.field for one in filter_disallowed(found, ["engine.version"])] == ["engine.max_num_seqs"]
+    assert not filter_disallowed(found, ["engine"])
+    assert len(filter_disallowed(found, ["eng"])) == 2
 
 
 def test_it_is_read_as_it_was_written() -> None:
     document = json.loads(json.dumps(LOCK.as_json()))
-    assert read_lock(document) == LOCK
+    assert parse_lock(document) == LOCK
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_it_is_read_as_it_was_written() -> None:
 )
 def test_what_is_no_lock_is_refused(document: Any) -> None:
     with pytest.raises(ValueError, match="evaluation lock"):
-        read_lock(document)
+        parse_lock(document)
 
 
 def test_a_lock_that_was_changed_is_refused() -> None:
     document = LOCK.as_json()
     document["parts"] = PARTS | {"decoding": PARTS["decoding"] | {"temperature": 0.5}}
     with pytest.raises(ValueError, match="changed"):
-        read_lock(document)
+        parse_lock(document)

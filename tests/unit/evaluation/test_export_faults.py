@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.export_check import config_faults, tensor_fault
-from rlbox.evaluation.tokenizer_diff import read_words, word_faults
+from rlbox.evaluation.export_check import compare_configs, describe_tensor_fault
+from rlbox.evaluation.tokenizer_diff import compare_tokenizers, parse_tokenizer
 
 WHOLE: dict[str, Any] = {
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
@@ -19,7 +19,7 @@ SETTINGS: dict[str, Any] = {"eos_token": "<eos>", "chat_template": "{{ x }}\n"}
 
 
 def told(one: dict[str, bytes], other: dict[str, bytes]) -> dict[str, str]:
-    return dict(word_faults(read_words(one), read_words(other)))
+    return dict(compare_tokenizers(parse_tokenizer(one), parse_tokenizer(other)))
 
 
 def files(whole: dict[str, Any] = WHOLE, settings: dict[str, Any] = SETTINGS, **more: bytes) -> dict[str, bytes]:
@@ -64,8 +64,8 @@ def test_keys_that_decide_nothing_may_differ() -> None:
         "eos_token_id": 1,
     }
     other = own | {"use_cache": False, "dtype": "bfloat16", "eos_token_id": 2, "layer_types": []}
-    assert list(config_faults(other, own)) == []
-    (fault,) = config_faults(other | {"rope": {"theta": 2, "type": "x"}}, own)
+    assert list(compare_configs(other, own)) == []
+    (fault,) = compare_configs(other | {"rope": {"theta": 2, "type": "x"}}, own)
     assert (fault.of, fault.says) == ("config.json: rope.theta", "2, not 1")
 
 
@@ -82,4 +82,4 @@ def test_keys_that_decide_nothing_may_differ() -> None:
     ],
 )
 def test_each_kind_of_fault_has_its_sentence(row: dict[str, Any], says: str) -> None:
-    assert says in tensor_fault({"step": "fault", **row}).says
+    assert says in describe_tensor_fault({"step": "fault", **row}).says

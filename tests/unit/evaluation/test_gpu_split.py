@@ -6,22 +6,30 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.evaluation.gpu_split import GpusHere, GpuState, GpuUser, RayNode, SplitWish, gpus_text, plan_split
+from rlbox.evaluation.gpu_split import (
+    GpuInventory,
+    GpuProcess,
+    GpuState,
+    RayNode,
+    SplitRequest,
+    format_inventory,
+    plan_split,
+)
 
 GIB = 1 << 30
 FREE = tuple(GpuState(index=number, name="A800", used=GIB, total=80 * GIB) for number in range(8))
-EIGHT = GpusHere(gpus=FREE, ray=(RayNode(address="10.0.0.1", alive=True, gpus=8),))
+EIGHT = GpuInventory(gpus=FREE, ray=(RayNode(address="10.0.0.1", alive=True, gpus=8),))
 
 
 def test_the_split_of_the_note() -> None:
-    split = plan_split(EIGHT, SplitWish(actor=2, rollout=2, total=8))
+    split = plan_split(EIGHT, SplitRequest(actor=2, rollout=2, total=8))
     assert split.placed == (("actor", 0, 2), ("rollout", 0, 2))
     assert split.problems == ()
     assert split.notes == ("4 of 8 GPUs stay idle",)
 
 
 def test_more_than_there_are() -> None:
-    split = plan_split(EIGHT, SplitWish(actor=6, rollout=4, total=8))
+    split = plan_split(EIGHT, SplitRequest(actor=6, rollout=4, total=8))
     assert (
         split.problems
         == (
@@ -32,21 +40,21 @@ def test_more_than_there_are() -> None:
 
 
 def test_roles_that_take_turns_share() -> None:
-    split = plan_split(EIGHT, SplitWish(actor=8, rollout=8, total=8, colocated=True))
+    split = plan_split(EIGHT, SplitRequest(actor=8, rollout=8, total=8, colocated=True))
     assert (split.placed, split.problems) == ((("actor and rollout", 0, 8),), ())
 
 
 @pytest.mark.parametrize(
     ("wish", "placed"),
     [
-        (SplitWish(actor=8, rollout=8, total=16, nodes=2), (("actor", 0, 8), ("rollout", 1, 8))),
+        (SplitRequest(actor=8, rollout=8, total=16, nodes=2), (("actor", 0, 8), ("rollout", 1, 8))),
         (
-            SplitWish(actor=12, rollout=4, total=16, nodes=2),
+            SplitRequest(actor=12, rollout=4, total=16, nodes=2),
             (("actor", 0, 6), ("actor", 1, 6), ("rollout", 0, 2), ("rollout", 1, 2)),
         ),
     ],
 )
-def test_two_nodes(wish: SplitWish, placed: tuple[tuple[str, int, int], ...]) -> None:
+def test_two_nodes(wish: SplitRequest, placed: tuple[tuple[str, int, int], ...]) -> None:
     two = replace(EIGHT, ray=(*(EIGHT.ray or ()), RayNode(address="10.0.0.2", alive=True, gpus=8)))
     split = plan_split(two, wish)
     assert (split.placed, split.problems) == (placed, ())
@@ -54,19 +62,19 @@ def test_two_nodes(wish: SplitWish, placed: tuple[tuple[str, int, int], ...]) ->
 
 def test_a_role_that_fits_no_equal_parts() -> None:
     two = replace(EIGHT, ray=(*(EIGHT.ray or ()), RayNode(address="10.0.0.2", alive=True, gpus=8)))
-    split = plan_split(two, SplitWish(actor=9, rollout=1, total=16, nodes=2))
+    split = plan_split(two, SplitRequest(actor=9, rollout=1, total=16, nodes=2))
     assert split.problems == ("actor wants 9 GPUs, an equal number a node; left are node 0: 8, node 1: 8",)
 
 
 def test_a_gpu_that_someone_holds_is_named() -> None:
-    held = replace(FREE[1], used=70 * GIB, holders=(GpuUser(pid=42, who="ann: python serve.py"),))
-    facts = GpusHere(gpus=(FREE[0], held, replace(FREE[2], used=9 * GIB)), why_no_ray="no head answers at U")
-    split = plan_split(facts, SplitWish(actor=1, rollout=1))
+    held = replace(FREE[1], used=70 * GIB, holders=(GpuProcess(pid=42, who="ann: python serve.py"),))
+    facts = GpuInventory(gpus=(FREE[0], held, replace(FREE[2], used=9 * GIB)), why_no_ray="no head answers at U")
+    split = plan_split(facts, SplitRequest(actor=1, rollout=1))
     assert tuple(map(str, split.problems)) == (
         "2 GPUs are needed here, 1 are free: GPU 1: pid 42 ann: python serve.py; GPU 2: someone outside this container",
     )
     assert split.notes == ("Ray is not up, so its view is not known: no head answers at U",)
-    assert gpus_text(facts, split).splitlines()[:3] == [
+    assert format_inventory(facts, split).splitlines()[:3] == [
         "GPU 0  free  A800  1.0 GiB of 80.0 GiB",
         "GPU 1  held  A800  70.0 GiB of 80.0 GiB",
         "       pid 42  ann: python serve.py",
@@ -74,15 +82,15 @@ def test_a_gpu_that_someone_holds_is_named() -> None:
 
 
 def test_a_variable_that_hides_gpus() -> None:
-    split = plan_split(replace(EIGHT, visible="0,1"), SplitWish(total=8))
+    split = plan_split(replace(EIGHT, visible="0,1"), SplitRequest(total=8))
     assert split.problems == ("CUDA_VISIBLE_DEVICES=0,1 shows 2 GPUs to programs, 8 are to be used: unset it",)
-    assert plan_split(replace(EIGHT, visible="0,1,-1,2"), SplitWish(total=2)).problems == ()
+    assert plan_split(replace(EIGHT, visible="0,1,-1,2"), SplitRequest(total=2)).problems == ()
 
 
 def test_a_ray_that_counts_fewer() -> None:
     lost = RayNode(address="10.0.0.2", alive=False, gpus=8)
     facts = replace(EIGHT, ray=(RayNode(address="10.0.0.1", alive=True, gpus=4), lost))
-    split = plan_split(facts, SplitWish(actor=4, rollout=4, total=8))
+    split = plan_split(facts, SplitRequest(actor=4, rollout=4, total=8))
     assert split.problems == (
         "Ray has lost node 10.0.0.2",
         "Ray counts 4 GPUs (10.0.0.1: 4), 8 are to be there: start it with --num-gpus",
@@ -90,11 +98,11 @@ def test_a_ray_that_counts_fewer() -> None:
 
 
 def test_a_machine_without_gpus() -> None:
-    none = GpusHere(gpus=(), why_no_ray="no head answers at U")
+    none = GpuInventory(gpus=(), why_no_ray="no head answers at U")
     no_gpu = "no GPU here: there is no driver, or it does not answer"
-    assert plan_split(none, SplitWish()).problems == (no_gpu,)
-    assert gpus_text(none, plan_split(none, SplitWish())) == f"wrong: {no_gpu}"
-    assert plan_split(none, SplitWish(actor=2, rollout=2, total=8)).problems == (
+    assert plan_split(none, SplitRequest()).problems == (no_gpu,)
+    assert format_inventory(none, plan_split(none, SplitRequest())) == f"wrong: {no_gpu}"
+    assert plan_split(none, SplitRequest(actor=2, rollout=2, total=8)).problems == (
         no_gpu,
         "8 GPUs are to be on this machine, 0 are visible",
     )

@@ -10,18 +10,25 @@ from typing import Any
 import pytest
 
 from rlbox.evaluation import problems, verdict
-from rlbox.evaluation.sandbox_client import SCORERS, Sandbox
+from rlbox.evaluation.sandbox_client import SCORERS, SandboxClient
 from rlbox.sandbox import answer
 
 PROGRAMS = Path(answer.__file__).parent / "programs"
 KNOWN = {
-    "extraction": (verdict.EXTRACTION, (verdict.code_of, verdict._BLOCK, verdict._CODE)),
+    "extraction": (verdict.EXTRACTION_VERSION, (verdict.extract_code, verdict._BLOCK, verdict._CODE)),
     "scoring": (
-        verdict.SCORING,
+        verdict.SCORING_VERSION,
         (
-            *(verdict.checked_verdict, verdict.run_outcome, verdict.same_output, verdict._lines),
-            *(verdict.score_verdict, verdict.scored, *SCORERS.values()),
-            *(Sandbox.judge, Sandbox._check, Sandbox._run, problems._humaneval, problems._mbpp, problems._codecontests),
+            *(verdict.parse_check_reply, verdict.judge_run, verdict.is_same_output, verdict._lines),
+            *(verdict.parse_score_reply, verdict.read_score_line, *SCORERS.values()),
+            *(
+                SandboxClient.judge,
+                SandboxClient._check,
+                SandboxClient._run,
+                problems._humaneval,
+                problems._mbpp,
+                problems._codecontests,
+            ),
         ),
     ),
     "sandbox": (
@@ -30,8 +37,8 @@ KNOWN = {
     ),
 }
 DIGESTS = {
-    ("extraction", 1): "01e4ba5961f1312e",
-    ("scoring", 1): "6a0d01604b7573ed",
+    ("extraction", 1): "a925c03b32cdb7a7",
+    ("scoring", 1): "e28d3051a4ca658f",
     ("sandbox", 1): "c76cb96b55fea2f9",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""

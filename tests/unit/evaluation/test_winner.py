@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlbox.evaluation.export import _STEP
-from rlbox.evaluation.result_files import below_disk, best_of, data_of, results_folders
+from rlbox.evaluation.result_files import find_result_directories, parse_best, read_data_path, relative_to_disk
 
 
 def test_the_folders_in_which_gates_ask_for_results() -> None:
@@ -18,26 +18,26 @@ def test_the_folders_in_which_gates_ask_for_results() -> None:
         "/d/c/model.safetensors",
     )
     plan = {"stages": [{"files": [{"path": path} for path in paths]}, {"files": None}, 3]}
-    assert results_folders(plan) == ["/d/a", "/d/b"]
+    assert find_result_directories(plan) == ["/d/a", "/d/b"]
 
 
 @pytest.mark.parametrize("plan", [{}, {"stages": 1}, {"stages": [{"files": [1]}]}, {"paths": 3}])
 def test_what_is_no_plan_has_none(plan: dict[str, Any]) -> None:
-    assert (results_folders(plan), data_of(plan)) == ([], "")
+    assert (find_result_directories(plan), read_data_path(plan)) == ([], "")
 
 
 def test_a_path_is_below_one_of_the_names_of_the_disk() -> None:
-    assert below_disk("/data/a/b", ["/data", "/mnt/disk"]) == "a/b"
-    assert below_disk("/mnt/disk/a", ["/data", "/mnt/disk"]) == "a"
+    assert relative_to_disk("/data/a/b", ["/data", "/mnt/disk"]) == "a/b"
+    assert relative_to_disk("/mnt/disk/a", ["/data", "/mnt/disk"]) == "a"
     for path in ("/etc", "a", "/data/../etc", "/mnt/disks/a"):
         with pytest.raises(ValueError, match="is not on the data disk /mnt/disk"):
-            below_disk(path, ["/data", "/mnt/disk"])
+            relative_to_disk(path, ["/data", "/mnt/disk"])
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"name": "a"}, {"name": "", "model": "/m"}])
 def test_what_names_no_best_export_is_refused(document: Any) -> None:
     with pytest.raises(ValueError, match="does not say which export is the best"):
-        best_of(document)
+        parse_best(document)
 
 
 @pytest.mark.parametrize(

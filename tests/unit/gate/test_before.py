@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.gate import files as module
-from rlbox.gate.files import Before, probe_file
+from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.job.gate_plan import FilePlan
 from rlbox.system import file_origin as origin
 
@@ -22,10 +22,10 @@ TOMORROW = time.time() + 86400
 def problem(path: Path | str, work: Callable[[], object]) -> str:
     """Return what a rule that asks for a new file says after `work`."""
     rule = FilePlan(path=str(path), min_bytes=1, manifest=False, why="", newer=True)
-    before = Before([rule.path], lambda: None)
+    before = FileSnapshot([rule.path], lambda: None)
     work()
     try:
-        return probe_file(rule, lambda: None, before=before).problem
+        return check_file(rule, lambda: None, before=before).problem
     finally:
         before.close()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.gate.gate import GateJudge
+from rlbox.gate.gate import GateChecker
 from rlbox.job.gate_plan import FilePlan, LinePlan, MetricPlan, ReadyPlan
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.lines import LINE_LIMIT, strip_terminal_codes
@@ -49,12 +49,12 @@ def stage(*, require: tuple[LinePlan, ...] = (), forbid: tuple[LinePlan, ...] = 
     )
 
 
-def states(gate: GateJudge, kind: str) -> list[tuple[str, str, int]]:
+def states(gate: GateChecker, kind: str) -> list[tuple[str, str, int]]:
     return [(rule.state, rule.seen, rule.count) for rule in gate.states() if rule.kind == kind]
 
 
 def test_a_gate_lists_every_rule_before_anything_happened() -> None:
-    gate = GateJudge(stage(require=(line_rule("a"), line_rule("b", log="vllm", count=2)), forbid=(line_rule("c"),)))
+    gate = GateChecker(stage(require=(line_rule("a"), line_rule("b", log="vllm", count=2)), forbid=(line_rule("c"),)))
     assert [(rule.kind, rule.rule, rule.state) for rule in gate.states()] == [
         ("port", "vllm 8000", "waiting"),
         ("service", "vllm", "waiting"),
@@ -70,7 +70,7 @@ def test_a_gate_lists_every_rule_before_anything_happened() -> None:
 
 
 def test_required_lines_are_counted_in_their_own_log() -> None:
-    gate = GateJudge(stage(require=(line_rule("200 OK", log="vllm", count=2),)))
+    gate = GateChecker(stage(require=(line_rule("200 OK", log="vllm", count=2),)))
     gate.feed("stage", b"200 OK\n200 OK\n")
     gate.feed("vllm", b"POST 200 OK\n")
     assert states(gate, "require") == [("waiting", "POST 200 OK", 1)]
@@ -79,7 +79,7 @@ def test_required_lines_are_counted_in_their_own_log() -> None:
 
 
 def test_rays_prefix_and_repeats() -> None:
-    gate = GateJudge(stage(require=(line_rule("^rank ready$", count=13),)))
+    gate = GateChecker(stage(require=(line_rule("^rank ready$", count=13),)))
     gate.feed("stage", b"(W pid=1) rank ready\n\x1b[36m(W pid=2)\x1b[0m rank ready [repeated 12x across cluster]\n")
     assert states(gate, "require")[0][::2] == ("held", 13)
 
@@ -95,13 +95,13 @@ def test_rays_prefix_and_repeats() -> None:
     ],
 )
 def test_a_line_that_quotes_a_repetition_is_one_line(line: str) -> None:
-    gate = GateJudge(stage(require=(line_rule("rank ready", count=3),)))
+    gate = GateChecker(stage(require=(line_rule("rank ready", count=3),)))
     gate.feed("stage", f"(X pid=1) rank ready\n{line}\n".encode())
     assert states(gate, "require")[0][::2] == ("waiting", 2)
 
 
 def test_the_last_line_counts_without_a_line_feed() -> None:
-    gate = GateJudge(stage(require=(line_rule("Final"),)))
+    gate = GateChecker(stage(require=(line_rule("Final"),)))
     gate.feed("stage", b"start\nFinal")
     assert states(gate, "require")[0][0] == "waiting"
     gate.close_logs()
@@ -109,13 +109,13 @@ def test_the_last_line_counts_without_a_line_feed() -> None:
 
 
 def test_a_line_hidden_behind_a_progress_bar_counts_and_an_overwritten_one_does_not() -> None:
-    gate = GateJudge(stage(require=(line_rule("Final"), line_rule("50%"))))
+    gate = GateChecker(stage(require=(line_rule("Final"), line_rule("50%"))))
     gate.feed("stage", b" 50%\r100%\n 10%\rFinal\n")
     assert [state for state, _, _ in states(gate, "require")] == ["held", "waiting"]
 
 
 def test_forbidden_lines_break_at_once_and_stay_broken() -> None:
-    gate = GateJudge(stage(forbid=(line_rule("nan"),)))
+    gate = GateChecker(stage(forbid=(line_rule("nan"),)))
     gate.feed("stage", b"ok\nloss nan\nloss nan again\n")
     assert [(b.line.number, b.line.text) for b in gate.forbidden] == [(2, "loss nan")]
     gate.end()
@@ -123,7 +123,7 @@ def test_forbidden_lines_break_at_once_and_stay_broken() -> None:
 
 
 def test_forbidden_lines_after_the_stop_break_nothing() -> None:
-    gate = GateJudge(stage(forbid=(line_rule("BrokenPipe"),)))
+    gate = GateChecker(stage(forbid=(line_rule("BrokenPipe"),)))
     gate.begin_stop()
     gate.feed("stage", b"BrokenPipe\n")
     gate.end()
@@ -131,7 +131,7 @@ def test_forbidden_lines_after_the_stop_break_nothing() -> None:
 
 
 def test_the_end_decides_what_still_waits() -> None:
-    gate = GateJudge(stage(require=(line_rule("Final"), line_rule("start")), forbid=(line_rule("nan"),)))
+    gate = GateChecker(stage(require=(line_rule("Final"), line_rule("start")), forbid=(line_rule("nan"),)))
     gate.feed("stage", b"start\nbye\n")
     assert [rule.pattern for rule, _ in gate.missing_lines()] == ["Final"]
     gate.end()
@@ -140,7 +140,7 @@ def test_the_end_decides_what_still_waits() -> None:
 
 
 def test_a_broken_rule_does_not_heal() -> None:
-    gate = GateJudge(stage())
+    gate = GateChecker(stage())
     rule = gate.facts.services["vllm"]
     gate.hold(rule, "ready")
     gate.refuse(rule, "signal 9")
@@ -149,7 +149,7 @@ def test_a_broken_rule_does_not_heal() -> None:
 
 
 def test_revision_changes_with_every_state() -> None:
-    gate = GateJudge(stage(require=(line_rule("a", count=2),)))
+    gate = GateChecker(stage(require=(line_rule("a", count=2),)))
     seen = [gate.revision]
     for data in (b"b\n", b"a\n", b"a\n", b"a\n"):
         gate.feed("stage", data)
@@ -162,7 +162,9 @@ def test_chunks_do_not_matter(lines: list[str], draw: st.DataObject) -> None:
     data = "\n".join(lines).encode()
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=6).map(sorted))
     bounds = [0, *cuts, len(data)]
-    whole, parts = (GateJudge(stage(require=(line_rule("^Final", count=3),), forbid=(line_rule("nan"),))) for _ in "12")
+    whole, parts = (
+        GateChecker(stage(require=(line_rule("^Final", count=3),), forbid=(line_rule("nan"),))) for _ in "12"
+    )
     whole.feed("stage", data)
     for a, b in pairwise(bounds):
         parts.feed("stage", data[a:b])
@@ -175,7 +177,7 @@ def test_chunks_do_not_matter(lines: list[str], draw: st.DataObject) -> None:
 
 def test_rules_that_read_alike_are_decided_one_by_one() -> None:
     alike = tuple(FilePlan(path="/data/out", min_bytes=size, manifest=False, why="") for size in (1, 2))
-    gate = GateJudge(dataclasses.replace(stage(), files=alike))
+    gate = GateChecker(dataclasses.replace(stage(), files=alike))
     whole, small = gate.facts.files
     gate.hold(whole, "complete")
     gate.refuse(small, "has 1 bytes, at least 2 are due")
@@ -213,7 +215,7 @@ HIDING = {
 @pytest.mark.parametrize("size", [1 << 20, 65_536, 1000], ids=["whole", "64 KiB", "1000 B"])
 @pytest.mark.parametrize("data", HIDING.values(), ids=HIDING)
 def test_no_line_hides_a_forbidden_word(data: bytes, size: int) -> None:
-    gate = GateJudge(stage(forbid=(line_rule("CUDA out of memory"),)))
+    gate = GateChecker(stage(forbid=(line_rule("CUDA out of memory"),)))
     log = b"first\n" + data + b"next\n"
     for at in range(0, len(log), size):
         gate.feed("stage", log[at : at + size])
@@ -223,7 +225,7 @@ def test_no_line_hides_a_forbidden_word(data: bytes, size: int) -> None:
 
 def test_what_a_line_hides_fulfils_no_rule() -> None:
     rules = (line_rule("PASSED"), line_rule("^PASSED"))
-    gate = GateJudge(stage(require=rules))
+    gate = GateChecker(stage(require=rules))
     gate.feed("stage", b"x" * LINE_LIMIT + b"PASSED\nPAS\b\b\bxSED\nPASS\rED\n")
     gate.close_logs()
     assert [state for state, _, _ in states(gate, "require")] == ["waiting", "waiting"]
@@ -244,7 +246,7 @@ def test_a_command_that_is_started_has_done_nothing(line: str) -> None:
     rules = dataclasses.replace(
         stage(require=(line_rule("update done"),), forbid=(line_rule("done"),)), metrics=(metric,)
     )
-    gate = GateJudge(rules)
+    gate = GateChecker(rules)
     gate.feed("stage", f"{line}\n".encode())
     assert [states(gate, kind)[0][2] for kind in ("require", "metric", "forbid")] == [0, 0, 1]
     gate.feed("stage", b"update done; loss: 0.5\n")
@@ -252,7 +254,7 @@ def test_a_command_that_is_started_has_done_nothing(line: str) -> None:
 
 
 def test_who_asks_for_such_a_line_gets_it() -> None:
-    gate = GateJudge(stage(require=(line_rule(r"^\+ torch=="),)))
+    gate = GateChecker(stage(require=(line_rule(r"^\+ torch=="),)))
     gate.feed("stage", b"+ torch==2.11\n")
     assert states(gate, "require")[0][0] == "held"
 
@@ -267,7 +269,7 @@ SAID = "[response] CUDA out of memory. PASSED loss: 9.9"
 )
 def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
     rules = stage(require=(line_rule("PASSED"),), forbid=(line_rule("CUDA out of memory"),))
-    gate = GateJudge(dataclasses.replace(rules, model_output=(r"^\[(prompt|response)\]",)))
+    gate = GateChecker(dataclasses.replace(rules, model_output=(r"^\[(prompt|response)\]",)))
     gate.feed("stage", f"first\n{line}\n".encode())
     gate.close_logs()
     assert gate.forbidden == []

@@ -9,7 +9,7 @@ import pytest
 from test_gates import line_rule, stage, states
 
 from rlbox.diagnose.first_fatal import FirstFatalFinder
-from rlbox.gate.gate import GateJudge
+from rlbox.gate.gate import GateChecker
 from rlbox.job.gate_plan import LinePlan, MetricPlan, SpanPlan
 from rlbox.logs.lines import strip_terminal_codes
 from rlbox.logs.progress import parse_progress
@@ -19,11 +19,11 @@ RULE = line_rule("CUDA out of memory")
 SPAN = (SpanPlan(begins=r"^DEBUG:", ends=r"^INFO: update done"),)
 
 
-def judge(*rules: LinePlan, **fields: Any) -> GateJudge:
-    return GateJudge(dataclasses.replace(stage(require=(), forbid=rules or (RULE,)), **fields))
+def judge(*rules: LinePlan, **fields: Any) -> GateChecker:
+    return GateChecker(dataclasses.replace(stage(require=(), forbid=rules or (RULE,)), **fields))
 
 
-def feed(gate: GateJudge, *lines: str) -> list[int]:
+def feed(gate: GateChecker, *lines: str) -> list[int]:
     """Return the numbers of the forbidden lines that count, all lines fed as one block."""
     gate.feed("stage", "".join(f"{line}\n" for line in lines).encode())
     return [broken.line.number for broken in gate.forbidden]
@@ -105,7 +105,7 @@ def test_the_steps_of_a_metric() -> None:
     assert feed(judge(metrics=(metric,)), "update 1 reward 2", OOM, "update 2 reward 2") == []
 
 
-def first_fatal(gate: GateJudge, *lines: str) -> int:
+def first_fatal(gate: GateChecker, *lines: str) -> int:
     feed(gate, *lines)
     finder = FirstFatalFinder(lambda number, text: gate.excuses("stage", number, text))
     finder.take(1, 0, lines)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.files import Before, fitting, probe_file
-from rlbox.gate.metric import number_of
+from rlbox.gate.files import FileSnapshot, check_file, glob_paths
+from rlbox.gate.metric import parse_number
 from rlbox.job.gate_plan import FilePlan
 from rlbox.system.safe_files import remove_tree
 from rlbox.system.tail import BLOCK, FileFollower
@@ -24,7 +24,7 @@ def rule(path: Path, form: str = "", *, manifest: bool = False, count: int = 1) 
 
 
 def problem(plan: FilePlan) -> str:
-    return probe_file(plan, lambda: None).problem
+    return check_file(plan, lambda: None).problem
 
 
 def sparse(path: Path, begin: bytes = b"") -> Path:
@@ -82,11 +82,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_folders_that_lead_nowhere(folder: Path, make: Callable[[Path], object]) -> None:
     (folder / "deep").mkdir(parents=True)
     make(folder)
-    before = Before([str(folder / "**/x")], lambda: None)
+    before = FileSnapshot([str(folder / "**/x")], lambda: None)
     assert problem(rule(folder / "**/x")) == "no files fit, at least 1 are due"
     assert problem(rule(folder)) == "the folder holds no file"
     (folder / "deep/x").write_text("x")
-    assert fitting(str(folder / "**/x")) == [folder / "deep/x"]
+    assert glob_paths(str(folder / "**/x")) == [folder / "deep/x"]
     assert before.problem(folder / "deep/x") == ""
     before.close()
 
@@ -98,7 +98,7 @@ def test_what_fits_as_a_shell_has_it(tmp_path: Path) -> None:
     (tmp_path / "a/link.pt").symlink_to("one.pt")
 
     def found(path: str) -> list[str]:
-        return [str(each.relative_to(tmp_path)) for each in fitting(f"{tmp_path}/{path}")]
+        return [str(each.relative_to(tmp_path)) for each in glob_paths(f"{tmp_path}/{path}")]
 
     assert found("**/*.pt") == ["a/b/two.pt", "a/link.pt", "a/one.pt"]
     assert found("*/**/two.pt") == ["a/b/two.pt"]
@@ -135,7 +135,7 @@ def test_a_tail_passes_over_what_nobody_wrote(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_number_is_seen_in_any_wrapping(text: str) -> None:
-    value = number_of(text)
+    value = parse_number(text)
     assert value is not None
     assert not math.isfinite(value)
 
@@ -144,9 +144,9 @@ def test_what_is_no_number_is_seen_in_any_wrapping(text: str) -> None:
     "text", ["0.5", "np.float64(0.5)", "tensor(0.5,", "tensor([0.5])", "array(0.5)", "'0.5',", "0.5%"]
 )
 def test_a_number_is_read_in_any_wrapping(text: str) -> None:
-    assert number_of(text) == 0.5
+    assert parse_number(text) == 0.5
 
 
 @pytest.mark.parametrize("text", ["nancy", "info", "1_000", "٠.٥", "²", "0x7f", ""])
 def test_what_only_looks_like_a_number(text: str) -> None:
-    assert number_of(text) is None
+    assert parse_number(text) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.safetensors_check import tensors_problem
+from rlbox.gate.safetensors_check import find_safetensors_problem
 
 BYTES = 1 << 20
 
@@ -25,24 +25,24 @@ def tensor(begin: int, end: int, dtype: str = "U8", shape: tuple[int, ...] = ())
 def test_what_was_written_passes(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(head(a=tensor(0, 8, "F32", (2,)), b=tensor(8, BYTES)) + os.urandom(BYTES))
-    assert tensors_problem(path) == ""
+    assert find_safetensors_problem(path) == ""
     path.write_bytes(head(w=tensor(0, 4, "F32", (1,))) + bytes(4))  # one small zero is a bias
-    assert tensors_problem(path) == ""
+    assert find_safetensors_problem(path) == ""
 
 
 def test_holes_and_zeros_are_no_weights(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(head(w=tensor(0, BYTES)))
     os.truncate(path, path.stat().st_size + BYTES)
-    assert tensors_problem(path).startswith("is full of holes: ")
+    assert find_safetensors_problem(path).startswith("is full of holes: ")
     path.write_bytes(head(w=tensor(0, BYTES)) + bytes(BYTES))
-    assert tensors_problem(path) == "holds nothing but zeros"
+    assert find_safetensors_problem(path) == "holds nothing but zeros"
     path.write_bytes(head(w=tensor(0, BYTES)) + b"\1" + bytes(BYTES - 1))
-    assert tensors_problem(path) == "holds hardly anything but zeros"
+    assert find_safetensors_problem(path) == "holds hardly anything but zeros"
     path.write_bytes(head(w=tensor(0, BYTES)) + b"x" * BYTES)
-    assert tensors_problem(path) == "holds nothing but the byte 0x78"
+    assert find_safetensors_problem(path) == "holds nothing but the byte 0x78"
     path.write_bytes(head(w=tensor(0, 0, "F32", (0,))))
-    assert tensors_problem(path) == "holds no tensor that has a byte"
+    assert find_safetensors_problem(path) == "holds no tensor that has a byte"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_weights_of_a_training_that_diverged(tmp_path: Path, dtype: str, word: s
         count = BYTES // len(data)
         body = b"".join(data if number % 10 < 10 * share else b"\x01" * len(data) for number in range(count))
         path.write_bytes(head(m=tensor(0, 64), w=tensor(64, 64 + BYTES, dtype, (count,))) + bytes(range(64)) + body)
-        assert tensors_problem(path) == told
+        assert find_safetensors_problem(path) == told
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_weights_of_a_training_that_diverged(tmp_path: Path, dtype: str, word: s
 )
 def test_claims_that_do_not_fit(tmp_path: Path, rows: dict[str, object]) -> None:
     (tmp_path / "a").write_bytes(head(**rows) + b"x" * 16)
-    assert tensors_problem(tmp_path / "a") == "is no safetensors file: its header cannot be read"
+    assert find_safetensors_problem(tmp_path / "a") == "is no safetensors file: its header cannot be read"
 
 
 def test_headers_of_hostile_making(tmp_path: Path) -> None:
     for text in (b"[" * 200_000, b'{"a": ' + b"1" * 10_000 + b"}", b"[]", b"\xff", b'{"w": {}, "w": {}}'):
         (tmp_path / "a").write_bytes(len(text).to_bytes(8, "little") + text)
-        assert tensors_problem(tmp_path / "a") == "is no safetensors file: its header cannot be read"
+        assert find_safetensors_problem(tmp_path / "a") == "is no safetensors file: its header cannot be read"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hanging import LOGS, replay
-from rlbox.hang.detector import HangJudge, Stall
-from rlbox.hang.phases import load_phases, phases_of
+from rlbox.hang.detector import HangDetector, Stall
+from rlbox.hang.phases import load_phases, merge_phases
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.system.counters import ActivityRates
 
@@ -27,7 +27,7 @@ class Stage:
         self, *, silence_s: float = 600.0, stated: bool = False, steps: float = 20.0, own: tuple[PhasePlan, ...] = ()
     ) -> None:
         self.now_s = 0.0
-        self.judge = HangJudge(phases_of(own, SHIPPED, silence_s, stated=stated), silence_s, steps, 0.0)
+        self.judge = HangDetector(merge_phases(own, SHIPPED, silence_s, stated=stated), silence_s, steps, 0.0)
         self.noticed_s: float | None = None
 
     def says(self, *lines: str) -> None:

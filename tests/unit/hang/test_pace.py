@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.hang.slowness import PaceClock, StartClock, find_slowness
+from rlbox.hang.slowness import StartupTimer, StarvationClock, find_slowness
 from rlbox.system.counters import ActivityRates, ActivitySample, CpuUsage, ProcessCounters, compute_cpu_usage
 from rlbox.system.limits import CpuLimit
 
@@ -65,7 +65,7 @@ def test_one_that_came_and_one_that_went() -> None:
 
 
 def test_the_clock_goes_as_they_do() -> None:
-    clock = PaceClock(100.0)
+    clock = StarvationClock(100.0)
     clock.slowest = 0.2
     assert clock.now_s(110) == 110
     clock.take(CpuUsage(seconds=10, wanted=1.0, got=0.5, others=1.5), 110)
@@ -77,7 +77,7 @@ def test_the_clock_goes_as_they_do() -> None:
 
 
 def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
-    clock = PaceClock(0.0)
+    clock = StarvationClock(0.0)
     for second in range(1, 11):
         hungry = CpuUsage(seconds=1, wanted=1.0, got=0.1, others=1.9)
         clock.take(hungry if second <= 4 else CpuUsage(seconds=1, wanted=0.1, got=0.02, others=2.0), second)
@@ -86,7 +86,7 @@ def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
 
 
 def test_starved_over_a_time() -> None:
-    clock = PaceClock(0.0)
+    clock = StarvationClock(0.0)
     for second in range(1, 61):
         clock.take(CpuUsage(seconds=1, wanted=1.0, got=1.0 if second <= 30 else 0.05, others=1.9), second)
     assert clock.slowness(0) is None
@@ -176,7 +176,7 @@ def test_a_busy_disk_has_its_name_and_a_dead_mount_has_not() -> None:
 
 
 def test_a_start_that_gets_on_has_more_time() -> None:
-    clock = StartClock(30, 10, 0, 0)
+    clock = StartupTimer(30, 10, 0, 0)
     for second in range(1, 320):
         clock.take(ActivityRates(seconds=1, read=2e6 if second < 200 else 0.0), second)
         assert clock.late(second, second) == (second > 203)  # what was seen of it is five seconds old
@@ -186,7 +186,7 @@ def test_a_start_that_gets_on_has_more_time() -> None:
 
 def test_a_start_that_sleeps_for_a_disk_is_seen_to_get_on_for_longer() -> None:
     """Megabytes are asked for at once; a disk that gives none for half a minute is gone."""
-    clock = StartClock(10, 10, 0, 0)
+    clock = StartupTimer(10, 10, 0, 0)
     clock.take(ActivityRates(seconds=1, read=4e6), 9)
     for second in range(10, 60):
         clock.take(ActivityRates(seconds=1), second, waits_disk=True)
@@ -194,7 +194,7 @@ def test_a_start_that_sleeps_for_a_disk_is_seen_to_get_on_for_longer() -> None:
 
 
 def test_no_start_lasts_for_ever() -> None:
-    clock = StartClock(30, 10, 0, 0)
+    clock = StartupTimer(30, 10, 0, 0)
     clock.take(ActivityRates(seconds=1, memory=5e6), 299)
     assert not clock.late(299, 299)
     clock.take(ActivityRates(seconds=1, memory=5e6), 301)
@@ -203,14 +203,14 @@ def test_no_start_lasts_for_ever() -> None:
 
 def test_a_start_that_only_computes_has_twice_its_time() -> None:
     """A server that polls for ever looks like one that compiles."""
-    clock = StartClock(30, 10, 0, 0)
+    clock = StartupTimer(30, 10, 0, 0)
     for second, late in ((31, False), (59, False), (61, True)):
         clock.take(ActivityRates(seconds=1, cpu=1.0), second)
         assert clock.late(second, second) == late
 
 
 def test_a_start_that_waits_is_late_in_its_time() -> None:
-    clock = StartClock(30, 10, 0, 0)
+    clock = StartupTimer(30, 10, 0, 0)
     for second in range(1, 40):
         clock.take(ActivityRates(seconds=1, cpu=0.03, read=3000.0), second)
         assert clock.late(second, second) == (second > 30)
@@ -218,6 +218,6 @@ def test_a_start_that_waits_is_late_in_its_time() -> None:
 
 def test_the_time_of_a_start_is_that_of_its_processes() -> None:
     """Others have the machine: 100 s on the wall were 20 s for it."""
-    clock = StartClock(30, 10, 0, 0)
+    clock = StartupTimer(30, 10, 0, 0)
     assert not clock.late(20, 100)
-    assert StartClock(30, 1, 0, 0).late(31, 31)
+    assert StartupTimer(30, 1, 0, 0).late(31, 31)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fakes import h200
 
-from rlbox.hang.nccl import ANY, Communicator, read_communicators
-from rlbox.hang.ranks import LIMIT_S, Look, Rank, RankJudge, doing_of, find_deadlock
+from rlbox.hang.nccl import UNNAMED_OPERATION, Communicator, parse_ras_report
+from rlbox.hang.ranks import LIMIT_S, DeadlockTracker, Rank, RankSample, classify_activity, find_deadlock
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import GpuStatus
 
@@ -103,12 +103,12 @@ WELL = "Warnings\n========\n\n"
     ],
 )
 def test_what_one_rank_does(rates: ActivityRates, gpus: list[GpuStatus], doing: str) -> None:
-    assert doing_of(rates, 578, gpus) == doing
+    assert classify_activity(rates, 578, gpus) == doing
 
 
-def look(text: str, *doing: str, **more: object) -> Look:
+def look(text: str, *doing: str, **more: object) -> RankSample:
     ranks = tuple(Rank(pid=578 + i, number=i, doing=what) for i, what in enumerate(doing))  # type: ignore[arg-type]
-    return Look(ranks=ranks, communicators=read_communicators(HEAD + text), **more)  # type: ignore[arg-type]
+    return RankSample(ranks=ranks, communicators=parse_ras_report(HEAD + text), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def look(text: str, *doing: str, **more: object) -> Look:
         ),
     ],
 )
-def test_how_they_wait(seen: Look, odd: set[int], what: str) -> None:
+def test_how_they_wait(seen: RankSample, odd: set[int], what: str) -> None:
     found = find_deadlock(seen)
     assert found
     assert (found.odd, found.what) == (frozenset(odd), what)
@@ -169,12 +169,12 @@ def test_how_they_wait(seen: Look, odd: set[int], what: str) -> None:
         pytest.param(look(BEHIND.replace("process 579", "process 99"), "spins", "idle"), id="of another machine"),
     ],
 )
-def test_who_works_waits_for_nobody(seen: Look) -> None:
+def test_who_works_waits_for_nobody(seen: RankSample) -> None:
     assert find_deadlock(seen) is None
 
 
 def test_time_counts_while_they_wait_in_the_same_way() -> None:
-    judge = RankJudge()
+    judge = DeadlockTracker()
     for second in range(0, 12, 2):
         judge.take(look(BEHIND, "spins", "idle"), second)
     assert judge.lasted_s(12) == 12
@@ -193,8 +193,8 @@ def test_time_counts_while_they_wait_in_the_same_way() -> None:
     ],
 )
 @pytest.mark.parametrize("at", [0, 4, 10])
-def test_time_goes_on_while_less_is_known(less: Look, at: int) -> None:
-    judge = RankJudge()
+def test_time_goes_on_while_less_is_known(less: RankSample, at: int) -> None:
+    judge = DeadlockTracker()
     for second in range(0, 12, 2):
         judge.take(less if second == at else look(BEHIND, "spins", "idle"), second)
     assert judge.lasted_s(12) == 12
@@ -206,7 +206,7 @@ def test_time_goes_on_while_less_is_known(less: Look, at: int) -> None:
 
 
 def test_time_begins_anew_with_another_rank() -> None:
-    judge = RankJudge()
+    judge = DeadlockTracker()
     judge.take(look("", "spins", "idle"), 0)
     judge.take(look("", "idle", "spins"), 2)
     assert judge.lasted_s(10) == 8
@@ -214,10 +214,10 @@ def test_time_begins_anew_with_another_rank() -> None:
 
 @pytest.mark.parametrize("text", ["", "\0", "#0-0 (ab) MISMATCH", "  Rank 1 has launched up to", "#0-0 (a) X\n" * 1000])
 def test_any_answer_is_read(text: str) -> None:
-    assert all(isinstance(one, Communicator) for one in read_communicators(text))
+    assert all(isinstance(one, Communicator) for one in parse_ras_report(text))
 
 
 def test_counts_of_old_versions() -> None:
-    (found,) = read_communicators(MANY)
-    assert found.most == {ANY: 6650}
-    assert found.behind == {0: (ANY, 6650), 1: (ANY, 6650)}
+    (found,) = parse_ras_report(MANY)
+    assert found.most == {UNNAMED_OPERATION: 6650}
+    assert found.behind == {0: (UNNAMED_OPERATION, 6650), 1: (UNNAMED_OPERATION, 6650)}

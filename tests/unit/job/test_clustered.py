@@ -12,15 +12,15 @@ from pydantic import ValidationError
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.clustered import ClusterGives, on_cluster
-from rlbox.job.filler import Paths
+from rlbox.job.clustered import ClusterParams, adapt_to_cluster
+from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, load_run_plan, plan_run
 
-PATHS = Paths(run="/data/runs/r", job="/data/runs/r/job", data="/data", python="python")
-GIVES = ClusterGives(
+PATHS = RunPaths(run="/data/runs/r", job="/data/runs/r/job", data="/data", python="python")
+GIVES = ClusterParams(
     head="10.0.0.1",
     nodes=2,
     node_gpus=8,
@@ -33,7 +33,7 @@ GIVES = ClusterGives(
 def planned(name: str, *profiles: str, **settings: str) -> RunPlan:
     """Return the plan of a shipped job on a cluster."""
     job = load_job(Project(folder=CHECKOUT), name)
-    moved, values = on_cluster(job, plan_values(job, profiles, settings), GIVES)
+    moved, values = adapt_to_cluster(job, resolve_params(job, profiles, settings), GIVES)
     return plan_run(moved, values, PATHS, run_id="r", place="cluster", target="t")
 
 

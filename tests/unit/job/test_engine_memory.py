@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from rlbox.config.project import Project
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan, plan_run
 
 SHIPPED = Project(folder=Path(__file__).parents[3])
-PATHS = Paths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")
+PATHS = RunPaths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")
 
 
 def planned(job: Job, profile: str = "") -> RunPlan:
-    values = plan_values(job, [profile] if profile else [], {})
+    values = resolve_params(job, [profile] if profile else [], {})
     return plan_run(job, values, PATHS, run_id="r", place="docker", target=job.target)
 
 

@@ -8,11 +8,19 @@ import pytest
 from fakes import Folder
 
 from rlbox.errors import SpecError
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.param import lay
-from rlbox.job.params import Values, default_params, override_entry, param_lines, parse_settings, plan_values, units_of
+from rlbox.job.param import merge_profiles
+from rlbox.job.params import (
+    ParamValues,
+    build_override_entry,
+    default_params,
+    format_params,
+    list_units,
+    parse_settings,
+    resolve_params,
+)
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.job.resume import plan_resume
 
@@ -68,7 +76,7 @@ name = "eval"
 title = "e"
 command = ["eval", "{param.load_optimizer}"]
 """
-PATHS = Paths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/py")
+PATHS = RunPaths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/py")
 
 
 @pytest.fixture
@@ -77,13 +85,13 @@ def job(folder: Folder) -> Job:
     return load_job(folder.project, "seed")
 
 
-def planned(job: Job, values: Values) -> RunPlan:
+def planned(job: Job, values: ParamValues) -> RunPlan:
     return plan_run(job, values, PATHS, run_id="j-1", place="docker", target="local", secrets=("WANDB_API_KEY",))
 
 
 def test_the_layers_and_where_values_came_from(job: Job) -> None:
-    values = plan_values(job, ("full", "smoke"), {"timeout": "90min", "offload": "yes"})
-    assert values == Values(
+    values = resolve_params(job, ("full", "smoke"), {"timeout": "90min", "offload": "yes"})
+    assert values == ParamValues(
         profile="full+smoke",
         params={
             "rollouts": 2,
@@ -111,7 +119,7 @@ def test_the_layers_and_where_values_came_from(job: Job) -> None:
 
 
 def test_full_and_smoke_differ_in_what_the_seed_says(job: Job) -> None:
-    smoke, full = (plan_values(job, name, {}).params for name in ("smoke", "full"))
+    smoke, full = (resolve_params(job, name, {}).params for name in ("smoke", "full"))
     assert {name: (smoke[name], full[name]) for name in smoke if smoke[name] != full[name]} == {
         "rollouts": (2, 50),
         "mem_frac": (0.45, 0.7),
@@ -132,19 +140,19 @@ def test_full_and_smoke_differ_in_what_the_seed_says(job: Job) -> None:
     ],
 )
 def test_the_one_rule_of_profiles(job: Job, names: list[str], order: dict[str, str]) -> None:
-    found = {name: origin for name, (_, origin) in lay(job.profiles, names).items()}
+    found = {name: origin for name, (_, origin) in merge_profiles(job.profiles, names).items()}
     assert {name: origin for name, origin in found.items() if name in ("data", "rollouts")} == order
 
 
 def test_words_of_the_command(job: Job) -> None:
-    train = planned(job, plan_values(job, "full", {"timeout": "2h", "offload": "1"})).stages[1]
+    train = planned(job, resolve_params(job, "full", {"timeout": "2h", "offload": "1"})).stages[1]
     cache = "76293.9453125"
     assert train.argv == ("train", "--offload", "--mem=0.7", "--timeout", "7200", cache, "/d/runs/j-1/ckpt", "/data/x")
     assert train.env == {"TRY": "1"}
 
 
 def test_what_was_typed_stands_for_itself(job: Job) -> None:
-    train = planned(job, plan_values(job, (), {"data": "{run}/x", "save": "{data}"})).stages[1]
+    train = planned(job, resolve_params(job, (), {"data": "{run}/x", "save": "{data}"})).stages[1]
     assert train.argv[-2:] == ("{data}", "{run}/x")
 
 
@@ -178,21 +186,21 @@ def test_what_was_typed_stands_for_itself(job: Job) -> None:
 )  # fmt: skip
 def test_everything_that_is_wrong_at_once(job: Job, settings: dict[str, str], lines: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
-        plan_values(job, (), settings)
+        resolve_params(job, (), settings)
     assert caught.value.what.splitlines() == lines
 
 
 def test_profiles_that_are_not_there(job: Job) -> None:
     with pytest.raises(SpecError) as caught:
-        plan_values(job, ("smok", "full", "ful"), {})
+        resolve_params(job, ("smok", "full", "ful"), {})
     assert str(caught.value) == (
         "job seed has no profile 'smok' and 'ful'\n  next:  choose one of: base, debug, full, smoke"
     )
 
 
 def test_parameters_for_people(job: Job) -> None:
-    values = plan_values(job, "smoke", {"dynamic": "on"})
-    lines = map(str, param_lines(values.params, values.origins, units_of(job)))
+    values = resolve_params(job, "smoke", {"dynamic": "on"})
+    lines = map(str, format_params(values.params, values.origins, list_units(job)))
     assert {"dynamic = true  (--set)", "timeout = 600 seconds", "data = /data/x  (profile base)"} < set(lines)
 
 
@@ -204,7 +212,7 @@ def test_settings_of_a_command_line() -> None:
 
 def test_a_resumed_run(job: Job) -> None:
     """Seed 000, pit 7: weights and progress are restored, the optimizer's state is not, and the run says so (P049)."""
-    first = planned(job, plan_values(job, "full", {}))
+    first = planned(job, resolve_params(job, "full", {}))
     again = plan_resume(job, first, {"train": 2, "eval": 1})
     assert again.stages[0] == first.stages[0]
     assert again.stages[1].argv == (
@@ -220,14 +228,14 @@ def test_a_resumed_run(job: Job) -> None:
 
 
 def test_resumed_twice_and_told_otherwise(job: Job) -> None:
-    first = planned(job, plan_values(job, "full", {"timeout": "1h"}))
+    first = planned(job, resolve_params(job, "full", {"timeout": "1h"}))
     second = plan_resume(job, first, {"train": 2, "eval": 1})
     third = plan_resume(job, second, {"train": 3, "eval": 1}, {"load_optimizer": "true", "timeout": "2h"})
     assert third.stages[1].argv[:4] == ("train", "--mem=0.7", "--timeout", "7200")
     assert third.stages[1].argv[-1] == "--attempt=3"
     assert len(third.notes) == 2
-    entry = override_entry(
-        Values(profile=third.profile, params=third.params, origins=third.origins),
+    entry = build_override_entry(
+        ParamValues(profile=third.profile, params=third.params, origins=third.origins),
         {"timeout": "2h"},
         before=second.params,
         notes=third.notes[1:],
@@ -242,19 +250,19 @@ def test_resumed_twice_and_told_otherwise(job: Job) -> None:
 @pytest.mark.parametrize("settings", [{"lr": "1"}, {"timeout": "soon"}])
 def test_a_resume_with_wrong_settings(job: Job, settings: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="--set"):
-        plan_resume(job, planned(job, plan_values(job, "full", {})), {"train": 2}, settings)
+        plan_resume(job, planned(job, resolve_params(job, "full", {})), {"train": 2}, settings)
 
 
 def test_a_resume_of_a_job_that_has_other_stages_now(job: Job, folder: Folder) -> None:
-    first = planned(job, plan_values(job, "full", {}))
+    first = planned(job, resolve_params(job, "full", {}))
     folder.job("seed", JOB.replace('name = "eval"', 'name = "judge"'))
     with pytest.raises(SpecError, match=r"job seed no longer has the stages of run j-1: prepare, train, eval"):
         plan_resume(load_job(folder.project, "seed"), first, {"train": 2})
 
 
 def test_what_is_recorded_of_a_new_run(job: Job) -> None:
-    values = plan_values(job, "smoke", {"dynamic": "on"})
-    entry = override_entry(values, {"dynamic": "on"}, before=default_params(job), first_stage="train", force=True)
+    values = resolve_params(job, "smoke", {"dynamic": "on"})
+    entry = build_override_entry(values, {"dynamic": "on"}, before=default_params(job), first_stage="train", force=True)
     assert entry == {
         "resume": False,
         "profile": "smoke",

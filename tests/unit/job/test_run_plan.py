@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.params import Values, plan_values
+from rlbox.job.params import ParamValues, resolve_params
 from rlbox.job.plan import RayPlan, RunPlan, ServicePlan, StagePlan, load_run_plan, plan_run
 
 JOB = """
@@ -75,7 +75,7 @@ require = [
 forbid = [{ pattern = "NaN" }]
 files = [{ path = "{run}/out", min_bytes = 10 }]
 """
-PATHS = Paths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/opt/venv/bin/python")
+PATHS = RunPaths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/opt/venv/bin/python")
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def job(folder: Folder) -> Job:
     return load_job(folder.project, "two")
 
 
-def planned(job: Job, values: Values | None = None, paths: Paths = PATHS) -> RunPlan:
-    return plan_run(job, values or plan_values(job, "", {}), paths, run_id="j-1", place="docker", target="local")
+def planned(job: Job, values: ParamValues | None = None, paths: RunPaths = PATHS) -> RunPlan:
+    return plan_run(job, values or resolve_params(job, "", {}), paths, run_id="j-1", place="docker", target="local")
 
 
 def test_the_whole_plan(job: Job) -> None:
@@ -184,7 +184,7 @@ def test_a_path_in_a_pattern_stands_for_itself(tmp_path_factory: pytest.TempPath
 
     place = Folder(tmp_path_factory.getbasetemp() / "pattern")
     place.job("two", JOB)
-    paths = Paths(run=folder_name, job="/j", data="/d", python="/p")
+    paths = RunPaths(run=folder_name, job="/j", data="/d", python="/p")
     pattern = planned(load_job(place.project, "two"), paths=paths).stages[1].require[0].pattern
     assert re.search(pattern, f"saved 12 to {folder_name}/out.")
 
@@ -229,8 +229,8 @@ def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: st
     ],
 )
 def test_parameters(job: Job, profile: str, settings: dict[str, str], params: dict[str, Any]) -> None:
-    values = plan_values(job, profile, settings)
-    assert values == Values(profile=profile, params=params)
+    values = resolve_params(job, profile, settings)
+    assert values == ParamValues(profile=profile, params=params)
     assert {name: type(value) for name, value in values.params.items()} == {"rounds": int, "lr": float, "note": str}
 
 
@@ -257,7 +257,7 @@ def test_parameters(job: Job, profile: str, settings: dict[str, str], params: di
 )
 def test_parameters_that_cannot_be(job: Job, profile: str, settings: dict[str, str], message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        plan_values(job, profile, settings)
+        resolve_params(job, profile, settings)
     own = "" if "next:" in message else "\n  next:  rlbox show two tells what each parameter may be"
     assert str(caught.value) == message + own
     assert caught.value.exit_code == 2
@@ -266,12 +266,12 @@ def test_parameters_that_cannot_be(job: Job, profile: str, settings: dict[str, s
 def test_a_profile_out_of_range(folder: Folder) -> None:
     folder.job("two", JOB.replace("rounds = 8", "rounds = 80"))
     with pytest.raises(SpecError, match="parameter rounds is 80, and must be from 1 to 9"):
-        plan_values(load_job(folder.project, "two"), "learn", {})
+        resolve_params(load_job(folder.project, "two"), "learn", {})
 
 
 @pytest.mark.parametrize("name", Project(folder=CHECKOUT).jobs())
 def test_shipped_jobs_can_be_planned(name: str) -> None:
     job = load_job(Project(folder=CHECKOUT), name)
     for profile in ("", *job.profiles):
-        plan = planned(job, plan_values(job, profile, {}))
+        plan = planned(job, resolve_params(job, profile, {}))
         assert load_run_plan(json.loads(json.dumps(plan.as_json()))) == plan

@@ -7,11 +7,12 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
+from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job, shift_ports
-from rlbox.job.params import plan_values
-from rlbox.job.plan import Paths, plan_run
-from rlbox.job.ports import allows
+from rlbox.job.params import resolve_params
+from rlbox.job.plan import plan_run
+from rlbox.job.ports import is_port_allowed
 
 
 def shipped(name: str) -> Job:
@@ -21,13 +22,13 @@ def shipped(name: str) -> Job:
 @pytest.mark.parametrize("name", ["holdem", "xdan"])
 def test_what_follows_the_head_moves_with_it(name: str) -> None:
     job = shift_ports(shipped(name), 100)
-    paths = Paths(data="/data", run="/run", job="/job", python="/python")
-    plan = plan_run(job, plan_values(job, (), {}), paths, run_id="r", place="here", target="t")
+    paths = RunPaths(data="/data", run="/run", job="/job", python="/python")
+    plan = plan_run(job, resolve_params(job, (), {}), paths, run_id="r", place="here", target="t")
     assert plan.env["RLBOX_RAY_PORT"] == "8200"
     stage = next(stage for stage in plan.stages if stage.services)
     ray = next(service for service in stage.services if service.name == "ray")
     assert "--port=8200" in ray.argv
-    reached = [port for port in range(8090, 8230) if allows(ray.listens, port, range(0))]
+    reached = [port for port in range(8090, 8230) if is_port_allowed(ray.listens, port, range(0))]
     assert reached == list(range(8200, 8216))
     assert stage.ray is not None
     assert stage.ray.dashboard == "http://127.0.0.1:8201"

@@ -7,9 +7,9 @@ from fakes import CHECKOUT, Folder
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.filler import Paths, source_mount
+from rlbox.job.filler import RunPaths, source_mount_path
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.run.inputs import plan_container_run
 
@@ -44,8 +44,8 @@ TRAINERS = ("sft", "grpo", "gkd", "xdan", "holdem")
 def plan_of(folder: Folder, text: str, source: str) -> RunPlan:
     folder.job("one", text)
     job = load_job(folder.project, "one")
-    paths = Paths(run="/r", job="/r/job", data="/data", python="python", source=source)
-    return plan_run(job, plan_values(job, "", {}), paths, run_id="r", place="here", target="mine")
+    paths = RunPaths(run="/r", job="/r/job", data="/data", python="python", source=source)
+    return plan_run(job, resolve_params(job, "", {}), paths, run_id="r", place="here", target="mine")
 
 
 def test_source_comes_first_on_pythonpath(folder: Folder) -> None:
@@ -84,16 +84,16 @@ def test_a_parameter_named_source_beside_the_table_is_refused(folder: Folder) ->
 
 
 def test_a_container_sees_each_tree_at_a_path_of_its_own() -> None:
-    assert source_mount("") == ""
-    assert source_mount("/srv/me/a/verl") != source_mount("/srv/me/b/verl")
+    assert source_mount_path("") == ""
+    assert source_mount_path("/srv/me/a/verl") != source_mount_path("/srv/me/b/verl")
 
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_every_trainer_job_takes_a_source(name: str) -> None:
     job = load_job(Project(folder=CHECKOUT), name)
-    values = plan_values(job, "tiny", {"source": "/srv/me/fork"})
+    values = resolve_params(job, "tiny", {"source": "/srv/me/fork"})
     plan = plan_container_run(job, values, "/data", "r", "docker", job.target)
-    mount = source_mount("/srv/me/fork")
+    mount = source_mount_path("/srv/me/fork")
     words = plan.env["PYTHONPATH"].split(":")
     assert plan.params["source"] == "/srv/me/fork"
     assert plan.paths.source == mount

@@ -9,7 +9,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
-from rlbox.job.params import Values, plan_values
+from rlbox.job.params import ParamValues, resolve_params
 from rlbox.planner.budget import (
     HourlyPrice,
     StageHours,
@@ -26,9 +26,9 @@ from rlbox.target.target import load_target
 PROJECT = Project(folder=CHECKOUT)
 
 
-def sft(**settings: str) -> tuple[Job, Values]:
+def sft(**settings: str) -> tuple[Job, ParamValues]:
     job = load_job(PROJECT, "sft")
-    return job, plan_values(job, (), settings)
+    return job, resolve_params(job, (), settings)
 
 
 def measurement(seconds: float = 7200.0, **params: str) -> StageMeasurement:
@@ -67,7 +67,7 @@ def test_hours_of_other_parameters_count_only_when_calibrated(name: str, value: 
 
 def test_hours_of_a_job_without_assumption_are_not_known() -> None:
     job = load_job(PROJECT, "xdan")
-    rows = estimate_stage_hours(job, plan_values(job, (), {}), 0.0, ())
+    rows = estimate_stage_hours(job, resolve_params(job, (), {}), 0.0, ())
     assert {row.low for row in rows} == {None}
     assert budget_lines(rows, None)[-1].startswith("total hours: not known")
 

@@ -12,9 +12,9 @@ from rlbox.amounts import GIB
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.errors import NodeError, SpecError
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
-from rlbox.job.params import change_values, plan_values
+from rlbox.job.params import override_params, resolve_params
 from rlbox.job.plan import plan_run
 from rlbox.planner.capacity import Capacity, declare_capacity, parse_machine, usable_bytes
 from rlbox.planner.fit import find_paths_off_disk, join_shortages, require_fit_to_resume, seed_shard_gb
@@ -28,7 +28,7 @@ CARD = 31.8 * GIB
 
 def needs(job: str, profile: str = "", **settings: object) -> RunNeeds:
     texts = {name: str(value) for name, value in settings.items()}
-    found = compute_needs(load_job(SHIPPED, job), plan_values(load_job(SHIPPED, job), profile, texts), CARD)
+    found = compute_needs(load_job(SHIPPED, job), resolve_params(load_job(SHIPPED, job), profile, texts), CARD)
     assert found
     return found
 
@@ -194,21 +194,21 @@ def test_a_hostile_setting_has_a_near_one_that_fits(
 
 def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
     job, target = load_job(SHIPPED, "sft"), load_target(SHIPPED, "vast-5090").target
-    base = plan_values(job, "low-memory", {"gpus": "2", "keep_optimizer": "2"})
+    base = resolve_params(job, "low-memory", {"gpus": "2", "keep_optimizer": "2"})
     asked = Suggestion(start=("run", "--resume", "sft-1"), settings={"batch": "9"}, base=base)
     near = suggest_fit(job, asked, replace(declare_capacity(target, 4), disk=0.0))
     assert near
     assert near.words() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
     found = near.values(job)
     assert (found.profile, found.params["max_length"], found.params["keep_optimizer"]) == ("low-memory", 2048, 2)
-    changed = change_values(job, base, False, asked.settings)
+    changed = override_params(job, base, False, asked.settings)
     plan = plan_run(job, changed, PATHS, run_id="sft-1", place="docker", target="vast-5090")
     with pytest.raises(NodeError) as refused:
         require_fit_to_resume(App(project=SHIPPED), job, plan, asked.settings)
     assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.words())}"
 
 
-PATHS = Paths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
+PATHS = RunPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ PATHS = Paths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-dis
 def test_paths_off_the_data_disk(path: str, off: bool) -> None:
     """P008: the system disk is small; P007: a second disk is for archives."""
     job = load_job(SHIPPED, "holdem")
-    assert find_paths_off_disk(job, plan_values(job, "", {"smoke_dir": path}), PATHS) == (
+    assert find_paths_off_disk(job, resolve_params(job, "", {"smoke_dir": path}), PATHS) == (
         {"smoke_dir": path} if off else {}
     )
 
@@ -236,8 +236,8 @@ def test_paths_off_the_data_disk(path: str, off: bool) -> None:
 def test_what_is_no_path_is_no_matter() -> None:
     job = load_job(SHIPPED, "sft")
     names = {"model": "Qwen/Qwen2.5-Coder-7B", "only": "100,200", "baseline": ""}
-    assert find_paths_off_disk(job, plan_values(job, "", names), PATHS) == {}
-    assert find_paths_off_disk(job, plan_values(job, "", {"model": "/system/model"}), PATHS) == {
+    assert find_paths_off_disk(job, resolve_params(job, "", names), PATHS) == {}
+    assert find_paths_off_disk(job, resolve_params(job, "", {"model": "/system/model"}), PATHS) == {
         "model": "/system/model"
     }
 
@@ -281,4 +281,4 @@ def test_a_formula_without_a_value_names_its_place(folder: Folder) -> None:
     folder.job("zero", right)
     job = load_job(Project(folder=folder.path), "zero")
     with pytest.raises(SpecError, match=r"jobs/zero.toml: fits.stages.one.gpus: .*division by zero"):
-        compute_needs(job, plan_values(job, "", {}), 0.0)
+        compute_needs(job, resolve_params(job, "", {}), 0.0)

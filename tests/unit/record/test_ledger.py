@@ -13,7 +13,7 @@ import pytest
 
 from rlbox.diagnose.cause import ExitInfo
 from rlbox.errors import EngineError, SpecError
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.host_record import ContainerRef, HostRecordStore
@@ -33,7 +33,7 @@ PLAN = RunPlan(
     place="there",
     profile="",
     params={},
-    paths=Paths(run="/r", job="/r/job", data="/", python="python"),
+    paths=RunPaths(run="/r", job="/r/job", data="/", python="python"),
     env={},
     stages=(),
     plot=(),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.evaluation.lock import PARTS, EvaluationLock
-from rlbox.evaluation.result_files import KeptRows, make_result, rows_keys, write_outputs
+from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
+from rlbox.evaluation.result_files import AnswerFiles, build_result, make_answer_keys, write_result_files
 from rlbox.report.html import MOST_BYTES
 from rlbox.report.scores_page import MOST_TEXT, default_name, load_results, read_answers, render_scores, shorten_middle
 from rlbox.secrets.masks import SecretMasker
@@ -24,9 +24,9 @@ def write_results(
 ) -> Path:
     """Write the results of checkpoints: problem N is solved from step 100 * N on."""
     for step in steps:
-        parts = {name: {} for name in PARTS} | {"suites": {"adding": {"problems": problems}}}
+        parts = {name: {} for name in LOCK_PARTS} | {"suites": {"adding": {"problems": problems}}}
         lock = EvaluationLock(parts=parts, subject={"weights": f"w{step}"})
-        kept = KeptRows(out / f"step_{step}", rows_keys(lock))
+        kept = AnswerFiles(out / f"step_{step}", make_answer_keys(lock))
         rows = []
         for number in range(problems):
             right = step >= 100 * number
@@ -35,8 +35,8 @@ def write_results(
                 row = {"problem": f"Add/{number}", "number": sample, "ask": f"Add {number}: {text}", "text": text}
                 row |= {"finish": "stop", "tokens": 7, "executed": True, "detail": f"printed {text}", **verdict}
                 rows.append(kept.write("adding", row))
-        result = make_result(f"step_{step}", step, lock, {"adding": rows})
-        write_outputs(out / f"step_{step}", result, {"adding": rows}, {})
+        result = build_result(f"step_{step}", step, lock, {"adding": rows})
+        write_result_files(out / f"step_{step}", result, {"adding": rows}, {})
     return out
 
 

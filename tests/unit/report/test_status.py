@@ -12,9 +12,9 @@ from fakes import CHECKOUT
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
@@ -30,8 +30,8 @@ PROJECT = Project(folder=CHECKOUT)
 def passed(folder: Path) -> tuple[RunPlan, RunState]:
     """A run of holdem whose stages all passed, one of them at its second attempt."""
     job = load_job(PROJECT, "holdem")
-    paths = Paths(run=str(folder), job=str(folder / "job"), data=str(folder.parent), python="python")
-    plan = plan_run(job, plan_values(job, "", {}), paths, run_id="h-1", place="here", target=job.target)
+    paths = RunPaths(run=str(folder), job=str(folder / "job"), data=str(folder.parent), python="python")
+    plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="h-1", place="here", target=job.target)
     state = dataclasses.replace(new_run_state(plan, supervisor_pid=1), state="passed", exit_code=0)
     for stage in plan.stages:
         state = change_stage(state, stage.name, state="passed", seconds=65.0)

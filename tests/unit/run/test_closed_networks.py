@@ -10,7 +10,7 @@ from fakes import ON_IMAGE, Folder
 from rlbox.app import App
 from rlbox.errors import SpecError
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan
 from rlbox.run.exposure import drop_taken_ports, resolve_exposure
 from rlbox.run.inputs import plan_container_run
@@ -63,7 +63,7 @@ def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -
     folder.job("one", job)
     app = App(project=folder.project)
     one = load_job(app.project, "one")
-    plan = plan_container_run(one, plan_values(one, (), {}), "/data", "one-1", "docker", "mine")
+    plan = plan_container_run(one, resolve_params(one, (), {}), "/data", "one-1", "docker", "mine")
     return app, dataclasses.replace(plan, container="rlbox-one-1")
 
 
@@ -155,7 +155,7 @@ def test_the_env_file_of_the_data_disk_may_switch_rays_token_off(folder: Folder)
 def test_shipped_jobs_are_refused_in_place_on_a_ray_without_tokens(folder: Folder, name: str) -> None:
     app, _ = planned(folder, OLD)
     job = load_job(app.project, name)
-    plan = plan_container_run(job, plan_values(job, (), {}), "/data", f"{name}-1", "here", "mine")
+    plan = plan_container_run(job, resolve_params(job, (), {}), "/data", f"{name}-1", "here", "mine")
     with pytest.raises(SpecError) as refused:
         close(app, plan, "host", opened=False)
     assert refused.value.what.startswith(f"job {name} would be open: {WHY}")

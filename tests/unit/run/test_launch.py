@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
@@ -27,7 +27,7 @@ PLAN = RunPlan(
     place="here",
     profile="",
     params={},
-    paths=Paths(run="/r", job="/r/job", data="/", python="python"),
+    paths=RunPaths(run="/r", job="/r/job", data="/", python="python"),
     env={},
     stages=(),
     plot=(),

@@ -11,7 +11,7 @@ from rlbox.amounts import GIB
 from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
 from rlbox.job.load import load_job
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.planner.capacity import usable_bytes
 from rlbox.planner.fit import seed_shard_gb
 from rlbox.planner.needs import compute_needs
@@ -44,7 +44,7 @@ def test_the_table_says_what_is_computed(profile: str) -> None:
     shard = round(seed_shard_gb(7, gpus))
     said = [str(shard), str(gb - shard)]
     for offload in ("false", "true"):
-        needs = compute_needs(job, plan_values(job, profile, {"offload": offload}), usable_bytes("", gb))
+        needs = compute_needs(job, resolve_params(job, profile, {"offload": offload}), usable_bytes("", gb))
         assert needs
         said.append(f"{next(row.card_bytes for row in needs.stages if row.stage == 'train') / GIB:.1f}")
     assert rows[gpus, gb] == said

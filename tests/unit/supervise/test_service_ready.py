@@ -16,10 +16,10 @@ from fakes import CHECKOUT
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
-from rlbox.job.filler import Paths
+from rlbox.job.filler import RunPaths
 from rlbox.job.gate_plan import ReadyPlan
 from rlbox.job.job import Job, Service
-from rlbox.job.params import plan_values
+from rlbox.job.params import resolve_params
 from rlbox.job.plan import ServicePlan, plan_run
 from rlbox.logs.lines import LineSplitter
 from rlbox.supervise.services import RunningService, probe_ready
@@ -199,8 +199,8 @@ def test_what_a_spec_must_not_say(ready: dict[str, Any], more: dict[str, Any], s
 
 def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
     job = validate_spec(Job, spec_of({"line": "^it is {param.word}", "port": "http"}, keep=True), "jobs/job.toml")
-    paths = Paths(run="/run", job="/job", data="/data", python="python")
-    plan = plan_run(job, plan_values(job, "", {}), paths, run_id="r", place="here", target="local")
+    paths = RunPaths(run="/run", job="/job", data="/data", python="python")
+    plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="r", place="here", target="local")
     [service] = plan.stages[0].services
     assert service.ready == ReadyPlan(url="", line=r"^it is up\ \(now\)", port=8100)
     assert (service.keep, service.answer_s, service.silence_s) == (True, 0.0, 0.0)
