@@ -251,7 +251,7 @@ def _thing(pid: int, number: int, objects: ProcessResources) -> WaitDescription:
     return "file", link or f"file descriptor {number}", 0
 
 
-def _socket(each: TcpSocket, objects: ProcessResources) -> Waiting:
+def _socket(each: TcpSocket, objects: ProcessResources) -> WaitDescription:
     if each.is_listening:
         return "socket", f"port {each.local.rpartition(':')[2]}", 0
     peer = objects.peer_of(each)
