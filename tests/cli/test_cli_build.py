@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold_lock
+from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 from following import Follow
 
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -32,7 +32,7 @@ def mine(folder: Folder) -> Folder:
     """A project with a locked target on an image."""
     folder.target("mine", ON_IMAGE)
     folder.lock("mine")
-    hold_lock(UV_WHEEL)
+    hold(UV_WHEEL)
     return folder
 
 
@@ -243,7 +243,7 @@ def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Calla
 def stored(name: str) -> Package:
     """Put a wheel into the store and return what a lock says of it."""
     body = name.encode()
-    return Package(name=name, version="1", file=f"{name}-1-py3-none-any.whl", sha256=hold_lock(body), size=len(body))
+    return Package(name=name, version="1", file=f"{name}-1-py3-none-any.whl", sha256=hold(body), size=len(body))
 
 
 @pytest.mark.allow("sockets", "processes")
@@ -492,7 +492,7 @@ def test_two_builds_at_once(rlbox: Rlbox, mine: Folder, engine: EngineSocket) ->
 def test_no_tool_to_make_the_base(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     folder.lock("mine", debs=())
-    hold_lock(UV_WHEEL)
+    hold(UV_WHEEL)
     monkeypatch.setenv("PATH", str(folder.path))
     said = rlbox("render", "mine", "--context", "c")
     assert said == Said(
@@ -640,7 +640,7 @@ def test_the_base_is_an_image_where_no_tool_makes_one(
 ) -> None:
     folder.target("mine")
     folder.lock("mine", debs=())
-    hold_lock(UV_WHEEL)
+    hold(UV_WHEEL)
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     bin_folder = client().parent / "bin"
     monkeypatch.setenv("PATH", str(bin_folder))

@@ -174,7 +174,7 @@ def test_the_engine_insists_on_tls(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another machine's registry without TLS: refused, or allowed here and not by the engine."""
-    for module in ("push", "registry_wire", "push_log"):
+    for module in ("push", "registry_client"):
         monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback", lambda host: False)
     engine.images[TAG] = {"Id": "sha256:1"}
     engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
@@ -224,7 +224,7 @@ def test_plain_http_is_allowed_where_it_will_do(
     follow: Follow, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the engine wants its own word for it."""
-    for module in ("push", "registry_wire", "push_log"):
+    for module in ("push", "registry_client"):
         monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback", lambda host: False)
     engine.images[TAG] = {"Id": "sha256:1"}
     engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
