@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.amounts import duration_text
 from rlbox.findings import LEVELS, Finding
@@ -42,10 +42,15 @@ def load_report(data: dict[str, Any]) -> Report:
     return TypeAdapter(Report).validate_python(data)
 
 
-def resolve_findings(
-    own: Iterable[Finding], fixes: Iterable[Finding] = ()
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Return the findings that stand for themselves, errors first, and those that follow from one of them.
+class ResolvedFindings(NamedTuple):
+    """Findings that stand for themselves, errors first, and those that follow from one of them."""
+
+    findings: tuple[Finding, ...]
+    follows: tuple[Finding, ...]
+
+
+def resolve_findings(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> ResolvedFindings:
+    """Join findings that mean the same, and part those that another one explains.
 
     Parameters
     ----------
@@ -65,7 +70,7 @@ def resolve_findings(
             rows[same] = replace(rows[same], remedy=rows[same].remedy or fix.remedy, level=level)
     follows = tuple(row for row in rows if is_explained(row.id, [other for other in rows if other is not row]))
     kept = [row for row in rows if row not in follows]
-    return tuple(sorted(kept, key=lambda row: LEVELS.index(row.level))), follows
+    return ResolvedFindings(tuple(sorted(kept, key=lambda row: LEVELS.index(row.level))), follows)
 
 
 def is_explained(name: str, causes: Iterable[Finding]) -> bool:

@@ -174,8 +174,8 @@ _SWITCH = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 _USUAL_SWITCHES, _SWITCHED = 2, 5.0
 
 
-def find_weakness(value: str) -> str:
-    """Return why a value is too weak for a secret, in words that go on after "it is"; empty when it is strong enough.
+def find_weakness(value: str) -> str | None:
+    """Return why a value is too weak for a secret, in words that go on after "it is"; None when it is strong enough.
 
     What services make is strong: digits and letters in disorder. So is a sentence of four words.
     """
@@ -190,7 +190,7 @@ def find_weakness(value: str) -> str:
         return _("the same few characters again and again")
     if _PATH.fullmatch(value) and all(_bits(name) < _ENOUGH for name in value.split("/")):
         return _("a path")
-    return "" if _bits(value) >= _ENOUGH else _("a common word or name, or like one")
+    return None if _bits(value) >= _ENOUGH else _("a common word or name, or like one")
 
 
 def _bits(value: str) -> float:

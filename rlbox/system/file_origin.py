@@ -9,6 +9,7 @@ import os
 import struct
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from rlbox.system.libc import LIBC
 
@@ -40,15 +41,21 @@ def read_birth_ns(path: Path) -> int:
     return seconds * 10**9 + nanoseconds if told & _STATX_BTIME else 0
 
 
-def read_file_system_clock(folder: Path) -> tuple[int, int]:
-    """Return the device of files made in a folder, and what the clock of their file system says (ns since 1970).
+class FileSystemClock(NamedTuple):
+    """The device of new files in a directory, and the time of their file system in ns since 1970, 0 if unknown."""
 
-    A file is made there for a moment: layered file systems give a folder another device. Where none can be made, it is
-    the folder's device, and 0; raises `OSError` when the folder is gone.
+    device: int
+    now_ns: int
+
+
+def read_file_system_clock(folder: Path) -> FileSystemClock:
+    """Create a file in a directory for a moment and return when it was born; `OSError` when the directory is gone.
+
+    A file is needed since layered file systems give the directory itself another device.
     """
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".rlbox-clock-") as file:
-        return os.fstat(file.fileno()).st_dev, read_birth_ns(Path(file.name))
-    return folder.stat().st_dev, 0
+        return FileSystemClock(os.fstat(file.fileno()).st_dev, read_birth_ns(Path(file.name)))
+    return FileSystemClock(folder.stat().st_dev, 0)
 
 
 class WriteWatcher:

@@ -76,14 +76,14 @@ _KINDS = {
 }
 
 
-def describe_special_file(path: Path) -> str:
-    """Return what stands at a path, links followed, if that is no regular file (`a device`); else an empty text."""
+def describe_special_file(path: Path) -> str | None:
+    """Return what stands at a path, links followed, if that is no regular file: `a device`; else None."""
     try:
         if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
             return "a device"  # /dev/stdout, which may lead to a file
-        return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "")
+        return _KINDS.get(stat.S_IFMT(path.stat().st_mode))
     except OSError:
-        return ""
+        return None
 
 
 def write_if_changed(path: Path, text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
 
@@ -66,8 +66,15 @@ def find_line_below(file: BinaryIO, offset: int, lines: int) -> int:
     return offset + read
 
 
-def find_line_above(file: BinaryIO, offset: int, lines: int) -> tuple[int, int]:
-    """Return where the line begins that is at most `lines` above the one at `offset`, and how many it is above."""
+class LinePosition(NamedTuple):
+    """Where a line begins, and how many lines it is above the one that was asked about."""
+
+    offset: int
+    lines_above: int
+
+
+def find_line_above(file: BinaryIO, offset: int, lines: int) -> LinePosition:
+    """Return the line that is at most `lines` above the one at `offset`."""
     start, found = offset, 0
     limit = max(0, offset - _BACK_LIMIT)
     while start > limit:
@@ -80,11 +87,11 @@ def find_line_above(file: BinaryIO, offset: int, lines: int) -> tuple[int, int]:
                 continue  # the end of the line above, which is not counted yet
             found += 1
             if found == lines:
-                return low + at + 1, lines
+                return LinePosition(low + at + 1, lines)
         start = low
     if start == 0:
-        return 0, found + 1 if offset else 0
-    return find_line_below(file, start, 1), found
+        return LinePosition(0, found + 1 if offset else 0)
+    return LinePosition(find_line_below(file, start, 1), found)
 
 
 class FileFollower:

@@ -19,7 +19,7 @@ from rlbox.i18n import _
 from rlbox.image.context import write_rlbox_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
-from rlbox.ssh.files import RemoteFile, ReportBytes, list_files, replace_tree, send_file
+from rlbox.ssh.files import Listing, ReportBytes, list_files, replace_tree, send_file
 from rlbox.system.command import DEVNULL
 from rlbox.system.files import sha256_file, state_path
 from rlbox.vast.remote_job import (
@@ -294,10 +294,8 @@ def run_remote_rlbox(connection: SshConnection, disk: str, words: Sequence[str])
     return told if isinstance(told, dict) else {}
 
 
-def list_result_files(
-    connection: SshConnection, disk: str, more: Iterable[str] = ()
-) -> tuple[tuple[RemoteFile, ...], tuple[str, ...]]:
-    """Return the files of an instance that come home, without their sums, and what of them cannot be read."""
+def list_result_files(connection: SshConnection, disk: str, more: Iterable[str] = ()) -> Listing:
+    """List the files of an instance that are fetched by default, without their checksums."""
     runs = run_remote_rlbox(connection, disk, ("runs",))["runs"]
     series = run_remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
     return list_files(connection, disk, sorted({*select_result_paths(runs, series, disk), *more}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlbox.amounts import size_text
 from rlbox.errors import SpecError
@@ -210,12 +210,20 @@ def format_gb(size: float) -> str:
     return size_text(size * 1e9)
 
 
-def rank_offers(offers: Iterable[Offer], needs: OfferFilter) -> tuple[tuple[Offer, ...], dict[int, tuple[str, ...]]]:
-    """Return the offers that fit, the cheapest first, and what each of the others lacks, by id.
+class RankedOffers(NamedTuple):
+    """Offers that fit, the cheapest first, and what each of the others lacks, by id."""
+
+    fitting: tuple[Offer, ...]
+    mismatches: dict[int, tuple[str, ...]]
+
+
+def rank_offers(offers: Iterable[Offer], needs: OfferFilter) -> RankedOffers:
+    """Sort out the offers that fit.
 
     The platform's answer is judged again: its filter knows neither shares of memory nor the price with this disk.
     """
-    found = tuple(offers)
-    lacks = {offer.id: missing for offer in found if (missing := explain_mismatches(offer, needs))}
-    fitting = [offer for offer in found if offer.id not in lacks]
-    return tuple(sorted(fitting, key=lambda offer: (offer.price, -offer.reliability, offer.id))), lacks
+    offers = tuple(offers)
+    mismatches = {offer.id: missing for offer in offers if (missing := explain_mismatches(offer, needs))}
+    fitting = [offer for offer in offers if offer.id not in mismatches]
+    ranked = sorted(fitting, key=lambda offer: (offer.price, -offer.reliability, offer.id))
+    return RankedOffers(tuple(ranked), mismatches)
