@@ -302,7 +302,7 @@ class StackProbe:
         if not compiler:
             return LinkerFacts(compiler="", wanted=wanted)
         source = Path(self._folder, "link.c")
-        source.write_text(_("int main(void) { return 0; }\n"), encoding="utf-8")
+        source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
         error = self._compile(compiler, source, [])
         libraries = ("cudart", "cuda") if cuda and not error else ()
         flags = _cuda_flags(self._environ)

@@ -229,7 +229,7 @@ def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
             _("two builds of {target} differ: {digest} and {second}\n{value}").format(
                 target=plan.target,
                 digest=digest or _("first"),
-                second=second or "second",
+                second=second or _("second"),
                 value="\n".join(f"  {row}" for row in [*rows, *more]),
             ),
             next_step=_("whole log: {log}").format(log=log),
