@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlbox.i18n import _
-
 METRICS_FILE = "metrics.jsonl"
 STATUS_PAGE = "STATUS.md"
 EVIDENCE_FOLDER = "evidence"
@@ -29,5 +27,5 @@ class FileCheck:
 
 ATTEMPT_PREFIX = "attempt-"
 
-SOURCE_PARAM = _("source")
+SOURCE_PARAM = "source"
 """The parameter of a job with a table `[source]`: a user's own work tree of its framework."""
