@@ -28,7 +28,6 @@ _SILENT_S = 1800.0
 
 
 def options(words: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m rlbox.evaluation", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     judge = verbs.add_parser("judge", help="a result for each export")

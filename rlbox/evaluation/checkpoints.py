@@ -98,7 +98,6 @@ def has_hf_export(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> bo
 
 
 def find_file_problems(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> Iterator[str]:
-    """Yield what is missing or cut short."""
     if not entries:
         yield "it is empty"
         return
@@ -125,7 +124,6 @@ def _beside(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> Iterator
 
 
 def _ranks(entries: Sequence[CheckpointFile]) -> Iterator[str]:
-    """Yield which ranks' files are missing."""
     groups: dict[tuple[str, str, int], set[int]] = {}
     for entry in entries:
         if match := _RANK.fullmatch(entry.path):
@@ -212,12 +210,10 @@ class Checkpoint:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(self.parts.values())
 
     @property
     def whole(self) -> bool:
-        """Whether nothing of it is missing or cut short."""
         return not self.problems
 
     @property
@@ -226,7 +222,6 @@ class Checkpoint:
         return "optimizer" in self.parts or (self.kind == "megatron" and "model" in self.parts)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
         facts = {"path": self.path, "kind": self.kind, "step": self.step, "whole": self.whole, "size": self.size}
         flags = {"hf_export": self.exported, "optimizer": self.has_optimizer, "latest": self.latest}
         return {**facts, **flags, "being_written": self.busy, "parts": self.parts, "problems": list(self.problems)}
@@ -253,11 +248,9 @@ class CheckpointSeries:
 
     @property
     def whole(self) -> bool:
-        """Whether all is well."""
         return not self.problems and all(row.whole for row in self.checkpoints)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
         rows = [row.as_json() for row in self.checkpoints]
         facts = {"path": self.path, "tracker": self.tracker, "whole": self.whole, "problems": list(self.problems)}
         return {**facts, "checkpoints": rows, "removable": [vars(row) for row in self.spare]}

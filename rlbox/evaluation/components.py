@@ -69,14 +69,11 @@ class Component(SpecModel):
 
 
 class Components(SpecModel):
-    """The table."""
-
     part: tuple[Component, ...]
 
 
 @cache
 def load_components() -> tuple[Component, ...]:
-    """Return the shipped table."""
     from rlbox.config.toml_files import load_toml
 
     return validate_spec(Components, load_toml(TABLE), str(TABLE)).part
@@ -97,7 +94,6 @@ class ComponentResult:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the part as JSON types."""
         row = asdict(self)
         return {**row, "next": row.pop("next_step"), "seconds": round(self.seconds, 2)}
 
@@ -139,7 +135,6 @@ def make_failed_result(name: str, findings: Iterable[Finding], seconds: float = 
 
 
 def make_ok_result(name: str, detail: str, seconds: float = 0.0) -> ComponentResult:
-    """Return a part that works."""
     return ComponentResult(name=name, state="ok", detail=detail, seconds=seconds)
 
 
@@ -249,7 +244,6 @@ def report_nccl(facts: ProgramFacts, count: int, ground: StackContext) -> Compon
 
 
 def report_ray(facts: ProgramFacts, ground: StackContext) -> ComponentResult:
-    """Return whether Ray does a task."""
     findings = check_ray(facts, ground.demands, ground.python.removesuffix("/bin/python"))
     done = f"{ground.packages.get('ray', '')}, one node did one task"
     broken = make_failed_result("Ray", findings, facts.seconds)
@@ -285,7 +279,6 @@ def report_links(facts: LinkerFacts, ground: StackContext) -> Iterator[Component
 
 
 def report_import(component: Component, facts: ProgramFacts, ground: StackContext) -> ComponentResult:
-    """Return whether what a component is used by can be imported."""
     last = facts.steps[-1] if facts.steps else {}
     version = next((ground.packages[name] for name in component.packages if name in ground.packages), "")
     if last.get("ok") and last.get("last"):
@@ -505,7 +498,6 @@ def format_summary(parts: Sequence[ComponentResult], seconds: float) -> str:
 
 
 def results_to_json(parts: Sequence[ComponentResult], python: str, seconds: float) -> dict[str, Any]:
-    """Return the test as JSON types."""
     failed, late = ([part.name for part in parts if part.state == state] for state in ("failed", "late"))
     rows = [part.as_json() for part in parts]
     return {"python": python, "seconds": round(seconds, 2), "failed": failed, "late": late, "parts": rows}

@@ -53,11 +53,9 @@ class ExportReport:
 
     @property
     def good(self) -> bool:
-        """Whether the export is the checkpoint."""
         return not self.faults
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
         return {
             "good": self.good,
             "source": {"form": self.form, "ranks": self.ranks},
@@ -71,7 +69,6 @@ class ExportReport:
 
 
 def describe_tensor_fault(row: Mapping[str, Any]) -> ExportFault:
-    """Return what a row of the comparison means."""
     facts = {key: value for key, value in row.items() if key != "step"}
     says = _SAYS[str(row["kind"])](row)
     return ExportFault(of=str(row.get("tensor") or row.get("file")), says=says, facts=facts)
@@ -332,7 +329,6 @@ def check_export(wish: ExportCheckOptions, tell: Callable[[int, int], None]) -> 
 
 
 def _rows(wish: ExportCheckOptions, config: dict[str, Any], weights: Path) -> Iterator[dict[str, Any]]:
-    """Yield what the comparison says, line by line."""
     text = config.get("text_config") or {}
     named = wish.dtype or config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or ""
     asked = {

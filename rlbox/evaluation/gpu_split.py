@@ -50,8 +50,6 @@ class GpuState:
 
 @dataclass(frozen=True, kw_only=True)
 class RayNode:
-    """A node as Ray sees it."""
-
     address: str
     alive: bool
     gpus: int
@@ -67,7 +65,6 @@ class GpuInventory:
     why_no_ray: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
         gpus = [{**asdict(gpu), "free": gpu.free} for gpu in self.gpus]
         ray = None if self.ray is None else [asdict(node) for node in self.ray]
         return {"gpus": gpus, "visible_devices": self.visible, "ray": ray, "why_no_ray": self.why_no_ray}
@@ -92,7 +89,6 @@ class SplitRequest:
 
     @property
     def needed(self) -> int:
-        """GPUs that all roles take together."""
         return sum(count for __, count in self.roles)
 
 
@@ -106,7 +102,6 @@ class SplitPlan:
 
 
 def plan_split(facts: GpuInventory, wish: SplitRequest) -> SplitPlan:
-    """Return whether and how the roles fit."""
     rooms = _rooms(facts, wish)
     placed, problems = _place(wish, rooms)
     problems = [*_here(facts, wish), *_by_ray(facts, wish), *problems]
@@ -266,7 +261,6 @@ def probe_gpu_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInvent
 
 
 def probe_gpu_states() -> tuple[GpuState, ...]:
-    """Return the GPUs of this machine and who holds them."""
     return tuple(
         GpuState(
             index=gpu.index,
@@ -301,7 +295,6 @@ def _who(pid: int) -> str:
 
 
 def format_inventory(facts: GpuInventory, split: SplitPlan) -> str:
-    """Return the GPUs, Ray's nodes, where each role is, and what is wrong."""
     return "\n".join(_gpu_lines(facts, split))
 
 

@@ -115,15 +115,12 @@ ProgressCallback = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerTask:
-    """One answer that is wanted."""
-
     suite: Suite
     problem: Problem
     number: int
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Suite, problem and number."""
         return self.suite.name, self.problem.id, self.number
 
 
@@ -218,8 +215,6 @@ class _AnsweredRound:
 
 
 class _Counts:
-    """Tells how far each suite is."""
-
     def __init__(self, tasks: Sequence[AnswerTask], tell: ProgressCallback) -> None:
         self._tell, self._lock = tell, threading.Lock()
         self._whole: dict[str, int] = {}
@@ -228,7 +223,6 @@ class _Counts:
             self._whole[task.suite.name] = self._whole.get(task.suite.name, 0) + 1
 
     def one_more(self, suite: str) -> None:
-        """Count one judged answer."""
         with self._lock:
             self._done[suite] = self._done.get(suite, 0) + 1
             self._tell(suite, self._done[suite], self._whole[suite])

@@ -36,7 +36,6 @@ class EvaluationLock:
 
     @property
     def digest(self) -> str:
-        """The sha256 of the parts."""
         return content_digest(self.parts)
 
     def of(self, suites: Collection[str]) -> EvaluationLock:
@@ -53,7 +52,6 @@ class EvaluationLock:
         return EvaluationLock(parts={name: kept(name, part) for name, part in self.parts.items()}, subject=self.subject)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as it is written beside a result."""
         return {"schema": 1, "digest": self.digest, "parts": dict(self.parts), "subject": dict(self.subject)}
 
 
@@ -71,12 +69,10 @@ def parse_lock(document: Any) -> EvaluationLock:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return JSON types as bytes, one way for one value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def content_digest(value: Any) -> str:
-    """Return the sha256 of JSON types."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 

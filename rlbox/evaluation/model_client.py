@@ -68,7 +68,6 @@ class ModelClient:
         self._prompts: dict[str, Prompt] = {}
 
     def prompt(self, ask: str) -> Prompt:
-        """Return a message as the server's own template and tokenizer make it; the same one is asked for once."""
         if (known := self._prompts.get(ask)) is None:
             known = self._prompts[ask] = self._made(ask)
         return known
@@ -215,7 +214,6 @@ class ModelClientPool:
         self._members, self._busy, self._lock = members, [0] * len(members), threading.Lock()
 
     def prompt(self, ask: str) -> Prompt:
-        """As `Policy.prompt`; what one of them makes of a message, all do."""
         return self._members[0].prompt(ask)
 
     def answer(self, prompt: Prompt, decoding: Decoding, number: int) -> ModelAnswer:

@@ -61,7 +61,6 @@ class CacheReport:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(file.size for file in self.files)
 
     @property
@@ -80,7 +79,6 @@ class CacheReport:
         return None if self.share is None else self.share >= WHOLE
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
         totals = {"size": self.size, "resident_before": self.before, "resident": self.resident, "read": self.read}
         return {
             **totals,
@@ -185,7 +183,6 @@ def _below(path: Path) -> list[Path]:
 
 
 def measure_cache(files: Sequence[CachedFile]) -> CacheReport:
-    """Return what of the files is resident."""
     began = time.monotonic()
     pieces = _look_at(split_into_ranges(files))
     seconds = time.monotonic() - began

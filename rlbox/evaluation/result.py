@@ -89,11 +89,9 @@ class EvaluationResult:
 
     @property
     def problem_names(self) -> list[str]:
-        """The problems of all suites that it was judged on."""
         return list(dict.fromkeys(name for row in self.by_problem.values() for of in row.values() for name in of))
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
         return {
             "schema": 1,
             "name": self.name,

@@ -129,7 +129,6 @@ _QA = 20
 
 
 def build_result(name: str, step: int, lock: EvaluationLock, rows: AnswerRecords) -> EvaluationResult:
-    """Return the result of one checkpoint."""
     return EvaluationResult(
         name=name,
         step=step,
@@ -181,7 +180,6 @@ def read_export_path(folder: Path) -> str:
 
 
 def read_results(out: Path) -> list[EvaluationResult]:
-    """Return the result of each checkpoint below `out`, by step."""
     found = [read_summary(path) for path in sorted(out.glob(f"*/{SUMMARY}"))]
     return sorted(found, key=lambda one: (one.step, one.name))
 

@@ -166,7 +166,6 @@ def _lines(process: ProcessHandle) -> tuple[bytes, bytes]:
 
 
 def _why(strength: bytes) -> str:
-    """Return what the sandbox says that is wrong."""
     try:
         wrong = str(parse_json(strength).get("wrong") or "")
     except (ValueError, AttributeError):

@@ -49,7 +49,6 @@ def compute_score(by_problem: Mapping[str, Sequence[float]], level: float = CONF
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean of values that vary about it."""
     middle = fmean(values)
     return math.sqrt(fmean([(value - middle) ** 2 for value in values]) / len(values))
 

@@ -164,7 +164,6 @@ class BestResult:
 
     @property
     def worse(self) -> bool:
-        """Whether the best has clearly lost what the baseline could."""
         return self.regression is not None and self.regression.verdict == "worse"
 
 

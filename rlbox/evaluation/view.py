@@ -46,7 +46,6 @@ def compare_results(one: EvaluationResult, other: EvaluationResult, across: Sequ
 
 
 def comparison_to_json(found: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON types; differences are shares of 1, the first result less the second."""
     return {
         "one": describe_result(found.one),
         "other": describe_result(found.other),

@@ -10,7 +10,6 @@ from rlbox.job.plan import StagePlan
 
 
 def explain_broken_rule(stage: StagePlan, breach: Violation) -> Cause:
-    """A rule on lines or numbers can no longer hold."""
     why = f" ({breach.why})" if breach.why else ""
     kind: CauseKind = "within" if breach.late else "metric" if breach.kind == "metric" else "require"
     where = resolve_log_path(stage, breach.log)
@@ -26,7 +25,6 @@ def explain_broken_rule(stage: StagePlan, breach: Violation) -> Cause:
 
 
 def explain_failed_probe(stage: StagePlan, probe: ProbePlan, answer: str) -> Cause:
-    """A request at the end of a stage was not answered as told."""
     why = f" ({probe.why})" if probe.why else ""
     return Cause(
         kind="probe",
@@ -36,7 +34,6 @@ def explain_failed_probe(stage: StagePlan, probe: ProbePlan, answer: str) -> Cau
 
 
 def explain_failed_exit(stage: StagePlan, code: int) -> Cause:
-    """The stage's command ended with something else than 0."""
     return Cause(
         kind="exit", what=f"stage {stage.name} ended with {describe_exit(code)}", where=get_stage_log_path(stage)
     )
@@ -64,7 +61,6 @@ def explain_needed_file(stage: StagePlan, need: FilePlan, fact: FileCheck) -> Ca
 
 
 def explain_forbidden_line(stage: StagePlan, rule: LinePlan, number: int, line: str) -> Cause:
-    """A log held a line that it must not hold."""
     why = f" ({rule.why})" if rule.why else ""
     return Cause(
         kind="forbid",
@@ -89,7 +85,6 @@ def explain_missing_line(stage: StagePlan, rule: LinePlan, count: int, last: str
 
 
 def explain_missing_file(stage: StagePlan, file: FilePlan, fact: FileCheck) -> Cause:
-    """The stage exited 0, but did not leave a file that it must."""
     why = f" ({file.why})" if file.why else ""
     return Cause(
         kind="file", what=f"stage {stage.name} exited 0, but {file.path}{why}: {fact.problem}", where=file.path

@@ -107,7 +107,6 @@ class GateChecker:
 
     @property
     def revision(self) -> int:
-        """Grows with every change of a state."""
         return self._board.revision
 
     @property
@@ -185,7 +184,6 @@ class GateChecker:
         self._board.revision += rule.decide("broken", seen)
 
     def end(self) -> None:
-        """Decide what only the end of a stage that exited well can: lines that never came, limits that were kept."""
         self._board.stopping = False
         for metric in self._metrics:
             metric.end()
@@ -200,7 +198,6 @@ class GateChecker:
         return [(rule.plan, rule.count) for rule in self._lines if rule.kind == "require" and rule.state == "waiting"]
 
     def states(self) -> tuple[RuleState, ...]:
-        """Return all rules in the order in which a stage meets them."""
         return tuple(rule.as_state() for rule in self._all())
 
     def _all(self) -> list[GateRule]:
@@ -232,8 +229,6 @@ class GateChecker:
 
 
 class _MetricRule(GateRule):
-    """A metric rule among the others."""
-
     def __init__(self, plan: MetricPlan, board: RuleEvents, steps: StepTracker | None) -> None:
         super().__init__("metric", format_metric_rule(plan))
         self.plan = plan
@@ -242,7 +237,6 @@ class _MetricRule(GateRule):
         self._metric = MetricChecker(plan)
 
     def met(self, line: Line, way: str) -> None:
-        """Take a line of the log that fits."""
         if is_command_echo(line.text, self.plan.pattern):
             return
         groups = compile_pattern(self.plan.pattern).groups(way) or {}
@@ -254,14 +248,12 @@ class _MetricRule(GateRule):
             self._tell(line)
 
     def take_rows(self, rows: Sequence[str]) -> None:
-        """Take rows of the file that this metric comes from."""
         for row in rows:
             if self.state != "broken":
                 self._metric.take_row(row)
                 self._tell(None)
 
     def end(self) -> None:
-        """Judge what only the end shows."""
         if self.state != "broken":
             self._metric.end()
             self._tell(None)

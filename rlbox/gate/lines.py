@@ -102,7 +102,6 @@ class LineRule(GateRule):
         self._told: set[str] = set()
 
     def watchers(self) -> Iterator[LineMatcher]:
-        """Yield what is to be looked for; the rule itself goes before its markers, whose own lines do not count."""
         yield self._watcher
         yield from (marker.watcher for marker in (self._after, self._until) if marker)
 
@@ -217,11 +216,9 @@ class BenignRules:
         self._notes = {key: GateRule("benign", format_benign_rule(rule)) for key, rule in self._plans.items()}
 
     def rules(self) -> list[GateRule]:
-        """Return those to show: the job's own, and of the catalogue's those that came."""
         return [note for key, note in self._notes.items() if not self._plans[key].known or note.count]
 
     def watchers(self, log: str) -> Iterator[LineMatcher]:
-        """Yield what is to be looked for in a log."""
         for key, plan in self._plans.items():
             if plan.log in ("", log):
                 yield self._note(log, key)
@@ -230,7 +227,6 @@ class BenignRules:
                 yield self._mark(log, pattern)
 
     def excuses(self, log: str, number: int, text: str) -> bool:
-        """Return whether line `number` of `log` is benign."""
         ways = list_line_variants(text)
         due = (plan for plan in self._plans.values() if plan.log in ("", log) and self._is_due(plan, log, number))
         return any(compile_pattern(plan.pattern).fits(way) for plan in due for way in ways)

@@ -32,13 +32,11 @@ class MetricChecker:
 
     @property
     def told(self) -> str:
-        """What the points say so far, in a few words."""
         if not self.points:
             return f"no point yet, only {self._garbled!r}" if self._garbled else ""
         return f"{self.points} points, the last: {self._value:g}{self._at()}"
 
     def take_groups(self, groups: dict[str, str | None]) -> None:
-        """Take what the groups of the pattern found in a line."""
         text, step = groups.get("value") or "", groups.get("step")
         value = parse_number(text)
         if value is None:
@@ -47,7 +45,6 @@ class MetricChecker:
         self.take(value, parse_number(step) if step else None)
 
     def take_row(self, text: str) -> None:
-        """Take a row of a file of JSON lines."""
         if not text.strip():
             return
         try:
@@ -83,7 +80,6 @@ class MetricChecker:
         self._take_trend(step, value)
 
     def end(self) -> None:
-        """Judge what only the end shows."""
         if not self.points:
             seen = f"; {self._garbled!r} is no number" if self._garbled else ""
             self._break(f"has no point{seen}")

@@ -58,8 +58,6 @@ class RuleState:
 
 @dataclass(frozen=True, kw_only=True)
 class ForbiddenLine:
-    """A forbidden line that was met: rule, line number and text."""
-
     rule: LinePlan
     line: Line
 
@@ -95,7 +93,6 @@ class GateRule:
         return True
 
     def as_state(self) -> RuleState:
-        """Return the rule as it is recorded."""
         return RuleState(kind=self.kind, rule=self.text, state=self.state, seen=self.seen, count=self.count)
 
 
@@ -117,13 +114,11 @@ def format_line_rule(rule: LinePlan) -> str:
 
 
 def format_benign_rule(rule: BenignPlan) -> str:
-    """Return how a benign line is shown."""
     where = "" if rule.log in ("", STAGE_LOG) else f"{rule.log}: "
     return f"{where}{rule.pattern}" + (f" (after {rule.after})" if rule.after else "")
 
 
 def format_metric_rule(rule: MetricPlan) -> str:
-    """Return how a metric rule is shown: its name and its conditions."""
     conditions = []
     if rule.trend:
         often = f" within {rule.within_steps} steps" if rule.within_steps else ""
@@ -143,7 +138,6 @@ def format_metric_rule(rule: MetricPlan) -> str:
 
 
 def format_probe(rule: ReadyPlan) -> str:
-    """Return how a request is shown."""
     return f"{rule.method} {rule.url}"
 
 

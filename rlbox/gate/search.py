@@ -42,7 +42,6 @@ class LogSearch:
         self.last = ""
 
     def take(self, first: int, texts: LineBlock) -> None:
-        """Look at the lines of a block; the first has the number `first`."""
         if self._steps:
             self._steps.begin(first, texts)
         lines = ((index, 1, text) for index, text in self._line_hits(texts))

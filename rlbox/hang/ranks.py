@@ -317,7 +317,6 @@ def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
 def sample_ranks(
     before: ActivitySample, now: ActivitySample, ranks: Iterable[RankProcess], communicators: tuple[Communicator, ...]
 ) -> RankSample:
-    """Return what the ranks did between two moments."""
     told = {pid: number for one in communicators for number, pid in one.pids.items()}
     members = {member.pid: member for member in ranks}
     alive = [process.pid for process in now.processes if process.pid in members or process.pid in told]

@@ -167,11 +167,9 @@ class StartupTimer:
         return real_s - self._real_s
 
     def over(self, own_s: float) -> bool:
-        """Return whether its limit is over."""
         return own_s - self._own_s > self._limit_s
 
     def late(self, own_s: float, real_s: float) -> bool:
-        """Return whether it has taken longer than it may."""
         if not self.over(own_s):
             return False
         times = self.took_s(real_s) / self._limit_s

@@ -106,7 +106,6 @@ def read_fd_link(pid: int, number: int) -> str:
 
 
 def is_fifo(pid: int, number: int) -> bool:
-    """Whether a file descriptor is a named pipe."""
     try:
         return stat.S_ISFIFO(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
     except OSError:

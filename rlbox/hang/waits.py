@@ -68,8 +68,6 @@ class ThreadWait:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One frame of a Python stack."""
-
     function: str
     file: str
     line: int
@@ -115,7 +113,6 @@ class ProcessWait:
 
     @property
     def collective(self) -> str:
-        """The collective that its stack is in, empty when in none."""
         return find_collective(self.stack)
 
 
@@ -128,7 +125,6 @@ _COLLECTIVES = frozenset({
 
 
 def find_collective(stack: Sequence[Frame]) -> str:
-    """Return the collective that a stack is in, empty when in none."""
     return next((frame.function for frame in stack if frame.bare in _COLLECTIVES), "")
 
 

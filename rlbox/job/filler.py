@@ -87,7 +87,6 @@ class PlaceholderFiller:
         return tuple(text for word, text in filled if text or word not in self._optional)
 
     def env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of the job filled in, with the user's tree in front of PYTHONPATH."""
         return _with_source(self._table(where, table), self._source)
 
     def own_env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:

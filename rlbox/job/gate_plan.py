@@ -48,8 +48,6 @@ class SpanPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class FilePlan:
-    """A file that must be there and whole; `path` may hold wild cards."""
-
     path: str
     min_bytes: int
     manifest: bool
@@ -62,8 +60,6 @@ class FilePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricPlan:
-    """A condition on numbers that a stage tells."""
-
     name: str
     pattern: str = ""
     log: str = "stage"
@@ -85,8 +81,6 @@ class MetricPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyPlan:
-    """A request, and what its answer must be."""
-
     url: str
     method: str = "GET"
     body: str = ""
@@ -108,8 +102,6 @@ class ProbePlan(ReadyPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class GatePlan:
-    """All rules of a gate."""
-
     require: tuple[LinePlan, ...] = ()
     ordered: bool = False
     forbid: tuple[LinePlan, ...] = ()
@@ -153,7 +145,6 @@ def _line(where: str, rule: RequireRule | ForbidRule | BenignRule, fill: Placeho
 
 
 def plan_files(where: str, rules: Iterable[FileRule], fill: PlaceholderFiller) -> tuple[FilePlan, ...]:
-    """Return file rules filled in."""
     return tuple(FilePlan(**{**rule.model_dump(), "path": fill.text(where, rule.path)}) for rule in rules)
 
 

@@ -159,7 +159,6 @@ class ProbeRule(Probe):
 
 
 def raise_problems(problems: Iterable[str]) -> None:
-    """Raise `ValidationProblems` when there are any."""
     if found := list(problems):
         raise ValidationProblems(found)
 

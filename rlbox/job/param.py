@@ -159,7 +159,6 @@ def find_placeholder(value: Scalar) -> str:
 
 
 def format_scalar(value: Scalar) -> str:
-    """Return a value as people write it."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else str(value).removesuffix(".0")
@@ -247,7 +246,6 @@ ParamSets = Mapping[str, Mapping[str, Scalar | tuple[str, ...]]]
 
 
 def list_includes(table: Mapping[str, Scalar | tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the names of the profiles that a profile includes, in their order."""
     value = table.get(INCLUDE_KEY, ())
     return value if isinstance(value, tuple) else (str(value),)
 

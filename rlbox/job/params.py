@@ -125,7 +125,6 @@ class _Problems:
         self._unknown = False
 
     def parse(self, settings: Mapping[str, str]) -> dict[str, tuple[Scalar, str]]:
-        """Return the settings of a command line as scalars."""
         found: dict[str, tuple[Scalar, str]] = {}
         params = self._job.params
         for name, text in settings.items():
@@ -161,7 +160,6 @@ class _Problems:
         return settled
 
     def check(self) -> None:
-        """Raise what was noted, if anything."""
         if not self.lines:
             return
         known = _("parameters: {params}").format(params=", ".join(sorted(self._job.params)) or _("none"))
@@ -217,7 +215,6 @@ def build_override_entry(
 
 
 def default_params(job: Job) -> dict[str, Scalar]:
-    """Return the defaults of a job's parameters, as the command gets them."""
     return {
         name: convert_value(param, param.default) for name, param in job.params.items() if param.default is not None
     }
@@ -264,7 +261,6 @@ JOB_VIEW_KEYS = ("params", "profiles", "resume", "secrets", "optional_secrets")
 
 
 def format_job(job: Job) -> list[str]:
-    """Return the lines on what can be set of `job`, with the defaults."""
     return [*_param_lines(job), *_profile_lines(job), *_resume_lines(job), *_secret_lines(job)]
 
 

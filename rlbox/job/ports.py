@@ -22,7 +22,6 @@ gives to who asks for any."""
 
 
 def is_port_allowed(declared: Iterable[str], port: int, ephemeral: range) -> bool:
-    """Return whether one of `declared`, placeholders filled in, names `port`."""
     return any(port in (ephemeral if word == EPHEMERAL else _range(word)) for word in declared)
 
 
