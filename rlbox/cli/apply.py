@@ -87,7 +87,7 @@ def apply(
         return _remove(app, name, layout)
     from rlbox.planner.stack_check import require_consistent_stack
 
-    wish = ApplyOptions(
+    options = ApplyOptions(
         forced=require_consistent_stack(app, name, force=force),
         sources=sources,
         offline=offline,
@@ -95,7 +95,7 @@ def apply(
         python=_absolute(python),
         accept=_accepted(accept),
     )
-    return _apply(app, image, layout, wish, check=check, yes=yes)
+    return _apply(app, image, layout, options, check=check, yes=yes)
 
 
 def _absolute(python: str) -> str:
@@ -113,7 +113,7 @@ def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
     return {canonicalize_name(name.strip()): version.strip() for name, __, version in split}
 
 
-def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyOptions, *, check: bool, yes: bool) -> int:
+def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *, check: bool, yes: bool) -> int:
     """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
     from rlbox.provision.plan import apply_result, compare_result
     from rlbox.provision.provision import check_fixes, provision_target
@@ -124,18 +124,18 @@ def _apply(app: App, image: ImagePlan, layout: Layout, wish: ApplyOptions, *, ch
             confirm(app, yes, f"make {counted(changes, 'change', 'changes')} at / for target {image.target}")
 
     only_look = check or app.dry_run
-    prepared, plan, done = provision_target(app, image, layout, wish, only_look=only_look, consent=consent)
+    prepared, plan, done = provision_target(app, image, layout, options, only_look=only_look, consent=consent)
     if only_look and (plan.steps or not check):
-        told = compare_result(prepared.wanted, plan, differences=app.dry_run)
+        told = compare_result(prepared.desired, plan, differences=app.dry_run)
         if not check:
             return app.planned(*told, _would(app, layout, image.target, len(plan.steps), yes=yes))
         app.result(*told)
         return 1 if plan.steps else 0
-    layout = prepared.wanted.layout
+    layout = prepared.desired.layout
     checks = check_fixes(layout)
-    app.result(*apply_result(prepared.wanted, plan.left, done.steps, done.kept, checks))
+    app.result(*apply_result(prepared.desired, plan.skipped, done.steps, done.kept, checks))
     app.say(f"next: . {layout.own}/libexec/init.sh, or rlbox run JOB --place here")
-    partial = {row.origin for row in plan.left}
+    partial = {row.origin for row in plan.skipped}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
 
 

@@ -40,10 +40,10 @@ def build(
     if app.dry_run and (driver := find_oldest_driver(app, name)):
         app.say(f"driver: {driver} or newer on the machine that runs it")
     forced = require_consistent_stack(app, name, force=force)
-    wish = BuildOptions(
+    options = BuildOptions(
         no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources, forced=forced
     )
-    return build_target(app, name, wish)
+    return build_target(app, name, options)
 
 
 @click.command()
@@ -74,8 +74,8 @@ def compile(
     """
     from rlbox.image.compile import CompileOptions, compile_json, compile_target, compile_text
 
-    wish = CompileOptions(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
-    told = compile_target(app, name, wish)
+    options = CompileOptions(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
+    told = compile_target(app, name, options)
     if app.dry_run:
         count = len([one for one in told if one.wheel is None])
         would = f"compile {count} of {len(told)} wheels" if count else "compile nothing: the store has all of it"

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
 
 
-def build_target(app: App, name: str, wish: BuildOptions) -> int:
+def build_target(app: App, name: str, options: BuildOptions) -> int:
     """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
-    return ImageBuild(app, load_image_plan(app.project, name), wish).carry_out()
+    return ImageBuild(app, load_image_plan(app.project, name), options).carry_out()
 
 
 def ensure_image_built(app: App, name: str) -> None:
@@ -52,17 +52,17 @@ _MOMENT_S = 5.0
 class ImageBuild:
     """The build of one image: the plan of it, what was asked for, and the steps in their order."""
 
-    def __init__(self, app: App, plan: ImagePlan, wish: BuildOptions) -> None:
-        self._app, self._plan, self._wish = app, plan, wish
+    def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
+        self._app, self._plan, self._options = app, plan, options
         self._steps: dict[int, Step] = {}
 
     def carry_out(self) -> int:
         """Build, check, describe and report the image; an image that is current is only reported."""
-        app, plan, wish = self._app, self._plan, self._wish
+        app, plan, options = self._app, self._plan, self._options
         with app.checking("lock"):
             plan.require_lock()
-        app.project.source_file(wish.sources or plan.sources)  # met before anything is prepared
-        asked, why, image = wish.rebuild or wish.no_cache or wish.verify, "", None
+        app.project.source_file(options.sources or plan.sources)  # met before anything is prepared
+        asked, why, image = options.rebuild or options.no_cache or options.verify, "", None
         with app.checking("image"):
             image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
             why = find_outdated_reason(plan, image) if image and not asked else ""
@@ -77,7 +77,7 @@ class ImageBuild:
         if image is None:
             what = _("the build ended well, but the engine has no image {tag}").format(tag=plan.tag)
             raise WorkFailed(what, next_step=_("whole log: {log}").format(log=log))
-        return self._report(image["Id"], "verified" if wish.verify else "built", log, self._layers(image))
+        return self._report(image["Id"], "verified" if options.verify else "built", log, self._layers(image))
 
     def require(self) -> None:
         """Build, check and describe the image unless it is current."""
@@ -103,19 +103,19 @@ class ImageBuild:
         from rlbox.image.check import check_image, describe_image
         from rlbox.system.file_lock import hold_lock
 
-        app, plan, wish = self._app, self._plan, self._wish
+        app, plan, options = self._app, self._plan, self._options
         began = time.monotonic()
         self._check_engine()
         if why:
             app.say(why)
         find_builder()  # a missing tool is met before anything is fetched
         with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
-            with explain_unreachable_host(wish.sources or plan.sources):
+            with explain_unreachable_host(options.sources or plan.sources):
                 run, log, digest = self._run_builder()
-            check_image(plan, again=wish.no_cache or wish.verify)
+            check_image(plan, again=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
-            describe_image(app, plan, hermetic=wish.hermetic)
-            if wish.verify:
+            describe_image(app, plan, hermetic=options.hermetic)
+            if options.verify:
                 from rlbox.image.verify import verify_image
 
                 verify_image(app, plan, run, digest)
@@ -127,7 +127,7 @@ class ImageBuild:
         from rlbox.image.inputs import BuildInputs
 
         app = self._app
-        run = BuildInputs(app, self._plan, self._wish).write()
+        run = BuildInputs(app, self._plan, self._options).write()
         with show_build_progress(app) as show:
 
             def on_step(step: Step) -> None:
@@ -148,7 +148,7 @@ class ImageBuild:
         said = str(log) if log else None
         data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
         data |= {"layers": [asdict(row) for row in layers]} if layers else {}
-        data |= {"forced": self._wish.forced} if self._wish.forced else {}
+        data |= {"forced": self._options.forced} if self._options.forced else {}
         text = f"{tag}  {image[:19]}  {state}"
         if self._app.dry_run:
             return self._app.planned(data, text, _NOTHING[state])
@@ -189,7 +189,7 @@ class ImageBuild:
             if why:
                 app.dry.first.append(f"the image {plan.tag} is built: {why}")
                 app.dry.made.add(plan.tag)
-                BuildInputs(app, plan, self._wish).look()
+                BuildInputs(app, plan, self._options).look()
 
     def _check_engine(self) -> None:
         """Say what an old engine cannot promise; refuse to verify on it."""
@@ -199,7 +199,7 @@ class ImageBuild:
         told = _("Docker {version} cannot promise the same bytes for the same lock; 23 and newer can").format(
             version=".".join(map(str, version))
         )
-        if self._wish.verify:
+        if self._options.verify:
             raise EngineError(
                 told, where=open_engine_address(), next_step=_("build without --verify, or on another engine")
             )
@@ -215,7 +215,7 @@ class ImageBuild:
 
         app, plan = self._app, self._plan
         data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why}
-        data |= {"forced": self._wish.forced} if self._wish.forced else {}
+        data |= {"forced": self._options.forced} if self._options.forced else {}
         would = f"build {plan.tag}" + (f": {why}" if why else "")
         with app.checking("engine"):
             self._check_engine()
@@ -226,7 +226,7 @@ class ImageBuild:
             require_unlocked(*self._lock)
         words: tuple[str, ...] = ()
         with app.checking("lock"):
-            run = BuildInputs(app, plan, self._wish).look()
+            run = BuildInputs(app, plan, self._options).look()
             words = run.command(plan, builder, "SOURCES").argv
         shown = (f"{_KEYS}…" if word.startswith(_KEYS) else word for word in words)  # `--json` has it
         lines = [shlex.join(shown), _BY_HAND.format(target=plan.target)] if words else []

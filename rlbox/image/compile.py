@@ -54,7 +54,7 @@ class CompileOptions:
     sources: str = ""
 
 
-def compile_target(app: App, name: str, wish: CompileOptions) -> tuple[WheelResult, ...]:
+def compile_target(app: App, name: str, options: CompileOptions) -> tuple[WheelResult, ...]:
     """Return what became of each wheel that the target's stack compiles; the lock names them all in the end.
 
     Raises
@@ -66,11 +66,11 @@ def compile_target(app: App, name: str, wish: CompileOptions) -> tuple[WheelResu
     """
     recipe = ImageSources.load(app.project, name)
     lock = _usable_lock(app, recipe)
-    rows = _chosen(recipe.target, lock, wish.names)
+    rows = _chosen(recipe.target, lock, options.names)
     told = []
     for entry, row in rows:
-        work = _Work(app, recipe.target, lock, entry, row, wish)
-        told.append(one := work.dry() if app.dry_run else work.twice() if wish.verify else work.once())
+        work = _Work(app, recipe.target, lock, entry, row, options)
+        told.append(one := work.dry() if app.dry_run else work.twice() if options.verify else work.once())
         if one.wheel and not app.dry_run:
             _lock_wheel(app, name, row, one.wheel)
     return tuple(told)
@@ -119,13 +119,20 @@ class _Work:
     """One wheel of a target that is wanted."""
 
     def __init__(
-        self, app: App, target: Target, lock: Lock, entry: Compile, row: CompileInputs, wish: CompileOptions
+        self, app: App, target: Target, lock: Lock, entry: Compile, row: CompileInputs, options: CompileOptions
     ) -> None:
-        self._app, self._target, self._lock, self._entry, self._row, self._wish = app, target, lock, entry, row, wish
+        self._app, self._target, self._lock, self._entry, self._row, self._options = (
+            app,
+            target,
+            lock,
+            entry,
+            row,
+            options,
+        )
         self._store = ObjectStore(resolve_store_dir(None))
         digest = compute_objects_digest(target, entry, row, lock.toolchain)
         self._objects = cache_path("compile", "objects", digest[:24] + identify_host_compiler(lock))
-        self._jobs = plan_jobs(entry, probe_capacity(), wish.jobs)
+        self._jobs = plan_jobs(entry, probe_capacity(), options.jobs)
 
     def dry(self) -> WheelResult:
         """Return how it stands, nothing changed."""
@@ -171,10 +178,10 @@ class _Work:
     def _known(self) -> Package | None:
         """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
         wheel = self._lock.wheel(self._row)
-        if wheel and not self._wish.replace:
+        if wheel and not self._options.replace:
             return wheel if self._store.is_intact(wheel.sha256, wheel.size) else None
         made = find_recorded_wheel(self._store, self._row)
-        return made.package(self._row) if made and not self._wish.replace else None
+        return made.package(self._row) if made and not self._options.replace else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
@@ -196,7 +203,7 @@ class _Work:
         if not missing:
             return
         size = sum(file.size for file in missing)
-        sources = self._wish.sources or self._target.sources
+        sources = self._options.sources or self._target.sources
         app.say(f"fetching {len(missing)} files, {size_text(size)}")
         with explain_unreachable_host(sources), show_fetch_progress(app, size) as on_progress:
             fetch_artifacts(files, create_locator(app, sources, files), store, on_progress, target=self._target.name)
@@ -220,7 +227,7 @@ class _Work:
     def _refuse_other(self, wheel: Path) -> None:
         """Refuse a wheel that is not the one of the lock, saying what differs where both are here."""
         locked = self._lock.wheel(self._row)
-        if not locked or self._wish.replace or sha256_file(wheel) == locked.sha256:
+        if not locked or self._options.replace or sha256_file(wheel) == locked.sha256:
             return
         name = self._row.name
         raise WorkFailed(

@@ -59,27 +59,27 @@ class FetchOptions:
         return not self.here
 
 
-def fetch_target(app: App, name: str, wish: FetchOptions) -> int:
+def fetch_target(app: App, name: str, options: FetchOptions) -> int:
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
     plan = load_image_plan(app.project, name)
     plan.require_lock()
     lock = load_lock(app.project.lock_file(name))
     if lock is None:
         raise SpecError(_("the lock of target {name} is missing").format(name=name), next_step=f"rlbox lock {name}")
-    store = ObjectStore(resolve_store_dir(wish.store), seals=not app.dry_run)
-    place = _place(wish.export_to or wish.import_from)
-    if wish.export_to and isinstance(place, Path):
+    store = ObjectStore(resolve_store_dir(options.store), seals=not app.dry_run)
+    place = _place(options.export_to or options.import_from)
+    if options.export_to and isinstance(place, Path):
         with app.checking("export"):
             require_writable_directory(place, "another with --export")
     if app.dry_run:
-        return _look(app, plan, lock, store, place, wish)
-    if wish.import_from:
-        _import(app, lock, store, place, wish)
+        return _look(app, plan, lock, store, place, options)
+    if options.import_from:
+        _import(app, lock, store, place, options)
     else:
-        files, report = _fetch(app, plan, lock, store, wish)
-        if wish.export_to:
+        files, report = _fetch(app, plan, lock, store, options)
+        if options.export_to:
             _export(app, lock, files, store, place)
-        _tell(app, name, store, report, wish)
+        _tell(app, name, store, report, options)
     return 0
 
 
@@ -98,14 +98,14 @@ def _place(text: str | None) -> Path | Reference | None:
     return parse_reference(text)
 
 
-def _files(lock: Lock, wish: FetchOptions) -> tuple[Artifact, ...]:
+def _files(lock: Lock, options: FetchOptions) -> tuple[Artifact, ...]:
     """Return what is wanted, each file once: without those that have the bytes of an earlier one."""
-    files = list_inplace_artifacts(lock) if wish.here else list_artifacts(lock)
+    files = list_inplace_artifacts(lock) if options.here else list_artifacts(lock)
     return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
 
-def _base(lock: Lock, store: ObjectStore, wish: FetchOptions) -> tuple[Artifact, ...]:
-    return list_base_files(store, lock.base, lock.platform) if wish.base else ()
+def _base(lock: Lock, store: ObjectStore, options: FetchOptions) -> tuple[Artifact, ...]:
+    return list_base_files(store, lock.base, lock.platform) if options.base else ()
 
 
 def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
@@ -115,21 +115,21 @@ def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
 
 
 def _look(
-    app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, place: Path | Reference | None, wish: FetchOptions
+    app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, place: Path | Reference | None, options: FetchOptions
 ) -> int:
-    base = _base(lock, store, wish)
-    rows = measure_groups(lock, base, store.is_intact, here=wish.here)
-    if unknown := "@" in lock.base and not base and wish.base:
+    base = _base(lock, store, options)
+    rows = measure_groups(lock, base, store.is_intact, here=options.here)
+    if unknown := "@" in lock.base and not base and options.base:
         app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
-    missing = [file for file in (*base, *_files(lock, wish)) if not store.is_intact(file.sha256, file.size)]
-    if wish.import_from:
+    missing = [file for file in (*base, *_files(lock, options)) if not store.is_intact(file.sha256, file.size)]
+    if options.import_from:
         source, would = f"{place}", f"import {place}"
         with app.checking("export"):
             if isinstance(place, Path):
                 read_export_manifest(place)
     else:
         source, would = (
-            f"sources {wish.sources or plan.sources}",
+            f"sources {options.sources or plan.sources}",
             f"fetch {len(missing)} files" + " and the base image" * unknown,
         )
         with app.checking("store"):
@@ -138,20 +138,20 @@ def _look(
         check_disk_space(store, missing)
     if not missing and not unknown:
         would = "fetch nothing: the store holds it all"
-    elif not (wish.import_from and isinstance(place, Path)):
+    elif not (options.import_from and isinstance(place, Path)):
         app.not_checked("a dry run asks no network", source)
-    would += f", and export it to {place}" if wish.export_to else ""
+    would += f", and export it to {place}" if options.export_to else ""
     data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, sum_groups(rows))]
     facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
     return app.planned(facts, format_groups(rows), would)
 
 
 def _fetch(
-    app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, wish: FetchOptions
+    app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: FetchOptions
 ) -> tuple[tuple[Artifact, ...], FetchResult]:
-    profile = wish.sources or plan.sources
-    files = _files(lock, wish)
-    base = fetch_locked_base(app, lock, store, profile) if wish.base else ()
+    profile = options.sources or plan.sources
+    files = _files(lock, options)
+    base = fetch_locked_base(app, lock, store, profile) if options.base else ()
     _remember(app, lock, store)
     missing = [file.size for file in files if not store.is_intact(file.sha256, file.size)]
     if not missing:
@@ -160,7 +160,7 @@ def _fetch(
     app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
     with explain_unreachable_host(profile), show_fetch_progress(app, sum(missing)) as on_progress:
         report = fetch_artifacts(
-            files, create_locator(app, profile, files), store, on_progress, target=plan.target, jobs=wish.jobs
+            files, create_locator(app, profile, files), store, on_progress, target=plan.target, jobs=options.jobs
         )
     return (*base, *files), report
 
@@ -177,7 +177,7 @@ def _export(
         export_to_registry(plan, files, store, place, read_network_settings().ca_bundle)
 
 
-def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | None, wish: FetchOptions) -> None:
+def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | None, options: FetchOptions) -> None:
     done = _imported(app, store, place)
     if done.lock != lock.text().encode():
         app.say(f"the export was made from another lock of {lock.target}")
@@ -189,13 +189,13 @@ def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | 
             where=str(place),
             next_step=_("export again and repeat the import, which takes only what is missing"),
         )
-    base = _base(lock, store, wish)
-    files = (*base, *_files(lock, wish))
+    base = _base(lock, store, options)
+    files = (*base, *_files(lock, options))
     _remember(app, lock, store)
     missing = [file.file for file in files if not store.is_intact(file.sha256, file.size)]
-    if missing or ("@" in lock.base and not base and wish.base):
-        enough = wish.base and all(store.is_intact(file.sha256, file.size) for file in list_inplace_artifacts(lock))
-        which = " --place here" * wish.here
+    if missing or ("@" in lock.base and not base and options.base):
+        enough = options.base and all(store.is_intact(file.sha256, file.size) for file in list_inplace_artifacts(lock))
+        which = " --place here" * options.here
         partly = f"; it has what rlbox apply takes: rlbox fetch {lock.target} --place here --import {place}"
         raise WorkFailed(
             _("the export does not hold: {missing}").format(missing=", ".join(missing) or lock.base),
@@ -206,11 +206,11 @@ def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | 
         )
     data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
     app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")
-    app.say(_next(lock.target, wish))
+    app.say(_next(lock.target, options))
 
 
-def _next(target: str, wish: FetchOptions) -> str:
-    return f"next: rlbox apply {target} --offline" if wish.here else f"next: rlbox build {target} --hermetic"
+def _next(target: str, options: FetchOptions) -> str:
+    return f"next: rlbox apply {target} --offline" if options.here else f"next: rlbox build {target} --hermetic"
 
 
 def _imported(app: App, store: ObjectStore, place: Path | Reference | None) -> ImportResult:
@@ -223,8 +223,8 @@ def _imported(app: App, store: ObjectStore, place: Path | Reference | None) -> I
     return import_from_directory(place or Path(), store, on_file)
 
 
-def _tell(app: App, name: str, store: ObjectStore, report: FetchResult, wish: FetchOptions) -> None:
-    exported = wish.export_to
+def _tell(app: App, name: str, store: ObjectStore, report: FetchResult, options: FetchOptions) -> None:
+    exported = options.export_to
     whole = size_text(report.present_bytes + report.fetched_bytes)
     lines = [
         f"{name}  {report.present + report.fetched} files, {whole}: "
@@ -234,4 +234,4 @@ def _tell(app: App, name: str, store: ObjectStore, report: FetchResult, wish: Fe
     lines += [f"exported to {exported}"] if exported else []
     data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
     app.result(data, "\n".join(lines))
-    app.say(_next(name, wish))
+    app.say(_next(name, options))

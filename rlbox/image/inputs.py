@@ -50,28 +50,28 @@ class BuildInputs:
     machine holds anyway.
     """
 
-    def __init__(self, app: App, plan: ImagePlan, wish: BuildOptions) -> None:
+    def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
         plan.require_lock()
-        self._app, self._plan, self._wish = app, plan, wish
+        self._app, self._plan, self._options = app, plan, options
         self._site = read_network_settings()
         self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
         self._lock = self._read_lock()
         self._store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)
-        self._sources = wish.sources or plan.sources
+        self._sources = options.sources or plan.sources
 
     def write(self, folder: Path | None = None) -> BuildRun:
         """Write the build context, fetching and bootstrapping what it carries; return how the build is run.
 
         A hermetic one fetches nothing: `WorkFailed` names what the store lacks.
         """
-        plan, wish, lock = self._plan, self._wish, self._lock
+        plan, options, lock = self._plan, self._options, self._lock
         self._fetch()
-        carried = list_locked_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=wish.hermetic)
+        carried = list_locked_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=options.hermetic)
         run = self._run(folder or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
         base = lock.base if run.base else ""
         dockerfile = {"Dockerfile": adapt_dockerfile(plan.context["Dockerfile"], _engine(), base)}
         write_context({**list_deciding_entries(plan), **list_other_entries(), **carried, **dockerfile}, run.context)
-        return run if wish.hermetic else replace(run, env=self._settings())
+        return run if options.hermetic else replace(run, env=self._settings())
 
     def look(self) -> BuildRun:
         """Return how the build would be run, with what comes first, and what is known to be in its way."""
@@ -79,7 +79,7 @@ class BuildInputs:
         if missing:
             with app.checking("store"):
                 self._refuse(missing)
-        if missing and not self._wish.hermetic:
+        if missing and not self._options.hermetic:
             with app.checking("store"):
                 check_disk_space(self._store, missing)
             size = size_text(sum(file.size for file in missing))
@@ -95,17 +95,17 @@ class BuildInputs:
         return self._run(cache_path("contexts", tag_to_file_name(plan.tag)), base)
 
     def _run(self, folder: Path, base: str) -> BuildRun:
-        wish = self._wish
+        options = self._options
         return BuildRun(
             context=folder,
             labels={
                 **build_labels(list_deciding_entries(self._plan), self._plan),
-                **({FORCED_LABEL: wish.forced} if wish.forced else {}),
+                **({FORCED_LABEL: options.forced} if options.forced else {}),
             },
             env={},
             site=self._site,
-            cache=not (wish.no_cache or wish.verify),
-            network="none" if wish.hermetic else "",
+            cache=not (options.no_cache or options.verify),
+            network="none" if options.hermetic else "",
             base=base,
         )
 
@@ -153,10 +153,10 @@ class BuildInputs:
         app, lock, store = self._app, self._lock, self._store
         if "@" not in lock.base:
             return ""
-        from_store = self._wish.hermetic or load_profile(app.project, self._sources).has("oci")
+        from_store = self._options.hermetic or load_profile(app.project, self._sources).has("oci")
         if find_builder().integrated or (_engine() or LINKED_COPIES) < LINKED_COPIES:
             if from_store:
-                other = "without --hermetic" if self._wish.hermetic else _("with --sources direct")
+                other = "without --hermetic" if self._options.hermetic else _("with --sources direct")
                 raise EngineError(
                     _("this engine cannot build on a base image from the store"),
                     next_step=_("use Docker 23 or newer with the buildx plugin, or build {other}").format(other=other),
@@ -164,7 +164,7 @@ class BuildInputs:
             return ""
         if not from_store:
             return f"docker-image://{lock.base}"
-        if self._wish.hermetic and (missing := list_missing_base_files(store, lock.base, lock.platform)):
+        if self._options.hermetic and (missing := list_missing_base_files(store, lock.base, lock.platform)):
             raise create_missing_files_error(missing, store, self._plan.target)
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
@@ -185,7 +185,7 @@ class BuildInputs:
     def _refuse(self, missing: list[Artifact]) -> None:
         """Refuse what no build fetches: wheels that are compiled; for a hermetic one all."""
         require_compiled_wheels(missing, self._store, self._plan.target)
-        if self._wish.hermetic:
+        if self._options.hermetic:
             raise create_missing_files_error(missing, self._store, self._plan.target)
 
     def _missing(self) -> list[Artifact]:
@@ -194,7 +194,7 @@ class BuildInputs:
         It carries all; or uv, what no step of a Dockerfile verifies itself, what lies in pip's `find-links` folders.
         """
         plan, store, wanted = self._plan, self._store, list_artifacts(self._lock)
-        everything, local = self._wish.hermetic, self._local
+        everything, local = self._options.hermetic, self._local
         kinds, uv = ("apt", "compiled", "git", "http"), ("uv", "runtime")
         carried = [
             file
@@ -207,7 +207,7 @@ class BuildInputs:
 
     def _wheels(self) -> Mapping[str, Path]:
         """Return the Python packages that the context carries: path below `wheels/` to the file."""
-        lock, store, everything = self._lock, self._store, self._wish.hermetic
+        lock, store, everything = self._lock, self._store, self._options.hermetic
         layers = plan_layers(load_target(self._app.project, self._plan.target).target, lock)
         rows = [("runtime", package) for package in lock.runtime.packages]
         rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]

@@ -63,12 +63,12 @@ class ApplyResult:
 
     steps: tuple[PathChange, ...] = ()
     kept: tuple[str, ...] = ()
-    left: tuple[Skipped, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
     def then(self, other: ApplyResult) -> ApplyResult:
         """Return what was done when `other` came after it."""
         return ApplyResult(
-            steps=(*self.steps, *other.steps), kept=(*self.kept, *other.kept), left=(*self.left, *other.left)
+            steps=(*self.steps, *other.steps), kept=(*self.kept, *other.kept), skipped=(*self.skipped, *other.skipped)
         )
 
 
@@ -97,24 +97,24 @@ def execute_plan(
     WorkFailed, NodeError
         Something cannot be had, or the disk is full. What was done stays, and the next call goes on from there.
     """
-    wanted, steps = plan.wanted, plan.steps
+    desired, steps = plan.desired, plan.steps
     left = tuple(_undone(plan))
     if left:
         steps = tuple(step for step in steps if step.kind != "packages")
     if not steps:
-        return ApplyResult(left=left)
-    layout, supply = wanted.layout, PackageSource()
+        return ApplyResult(skipped=left)
+    layout, supply = desired.layout, PackageSource()
     if "environment" in plan.kinds:
-        require_disk_space(wanted, existing_parent(Path(layout.venv or layout.at(VENV))))
+        require_disk_space(desired, existing_parent(Path(layout.venv or layout.at(VENV))))
         supply = supplies.python()
     if "part" in plan.kinds:
         supplies.fetch()
-    record = _begin(wanted, python, accepted, forced)  # whatever is missing has been missed by now
+    record = _begin(desired, python, accepted, forced)  # whatever is missing has been missed by now
     for step in (step for step in steps if step.kind not in ("file", "link")):
         on_step(step)
         record = _carry_out(plan, record, step, supplies, supply)
     kept = _files(layout, record, [step for step in steps if step.kind in ("file", "link")], on_step)
-    return ApplyResult(steps=steps, kept=kept, left=left)
+    return ApplyResult(steps=steps, kept=kept, skipped=left)
 
 
 def _undone(plan: ApplyPlan) -> Iterator[Skipped]:
@@ -127,27 +127,27 @@ def _undone(plan: ApplyPlan) -> Iterator[Skipped]:
 def _carry_out(
     plan: ApplyPlan, record: InstallRecord, step: PathChange, supplies: Supplies, supply: PackageSource
 ) -> InstallRecord:
-    wanted = plan.wanted
-    layout = wanted.layout
+    desired = plan.desired
+    layout = desired.layout
     match step.kind:
         case "packages":
             return _packages(layout, record, step.new.split())
         case "environment":
             return _environment(plan, record, supply)
         case "part":
-            return _part(wanted, record, step.path, supplies.store)
+            return _part(desired, record, step.path, supplies.store)
         case "patches":
-            apply_patches(wanted, supplies.scripts)
-            return _saved(layout, replace(record, patches=patches_checksum(wanted)))
+            apply_patches(desired, supplies.scripts)
+            return _saved(layout, replace(record, patches=patches_checksum(desired)))
         case _:
             return _remove(layout, record, step.path)
 
 
-def _begin(wanted: DesiredState, python: str, accepted: Mapping[str, str], forced: str) -> InstallRecord:
+def _begin(desired: DesiredState, python: str, accepted: Mapping[str, str], forced: str) -> InstallRecord:
     """Write that a change has begun, and of which folders of ours there were none."""
-    layout = wanted.layout
+    layout = desired.layout
     old = read_record(layout)
-    begun = InstallRecord(target=wanted.target, lock=wanted.lock, state="laying")
+    begun = InstallRecord(target=desired.target, lock=desired.lock, state="laying")
     paths = (layout.record, layout.at(VENV), *([layout.venv] if layout.venv else []))
     folders = [
         *(old.folders if old else ()),
@@ -155,8 +155,8 @@ def _begin(wanted: DesiredState, python: str, accepted: Mapping[str, str], force
     ]
     record = replace(
         old or begun,
-        target=wanted.target,
-        lock=wanted.lock,
+        target=desired.target,
+        lock=desired.lock,
         state="laying",
         prefix=layout.prefix,
         data=layout.data,
@@ -190,25 +190,25 @@ def _packages(layout: Layout, record: InstallRecord, names: list[str]) -> Instal
 
 
 def _environment(plan: ApplyPlan, record: InstallRecord, supply: PackageSource) -> InstallRecord:
-    layout = plan.wanted.layout
+    layout = plan.desired.layout
     step = next(step for step in plan.steps if step.kind == "environment")
     part = record.environment or InstalledPart(before=find_backup_path(Path(step.path)) if step.keep else "")
     patches = "" if plan.fresh else record.patches
     record = _saved(layout, replace(record, environment=part, patches=patches))
-    sync_environment(plan.wanted, supply, part, fresh=plan.fresh)
+    sync_environment(plan.desired, supply, part, fresh=plan.fresh)
     return record
 
 
-def _part(wanted: DesiredState, record: InstallRecord, path: str, store: ObjectStore) -> InstallRecord:
-    part = next(part for part in wanted.parts if part.path == path)
+def _part(desired: DesiredState, record: InstallRecord, path: str, store: ObjectStore) -> InstallRecord:
+    part = next(part for part in desired.parts if part.path == path)
     known = record.parts.get(path)
     before = known.before if known else find_backup_path(Path(path)) if Path(path).exists() else ""
     folders = (*record.folders, *list_missing_directories(Path(path)))
     parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
-    record = _saved(wanted.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
+    record = _saved(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
     install_part(part, store, parts[path])
     parts[path] = InstalledPart(sha256=part.sha256, before=before)
-    return _saved(wanted.layout, replace(record, parts=parts))
+    return _saved(desired.layout, replace(record, parts=parts))
 
 
 def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:

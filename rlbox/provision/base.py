@@ -162,12 +162,12 @@ _VERSIONS_S, _IMPORTS_S = 120.0, 900.0
 def probe_python(path: str, names: Iterable[str] = ()) -> MachinePython:
     """Return what an interpreter is, and which of the distributions `names` it has."""
     try:
-        rows, said = _ask(path, "versions", tuple(names), _VERSIONS_S)
+        rows, user_options = _ask(path, "versions", tuple(names), _VERSIONS_S)
     except RlboxError as error:
         return MachinePython(path=path, error=error.what)
     python = next((row for row in rows if row["step"] == "python"), None)
     if python is None:
-        return MachinePython(path=path, error=f"it is no interpreter that answers: {said}")
+        return MachinePython(path=path, error=f"it is no interpreter that answers: {user_options}")
     packages = {str(row["name"]): str(row["version"]) for row in rows if row["step"] == "held" and row["version"]}
     return MachinePython(path=path, version=str(python["version"]), folders=tuple(python["folders"]), packages=packages)
 

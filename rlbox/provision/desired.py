@@ -34,29 +34,29 @@ def merge_lines(theirs: str, ours: str) -> str:
 
     Merging twice is merging once.
     """
-    wanted = dict(_assignments(ours))
+    desired = dict(_assignments(ours))
     lines, done = [], set()
     for line in _lines(theirs):
         match = _NAME.fullmatch(line)
         name = match[1] if match else ""
-        if match and name in wanted:
+        if match and name in desired:
             if name not in done:
-                lines.append(f'{name}="{_joined(wanted[name], match[2])}"')
+                lines.append(f'{name}="{_joined(desired[name], match[2])}"')
             done.add(name)
         else:
             lines.append(line)
-    lines += [f'{name}="{value}"' for name, value in wanted.items() if name not in done]
+    lines += [f'{name}="{value}"' for name, value in desired.items() if name not in done]
     return "\n".join([*lines, ""])
 
 
 def remove_merged_lines(now: str, ours: str, before: str) -> str:
     """Return a merged file without ours: names of ours have the lines that they had before, every other line stays."""
-    wanted = {name for name, _ in _assignments(ours)}
+    desired = {name for name, _ in _assignments(ours)}
     old = {match[1]: line for line in _lines(before) if (match := _NAME.fullmatch(line))}
     lines = []
     for line in _lines(now):
         match = _NAME.fullmatch(line)
-        if not match or match[1] not in wanted:
+        if not match or match[1] not in desired:
             lines.append(line)
         elif match[1] in old:
             lines.append(old.pop(match[1]))
@@ -174,7 +174,7 @@ class DesiredState:
     bytes: int
     interpreter: str = ""
     base: AdoptedBase | None = None
-    left: tuple[Skipped, ...] = field(default=())
+    skipped: tuple[Skipped, ...] = field(default=())
 
 
 def plan_desired_state(
@@ -218,7 +218,7 @@ def plan_desired_state(
         bytes=sum(package.size for package in packages),
         interpreter=interpreter,
         base=base,
-        left=tuple(placed.left()),
+        skipped=tuple(placed.skipped()),
     )
 
 
@@ -274,7 +274,7 @@ class _Placed:
         manifest = parse_json(
             render_fix_manifest(self._baked.fixes, target, versions, machine_requirements(target, ports))
         )
-        yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.left())))
+        yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
         if not self._layout.prefix:
             text = f"# The environment of target {target.name}, for shells that people open.\n. {OWN}/libexec/init.sh\n"
@@ -295,7 +295,7 @@ class _Placed:
                 path = self._layout.at(file.into)
                 yield PartToInstall(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
 
-    def left(self) -> Iterator[Skipped]:
+    def skipped(self) -> Iterator[Skipped]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
         for path in (*(file.path for file in self._baked.files), *self._baked.links):

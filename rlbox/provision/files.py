@@ -29,15 +29,15 @@ BACKUPS = "backup"
 _BEFORE = ".before-rlbox"
 
 
-def back_up(layout: Layout, path: Path, fact: PathState) -> str:
+def back_up(layout: Layout, path: Path, path_state: PathState) -> str:
     """Copy a file of the user's into the backup folder, under its content; return where (nothing for a link)."""
-    if fact.kind != "file":
+    if path_state.kind != "file":
         return ""
-    copy = Path(layout.own, BACKUPS, f"{fact.sha256[:12]}-{path.name}")
+    copy = Path(layout.own, BACKUPS, f"{path_state.sha256[:12]}-{path.name}")
     if not copy.exists():
         with explain_disk_errors(copy):
             clear_drafts(copy)
-            write_atomic(copy, path.read_bytes(), int(fact.mode, 8) & 0o700 | 0o400)
+            write_atomic(copy, path.read_bytes(), int(path_state.mode, 8) & 0o700 | 0o400)
     return str(copy)
 
 
@@ -52,17 +52,17 @@ def record_files(layout: Layout, record: InstallRecord, steps: Iterable[PathChan
             continue
         path = Path(step.path)
         folders += list_missing_directories(path)
-        fact, own = probe_path(path), laid.get(step.path)
+        path_state, own = probe_path(path), laid.get(step.path)
         due = installed_state(step.laid)
         if own is None:
-            backup = back_up(layout, path, fact)
-            before = replace(fact, text=None)
+            backup = back_up(layout, path, path_state)
+            before = replace(path_state, text=None)
         else:
             backup, before = own.backup, own.before
             if (
-                not is_same_content(fact, own.now)
-                and not is_same_content(fact, own.before)
-                and (copy := back_up(layout, path, fact))
+                not is_same_content(path_state, own.now)
+                and not is_same_content(path_state, own.before)
+                and (copy := back_up(layout, path, path_state))
             ):
                 kept.append(copy)  # changed since rlbox laid it
         laid[step.path] = InstalledFile(now=due, before=before, backup=backup, merged=step.laid.merged)

@@ -41,7 +41,7 @@ class PathState:
     text: str | None = None
     program: bool = False
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return it in words."""
         match self.kind:
             case "file":
@@ -135,7 +135,7 @@ class PathChange:
     keep: bool = False
     laid: FileToInstall | None = None
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return it as one line."""
         kept = "; what is there is kept" if self.keep else ""
         why = f" ({self.why})" if self.why else ""
@@ -146,9 +146,9 @@ class PathChange:
 class ApplyPlan:
     """All changes in their order, and what this machine does not get."""
 
-    wanted: DesiredState
+    desired: DesiredState
     steps: tuple[PathChange, ...]
-    left: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...]
     fresh: bool = False
     """Whether the environment is made anew rather than synced."""
 
@@ -171,30 +171,30 @@ def choose_venv(layout: Layout, wheels: int, free_here: int, free_data: int, sam
     return replace(layout, venv=f"{layout.data}/rlbox{VENV}")
 
 
-def environment_fingerprint(wanted: DesiredState) -> str:
+def environment_fingerprint(desired: DesiredState) -> str:
     """Return what says which packages an environment was synced to, and what stands behind them."""
-    text = f"python {wanted.python}\n{wanted.requirements}"
-    if base := wanted.base:
+    text = f"python {desired.python}\n{desired.requirements}"
+    if base := desired.base:
         rows = (*base.folders, *(f"{name}=={version}" for name, version in base.packages.items()))
         text += "".join(f"base {row}\n" for row in (base.python, *rows))
     return text
 
 
-def plan_apply(wanted: DesiredState, facts: MachineState) -> ApplyPlan:
+def plan_apply(desired: DesiredState, facts: MachineState) -> ApplyPlan:
     """Return the changes that bring a machine of `facts` to `wanted`; none when it is there."""
-    packages, unmet = _packages(wanted, facts)
-    patching = patches_checksum(wanted) != (facts.record.patches if facts.record else "")
-    environment = tuple(_environment(wanted, facts, patching))
-    parts = tuple(_parts(wanted, facts, patching))
+    packages, unmet = _packages(desired, facts)
+    patching = patches_checksum(desired) != (facts.record.patches if facts.record else "")
+    environment = tuple(_environment(desired, facts, patching))
+    parts = tuple(_parts(desired, facts, patching))
     touched = patching or bool(environment or parts)
-    patches = [_patch_step(wanted)] if wanted.patches and touched else []
+    patches = [_patch_step(desired)] if desired.patches and touched else []
     fresh = bool(environment) and (facts.torn or patching or facts.foreign)
-    files, blocked = _files(wanted, facts, f"{wanted.layout.at(VENV)}/" if fresh else "")
-    removed = tuple(_removed(wanted, facts))
+    files, blocked = _files(desired, facts, f"{desired.layout.at(VENV)}/" if fresh else "")
+    removed = tuple(_removed(desired, facts))
     return ApplyPlan(
-        wanted=wanted,
+        desired=desired,
         steps=(*packages, *environment, *parts, *patches, *removed, *files),
-        left=(*wanted.left, *unmet, *blocked),
+        skipped=(*desired.skipped, *unmet, *blocked),
         fresh=fresh,
     )
 
@@ -207,9 +207,9 @@ def installed_state(laid: FileToInstall) -> PathState:
     )
 
 
-def patches_checksum(wanted: DesiredState) -> str:
+def patches_checksum(desired: DesiredState) -> str:
     """Return the sha256 of the manifest of source patches; empty without one."""
-    return hashlib.sha256(wanted.patches.encode()).hexdigest() if wanted.patches else ""
+    return hashlib.sha256(desired.patches.encode()).hexdigest() if desired.patches else ""
 
 
 def is_same_content(one: PathState, other: PathState) -> bool:
@@ -217,15 +217,15 @@ def is_same_content(one: PathState, other: PathState) -> bool:
     return (one.kind, one.sha256, one.mode, one.to) == (other.kind, other.sha256, other.mode, other.to)
 
 
-def merge_with_existing(laid: FileToInstall, fact: PathState) -> FileToInstall:
+def merge_with_existing(laid: FileToInstall, path_state: PathState) -> FileToInstall:
     """Return the file as it will be: one that a platform fills too, with what is in it now, and no easier to read."""
-    if not laid.merged or fact.text is None:
+    if not laid.merged or path_state.text is None:
         return laid
-    return replace(laid, text=merge_lines(fact.text, laid.merged), mode=fact.mode)
+    return replace(laid, text=merge_lines(path_state.text, laid.merged), mode=path_state.mode)
 
 
-def _packages(wanted: DesiredState, facts: MachineState) -> tuple[tuple[PathChange, ...], tuple[Skipped, ...]]:
-    missing = tuple(name for name in wanted.debs if name not in facts.debs)
+def _packages(desired: DesiredState, facts: MachineState) -> tuple[tuple[PathChange, ...], tuple[Skipped, ...]]:
+    missing = tuple(name for name in desired.debs if name not in facts.debs)
     if not missing:
         return (), ()
     text = " ".join(missing)
@@ -234,18 +234,18 @@ def _packages(wanted: DesiredState, facts: MachineState) -> tuple[tuple[PathChan
     return (PathChange(kind="packages", path="apt", old="not installed", new=text),), ()
 
 
-def _environment(wanted: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
-    path = wanted.layout.at(VENV)
-    drift = list_package_differences(wanted, facts.installed)
-    new = f"Python {wanted.python}, {len(wanted.packages)} packages of the lock"
-    new += f", on {len(wanted.base.packages)} of {wanted.base.python}" if wanted.base else ""
+def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
+    path = desired.layout.at(VENV)
+    drift = list_package_differences(desired, facts.installed)
+    new = f"Python {desired.python}, {len(desired.packages)} packages of the lock"
+    new += f", on {len(desired.base.packages)} of {desired.base.python}" if desired.base else ""
     if facts.foreign:
         yield PathChange(kind="environment", path=path, old="not one of rlbox", new=new, keep=True)
     elif facts.torn:
         yield PathChange(kind="environment", path=path, old="half made", new=new, why="made anew")
     elif not facts.stamp:
         yield PathChange(kind="environment", path=path, old="nothing", new=new)
-    elif facts.stamp != environment_fingerprint(wanted):
+    elif facts.stamp != environment_fingerprint(desired):
         yield PathChange(kind="environment", path=path, old="of another lock", new=new, why=shorten_differences(drift))
     elif drift:
         yield PathChange(
@@ -255,10 +255,10 @@ def _environment(wanted: DesiredState, facts: MachineState, patching: bool) -> I
         yield PathChange(kind="environment", path=path, old="with other patches", new=new, why="made anew")
 
 
-def list_package_differences(wanted: DesiredState, installed: Mapping[str, str]) -> tuple[str, ...]:
+def list_package_differences(desired: DesiredState, installed: Mapping[str, str]) -> tuple[str, ...]:
     """Return every package that an environment has otherwise than the lock, in words."""
-    names = sorted({*wanted.packages, *installed})
-    rows = ((name, installed.get(name, "absent"), wanted.packages.get(name, "absent")) for name in names)
+    names = sorted({*desired.packages, *installed})
+    rows = ((name, installed.get(name, "absent"), desired.packages.get(name, "absent")) for name in names)
     return tuple(f"{name} {there} -> {due}" for name, there, due in rows if there != due)
 
 
@@ -268,60 +268,60 @@ def shorten_differences(drift: tuple[str, ...], shown: int = 4) -> str:
     return ", ".join(drift[:shown]) + more
 
 
-def _parts(wanted: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
+def _parts(desired: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
     known = facts.record.parts if facts.record else {}
-    for part in wanted.parts:
-        fact, own = facts.paths.get(part.path, MISSING), known.get(part.path)
-        if own and own.sha256 == part.sha256 and fact.kind != "absent" and not patching:
+    for part in desired.parts:
+        path_state, own = facts.paths.get(part.path, MISSING), known.get(part.path)
+        if own and own.sha256 == part.sha256 and path_state.kind != "absent" and not patching:
             continue
-        old = "another version" if own and own.sha256 and fact.kind != "absent" else fact.told()
-        keep = fact.kind != "absent" and not (own and own.sha256)
+        old = "another version" if own and own.sha256 and path_state.kind != "absent" else path_state.describe()
+        keep = path_state.kind != "absent" and not (own and own.sha256)
         yield PathChange(
             kind="part", path=part.path, old=old, new=f"{part.kind} {part.name} {part.sha256[:12]}", keep=keep
         )
 
 
-def _patch_step(wanted: DesiredState) -> PathChange:
-    path = f"{wanted.layout.own}/share/patches.json"
+def _patch_step(desired: DesiredState) -> PathChange:
+    path = f"{desired.layout.own}/share/patches.json"
     return PathChange(kind="patches", path=path, old="not applied", new="source patches, by content")
 
 
-def _files(wanted: DesiredState, facts: MachineState, gone: str) -> tuple[tuple[PathChange, ...], tuple[Skipped, ...]]:
+def _files(desired: DesiredState, facts: MachineState, gone: str) -> tuple[tuple[PathChange, ...], tuple[Skipped, ...]]:
     """Return the files and links to lay, and those that cannot be; what lies below `gone` goes before."""
     known = facts.record.laid if facts.record else {}
     steps, blocked = [], []
-    for row in wanted.laid:
-        fact = MISSING if gone and row.path.startswith(gone) else facts.paths.get(row.path, MISSING)
-        laid = merge_with_existing(row, fact)
+    for row in desired.laid:
+        path_state = MISSING if gone and row.path.startswith(gone) else facts.paths.get(row.path, MISSING)
+        laid = merge_with_existing(row, path_state)
         due = installed_state(laid)
-        if is_same_content(fact, due):
+        if is_same_content(path_state, due):
             continue
-        if fact.kind in ("folder", "other"):
-            blocked.append(Skipped(what=row.path, origin=row.origin, reason=f"{fact.told()} is in its place"))
+        if path_state.kind in ("folder", "other"):
+            blocked.append(Skipped(what=row.path, origin=row.origin, reason=f"{path_state.describe()} is in its place"))
             continue
         own = known.get(row.path)
-        if fact.program and not own:
+        if path_state.program and not own:
             reason = "a program of this machine is there, which other environments may link to"
             blocked.append(Skipped(what=row.path, origin=row.origin, reason=reason))
             continue
-        keep = fact.kind != "absent" and not (own and is_same_content(own.now, fact))
+        keep = path_state.kind != "absent" and not (own and is_same_content(own.now, path_state))
         kind: StepKind = "link" if laid.to else "file"
-        told = {"old": fact.told(), "new": due.told(), "why": row.origin}
+        told = {"old": path_state.describe(), "new": due.describe(), "why": row.origin}
         steps.append(PathChange(kind=kind, path=row.path, **told, keep=keep, laid=laid))
     return tuple(steps), tuple(blocked)
 
 
-def _removed(wanted: DesiredState, facts: MachineState) -> Iterator[PathChange]:
+def _removed(desired: DesiredState, facts: MachineState) -> Iterator[PathChange]:
     """Yield what an earlier lock laid, and this one does not."""
     if not facts.record:
         return
-    due = {row.path for row in wanted.laid}
+    due = {row.path for row in desired.laid}
     for path, own in facts.record.laid.items():
         if path not in due:
             yield PathChange(
-                kind="remove", path=path, old=own.now.told(), new=own.before.told(), why="no longer part of it"
+                kind="remove", path=path, old=own.now.describe(), new=own.before.describe(), why="no longer part of it"
             )
-    for path in sorted(set(facts.record.parts) - {part.path for part in wanted.parts}):
+    for path in sorted(set(facts.record.parts) - {part.path for part in desired.parts}):
         before = "what stood there" if facts.record.parts[path].before else "nothing"
         yield PathChange(kind="remove", path=path, old="a part", new=before, why="no longer part of it")
 
@@ -332,7 +332,7 @@ _DIFF_BYTES = 1 << 16
 def plan_lines(plan: ApplyPlan, *, differences: bool) -> Iterator[str]:
     """Yield a line for each change; with `differences` also what changes in a text file that is there."""
     for step in plan.steps:
-        yield step.told()
+        yield step.describe()
         if differences:
             yield from (f"    {line}" for line in step_diff(step))
 
@@ -377,31 +377,31 @@ def skipped_json(left: Iterable[Skipped]) -> list[dict[str, str]]:
     return [{"what": row.what, "fix": row.origin, "reason": row.reason} for row in left]
 
 
-def compare_result(wanted: DesiredState, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
+def compare_result(desired: DesiredState, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
     """Return what a machine lacks of what is wanted, as JSON types and as text."""
-    layout, state = wanted.layout, "differs" if plan.steps else "unchanged"
-    lines = [f"{wanted.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
-    lines += [*plan_lines(plan, differences=differences), *skipped_lines(plan.left)]
-    data = {"target": wanted.target, "prefix": layout.prefix, "state": state}
-    return {**data, "steps": steps_json(plan.steps), "left": skipped_json(plan.left)}, "\n".join(lines)
+    layout, state = desired.layout, "differs" if plan.steps else "unchanged"
+    lines = [f"{desired.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
+    lines += [*plan_lines(plan, differences=differences), *skipped_lines(plan.skipped)]
+    data = {"target": desired.target, "prefix": layout.prefix, "state": state}
+    return {**data, "steps": steps_json(plan.steps), "left": skipped_json(plan.skipped)}, "\n".join(lines)
 
 
 def apply_result(
-    wanted: DesiredState,
+    desired: DesiredState,
     left: Sequence[Skipped],
     steps: Sequence[PathChange],
     kept: Sequence[str],
     checks: tuple[int, Sequence[Finding]],
 ) -> tuple[dict[str, Any], str]:
     """Return what was done, as JSON types and as text; `checks` are how many there are, and those that fail."""
-    layout, state = wanted.layout, "applied" if steps else "unchanged"
+    layout, state = desired.layout, "applied" if steps else "unchanged"
     count, findings = checks
     changes = f", {len(steps)} changes" if steps else ""
-    lines = [f"{wanted.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
+    lines = [f"{desired.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
     lines += [f"kept        {path}" for path in kept]
     lines += [*skipped_lines(left), *finding_lines(findings, left)]
     data = {
-        "target": wanted.target,
+        "target": desired.target,
         "prefix": layout.prefix,
         "python": layout.python,
         "state": state,

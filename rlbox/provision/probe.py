@@ -29,7 +29,7 @@ _TEXT_BYTES = 1 << 16
 _ELF = b"\x7fELF"
 
 
-def probe_machine(wanted: DesiredState, why_no_packages: str) -> MachineState:
+def probe_machine(desired: DesiredState, why_no_packages: str) -> MachineState:
     """Return the facts that `plan_apply` decides by.
 
     Parameters
@@ -37,22 +37,22 @@ def probe_machine(wanted: DesiredState, why_no_packages: str) -> MachineState:
     why_no_packages
         Why apt packages are not installed now; empty when they may be.
     """
-    layout = wanted.layout
+    layout = desired.layout
     record = read_record(layout)
     venv = Path(layout.at(VENV))
     stamp = read_text(venv / STAMP)
-    known = [*(record.laid if record else ()), *(part.path for part in wanted.parts)]
-    texts = {row.path for row in wanted.laid if row.merged}
-    paths = dict.fromkeys([*(row.path for row in wanted.laid), *known])
+    known = [*(record.laid if record else ()), *(part.path for part in desired.parts)]
+    texts = {row.path for row in desired.laid if row.merged}
+    paths = dict.fromkeys([*(row.path for row in desired.laid), *known])
     ours = bool(stamp or (record and record.environment))
     return MachineState(
         paths={path: probe_path(Path(path), text=path in texts) for path in paths},
         record=record,
         stamp=stamp,
-        installed=probe_installed(venv, wanted.python),
+        installed=probe_installed(venv, desired.python),
         torn=ours and not stamp and os.path.lexists(venv),
         foreign=not ours and _is_filled(venv),
-        debs=installed_debs(wanted.debs),
+        debs=installed_debs(desired.debs),
         why_no_packages=_why_no_apt(layout) or why_no_packages,
     )
 

@@ -66,47 +66,47 @@ class ApplyOptions:
 class PreparedTarget:
     """A target as this machine should have it, what its lock says, and what the user said of the machine."""
 
-    wanted: DesiredState
+    desired: DesiredState
     lock: Lock
     image: ImagePlan
-    said: ApplyOptions
+    user_options: ApplyOptions
 
 
-def make_supplies(app: App, prepared: PreparedTarget, wish: ApplyOptions) -> Supplies:
+def make_supplies(app: App, prepared: PreparedTarget, options: ApplyOptions) -> Supplies:
     """Return where what is lacking comes from; each is asked for when it is needed."""
     store = ObjectStore(resolve_store_dir(None))
     context = prepared.image.context
     scripts = {name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")}
     return Supplies(
-        python=lambda: _supply(app, prepared, store, wish),
+        python=lambda: _supply(app, prepared, store, options),
         store=store,
-        fetch=lambda: _fetch_parts(app, prepared, store, wish),
+        fetch=lambda: _fetch_parts(app, prepared, store, options),
         scripts=scripts,
     )
 
 
-def check_supplies(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> None:
+def check_supplies(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: ApplyOptions) -> None:
     """Say in a dry run whether files would be fetched; what the store lacks of them is refused offline."""
     store, lock = ObjectStore(resolve_store_dir(None), seals=False), prepared.lock
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.kinds else set()
     groups |= {"git", "http"} if "part" in plan.kinds else set()
     missing: list[Artifact] = []
     with app.checking("store"):
-        __, missing = _files(lock, groups, store, wish)
+        __, missing = _files(lock, groups, store, options)
     if missing or "packages" in plan.kinds:
-        app.not_checked("a dry run asks no network", f"sources {wish.sources or prepared.image.sources}")
+        app.not_checked("a dry run asks no network", f"sources {options.sources or prepared.image.sources}")
 
 
-def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, wish: ApplyOptions) -> PackageSource:
+def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, options: ApplyOptions) -> PackageSource:
     """Return where the packages come from: the store when it holds all, else the profile's index or mirror.
 
     What no index has, wheels by address and compiled ones, is taken from the store either way.
     """
     lock = prepared.lock
-    files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, wish)
+    files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, options)
     if not missing:
         return PackageSource(files={file.file: store.path(file.sha256) for file in files}, offline=True)
-    site, profile = read_network_settings(), wish.sources or prepared.image.sources
+    site, profile = read_network_settings(), options.sources or prepared.image.sources
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         fetch_artifacts(own, create_locator(app, profile, own), store, site=site, target=lock.target)
     __, choice = select_sources(app, profile, site, files)
@@ -118,23 +118,23 @@ def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, wish: ApplyO
     )
 
 
-def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore, wish: ApplyOptions) -> None:
+def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore, options: ApplyOptions) -> None:
     """Bring the git trees and files of the target into the store."""
-    __, missing = _files(prepared.lock, {"git", "http"}, store, wish)
+    __, missing = _files(prepared.lock, {"git", "http"}, store, options)
     if missing:
-        sources = wish.sources or prepared.image.sources
+        sources = options.sources or prepared.image.sources
         fetch_artifacts(
             missing, create_locator(app, sources, list_artifacts(prepared.lock)), store, target=prepared.lock.target
         )
 
 
 def _files(
-    lock: Lock, groups: set[str], store: ObjectStore, wish: ApplyOptions
+    lock: Lock, groups: set[str], store: ObjectStore, options: ApplyOptions
 ) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
     files = [file for file in list_artifacts(lock) if file.group in groups]
     missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
-    if not (missing and wish.offline):
+    if not (missing and options.offline):
         return files, missing
     raise create_missing_files_error(missing, store, f"{lock.target} --place here")
 
@@ -148,7 +148,7 @@ _CHECKS_S = 60.0
 NO_CHOICE: Mapping[str, str] = MappingProxyType({})
 
 
-def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyOptions | None = None) -> PreparedTarget:
+def prepare(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> PreparedTarget:
     """Return what a target asks of this machine at `layout`.
 
     Raises
@@ -168,23 +168,25 @@ def prepare(app: App, image: ImagePlan, layout: Layout, wish: ApplyOptions | Non
     baked = render_fixes(loaded.fixes, target, collect_stack_versions(target, lock))
     ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - installed_debs(list_apt_packages(target))
-    said = _said(layout, wish or ApplyOptions())
+    user_options = _said(layout, options or ApplyOptions())
     base = None
     if target.base.holds:
-        base = adopt_base_packages(target, said.python or target.python.interpreter, said.accept, layout)
-    interpreter = base.python if base else choose_python(target, said.python)
-    wanted = plan_desired_state(
+        base = adopt_base_packages(
+            target, user_options.python or target.python.interpreter, user_options.accept, layout
+        )
+    interpreter = base.python if base else choose_python(target, user_options.python)
+    desired = plan_desired_state(
         target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
     )
-    return PreparedTarget(wanted=wanted, lock=lock, image=image, said=said)
+    return PreparedTarget(desired=desired, lock=lock, image=image, user_options=user_options)
 
 
-def _said(layout: Layout, wish: ApplyOptions) -> ApplyOptions:
+def _said(layout: Layout, options: ApplyOptions) -> ApplyOptions:
     """Return what was asked for, with what was said of the machine's interpreter when the place was made."""
     record = read_record(layout)
     if record is None:
-        return wish
-    return replace(wish, python=wish.python or record.python, accept={**record.accepted, **wish.accept})
+        return options
+    return replace(options, python=options.python or record.python, accept={**record.accepted, **options.accept})
 
 
 def choose_roomy_layout(prepared: PreparedTarget, layout: Layout) -> Layout:
@@ -193,29 +195,31 @@ def choose_roomy_layout(prepared: PreparedTarget, layout: Layout) -> Layout:
     if layout.prefix or read_record(layout) or Path(VENV).exists():
         return layout
     same_disk = own.stat().st_dev == data.stat().st_dev
-    return choose_venv(layout, prepared.wanted.bytes, free_bytes(own), free_bytes(data), same_disk)
+    return choose_venv(layout, prepared.desired.bytes, free_bytes(own), free_bytes(data), same_disk)
 
 
 def plan_target(prepared: PreparedTarget, why_no_packages: str) -> ApplyPlan:
     """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
-    check_layout(prepared.wanted.layout)
-    return plan_apply(prepared.wanted, probe_machine(prepared.wanted, why_no_packages))
+    check_layout(prepared.desired.layout)
+    return plan_apply(prepared.desired, probe_machine(prepared.desired, why_no_packages))
 
 
-def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> ApplyResult:
+def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: ApplyOptions) -> ApplyResult:
     """Carry out the plan, saying each step, and remember where the target is."""
-    supplies = make_supplies(app, prepared, wish)
-    if prepared.wanted.base and "environment" in plan.kinds:
-        app.say(f"importing {len(prepared.wanted.base.packages)} packages of {prepared.wanted.base.python}")
-        for note in import_base_packages(prepared.wanted.base):
+    supplies = make_supplies(app, prepared, options)
+    if prepared.desired.base and "environment" in plan.kinds:
+        app.say(f"importing {len(prepared.desired.base.packages)} packages of {prepared.desired.base.python}")
+        for note in import_base_packages(prepared.desired.base):
             app.say(note)
 
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
-            app.say(step.told())
+            app.say(step.describe())
 
-    done = execute_plan(plan, supplies, on_step, prepared.said.python, prepared.said.accept, wish.forced)
-    record_layout(prepared.wanted.target, prepared.wanted.layout)
+    done = execute_plan(
+        plan, supplies, on_step, prepared.user_options.python, prepared.user_options.accept, options.forced
+    )
+    record_layout(prepared.desired.target, prepared.desired.layout)
     return done
 
 
@@ -312,7 +316,7 @@ def provision_target(
     app: App,
     image: ImagePlan,
     layout: Layout,
-    wish: ApplyOptions,
+    options: ApplyOptions,
     *,
     only_look: bool,
     consent: Callable[[int], None] = lambda changes: None,
@@ -326,29 +330,29 @@ def provision_target(
     consent
         Called with the number of changes before the first one; what it raises ends all.
     """
-    prepared = prepare(app, image, layout, wish)
+    prepared = prepare(app, image, layout, options)
     roomy = choose_roomy_layout(prepared, layout)
     if roomy != layout:
         app.say(f"{layout.at('/opt')} is on a small disk: the environment goes to {roomy.venv}")
-        prepared = prepare(app, image, roomy, wish)
+        prepared = prepare(app, image, roomy, options)
     if not only_look or app.dry_run:
         prepare_data_disk(app, Path(layout.data), image.container, 0.0)
     if only_look:
-        plan = plan_target(prepared, wish.why_no_packages)
+        plan = plan_target(prepared, options.why_no_packages)
         if app.dry_run:
-            check_supplies(app, prepared, plan, wish)
+            check_supplies(app, prepared, plan, options)
         return prepared, plan, NOTHING
     with lock_layout(app, layout):
-        plan, done = plan_target(prepared, wish.why_no_packages), NOTHING
+        plan, done = plan_target(prepared, options.why_no_packages), NOTHING
         if plan.steps:
             consent(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
-            done = apply_plan(app, prepared, replace(plan, steps=first), wish)
-            prepared = prepare(app, image, roomy, wish)
-            plan = plan_target(prepared, done.left[0].reason if done.left else wish.why_no_packages)
+            done = apply_plan(app, prepared, replace(plan, steps=first), options)
+            prepared = prepare(app, image, roomy, options)
+            plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.why_no_packages)
         if plan.steps:
-            done = done.then(apply_plan(app, prepared, plan, wish))
+            done = done.then(apply_plan(app, prepared, plan, options))
     return prepared, plan, done
 
 

@@ -50,7 +50,7 @@ class PackageSource:
     offline: bool = False
 
 
-def sync_environment(wanted: DesiredState, supply: PackageSource, part: InstalledPart, *, fresh: bool) -> None:
+def sync_environment(desired: DesiredState, supply: PackageSource, part: InstalledPart, *, fresh: bool) -> None:
     """Make the environment of exactly the locked packages, verified by their hashes.
 
     While that goes on it has no stamp: one that was killed is made anew.
@@ -62,37 +62,37 @@ def sync_environment(wanted: DesiredState, supply: PackageSource, part: Installe
     NodeError
         The disk is full.
     """
-    layout = wanted.layout
+    layout = desired.layout
     venv, stamp = Path(layout.at(VENV)), Path(layout.at(VENV), STAMP)
     if fresh or not stamp.exists():
         clear_path(venv, part)
         _make_folder(layout, venv)
-    before, old = probe_installed(venv, wanted.python), _forget(stamp)
+    before, old = probe_installed(venv, desired.python), _forget(stamp)
     try:
-        _run_uv(wanted, supply, venv)
+        _run_uv(desired, supply, venv)
     except WorkFailed:
-        if old and probe_installed(venv, wanted.python) == before:
+        if old and probe_installed(venv, desired.python) == before:
             write_atomic(stamp, old)  # nothing was changed: it is what it was
         raise
-    _stand_on(wanted, venv)
-    write_atomic(stamp, environment_fingerprint(wanted))
+    _stand_on(desired, venv)
+    write_atomic(stamp, environment_fingerprint(desired))
 
 
-def _stand_on(wanted: DesiredState, venv: Path) -> None:
+def _stand_on(desired: DesiredState, venv: Path) -> None:
     """Have the environment find the packages of the machine's interpreter behind its own, and their CUDA where it is.
 
     The folders are added as `site` does, so that what is installed there as a link is found too.
     """
-    site = venv / f"lib/python{wanted.python}/site-packages"
+    site = venv / f"lib/python{desired.python}/site-packages"
     told, nvidia = site / _BASE, site / _NVIDIA
     if nvidia.is_symlink():
         nvidia.unlink()
-    if not wanted.base:
+    if not desired.base:
         told.unlink(missing_ok=True)
         return
     with explain_disk_errors(told):
-        write_atomic(told, "".join(f"import site; site.addsitedir({folder!r})\n" for folder in wanted.base.folders))
-        found = next((path for folder in wanted.base.folders if (path := Path(folder, _NVIDIA)).is_dir()), None)
+        write_atomic(told, "".join(f"import site; site.addsitedir({folder!r})\n" for folder in desired.base.folders))
+        found = next((path for folder in desired.base.folders if (path := Path(folder, _NVIDIA)).is_dir()), None)
         if found and not nvidia.exists():
             os.symlink(found, nvidia)
 
@@ -116,33 +116,34 @@ def _forget(stamp: Path) -> str:
     return text
 
 
-def _run_uv(wanted: DesiredState, supply: PackageSource, venv: Path) -> None:
+def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
     env = {**_NO_CONSTRAINTS, **supply.env, "UV_NO_PROGRESS": "1"}
-    if wanted.layout.venv and not os.environ.get("UV_CACHE_DIR"):
-        env["UV_CACHE_DIR"] = str(Path(wanted.layout.venv).with_name("uv-cache"))  # files are links then, not copies
+    if desired.layout.venv and not os.environ.get("UV_CACHE_DIR"):
+        env["UV_CACHE_DIR"] = str(Path(desired.layout.venv).with_name("uv-cache"))  # files are links then, not copies
     offline: tuple[str, ...] = ("--offline",) if supply.offline else ()
-    python = wanted.interpreter or wanted.python
+    python = desired.interpreter or desired.python
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
     next_step = (
-        f"install Python {wanted.python}, or name it with --python FILE; without --offline uv fetches it from a network"
+        f"install Python {desired.python}, or name it with --python FILE; "
+        "without --offline uv fetches it from a network"
     )
     room = f"; {size_text(free_bytes(venv))} are free there"
-    what = f"uv cannot make an environment with Python {wanted.python}"
+    what = f"uv cannot make an environment with Python {desired.python}"
     check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
-    with _requirements(wanted, supply) as (words, folder):
+    with _requirements(desired, supply) as (words, folder):
         sync = (find_uv_bin(), "pip", "sync", "--quiet", *offline, "--python", str(venv / "bin/python"))
         command = Command(argv=(*sync, "--require-hashes", *words), env=env, cwd=folder, timeout_s=_SYNC_S)
         check_command(command, f"uv cannot install the locked packages{room}")
 
 
 @contextmanager
-def _requirements(wanted: DesiredState, supply: PackageSource) -> Iterator[tuple[list[str], str]]:
+def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tuple[list[str], str]]:
     """Write what uv is told, and show the store's files by their names, as long as the block runs."""
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, explain_disk_errors(Path(folder)):
-        Path(folder, "requirements.txt").write_text(wanted.requirements, "utf-8")
+        Path(folder, "requirements.txt").write_text(desired.requirements, "utf-8")
         words = ["--no-index"] if supply.offline else []
-        if wanted.build:
-            Path(folder, "build.txt").write_text(wanted.build, "utf-8")
+        if desired.build:
+            Path(folder, "build.txt").write_text(desired.build, "utf-8")
             words += ["--build-constraint", "build.txt"]
         for name, path in supply.files.items():
             os.symlink(path, Path(folder, name))
@@ -206,7 +207,7 @@ def _unpack(archive: Path, folder: Path) -> None:
             tar.extractall(folder)  # noqa: S202
 
 
-def apply_patches(wanted: DesiredState, scripts: Mapping[str, str]) -> None:
+def apply_patches(desired: DesiredState, scripts: Mapping[str, str]) -> None:
     """Change the sources that the target's patches are about, by content.
 
     Parameters
@@ -220,16 +221,16 @@ def apply_patches(wanted: DesiredState, scripts: Mapping[str, str]) -> None:
         A patch does not fit; nothing was written then.
     """
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, explain_disk_errors(Path(folder)):
-        for name, text in {**scripts, "manifest.json": wanted.patches}.items():
+        for name, text in {**scripts, "manifest.json": desired.patches}.items():
             Path(folder, name).write_text(text, "utf-8")
         words = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
-        root = ("--root", wanted.layout.prefix or "/")
+        root = ("--root", desired.layout.prefix or "/")
         check_command(Command(argv=(*words, *root), timeout_s=600), "a source patch does not fit")
 
 
-def require_disk_space(wanted: DesiredState, place: Path) -> None:
+def require_disk_space(desired: DesiredState, place: Path) -> None:
     """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
-    free, need = free_bytes(place), wanted.bytes * 2
+    free, need = free_bytes(place), desired.bytes * 2
     if free < need:
         raise NodeError(
             _("the disk is too full for the environment: {free} free, about {need} needed").format(

@@ -68,14 +68,14 @@ def plan_compose(
     return render(templates, TEMPLATE, values)
 
 
-def _gpus(wish: GpuRequest, way: str) -> str:
+def _gpus(request: GpuRequest, way: str) -> str:
     """Return the reservation of a service's GPUs as YAML; empty for none."""
-    if wish.none:
+    if request.none:
         return ""
     if way == "gpus":
-        which = f"device_ids: {json.dumps(wish.ids)}" if wish.ids else f"count: {wish.number or 'all'}"
+        which = f"device_ids: {json.dumps(request.ids)}" if request.ids else f"count: {request.number or 'all'}"
         return f"{{driver: nvidia, {which}, capabilities: [gpu]}}"
-    ids = wish.ids or (map(str, range(wish.number)) if wish.number else ("all",))
+    ids = request.ids or (map(str, range(request.number)) if request.number else ("all",))
     names = json.dumps([f"{CDI_KIND}={name}" for name in ids])
     return f"{{driver: cdi, device_ids: {names}, capabilities: [gpu]}}"
 

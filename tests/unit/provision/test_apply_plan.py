@@ -51,41 +51,41 @@ def file(text: str, mode: str = "0644", **more: object) -> PathState:
     return PathState(kind="file", sha256=hashlib.sha256(text.encode()).hexdigest(), mode=mode, text=text, **more)  # type: ignore[arg-type]
 
 
-def at_lock(wanted: DesiredState = WANTED, **changes: object) -> MachineState:
+def at_lock(desired: DesiredState = WANTED, **changes: object) -> MachineState:
     """A machine that is at the lock, but for `changes`."""
     paths = {HOOK.path: file("hook\n"), LINK.path: PathState(kind="link", to=LINK.to), WORDS.path: file("words\n")}
     record = InstallRecord(
         target="mine",
-        lock=wanted.lock,
+        lock=desired.lock,
         state="laid",
-        laid={path: InstalledFile(now=fact) for path, fact in paths.items() if path != WORDS.path},
-        parts={part.path: InstalledPart(sha256=part.sha256) for part in wanted.parts},
+        laid={path: InstalledFile(now=path_state) for path, path_state in paths.items() if path != WORDS.path},
+        parts={part.path: InstalledPart(sha256=part.sha256) for part in desired.parts},
         environment=InstalledPart(),
-        patches=patches_checksum(wanted),
+        patches=patches_checksum(desired),
     )
     facts = MachineState(
         paths=paths,
         record=record,
-        stamp=environment_fingerprint(wanted),
-        installed=dict(wanted.packages),
-        debs=frozenset(wanted.debs),
+        stamp=environment_fingerprint(desired),
+        installed=dict(desired.packages),
+        debs=frozenset(desired.debs),
     )
     return replace(facts, **changes)  # type: ignore[arg-type]
 
 
-def kinds(facts: MachineState, wanted: DesiredState = WANTED) -> list[tuple[str, str]]:
-    return [(step.kind, step.path) for step in plan_apply(wanted, facts).steps]
+def kinds(facts: MachineState, desired: DesiredState = WANTED) -> list[tuple[str, str]]:
+    return [(step.kind, step.path) for step in plan_apply(desired, facts).steps]
 
 
 def test_a_machine_at_the_lock_has_nothing_to_change() -> None:
-    for wanted in (WANTED, replace(WANTED, parts=(WORDS,), patches="{}")):
-        plan = plan_apply(wanted, at_lock(wanted))
-        assert (plan.steps, plan.left) == ((), ())
+    for desired in (WANTED, replace(WANTED, parts=(WORDS,), patches="{}")):
+        plan = plan_apply(desired, at_lock(desired))
+        assert (plan.steps, plan.skipped) == ((), ())
 
 
 def test_an_empty_machine_gets_everything_in_order() -> None:
-    wanted = replace(WANTED, debs=("git",), parts=(WORDS,), patches="{}")
-    order = [kind for kind, _ in kinds(MachineState(paths={}), wanted)]
+    desired = replace(WANTED, debs=("git",), parts=(WORDS,), patches="{}")
+    order = [kind for kind, _ in kinds(MachineState(paths={}), desired)]
     assert order == ["packages", "environment", "part", "patches", "file", "link"]
 
 
@@ -108,16 +108,16 @@ def test_the_environment(changes: dict[str, object], old: str, fresh: bool) -> N
 
 
 def test_other_patches_make_the_environment_anew() -> None:
-    wanted = replace(WANTED, patches='{"patches": [1]}')
-    assert [kind for kind, _ in kinds(at_lock(), wanted)] == ["environment", "patches"]
-    assert plan_apply(wanted, at_lock()).fresh
+    desired = replace(WANTED, patches='{"patches": [1]}')
+    assert [kind for kind, _ in kinds(at_lock(), desired)] == ["environment", "patches"]
+    assert plan_apply(desired, at_lock()).fresh
 
 
 def test_what_lies_in_an_environment_that_goes_is_laid_again() -> None:
     conf = FileToInstall(path="/opt/venv/pip.conf", origin="constraints", text="conf\n")
-    wanted = replace(WANTED, laid=(conf,))
+    desired = replace(WANTED, laid=(conf,))
     facts = at_lock(paths={conf.path: file("conf\n")}, record=None, torn=True, stamp="")
-    assert kinds(facts, wanted) == [("environment", "/opt/venv"), ("file", conf.path)]
+    assert kinds(facts, desired) == [("environment", "/opt/venv"), ("file", conf.path)]
 
 
 def test_a_file_of_the_users_is_kept_and_one_of_ours_is_not() -> None:
@@ -134,52 +134,52 @@ def test_a_mode_is_content_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fact", "reason"),
+    ("path_state", "reason"),
     [
         (PathState(kind="folder"), "a folder is in its place"),
         (PathState(kind="other"), "no plain file is in its place"),
         (PathState(kind="link", to="python3.11", program=True), "other environments may link to"),
     ],
 )
-def test_what_cannot_be_replaced_is_named(fact: PathState, reason: str) -> None:
-    plan = plan_apply(WANTED, at_lock(record=None, paths={HOOK.path: file("hook\n"), LINK.path: fact}))
+def test_what_cannot_be_replaced_is_named(path_state: PathState, reason: str) -> None:
+    plan = plan_apply(WANTED, at_lock(record=None, paths={HOOK.path: file("hook\n"), LINK.path: path_state}))
     assert plan.steps == ()
-    assert [(row.what, reason in row.reason) for row in plan.left] == [(LINK.path, True)]
+    assert [(row.what, reason in row.reason) for row in plan.skipped] == [(LINK.path, True)]
 
 
 def test_what_an_earlier_lock_laid_is_taken_away() -> None:
-    wanted = replace(WANTED, laid=(HOOK,))
-    assert kinds(at_lock(), wanted) == [("remove", LINK.path)]
+    desired = replace(WANTED, laid=(HOOK,))
+    assert kinds(at_lock(), desired) == [("remove", LINK.path)]
     facts = at_lock(replace(WANTED, parts=(WORDS,)))
     assert kinds(facts) == [("remove", WORDS.path)]
 
 
 def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
-    wanted = replace(WANTED, parts=(WORDS,))
+    desired = replace(WANTED, parts=(WORDS,))
     facts = at_lock()
-    step = plan_apply(wanted, facts).steps[0]
+    step = plan_apply(desired, facts).steps[0]
     assert (step.kind, step.keep) == ("part", True)
-    torn = at_lock(wanted, record=replace(at_lock(wanted).record, parts={WORDS.path: InstalledPart()}))  # type: ignore[type-var]
-    assert kinds(torn, wanted) == [("part", WORDS.path)]
+    torn = at_lock(desired, record=replace(at_lock(desired).record, parts={WORDS.path: InstalledPart()}))  # type: ignore[type-var]
+    assert kinds(torn, desired) == [("part", WORDS.path)]
 
 
 def test_apt_packages_that_cannot_be_installed_are_named() -> None:
-    wanted = replace(WANTED, debs=("git", "tmux"))
-    plan = plan_apply(wanted, at_lock(debs=frozenset(["git"]), why_no_packages="only root can install them"))
+    desired = replace(WANTED, debs=("git", "tmux"))
+    plan = plan_apply(desired, at_lock(debs=frozenset(["git"]), why_no_packages="only root can install them"))
     assert plan.steps == ()
-    assert [(row.what, row.reason) for row in plan.left] == [("apt packages tmux", "only root can install them")]
-    assert kinds(at_lock(debs=frozenset(["git"])), wanted) == [("packages", "apt")]
+    assert [(row.what, row.reason) for row in plan.skipped] == [("apt packages tmux", "only root can install them")]
+    assert kinds(at_lock(debs=frozenset(["git"])), desired) == [("packages", "apt")]
 
 
 def test_a_platforms_file_keeps_its_lines() -> None:
-    wanted = replace(WANTED, laid=(ENVIRONMENT,))
+    desired = replace(WANTED, laid=(ENVIRONMENT,))
     facts = at_lock(record=None, paths={ENVIRONMENT.path: file("ID=4\nPATH=/conda/bin:/bin\n", "0600")})
-    (step,) = plan_apply(wanted, facts).steps
+    (step,) = plan_apply(desired, facts).steps
     assert step.laid
     assert step.laid.text == 'ID=4\nPATH="/opt/venv/bin:/bin:/conda/bin"\n'
     assert step.laid.mode == "0600"
     again = at_lock(record=None, paths={ENVIRONMENT.path: file(step.laid.text, "0600")})
-    assert plan_apply(wanted, again).steps == ()
+    assert plan_apply(desired, again).steps == ()
 
 
 LINES = some.lists(
@@ -241,5 +241,5 @@ def test_a_prefix_that_no_shell_line_can_hold(prefix: str) -> None:
 
 
 def test_what_is_told_of_a_path() -> None:
-    assert MISSING.told() == "nothing"
-    assert file("a").told().startswith("file ca978112ca1b, mode 0644")
+    assert MISSING.describe() == "nothing"
+    assert file("a").describe().startswith("file ca978112ca1b, mode 0644")

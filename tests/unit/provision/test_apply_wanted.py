@@ -36,16 +36,16 @@ def planned(
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
 
-def text_of(wanted: DesiredState, path: str) -> str:
-    return next(row.text for row in wanted.laid if row.path == wanted.layout.at(path))
+def text_of(desired: DesiredState, path: str) -> str:
+    return next(row.text for row in desired.laid if row.path == desired.layout.at(path))
 
 
 @pytest.mark.allow("processes")
 @pytest.mark.parametrize("name", ["local", "vast-5090"])
 def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None:
-    wanted, target, baked = planned(name, Layout(data="/disk"))
+    desired, target, baked = planned(name, Layout(data="/disk"))
     script = tmp_path / "environment.sh"
-    script.write_text(text_of(wanted, "/opt/rlbox/hooks/00-environment.sh"))
+    script.write_text(text_of(desired, "/opt/rlbox/hooks/00-environment.sh"))
     argv = ["sh", "-c", '. "$1"; . "$1"; env -0', "sh", str(script)]  # twice: a shell may source it again
     done = subprocess.run(argv, env={"PATH": PATH}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -63,27 +63,27 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["local", "vast-5090"])
 def test_below_a_prefix_nothing_leads_out(name: str) -> None:
-    wanted, _, _ = planned(name, Layout(prefix="/srv/me/p", data="/disk"))
-    assert all(row.path.startswith("/srv/me/p/") for row in (*wanted.laid, *wanted.parts))
-    texts = {row.path: (row.text + row.to).replace("/srv/me/p/opt/", "") for row in wanted.laid}
+    desired, _, _ = planned(name, Layout(prefix="/srv/me/p", data="/disk"))
+    assert all(row.path.startswith("/srv/me/p/") for row in (*desired.laid, *desired.parts))
+    texts = {row.path: (row.text + row.to).replace("/srv/me/p/opt/", "") for row in desired.laid}
     for path, text in texts.items():
         if path.endswith(("apply_patches.py", "unified_diff.py", "lock.json")):
             continue
         assert "/opt/venv/" not in text, path
         assert "/opt/rlbox/" not in text, path
-    assert "/etc/environment" in {row.what for row in wanted.left}
-    assert "/tmp/ray" in {row.what for row in wanted.left}
-    assert not any("ray-temp-dir" in row.path for row in wanted.laid)
+    assert "/etc/environment" in {row.what for row in desired.skipped}
+    assert "/tmp/ray" in {row.what for row in desired.skipped}
+    assert not any("ray-temp-dir" in row.path for row in desired.laid)
 
 
 def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
     whole, _, _ = planned("local", Layout(data="/disk"))
     partly, _, _ = planned("local", Layout(data="/disk"), frozenset(["libnuma1", "procps"]))
-    rows = [json.loads(text_of(wanted, "/opt/rlbox/share/fixes.json"))["fixes"] for wanted in (whole, partly)]
+    rows = [json.loads(text_of(desired, "/opt/rlbox/share/fixes.json"))["fixes"] for desired in (whole, partly)]
     when = [next(row["check"]["when"] for row in fixes if row["id"] == "libnuma-missing") for fixes in rows]
     assert "run" in when[0]
     assert when[1] == ["doctor"]
-    left = {row.what: row.reason for row in partly.left}
+    left = {row.what: row.reason for row in partly.skipped}
     assert left["fix libnuma-missing"] == "the apt package libnuma1 is not here"
 
 

@@ -51,17 +51,17 @@ def test_the_systems_own_is_none_that_was_named() -> None:
 
 def test_all_that_is_missing_is_told_at_once() -> None:
     """Of a target on slime's own image, on AutoDL where that image cannot be loaded."""
-    wanted = target("local", version="3.12")
+    desired = target("local", version="3.12")
     held = {"flash-attn": "2.7.4.post1", "sglang": "0.5.6.post2", "torch": "2.9.1+cu129"}
     base = {"image": f"example/slime:v0.2.1@sha256:{'0' * 64}", "holds": held, "bootstrap": ""}
-    wanted = wanted.model_copy(update={"base": wanted.base.model_copy(update=base)})
+    desired = desired.model_copy(update={"base": desired.base.model_copy(update=base)})
     whole = MachinePython(path="/env/bin/python", version="3.12", folders=("/env/site",), packages=held)
-    assert adopt_python(wanted, whole, {}, "rlbox apply held").packages == held
+    assert adopt_python(desired, whole, {}, "rlbox apply held").packages == held
     some = {**held, "torch": "2.9.1+cu128"}
     del some["flash-attn"]
     with pytest.raises(NodeError) as refused:
         adopt_python(
-            wanted, MachinePython(path="/env/bin/python", version="3.11", packages=some), {}, "rlbox apply held"
+            desired, MachinePython(path="/env/bin/python", version="3.11", packages=some), {}, "rlbox apply held"
         )
     for words in (
         "Python is 3.11, and 3.12 is wanted",

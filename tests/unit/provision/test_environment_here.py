@@ -87,25 +87,25 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
 
 def test_what_engines_are_told_is_asked_of_no_machine() -> None:
     """A machine has processes of other control groups than a shell's everywhere: systemd makes them."""
-    wanted, _, _ = planned("local", Layout(data="/disk"))
-    fixes = json.loads(text_of(wanted, "/opt/rlbox/share/fixes.json"))["fixes"]
+    desired, _, _ = planned("local", Layout(data="/disk"))
+    fixes = json.loads(text_of(desired, "/opt/rlbox/share/fixes.json"))["fixes"]
     assert {row["id"]: row["check"]["when"] for row in fixes if row["check"]}["shared-pid-namespace"] == []
-    assert "check shared-pid-namespace" in {row.what for row in wanted.left}
+    assert "check shared-pid-namespace" in {row.what for row in desired.skipped}
 
 
 def test_a_service_that_nobody_started_yet_fails_no_apply() -> None:
     """`apply` lays files: the code sandbox is started by whoever wants it, and its check is a note until then."""
-    wanted, _, _ = planned("vast-5090", Layout(data="/disk"))
-    fixes = json.loads(text_of(wanted, "/opt/rlbox/share/fixes.json"))["fixes"]
+    desired, _, _ = planned("vast-5090", Layout(data="/disk"))
+    fixes = json.loads(text_of(desired, "/opt/rlbox/share/fixes.json"))["fixes"]
     check = next(row["check"] for row in fixes if row["id"] == "sandbox-service")
     assert check["partial"]
-    left = {row.what: row.reason for row in wanted.left}
+    left = {row.what: row.reason for row in desired.skipped}
     assert "/opt/rlbox/bin/sandbox-serve" in left["check sandbox-service"]
 
 
 @pytest.mark.allow("processes")
 @pytest.mark.parametrize(
-    ("environ", "file", "said"),
+    ("environ", "file", "expected"),
     [
         ({}, "etc/pip.conf", "etc/pip.conf names an index: a mirror of the building machine was left in the image"),
         ({"RLBOX_PLACE": "/opt/rlbox"}, "etc/pip.conf", ""),
@@ -113,7 +113,9 @@ def test_a_service_that_nobody_started_yet_fails_no_apply() -> None:
         ({"RLBOX_PLACE": "/opt/rlbox"}, "opt/venv/pip.conf", "pip.conf names an index"),
     ],
 )
-def test_a_mirror_of_a_rented_machine_is_its_own(tmp_path: Path, environ: dict[str, str], file: str, said: str) -> None:
+def test_a_mirror_of_a_rented_machine_is_its_own(
+    tmp_path: Path, environ: dict[str, str], file: str, expected: str
+) -> None:
     """AutoDL's images name one in /etc/pip.conf; in an image of ours it would be left from the build."""
     fix = next(fix for fix in load_fixes(Project(folder=CHECKOUT)) if fix.id == "pip-index-unreachable")
     assert fix.check
@@ -122,4 +124,4 @@ def test_a_mirror_of_a_rented_machine_is_its_own(tmp_path: Path, environ: dict[s
     conf.write_text("[global]\nindex-url = https://mirrors.example/simple\n")
     check = fix.check.run.replace("/etc/", f"{tmp_path}/etc/").replace("/opt/venv", f"{tmp_path}/opt/venv")
     done = subprocess.run(["sh", "-c", check], env={"PATH": "/usr/bin:/bin", **environ}, capture_output=True, text=True)
-    assert (done.returncode, said in done.stdout) == (1 if said else 0, True), done.stdout
+    assert (done.returncode, expected in done.stdout) == (1 if expected else 0, True), done.stdout

@@ -15,7 +15,7 @@ from rlbox.values import Command, Outcome
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+def user_options(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     """The commands, none of them run; files that are there only while they would run are looked at."""
     commands: list[Command] = []
 
@@ -29,7 +29,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
 
 
 def ask(supply: PackageSource, tmp_path: Path) -> Any:
-    wanted: Any = SimpleNamespace(
+    desired: Any = SimpleNamespace(
         python="3.11",
         base=None,
         interpreter="",
@@ -37,26 +37,26 @@ def ask(supply: PackageSource, tmp_path: Path) -> Any:
         requirements="six==1.16.0\n",
         layout=SimpleNamespace(venv=""),
     )
-    stack._run_uv(wanted, supply, tmp_path / "venv")
+    stack._run_uv(desired, supply, tmp_path / "venv")
 
 
 def words(command: Command) -> list[str]:
     return [word for word in command.argv if word.startswith("--") and word not in ("--quiet", "--python")]
 
 
-def test_from_the_store_alone(said: list[Command], tmp_path: Path) -> None:
+def test_from_the_store_alone(user_options: list[Command], tmp_path: Path) -> None:
     ask(PackageSource(files={"six.whl": tmp_path / "six"}, offline=True), tmp_path)
-    make, sync = said
+    make, sync = user_options
     assert "--offline" in make.argv
     assert words(sync) == ["--offline", "--require-hashes", "--no-index", "--find-links"]
     assert sync.argv[sync.argv.index("--find-links") + 1] == sync.cwd
     assert "six.whl" in sync.env["files"]
 
 
-def test_from_an_index_and_what_none_has(said: list[Command], tmp_path: Path) -> None:
+def test_from_an_index_and_what_none_has(user_options: list[Command], tmp_path: Path) -> None:
     """A compiled wheel, or one by address, is shown from the store beside the folders of this machine's own wheels."""
     ask(PackageSource(files={"flash_attn.whl": tmp_path / "f"}, wheels=("/own",)), tmp_path)
-    make, sync = said
+    make, sync = user_options
     assert "--offline" not in make.argv
     assert words(sync) == ["--require-hashes", "--find-links", "--find-links"]
     places = [sync.argv[at + 1] for at, word in enumerate(sync.argv) if word == "--find-links"]
@@ -64,6 +64,6 @@ def test_from_an_index_and_what_none_has(said: list[Command], tmp_path: Path) ->
     assert "flash_attn.whl" in sync.env["files"]
 
 
-def test_from_an_index_alone(said: list[Command], tmp_path: Path) -> None:
+def test_from_an_index_alone(user_options: list[Command], tmp_path: Path) -> None:
     ask(PackageSource(), tmp_path)
-    assert words(said[1]) == ["--require-hashes"]
+    assert words(user_options[1]) == ["--require-hashes"]
