@@ -160,7 +160,7 @@ class RentedRun:
     """What is done on instance `number`; `onstart` is its on-start script, `timeout` in seconds."""
 
     number: int
-    stay: RemoteJob
+    remote_job: RemoteJob
     data: Sequence[tuple[Path, str]]
     env_file: Path | None
     onstart: str
@@ -234,7 +234,7 @@ def up(
     require_consistent_stack(app, name, force=force)
     with app.checking("notice"):
         require_valid_notice(notify)
-    stay = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
+    remote_job = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
     brought = _uploads(uploads)
     with app.checking("job"):
         _require_fit(app, job, profiles, settings, target or "", force=force)
@@ -252,7 +252,13 @@ def up(
         return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
     onstart = rented_onstart(app, name, sent=True, force=force)[1].text
     rented = RentedRun(
-        number=number, stay=stay, data=brought, env_file=env_file, onstart=onstart, timeout=terms.timeout, detach=detach
+        number=number,
+        remote_job=remote_job,
+        data=brought,
+        env_file=env_file,
+        onstart=onstart,
+        timeout=terms.timeout,
+        detach=detach,
     )
     return _carry_out(app, rented)
 
@@ -316,14 +322,14 @@ def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     from rlbox.system.progress import show_byte_progress
     from rlbox.vast.instance import install_rlbox, start_agent, upload_data, upload_job, wait_for_onstart
 
-    number, stay = rented.number, rented.stay
-    install_rlbox(connection, stay, app.project, rented.onstart, number, app.say)
-    wait_for_onstart(connection, stay.disk, number, rented.timeout, app.say)
+    number, remote_job = rented.number, rented.remote_job
+    install_rlbox(connection, remote_job, app.project, rented.onstart, number, app.say)
+    wait_for_onstart(connection, remote_job.disk, number, rented.timeout, app.say)
     total = sum(one.stat().st_size for path, __ in rented.data for one in _files(path))
     with show_byte_progress(app, "upload", total) as tell:
-        upload_data(connection, stay, rented.data, tell)
-    upload_job(connection, stay, app.project, rented.env_file, number)
-    return start_agent(connection, stay, number)
+        upload_data(connection, remote_job, rented.data, tell)
+    upload_job(connection, remote_job, app.project, rented.env_file, number)
+    return start_agent(connection, remote_job, number)
 
 
 def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
@@ -337,16 +343,16 @@ def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) ->
     """Follow the run to its end, fetch what it made, and return its exit code."""
     from rlbox.vast.instance import delay_stop, list_result_files, wait_for_onstart, wait_for_run
 
-    number, stay = rented.number, rented.stay
+    number, remote_job = rented.number, rented.remote_job
     wait_for_onstart(
-        connection, stay.disk, number, rented.timeout, app.say
+        connection, remote_job.disk, number, rented.timeout, app.say
     )  # after a stop of the instance it takes a while
     app.say(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
-    end = wait_for_run(connection, stay, run, app.say)
-    with delay_stop(connection, stay):
+    end = wait_for_run(connection, remote_job, run, app.say)
+    with delay_stop(connection, remote_job):
         home = choose_home(number)
-        files, troubles = list_result_files(connection, stay.disk)
-        done = fetch_files(app, connection, stay.disk, home, files, troubles)
+        files, troubles = list_result_files(connection, remote_job.disk)
+        done = fetch_files(app, connection, remote_job.disk, home, files, troubles)
     state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
     if cause:
         app.say(f"cause: {cause}")

@@ -12,9 +12,8 @@ from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.secrets.masks import SECRETS_VARIABLE
+from rlbox.secrets.masks import SECRETS_VARIABLE, is_secret_name
 
-_TOKEN = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|(^|_)KEY($|_)|APIKEY", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
     r"^(<.*>|\$\{?\w+\}?|x{3,}|your[-_ ].*|.*(changeme|change-me|replace[-_]me|placeholder).*|\.\.\.)$", re.I
 )
@@ -40,10 +39,6 @@ class DotEnvFile:
 class EnvironmentFacts:
     environ: Mapping[str, str]
     files: tuple[DotEnvFile, ...] = ()
-
-
-def is_secret_name(name: str) -> bool:
-    return name != SECRETS_VARIABLE and bool(_TOKEN.search(name))
 
 
 def parse_dotenv(path: str, text: str) -> DotEnvFile:

@@ -78,8 +78,12 @@ class SecretMasker:
         }
 
     def _hides(self, name: str) -> bool:
-        sounds_secret = name != SECRETS_VARIABLE and _SECRET_NAME.search(name)
-        return name in self._named or bool(sounds_secret)
+        return name in self._named or is_secret_name(name)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the name of a variable says that its value is a token or password."""
+    return name != SECRETS_VARIABLE and bool(_SECRET_NAME.search(name))
 
 
 def _looks_secret(value: str) -> bool:

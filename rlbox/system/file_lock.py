@@ -1,4 +1,8 @@
-"""The kernel's locks on files, between rlbox processes of one machine; one is dropped when its last holder dies."""
+"""The kernel's locks on files, between rlbox processes of one machine; one is dropped when its last holder dies.
+
+flock(2), not POSIX locks: those are dropped as soon as the process closes any handle of the file, and a child does not
+inherit them.
+"""
 
 from __future__ import annotations
 

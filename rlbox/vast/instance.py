@@ -1,4 +1,4 @@
-"""An instance over ssh: wait until it is ready, bring what a job needs, bring home what it made."""
+"""An instance over ssh: wait until it is ready, upload what a job needs, find and list what it made."""
 
 from __future__ import annotations
 
@@ -222,9 +222,9 @@ def start_agent(connection: SshConnection, job: RemoteJob, number: int) -> str:
 
 
 def wait_for_run(connection: SshConnection, job: RemoteJob, run: str, say: ReportLine) -> Mapping[str, Any]:
-    """Wait until the keeper says that a run has ended, and return what it says; `say` hears each new stage.
+    """Wait until the agent says that a run has ended, and return what it says; `say` hears each new stage.
 
-    While that goes on, and 2 minutes longer, the keeper does not stop the instance.
+    While that goes on, and 2 minutes longer, the agent does not stop the instance.
     """
     connection.check_output(
         start_agent_script(job.disk), "the run cannot be followed"
@@ -255,7 +255,7 @@ def _object(text: str) -> Mapping[str, Any]:
 
 @contextmanager
 def delay_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
-    """Have the keeper wait with the stop of the instance while the block runs, and no longer."""
+    """Keep the agent from stopping the instance while the block runs."""
     touched = f"{shlex.quote(job.folder)}/{FOLLOWED_FILE}"
     process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=DEVNULL, stdout=DEVNULL)
     try:

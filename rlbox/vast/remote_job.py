@@ -1,4 +1,4 @@
-"""What `vast up` leaves on an instance: what runs there, where its files are, and what of it comes home."""
+"""The job that `vast up` leaves on an instance: what runs there, where its files are, and which of them are fetched."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from rlbox.i18n import _
 RunEndAction = Literal["keep", "stop"]
 
 JOB_DIRECTORY = ".rlbox-up"
-"""Folder of the data disk that holds the stay, its keeper's log and the user's project."""
+"""Folder of the data disk that holds the job, its agent's log and the user's project."""
+# The names of files stay as released versions of rlbox wrote them.
 JOB_FILE, RUN_FILE, LOG_FILE, PROJECT_DIRECTORY, REFUSED_FILE = "stay.json", "run", "keeper.log", "project", "refused"
 ENDED_FILE, FOLLOWED_FILE = "ended.json", "followed"
-"""What the keeper writes when the run has ended, and what a client touches that follows it."""
+"""What the agent writes when the run has ended, and what a client touches that follows it."""
 FOLLOWER_TIMEOUT_S = 120.0
 """How long after the last touch a client still counts: the instance is stopped only after it has fetched."""
 ENV_FILE = ".env"
@@ -48,7 +49,7 @@ class RemoteJob:
         return f"{self.disk}/{JOB_DIRECTORY}"
 
     def text(self) -> str:
-        """Return it as the file that the keeper reads."""
+        """Return the content of `JOB_FILE`, which the agent reads."""
         return json.dumps({"schema": 1, **asdict(self)}, indent=1) + "\n"
 
 
@@ -80,7 +81,7 @@ def require_valid_notice(notify: str) -> None:
 
 
 def parse_remote_job(text: str) -> RemoteJob:
-    """Return the stay of a file; `SpecError` when it is none."""
+    """Return the job that a `JOB_FILE` holds; `SpecError` when it holds none."""
     try:
         row = parse_json(text)
         return RemoteJob(
@@ -104,7 +105,7 @@ def find_rlbox_script(disk: str) -> str:
 
 
 def start_agent_script(disk: str) -> str:
-    """Return the shell text that starts the keeper, unless it is there; every start of the instance carries it out."""
+    """Return the shell script that starts the agent unless it runs; every start of the instance executes it."""
     folder = f"{disk}/{JOB_DIRECTORY}"
     return (
         f"[ -e {folder}/{JOB_FILE} ] || exit 0\n{find_rlbox_script(disk)}\n"
@@ -116,7 +117,7 @@ def start_agent_script(disk: str) -> str:
 def select_result_paths(
     runs: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], disk: str
 ) -> tuple[str, ...]:
-    """Return the folders below the disk that come home: every run, and every checkpoint that is whole.
+    """Return the directories below the disk that are fetched: every run, and every complete checkpoint.
 
     `runs` and `series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
     """
