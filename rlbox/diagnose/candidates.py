@@ -37,11 +37,11 @@ _SPEAKS = re.compile(r"NCCL WARN|Retry\(total=\d|death signal|has been marked de
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """An event as the judge sees it. `number` and `text` are its telling line; `score` how solid a failure it is.
+    """An event as a candidate for the root cause; `number` and `text` are the line that says most.
 
-    `wraps`: its words say that it only passes on, or is the end of, something else, though the catalogue knows it.
-    `time` is when it was told and how far that may be off, in seconds; `turn` the place of its log among all by their
-    names, where no clock tells; `whole` its line as it stands in the log.
+    `score` says how surely it is a failure of its own, `quote_bonus` adds to it where others repeat it.
+    `is_wrapper`: its words only pass on, or are the end of, something else. `time` is in seconds, with how far it may
+    be off; without clocks `log_order` counts, the index of its log among all by name.
     """
 
     event: Event

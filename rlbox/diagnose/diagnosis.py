@@ -169,36 +169,38 @@ def get_full_line(candidate: Candidate) -> str:
 def build_diagnosis(
     analysis: Analysis, reads: Sequence[LogEvents], files: Sequence[LogStats], signatures: int
 ) -> Diagnosis:
-    chain, apart, noise = (
-        build_chain(analysis.root, analysis.candidates, analysis.benign) if analysis.root else ([], [], analysis.benign)
-    )
-    facts = tuple(
+    root = analysis.root
+    logs = tuple(
         LogStats(name=one.name, lines=one.lines, bytes=one.bytes, skew_s=skew)
         for one, skew in zip(files, analysis.skews_s or [0.0] * len(files), strict=True)
     )
-    names = [one.name for one in files]
-    place = locate_failure(analysis.root, analysis.candidates, reads, names) if analysis.root else FailureLocation()
+    if root is None:
+        ending: Ending = "clean" if _has_ended(reads) else "unseen"
+        if any(one.benign_reason == "survived" for one in analysis.benign):
+            ending = "survived"
+        return Diagnosis(
+            root=None,
+            benign=tuple(analysis.benign),
+            ending=ending,
+            has_ending=_has_ended(reads),
+            files=logs,
+            signatures=signatures,
+        )
+    chain = build_chain(root, analysis.candidates, analysis.benign)
+    location = locate_failure(root, analysis.candidates, reads, [one.name for one in files])
     return Diagnosis(
-        root=analysis.root,
-        chain=tuple(chain[:_CHAIN_MOST]),
-        also=tuple(apart[:_CHAIN_MOST]),
-        benign=tuple(noise),
-        ending=_ending(analysis, reads),
-        has_ending=analysis.root is not None or _has_ended(reads),
-        files=facts,
+        root=root,
+        chain=tuple(chain.links[:_CHAIN_MOST]),
+        also=tuple(chain.independent[:_CHAIN_MOST]),
+        benign=tuple(chain.benign),
+        ending="failed",
+        has_ending=True,
+        files=logs,
         signatures=signatures,
-        log_to_fetch=suggest_log_to_fetch(analysis.root, place) if analysis.root else "",
-        location=place,
-        raised_in=find_raising_code(analysis.root) if analysis.root else None,
+        log_to_fetch=suggest_log_to_fetch(root, location),
+        location=location,
+        raised_in=find_raising_code(root),
     )
-
-
-def _ending(analysis: Analysis, reads: Sequence[LogEvents]) -> Ending:
-    if analysis.root:
-        return "failed"
-    if any(one.benign_reason == "survived" for one in analysis.benign):
-        return "survived"
-    return "clean" if _has_ended(reads) else "unseen"
 
 
 def _has_ended(reads: Sequence[LogEvents]) -> bool:

@@ -24,8 +24,8 @@ from rlbox.diagnose.tracebacks import (
     LearnedPrefixes,
     TracebackParser,
     announces_exception,
+    find_exception_name,
     is_chain_line,
-    parse_exception_line,
     starts_traceback,
 )
 from rlbox.logs.lines import LINE_LIMIT, LineBlock, make_block
@@ -35,9 +35,9 @@ MOST_EVENTS = 4000
 """Events that are kept of one log: the first ones, and of further ones the last."""
 _MOST_LANES = 512
 _LATE = 4000
-_GOES_ON = 48
-"""Lines, those of other lanes counted, within which a message goes on."""
 """Lines after which a traceback that was not ended is given up: its process died while it wrote."""
+_GOES_ON = 48
+"""Lines, those of other writers counted, within which a message goes on."""
 _TAIL = 8
 _MARKS = 400
 _BEHIND = 3
@@ -289,7 +289,7 @@ class EventReader:
             del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
-        return event.names_exception and parse_exception_line(row.body) is None
+        return event.names_exception and find_exception_name(row.body) is None
 
     def _state(self, row: LogLine) -> None:
         panic, self._panic = self._panic, None
@@ -306,7 +306,7 @@ class EventReader:
         event = make_line_event(
             row,
             max(strong, 1),
-            named=bool(parse_exception_line(row.body)) and not announces_exception(row.body.rstrip()),
+            named=bool(find_exception_name(row.body)) and not announces_exception(row.body.rstrip()),
         )
         self._keep(event)
         if "Fatal Python error" in row.body:

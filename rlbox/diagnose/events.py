@@ -5,26 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LogLine, parse_line
 from rlbox.diagnose.patterns import ErrorClass, classify_error, compile_union
-from rlbox.diagnose.tracebacks import RaisedException, StackFrame, TracebackParser, parse_exception_line
+from rlbox.diagnose.tracebacks import RaisedException, StackFrame, TracebackParser, find_exception_name
 from rlbox.logs.lines import LineBlock
 
-Statement = tuple[int, str, str, list[tuple[int, str]]]
-"""A line that says what went wrong: number, text, exception's name, and the lines that it goes on with, by number."""
+
+class Statement(NamedTuple):
+    """A line that says what went wrong, the exception that it names, and the further lines of its message."""
+
+    number: int
+    text: str
+    kind: str
+    tail: list[tuple[int, str]]
 
 
 @dataclass(slots=True)
 class Event:
     """One statement of failure.
 
-    `number` is the line that says it, `begun` and `last` those between which it lies. `weight` is how surely it states
-    a failure (`patterns.py`). `file` is the place of its log among those that are read. `count` is how many alike
-    there were in the lane, `again` the number of the last of these. `handled`: a log of a warning or less holds
-    it; `excused`: it is declared harmless. `near` is the clock of a line above it, where its own
-    shows none. `offset` are number and byte of the first line of the block in which it was met. `above` are lines
-    before it that may come again; `went_on`: the line behind it says that the work goes on.
+    `number` is the line that says it, `first_number` and `last` its first and last line. `weight` says how surely it
+    states a failure (`rate_failure`). `file` is the index of its log. `count` is how many equal ones its writer wrote,
+    `last_repeat` the number of the last of these. `is_handled`: it was logged as a warning or less; `is_excused`: the
+    job declares it harmless. `near` is the clock of a line above it, where its own shows none. `offset` are number and
+    byte of the first line of its block, so that it can be sought. `above` are lines before it that may come again.
     """
 
     number: int
@@ -68,14 +74,14 @@ class Event:
     @property
     def kind(self) -> str:
         """The exception, without modules, that a single line names; empty when it names none."""
-        found = parse_exception_line(self.body) if self.names_exception else None
-        return found[0].rpartition(".")[2] if found else ""
+        name = find_exception_name(self.body) if self.names_exception else None
+        return name.rpartition(".")[2] if name else ""
 
     def statements(self) -> Iterator[Statement]:
         if not self.exceptions:
-            yield self.number, self.body, self.kind, self.tail
+            yield Statement(self.number, self.body, self.kind, self.tail)
         for raised in self.exceptions:
-            yield raised.number, raised.text, raised.kind, raised.tail
+            yield Statement(raised.number, raised.text, raised.kind, raised.tail)
 
     def class_at(self, text: str, kind: str) -> ErrorClass:
         if self.level in (0, 1, LEVEL_WARNING) and not self.exceptions:

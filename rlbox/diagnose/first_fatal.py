@@ -48,9 +48,8 @@ class KnownCause:
 class FatalPosition:
     """The first fatal line of a log, and where it is.
 
-    `number` counts from 1. The line numbered `block_number` begins at byte `block_offset` of the log, so that the line
-    is found by a seek. `said_at` is the time that the line states itself, as it is written there, `known` what the
-    catalogue knows of it.
+    The line numbered `block_number` begins at byte `block_offset`, so that the line is found by a seek.
+    `stated_clock` is the time as the line states it.
     """
 
     number: int

@@ -165,10 +165,10 @@ _ADDRESS = re.compile(r"\bip=([\w.:-]+)")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line, taken apart. `number` counts from 1; `body` is what is left without prefixes, its indent kept.
+    """A line, split. `number` counts from 1; `body` is the text without prefixes, its indent kept.
 
-    `lane` names the process or worker that wrote it, as written; `rank` is -1 and the other texts are empty where the
-    line does not say. `level` is one of `LEVELS`' numbers or `UNSAID`. `tagged`: something stood before the body.
+    `writer` is the process or worker as its prefix names it; `rank` is -1 and the other texts are empty where the line
+    does not say. `level` is a number of `LEVELS`, or `NO_LEVEL`. `source` is file and line of the logging statement.
     """
 
     number: int

@@ -110,10 +110,7 @@ ProgressSign = Literal["step", "served", "bar", "ready", "ray", "quote", "saved"
 
 @dataclass(frozen=True, slots=True)
 class ProgressMark:
-    """A sign at a line; `text` is the line's beginning, `clock` the time that it states.
-
-    `lane`, `rank` (-1: it does not say) and `host` tell who wrote it, as of a `LogRow`.
-    """
+    """A line with a sign of progress: its beginning, its time, and who wrote it (`rank` -1: unknown)."""
 
     number: int
     sign: ProgressSign

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlbox.diagnose.candidates import Candidate, classify_event, ends_log, find_recovery_reason, resumes_work
 from rlbox.diagnose.clock import ClockTime, parse_clock, to_unix_seconds
@@ -413,13 +413,18 @@ class Link:
         )
 
 
-def build_chain(
-    root: Candidate, candidates: Sequence[Candidate], noise: Sequence[Candidate] = ()
-) -> tuple[list[Link], list[Candidate], list[Candidate]]:
-    """Return the chain, the root first; the failures that are stories of their own; and the noise of which no step is.
+class FailureChain(NamedTuple):
+    """The links from the root on, failures that do not follow from it, and harmless errors."""
 
-    What was said too softly to be a failure is a step all the same where it tells of an end: a launcher that ends the
-    other processes says so as a warning.
+    links: list[Link]
+    independent: list[Candidate]
+    benign: list[Candidate]
+
+
+def build_chain(root: Candidate, candidates: Sequence[Candidate], noise: Sequence[Candidate] = ()) -> FailureChain:
+    """Link the failures that follow from the root.
+
+    Some warnings are links as well: a launcher that stops the other processes says so as a warning.
     """
     chain = [Link(root, "", -1)]
     apart: list[Candidate] = []
@@ -432,7 +437,7 @@ def build_chain(
             chain.append(link)
         else:
             apart.append(candidate)
-    return chain, apart, [one for one in noise if id(one) not in echoes]
+    return FailureChain(chain, apart, [one for one in noise if id(one) not in echoes])
 
 
 def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:

@@ -29,11 +29,11 @@ _SET_MEMORY = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogSignature:
-    """One way in which a cause shows: `cause` is its id, `fix` that of the fix which tells of it.
+    """One way in which a cause shows in logs; the fields are the keys of a fix's `[[signature]]`.
 
-    `near` is an expression that a frame of the traceback, the lane or the statement's own place must fit, `far` one
-    that none of them may. Of two that fit one statement the one of higher `rank` counts, then the one that asks for
-    more. `anchor` are texts that a scan looks for, where the line holds none of those that it looks for anyway.
+    `near` must match a frame of the traceback, the writer or the place of the logging statement; `far` must match none.
+    Of two that match one statement the one of higher `rank` counts, then the more specific one. `anchor` are texts that
+    the scan looks for, needed where the line has none of the common words of failures.
     """
 
     cause: str

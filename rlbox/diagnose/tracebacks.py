@@ -51,10 +51,10 @@ class StackFrame:
 
 @dataclass(slots=True)
 class RaisedException:
-    """One exception that a traceback names, at the line `number`; `tail` are the lines that its message goes on with.
+    """One exception that a traceback names, at line `number`; `tail` are the further lines of its message.
 
-    `link` says how it came of the one before: `cause`, `context`, or empty. `frames` are those above it, since the one
-    before. `quotes`: what follows it is the traceback that it quotes. `whole` is its line as it stands in the log.
+    `link` says how it relates to the one before: `cause`, `context`, or empty. `frames` are those since the one before.
+    `quotes_other`: the traceback that it quotes follows. `full_line` is its line as it is in the log.
     """
 
     number: int
@@ -226,10 +226,10 @@ def announces_exception(text: str) -> bool:
     return text.endswith((" raised:", "RemoteTraceback:", "_RemoteTraceback: "))
 
 
-def parse_exception_line(text: str) -> tuple[str, str] | None:
-    """Return name and message of the exception that a single line names; None when it names none."""
+def find_exception_name(text: str) -> str | None:
+    """Return the exception, with its modules, that a line outside of a traceback names."""
     found = _RAISED.match(text.strip())
-    return (found.group(1), found.group(3) or found.group(2) or "") if found else None
+    return found.group(1) if found else None
 
 
 def is_chain_line(body: str) -> bool:

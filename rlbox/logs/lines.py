@@ -39,7 +39,6 @@ _NOTHING = re.compile(
 
 
 def strip_terminal_codes(text: str) -> str:
-    """Return `text` without terminal colour and cursor codes."""
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
@@ -73,16 +72,15 @@ def _without_codes(data: bytes) -> bytes:
 
 
 def is_visible(state: bytes) -> bool:
-    """Return whether anything of a line can be seen."""
     if not state or state.isspace():
         return False
     return b"\x1b" not in state or bool(_without_codes(state).strip())
 
 
 def find_invisible_text(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield lines of a block in which something stands unseen, by their indexes, in each way to read them without it.
+    """Yield lines with characters that nobody sees, by index, in each way to read them without these.
 
-    Backspaces and carriage returns are for who cuts lines.
+    Backspaces and carriage returns are handled where lines are split.
     """
     if not _is_odd(body):
         return
@@ -94,7 +92,6 @@ def find_invisible_text(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def strip_invisible_text(block: bytes) -> bytes:
-    """Return lines without what stands in them unseen."""
     if not _is_odd(block):
         return block
     return b"\n".join(_bare(line.decode("utf-8", "replace")).encode() for line in block.split(b"\n"))
@@ -181,17 +178,15 @@ class LineBlock(Sequence[str]):
 
     @property
     def past_joined(self) -> bytes:
-        """The states of `past` joined by line feeds, as UTF-8."""
         return decode_clean(b"\n".join(state for _, state in self.past))
 
     @property
     def hidden_joined(self) -> bytes:
-        """What is in `hidden`, joined by line feeds, as UTF-8."""
         return strip_invisible_text(decode_clean(b"\n".join(part for _, part in self.hidden)))
 
     @property
     def last(self) -> str:
-        """The last line, which costs less than to ask for it by its index; empty when there is none."""
+        """The last line; cheaper than by its index."""
         return self.joined[self.joined.rfind(b"\n") + 1 :].decode("utf-8", "replace")
 
     def __len__(self) -> int:
@@ -218,7 +213,6 @@ class LineBlock(Sequence[str]):
 
 
 def make_block(texts: Sequence[str]) -> LineBlock:
-    """Return lines as one block; what `LineSplitter` gave is one already."""
     if isinstance(texts, LineBlock):
         return texts
     return LineBlock("\n".join(texts).encode("utf-8", "replace"), len(texts))
@@ -242,12 +236,12 @@ class LineSplitter:
 
     @property
     def unfinished(self) -> str:
-        """The line that has not ended yet, as it is shown now."""
+        """The line that has not ended yet, as a terminal shows it now."""
         shown = bytes(self._current) if is_visible(bytes(self._current)) else self._shown
         return decode_clean(shown).decode("utf-8", "replace")
 
     def feed(self, data: bytes) -> LineBlock:
-        """Take the next bytes of the log; return the lines that ended in them, the last one being line `number`."""
+        """Return the lines that ended in the next bytes; the last one is line `number`."""
         first, end = self.number, data.rfind(b"\n")
         if end < 0:
             self._grow(data)
@@ -263,7 +257,7 @@ class LineSplitter:
         return LineBlock(text, self.number - first, self._take_past(first), self._take_hidden(first))
 
     def close(self) -> LineBlock:
-        """Return the last line when the log ended without a line feed."""
+        """Return the last line of a log that ended without a line feed."""
         if not self._current and not self._shown:
             return LineBlock(b"", 0)
         first = self.number
@@ -271,14 +265,13 @@ class LineSplitter:
         return LineBlock(text, 1, self._take_past(first), self._take_hidden(first))
 
     def _finish(self, body: bytes) -> bytes:
-        """Return whole lines as they are shown; the first ends one that a progress bar was rewriting."""
         head, found, rest = body.partition(b"\n")
         self._grow(head)
         text = self._end_line()
         return b"%s\n%s" % (text, self._cut(rest)) if found else text
 
     def _cut(self, body: bytes) -> bytes:
-        """Return whole lines as they are shown; only those that were rewritten or are too long are looked at singly."""
+        """Return complete lines as shown; only rewritten and too long ones are looked at singly."""
         if body.count(b"\r", 0, _SAMPLE) > _MANY:  # at the ends of lines, mostly, where they change nothing
             body = body.replace(b"\r\n", b"\n").removesuffix(b"\r").replace(b"\n\r", b"\n").removeprefix(b"\r")
         first = self.number
@@ -296,7 +289,7 @@ class LineSplitter:
         )
 
     def _typed(self, line: bytes, number: int) -> bytes:
-        """Return a line as a terminal shows it, backspaces taken back what stood before; what they hide is kept."""
+        """Apply backspaces as a terminal does; the text that they hide is kept."""
         if b"\b" not in line:
             return line
         self._hidden.append((number, line.replace(b"\b", b"")))
@@ -309,7 +302,6 @@ class LineSplitter:
         return "".join(shown).encode()
 
     def _settle(self, body: bytes) -> Iterator[bytes]:
-        """Yield the parts of lines, rewritten ones in their last state."""
         at = counted = 0
         number = self.number
         while (found := body.find(b"\r", at)) >= 0:
@@ -336,7 +328,7 @@ class LineSplitter:
         return self._front(line, number)
 
     def _front(self, line: bytes, number: int) -> bytes:
-        """Return what a line shows; what stands behind that is kept in pieces."""
+        """Return the shown part of a line; the rest is kept in pieces."""
         for at in range(LINE_LIMIT, len(line), LINE_LIMIT):
             self._hidden.append((number, line[:_HEAD] + _BEFORE + line[at - _OVERLAP : at + LINE_LIMIT]))
         return line[:LINE_LIMIT]
@@ -391,7 +383,6 @@ class LineSplitter:
         return self._typed(seen, self.number - 1)
 
     def _keep_odd(self, body: bytes, first: int) -> None:
-        """Keep lines in which something stands that a reader does not see, as they read without it."""
         self._hidden += [(first + index, way) for index, way in find_invisible_text(body)]
 
     def _take_past(self, first: int) -> tuple[tuple[int, bytes], ...]:
@@ -420,14 +411,14 @@ def _has_long_line(body: bytes) -> bool:
 
 
 def strip_ray_prefix(text: str) -> str:
-    """Return a line without what Ray puts around a worker's: `(TaskRunner pid=12) ` and `[repeated 3x …]`."""
+    """Return a line without what Ray adds to a worker's: `(TaskRunner pid=12) `, `[repeated 3x …]`."""
     if found := _ray_repeat(text):
         text = text[: found.start()].rstrip()
     return _RAY_ACTOR.sub("", text) if "pid=" in text else text
 
 
 def find_ray_actor(text: str) -> str:
-    """Return the name of the actor or task whose line this is by the prefix that the driver gives it; else empty."""
+    """Return the actor or task that the driver's prefix names; empty without one."""
     found = _RAY_NAME.match(text) if "pid=" in text else None
     return found.group(1) if found else ""
 

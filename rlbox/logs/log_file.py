@@ -43,7 +43,7 @@ class LogFile:
 
     @property
     def waiting(self) -> int:
-        """How many bytes the reader has still to use."""
+        """Bytes that the reader has not read yet."""
         return self.size - self.taken
 
     def write(self, data: bytes) -> None:
@@ -57,11 +57,10 @@ class LogFile:
         self._append(self._credentials.feed(self._masks.feed(data)))
 
     def end(self) -> None:
-        """Append what was held back: no more will follow."""
+        """Write what was held back as a possible beginning of a secret."""
         self._append(self._credentials.feed(self._masks.close()) + self._credentials.close())
 
     def read(self) -> bytes:
-        """Return the next bytes, at most `BLOCK`, for the reader; empty when there are none."""
         if not self.waiting:
             return b""
         data = os.pread(self._handle, min(BLOCK, self.waiting), self.taken)
@@ -100,7 +99,6 @@ class LogFile:
         return True
 
     def close(self) -> None:
-        """Let go of the file."""
         os.close(self._handle)
         os.close(self._times)
 
@@ -151,6 +149,6 @@ class LogTimes:
                 self._rows.append((place, at_ms / 1000))
 
     def at(self, offset: int) -> float | None:
-        """Return the Unix time at which the byte at `offset` was written; None when nobody noted it."""
+        """Return the Unix time at which the byte at `offset` was written; None when unknown."""
         index = bisect.bisect_right(self._rows, (offset, float("inf")))
         return self._rows[max(index - 1, 0)][1] if self._rows else None
