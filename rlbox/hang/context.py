@@ -93,10 +93,10 @@ class LogSource(Protocol):
     """What is asked of the logs of a stage."""
 
     @property
-    def taken(self) -> Mapping[str, int]:
+    def read_offsets(self) -> Mapping[str, int]:
         """How many bytes of each log were handed over."""
 
-    def unfinished(self, name: str) -> str:
+    def get_partial_line(self, name: str) -> str:
         """Return the line of a log that has not ended yet, as it is shown now."""
 
 
@@ -127,8 +127,8 @@ class LogReader:
         """Return the line that has not ended yet when it grew; it is looked at five times a second at most."""
         if now_s - self._looked_s < _BAR_S:
             return None
-        self._looked_s, before, self._size = now_s, self._size, logs.taken.get(STAGE_LOG, 0)
-        return logs.unfinished(STAGE_LOG) if self._size != before >= 0 else None
+        self._looked_s, before, self._size = now_s, self._size, logs.read_offsets.get(STAGE_LOG, 0)
+        return logs.get_partial_line(STAGE_LOG) if self._size != before >= 0 else None
 
 
 def make_hang_cause(stage: StagePlan, stall: Stall, waits: str) -> Cause:

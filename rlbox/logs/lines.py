@@ -235,7 +235,7 @@ class LineSplitter:
         self._edge = b""
 
     @property
-    def unfinished(self) -> str:
+    def partial_line(self) -> str:
         """The line that has not ended yet, as a terminal shows it now."""
         shown = bytes(self._current) if is_visible(bytes(self._current)) else self._shown
         return decode_clean(shown).decode("utf-8", "replace")

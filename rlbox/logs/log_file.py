@@ -25,15 +25,15 @@ _TIMES_BYTES = 64 << 20
 class LogFile:
     """A log that one thread appends to while another reads it back; both through one handle.
 
-    `size` is how many bytes are in it, `taken` how many of them the reader has used, `cuts` how often somebody else
+    `size` is how many bytes are in it, `read_offset` how many of them the reader has used, `truncations` how often somebody else
     emptied it: offsets begin at 0 again after each.
     """
 
     def __init__(self, path: Path, masks: MaskStream) -> None:
         self.path = path
         self.size = 0
-        self.taken = 0
-        self.cuts = 0
+        self.read_offset = 0
+        self.truncations = 0
         self._masks = masks
         self._credentials = CredentialMaskStream()
         self._lock = threading.Lock()
@@ -42,9 +42,9 @@ class LogFile:
         self._date_at = 0.0
 
     @property
-    def waiting(self) -> int:
+    def unread_bytes(self) -> int:
         """Bytes that the reader has not read yet."""
-        return self.size - self.taken
+        return self.size - self.read_offset
 
     def write(self, data: bytes) -> None:
         """Append `data`, masked; what may be the beginning of a secret waits for what follows.
@@ -56,20 +56,20 @@ class LogFile:
         """
         self._append(self._credentials.feed(self._masks.feed(data)))
 
-    def end(self) -> None:
+    def flush(self) -> None:
         """Write what was held back as a possible beginning of a secret."""
         self._append(self._credentials.feed(self._masks.close()) + self._credentials.close())
 
     def read(self) -> bytes:
-        if not self.waiting:
+        if not self.unread_bytes:
             return b""
-        data = os.pread(self._handle, min(BLOCK, self.waiting), self.taken)
+        data = os.pread(self._handle, min(BLOCK, self.unread_bytes), self.read_offset)
         if not data:  # less is there than was written
             with self._lock:
-                self.taken, self.size = 0, os.fstat(self._handle).st_size
-            self.cuts += 1
+                self.read_offset, self.size = 0, os.fstat(self._handle).st_size
+            self.truncations += 1
             data = os.pread(self._handle, BLOCK, 0)
-        self.taken += len(data)
+        self.read_offset += len(data)
         return data
 
     def restore(self) -> bool:

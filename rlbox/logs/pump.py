@@ -48,12 +48,12 @@ class _Source:
 class LogPump:
     """The logs of one stage by name, and the thread that fills them.
 
-    `problem` is the first error in writing one; from then on output is thrown away, so that processes can end.
+    `write_error` is the first error in writing one; from then on output is thrown away, so that processes can end.
     """
 
     def __init__(self, masks: SecretMasker) -> None:
         self.logs: dict[str, LogFile] = {}
-        self.problem: OSError | None = None
+        self.write_error: OSError | None = None
         self._masks = masks
         self._sources: dict[str, _Source] = {}
         self._ends: dict[int, int] = {}
@@ -97,8 +97,8 @@ class LogPump:
         self._sources[name] = _Source(self._open(name, path), tail=FileFollower(source, links=True))
         self._rouse()
 
-    def release(self, name: str) -> int:
-        """End a log whose writer goes on; return the end of its pipe, which `adopt` of another pump goes on with.
+    def detach_pipe(self, name: str) -> int:
+        """End a log whose writer goes on; return the end of its pipe, which `attach_pipe` of another pump goes on with.
 
         It is -1 when the writer has closed its output.
         """
@@ -109,7 +109,7 @@ class LogPump:
             self._write(source, b"")
         return source.handle
 
-    def adopt(self, name: str, path: Path, handle: int) -> None:
+    def attach_pipe(self, name: str, path: Path, handle: int) -> None:
         """Begin the log `name` in the file `path` with what comes out of a pipe that another pump has released.
 
         Raises
@@ -121,7 +121,7 @@ class LogPump:
         if handle >= 0:
             self._epoll.register(handle, select.EPOLLIN)
 
-    def wake_at_end(self, pid: int) -> None:
+    def wake_on_exit(self, pid: int) -> None:
         """Have `wait` return when the process ends, which may be later than its last word."""
         with contextlib.suppress(OSError):  # an old kernel or a strict container: then `wait` ends by its timeout
             handle = os.pidfd_open(pid)
@@ -133,11 +133,11 @@ class LogPump:
         self._grown.wait(timeout_s)
         self._grown.clear()
 
-    def let_flow(self) -> None:
+    def stop_blocking_writers(self) -> None:
         """Make no writer wait from now on: the reader is busy, and processes must be able to end."""
         self._free = True
 
-    def catch_up(self) -> None:
+    def read_everything_written(self) -> None:
         """Bring all that was written before this call into the logs."""
         self._guests += 1
         with self._lock:
@@ -145,7 +145,7 @@ class LogPump:
             for name, source in self._sources.items():
                 self._take(name, sys.maxsize if source.tail else _PIPE_BYTES)
 
-    def restored(self) -> list[str]:
+    def pop_restored_names(self) -> list[str]:
         """Return, once each time, the logs that somebody removed or renamed; they are there again."""
         found, self._restored = self._restored, []
         return found
@@ -187,7 +187,7 @@ class LogPump:
                 self._closing.wait(_LOOK_S / 4)
 
     def _ahead(self) -> int:
-        return sum(log.waiting for log in tuple(self.logs.values()))
+        return sum(log.unread_bytes for log in tuple(self.logs.values()))
 
     def _turn(self, ready: set[int]) -> int:
         """Look once at everything that is ready, in the order in which it was begun; return the bytes that came."""
@@ -231,12 +231,12 @@ class LogPump:
         return bytes(memoryview(self._buffer)[:count])
 
     def _write(self, source: _Source, data: bytes) -> None:
-        if self.problem:
+        if self.write_error:
             return
         try:
-            source.log.write(data) if data else source.log.end()
+            source.log.write(data) if data else source.log.flush()
         except OSError as error:
-            self.problem = _with_path(error, source.log.path)
+            self.write_error = _with_path(error, source.log.path)
             self._grown.set()
 
     def _end(self, source: _Source) -> None:
@@ -260,7 +260,7 @@ class LogPump:
                     self._restored.append(name)
                     self._grown.set()
             except OSError as error:
-                self.problem = self.problem or _with_path(error, log.path)
+                self.write_error = self.write_error or _with_path(error, log.path)
                 self._grown.set()
 
 
@@ -288,18 +288,18 @@ class LineDispatcher:
         self._readers: dict[str, _Reader] = {}
 
     @property
-    def taken(self) -> dict[str, int]:
+    def read_offsets(self) -> dict[str, int]:
         """How many bytes of each log were handed over, lines that have not ended yet included."""
-        return {name: log.taken for name, log in self._pump.logs.items()}
+        return {name: log.read_offset for name, log in self._pump.logs.items()}
 
-    def unfinished(self, name: str) -> str:
+    def get_partial_line(self, name: str) -> str:
         """Return the line of a log that has not ended yet, as it is shown now."""
-        return self._readers[name].cutter.unfinished if name in self._readers else ""
+        return self._readers[name].cutter.partial_line if name in self._readers else ""
 
     @property
-    def waiting(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether there is more to hand over at once."""
-        return any(log.waiting for log in self._pump.logs.values())
+        return any(log.unread_bytes for log in self._pump.logs.values())
 
     def read(self) -> bool:
         """Hand over one block of each log; return whether there was anything."""
@@ -308,10 +308,10 @@ class LineDispatcher:
 
     def drain(self) -> None:
         """Hand over all that was written before this call."""
-        self._pump.catch_up()
+        self._pump.read_everything_written()
         due = {name: log.size for name, log in self._pump.logs.items()}
         for name in self._names:
-            while name in due and self._pump.logs[name].taken < due[name] and self._read(name):
+            while name in due and self._pump.logs[name].read_offset < due[name] and self._read(name):
                 pass
 
     def end_line(self, name: str) -> None:
@@ -326,18 +326,18 @@ class LineDispatcher:
         for name in self._names:
             self.end_line(name)
 
-    def cuts(self) -> list[str]:
+    def pop_truncated_names(self) -> list[str]:
         """Return, once each time, the logs that somebody emptied; what was in them was handed over before."""
-        return [name for name, reader in self._readers.items() if reader.was_cut()]
+        return [name for name, reader in self._readers.items() if reader.pop_truncated()]
 
     def _read(self, name: str) -> bool:
         log = self._pump.logs.get(name)
         if log is None:
             return False
         reader = self._readers.setdefault(name, _Reader(log))
-        size = log.taken
+        size = log.read_offset
         self._hand_over(name, *reader.read())
-        return log.taken != size
+        return log.read_offset != size
 
     def _hand_over(self, name: str, first: int, offset: int, texts: LineBlock) -> None:
         if texts or texts.past or texts.hidden:
@@ -356,22 +356,22 @@ class _Reader:
 
     def read(self) -> tuple[int, int, LineBlock]:
         """Return number, offset and texts of the lines that ended in the next block."""
-        cuts, data = self._log.cuts, self._log.read()
-        if self._log.cuts != cuts:
+        cuts, data = self._log.truncations, self._log.read()
+        if self._log.truncations != cuts:
             self._begin = 0
         first, offset = self.cutter.number + 1, self._begin
         texts = self.cutter.feed(data)
         if texts:
-            self._begin = self._log.taken - len(data) + data.rindex(b"\n") + 1
+            self._begin = self._log.read_offset - len(data) + data.rindex(b"\n") + 1
         return first, offset, texts
 
     def end_line(self) -> tuple[int, int, LineBlock]:
         """Return the last line when the log ends without a line feed."""
         first, offset = self.cutter.number + 1, self._begin
-        self._begin = self._log.taken
+        self._begin = self._log.read_offset
         return first, offset, self.cutter.close()
 
-    def was_cut(self) -> bool:
+    def pop_truncated(self) -> bool:
         """Return whether the log was emptied since this was asked last."""
-        cuts, self._cuts = self._cuts, self._log.cuts
+        cuts, self._cuts = self._cuts, self._log.truncations
         return self._cuts != cuts

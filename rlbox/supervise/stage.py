@@ -73,7 +73,7 @@ class StageServices:
         kept = self._context.retained.pop(plan.name, None)
         service = self._take_over(kept) if kept else self._begin(plan)
         self._watch.services.append(service)
-        self._watch.pump.wake_at_end(service.child.pid)
+        self._watch.pump.wake_on_exit(service.child.pid)
         size = weights_bytes(plan.argv)
         self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
         rule = self._gate.facts.services[plan.name]
@@ -113,7 +113,7 @@ class StageServices:
     def _take_over(self, kept: RetainedService) -> RunningService:
         """Go on with a service of the stage before, which must prove anew that it does its work."""
         service = kept.service
-        self._watch.pump.adopt(service.plan.name, self._folder / service.plan.log, kept.output)
+        self._watch.pump.attach_pipe(service.plan.name, self._folder / service.plan.log, kept.output)
         if (code := service.child.poll()) is not None:
             self._gate.refuse(self._gate.facts.services[service.plan.name], describe_exit(code))
             self._watch.record_service(service, state="ended", exit_code=code)
@@ -138,7 +138,7 @@ class StageServices:
         """Lay those to `keep` ready for the next stage, and record how all others, which are gone, ended."""
         for service in self._watch.services:
             if service in keep:
-                output = self._watch.pump.release(service.plan.name)
+                output = self._watch.pump.detach_pipe(service.plan.name)
                 kept = RetainedService(service=service, stage=self._stage.name, output=output)
                 self._context.retained[service.plan.name] = kept
                 self._watch.record_service(service, state="kept")
@@ -287,7 +287,7 @@ class _StageRun:
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
         with self._watch.pump.pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
             child = self._context.processes.start(command, output, stage=stage.name, part=MAIN)
-        self._watch.pump.wake_at_end(child.pid)
+        self._watch.pump.wake_on_exit(child.pid)
         return child
 
     def _hand_over(self, stage: StagePlan) -> str:
@@ -340,7 +340,7 @@ class _StageRun:
     def _stop(self, keep: Sequence[RunningService]) -> None:
         """End the command, then the services in reverse but those to `keep`; all at once when the user is waiting."""
         self._gate.begin_stop()
-        self._watch.pump.let_flow()
+        self._watch.pump.stop_blocking_writers()
         self._published.close()
         processes, main = self._context.processes, self._watch.main
         for service in self._watch.services:

@@ -73,7 +73,7 @@ class StageWatch:
         self.logs.read()
         self._metric_files.read()
         if self._command_begun is not None:
-            behind_s = _BEHIND_S if self.logs.waiting else 0.0
+            behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.pass_time(time.monotonic() - self._command_begun - behind_s)
         self.record_events()
         self.record_gate()
@@ -86,7 +86,7 @@ class StageWatch:
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.refuse(self.gate.facts.total, "passed")
             raise StageStopped(self.hang.explain(too_long(self._stage), self._stage.total_s))
-        if not self.logs.waiting:
+        if not self.logs.has_unread:
             self.pump.wait(_LOOK_S)
 
     def reset_fatals(self, log: str) -> None:
@@ -108,15 +108,15 @@ class StageWatch:
             if spot != self._told.get(name):
                 self._told[name] = spot
                 event(stage, "fatal", log=name, number=spot.number, line=spot.text[:_QUOTED])
-        for name in self.pump.restored():
+        for name in self.pump.pop_restored_names():
             event(stage, "log-restored", log=name)
-        for name in self.logs.cuts():
+        for name in self.logs.pop_truncated_names():
             event(stage, "log-emptied", log=name)
 
     def check_disk(self) -> None:
         """Stop a stage whose logs cannot be written."""
-        if self.pump.problem:
-            raise StageStopped(self._context.disk_cause(self.pump.problem))
+        if self.pump.write_error:
+            raise StageStopped(self._context.disk_cause(self.pump.write_error))
 
     def check_silence(self) -> None:
         """Stop a stage that shows no sign of life."""
@@ -145,7 +145,7 @@ class StageWatch:
                 self._refuse(service, service.last_answer)
                 cause = mute_service(self._stage, service.plan, service.last_answer)
                 raise StageStopped(self.hang.explain(cause, service.plan.answer_s, f"answers of {service.plan.name}"))
-            if service.is_silent(self.logs.taken.get(service.plan.name, 0)):
+            if service.is_silent(self.logs.read_offsets.get(service.plan.name, 0)):
                 self._refuse(service, self.gate.last_line(service.plan.name))
                 cause = silent_service(self._stage, service.plan)
                 raise StageStopped(self.hang.explain(cause, service.plan.silence_s, f"work of {service.plan.name}"))

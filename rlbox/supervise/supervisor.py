@@ -231,7 +231,7 @@ def _draw(context: StageContext) -> PlotResult:
         return PlotResult(state="skipped")
     command = Command(argv=plan.plot, env=plan.env, cwd=str(context.run_dir))
     pump = LogPump(context.journal.masks)
-    pump.let_flow()
+    pump.stop_blocking_writers()
     try:
         with pump.pipe(PLOT_LOG, context.run_dir / PLOT_LOG) as output:
             child = context.processes.start(command, output, stage="plot", part="plot")

@@ -62,7 +62,7 @@ class Machine:
             nodes=NodeMonitor(plan.run_id, plan.cluster),
         )
         self.now_s, self.read_bytes = 1000.0, 0
-        self.taken = {"stage": 0}
+        self.read_offsets = {"stage": 0}
         self.watch = HangMonitor(bench.watch_context(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
 
     def probe(self, pids: Iterable[int]) -> ActivitySample:
@@ -76,7 +76,7 @@ class Machine:
             processes=(process,),
         )
 
-    def unfinished(self, name: str) -> str:
+    def get_partial_line(self, name: str) -> str:
         return ""
 
     def says(self, *lines: str) -> None:

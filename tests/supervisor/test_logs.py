@@ -213,17 +213,17 @@ def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
     with pump.pipe("stage", tmp_path / "x.log") as output:
         writer = subprocess.Popen(["head", "-c", str(size), "/dev/zero"], stdout=output)
     log = pump.logs["stage"]
-    wait_for(lambda: log.waiting > ahead)
+    wait_for(lambda: log.unread_bytes > ahead)
     count = 0
     while count < size:
-        assert log.waiting <= ahead + (8 << 20)
+        assert log.unread_bytes <= ahead + (8 << 20)
         data = log.read()
         count += len(data)
         if not data:
             pump.wait(0.1)
     assert writer.wait() == 0
     pump.close()
-    assert (log.size, log.waiting) == (size, 0)
+    assert (log.size, log.unread_bytes) == (size, 0)
     log.close()
 
 
