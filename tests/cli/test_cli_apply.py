@@ -406,7 +406,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
     monkeypatch.setattr("os.geteuid", lambda: 0)
     done: list[str] = []
 
-    def carry_out(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> ApplyResult:
+    def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> ApplyResult:
         done.append(f"{len(plan.steps)} changes")
         return NOTHING
 
