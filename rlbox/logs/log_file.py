@@ -25,8 +25,8 @@ _TIMES_BYTES = 64 << 20
 class LogFile:
     """A log that one thread appends to while another reads it back; both through one handle.
 
-    `size` is how many bytes are in it, `read_offset` how many of them the reader has used, `truncations` how often somebody else
-    emptied it: offsets begin at 0 again after each.
+    `size` is how many bytes are in it, `read_offset` how many of them the reader has used, `truncations` how often
+    somebody else emptied it: offsets begin at 0 again after each.
     """
 
     def __init__(self, path: Path, masks: MaskStream) -> None:

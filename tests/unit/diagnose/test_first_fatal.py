@@ -1,15 +1,33 @@
-"""The first fatal line, and the look-alikes of a healthy log."""
+"""The first fatal line of a log while it grows, its surroundings, and which line is behind a cause."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlbox.diagnose.first_fatal import NO_SIGNATURES, FatalPosition, FirstFatalFinder
+from rlbox.diagnose.cause import Cause
+from rlbox.diagnose.first_fatal import (
+    CONTEXT_LINES,
+    NO_SIGNATURES,
+    FatalLine,
+    FatalPosition,
+    FirstFatalFinder,
+    Grade,
+    LogFailure,
+    find_first_fatal,
+    find_responsible_line,
+    read_fatal_line,
+    read_last_line,
+    read_last_lines,
+    sort_failures,
+)
 from rlbox.logs.lines import LineSplitter
+from rlbox.logs.log_file import LogTimes
 
 TRACEBACK = """\
 start
@@ -228,3 +246,154 @@ def test_candidates_that_others_found_give_the_same_line(lines: list[str], other
         finder.take(1, 0, texts)
         found.append(finder.position)
     assert found[0] == found[1]
+
+
+def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalPosition:
+    return FatalPosition(number=number, text=text, block_number=block_number, block_offset=block_offset)
+
+
+def test_a_hundred_lines_on_each_side(tmp_path: Path) -> None:
+    log = tmp_path / "stage.log"
+    rows = [f"line {number}" for number in range(1, 400)]
+    rows[249] = "ValueError: bad"
+    log.write_text("\n".join(rows))
+    found = find_first_fatal(log)
+    assert found is not None
+    line = read_fatal_line(log, found)
+    assert (line.number, line.text) == (250, "ValueError: bad")
+    assert (line.before[0], line.before[-1], len(line.before)) == ("line 150", "line 249", CONTEXT_LINES)
+    assert (line.after[0], line.after[-1], len(line.after)) == ("line 251", "line 350", CONTEXT_LINES)
+    assert log.read_bytes()[line.offset :].startswith(b"ValueError: bad\n")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lines=st.lists(
+        st.sampled_from(["", "x", "y" * 300, "a\rb", "\x1b[1mred\x1b[0m", "\udcff"]), min_size=1, max_size=400
+    ),
+    data=st.data(),
+)
+def test_every_line_is_found_from_every_block(tmp_path: Path, lines: list[str], data: st.DataObject) -> None:
+    raw = [line.encode("utf-8", "surrogateescape") for line in lines]
+    log = tmp_path / "stage.log"
+    log.write_bytes(b"\n".join(raw) + data.draw(st.sampled_from([b"", b"\n"])))
+    at = data.draw(st.integers(0, len(lines) - 1))
+    block = data.draw(st.integers(0, at))
+    offsets = [sum(len(row) + 1 for row in raw[:index]) for index in (block, at)]
+    line = read_fatal_line(log, spot(at + 1, "text", block + 1, offsets[0]))
+    shown = {"a\rb": "b", "\x1b[1mred\x1b[0m": "red", "\udcff": "�"}
+    texts = [shown.get(text, text) for text in lines]
+    assert line.offset == offsets[1]
+    assert list(line.before) == texts[max(0, at - CONTEXT_LINES) : at]
+    after = texts[at + 1 : at + 1 + CONTEXT_LINES]
+    assert list(line.after) == after or (list(line.after) == after[:-1] and not lines[-1])
+
+
+def test_a_log_that_is_gone_keeps_the_line(tmp_path: Path) -> None:
+    gone = read_fatal_line(tmp_path / "gone.log", spot(7, "ValueError", 1, 0))
+    assert gone == FatalLine(number=7, text="ValueError")
+    assert (read_last_line(tmp_path / "gone.log"), read_last_lines(tmp_path / "gone.log", 3)) == (None, "")
+    assert find_first_fatal(tmp_path / "gone.log") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "quoted"),
+    [("a\nb\n\n \n", 2, "b"), ("a\nb", 2, "b"), ("a", 1, "a"), ("\n\nx\n", 3, "x")],
+)
+def test_the_last_line_that_is_not_blank(tmp_path: Path, text: str, number: int, quoted: str) -> None:
+    log = tmp_path / "stage.log"
+    log.write_text(text)
+    line = read_last_line(log)
+    assert line is not None
+    assert (line.number, line.text) == (number, quoted)
+
+
+def test_an_empty_log_has_no_last_line(tmp_path: Path) -> None:
+    (tmp_path / "stage.log").write_text("\n \n")
+    assert read_last_line(tmp_path / "stage.log") is None
+
+
+def test_the_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "stage.log"
+    log.write_text("".join(f"{number}\n" for number in range(10_000)))
+    assert read_last_lines(log, 500) == "".join(f"{number}\n" for number in range(9500, 10_000))
+
+
+def test_when_a_line_was_written(tmp_path: Path) -> None:
+    log = tmp_path / "stage.log"
+    (tmp_path / "stage.log.times").write_text("0 1000\n50 2500\ntorn\n90 9000\n95\n" + "9" * 5000 + " 1\n")
+    assert [LogTimes(log).at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
+    assert LogTimes(tmp_path / "other.log").at(0) is None
+
+
+def test_garbage_without_line_feeds_is_bounded(tmp_path: Path) -> None:
+    log = tmp_path / "stage.log"
+    log.write_bytes(bytes(range(11, 256)) * 50_000 + b"\nValueError: bad\n")
+    found = find_first_fatal(log)
+    assert found is not None
+    line = read_fatal_line(log, found)
+    assert (line.number, line.text) == (2, "ValueError: bad")
+    assert sum(map(len, line.before)) < 1 << 20
+
+
+STAGE, VLLM = "stages/1-train/stage.log", "stages/1-train/vllm.log"
+EXIT = Cause(kind="exit", what="stage train ended with exit code 1", where=STAGE)
+
+
+def fatal(log: str, at: float | None, grade: Grade = "fatal", said_at: str = "") -> LogFailure:
+    return LogFailure(log=log, line=FatalLine(number=1, text="ValueError"), at=at, grade=grade, stated_clock=said_at)
+
+
+@pytest.mark.parametrize(
+    ("found", "first"),
+    [
+        ((fatal(STAGE, 100.0), fatal(VLLM, 90.0)), VLLM),
+        ((fatal(STAGE, 90.0), fatal(VLLM, 100.0)), STAGE),
+        ((fatal(STAGE, 100.0), fatal(VLLM, 101.0)), VLLM),  # the same second: what clients make of it comes after
+        ((fatal(STAGE, None), fatal(VLLM, None)), VLLM),
+        (
+            (
+                fatal(STAGE, 100.0, said_at="2026-01-02 10:00:00,100"),
+                fatal(VLLM, 100.0, said_at="2026-01-02 10:00:00,900"),
+            ),
+            STAGE,
+        ),
+    ],
+)
+def test_order(found: tuple[LogFailure, ...], first: str) -> None:
+    assert sort_failures(found)[0].log == first
+    assert sort_failures(tuple(reversed(found)))[0].log == first
+
+
+def test_the_earliest_is_the_cause() -> None:
+    found = sort_failures((fatal(STAGE, 100.0), fatal(VLLM, 90.0)))
+    assert find_responsible_line(EXIT, found, Path("none")) == found[0]
+
+
+@pytest.mark.parametrize("grade", ["noticed", "wrapper"])
+def test_one_that_tells_less_is_not_the_cause(grade: Grade) -> None:
+    found = sort_failures((fatal(STAGE, 100.0), fatal(VLLM, 90.0, grade)))
+    chosen = find_responsible_line(EXIT, found, Path("none"))
+    assert chosen is not None
+    assert chosen.log == STAGE
+
+
+def test_a_line_of_long_ago_is_another_story() -> None:
+    found = sort_failures((fatal(STAGE, 10_000.0), fatal(VLLM, 90.0)))
+    chosen = find_responsible_line(EXIT, found, Path("none"))
+    assert chosen is not None
+    assert chosen.log == STAGE
+
+
+def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:
+    cause = dataclasses.replace(EXIT, kind="service", where=VLLM)
+    (tmp_path / "stages/1-train").mkdir(parents=True)
+    (tmp_path / VLLM).write_text("loading\nbye\n")
+    chosen = find_responsible_line(cause, (fatal(STAGE, 100.0),), tmp_path)
+    assert chosen is not None
+    assert (chosen.log, chosen.line.number, chosen.line.text) == (VLLM, 2, "bye")
+
+
+def test_no_log_at_all() -> None:
+    assert find_responsible_line(dataclasses.replace(EXIT, where=""), (), Path("none")) is None
+    assert find_responsible_line(EXIT, (), Path("none")) is None

@@ -1,4 +1,4 @@
-"""Which logs of a run there are, whatever its programs call their folders."""
+"""The logs of a run are found in the order of its stages."""
 
 from __future__ import annotations
 
