@@ -28,6 +28,7 @@ PYTHON = sys.executable
 FOLDER = Path(os.environ.get("NIGHTLY_DIR", "~/.cache/rlbox/nightly")).expanduser()
 PYTEST = (PYTHON, "-m", "pytest", "-q", "-m", "not elsewhere", "--timeout=7200")
 CLUSTER = "test_cluster_"
+SLOW = ("cli", "contract", "jobs", "supervisor", "unit")
 APART = ("test_eval_real", "test_faults")
 """Files of tests/engine that have parts of their own."""
 BESIDE = ("tests/unit/diagnose/test_corpus.py", "tests/unit/lint/test_lint_seeds.py", "tests/cli/test_cli_seeds.py")
@@ -76,7 +77,7 @@ def parts() -> list[Part]:
     return [
         *(tests(f"engine/{path.stem.removeprefix('test_')}", f"tests/engine/{path.name}") for path in engine),
         *(tests(f"cluster/{path.stem.removeprefix(CLUSTER)}", f"tests/engine/{path.name}") for path in cluster),
-        *(tests(f"slow/{name}", f"tests/{name}", "-m", "slow") for name in ("cli", "contract", "jobs", "supervisor")),
+        *(tests(f"slow/{name}", f"tests/{name}", "-m", "slow") for name in SLOW),
         tests("bench/rows", "tests/bench"),
         tests("compile", "tests/compile"),
         tests("evaluation/tests", "tests/evaluation", "tests/unit/evaluation", RLBOX_EVAL_TRAININGS="20000"),

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from copied import copied
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from launched import BARE
 
@@ -108,9 +107,8 @@ class Ground:
     def type(self, *words: str) -> subprocess.CompletedProcess[bytes]:
         """Type a verb; raises `subprocess.TimeoutExpired` when it hangs."""
         argv = [sys.executable, "-c", BARE, *words]
-        cwd, done = self.folder / "project", subprocess.run
-        own = copied(argv, self.env())
-        return done(**own, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S)
+        cwd, null, patience = self.folder / "project", subprocess.DEVNULL, PATIENCE_S
+        return subprocess.run(argv, env=self.env(), cwd=cwd, stdin=null, capture_output=True, timeout=patience)
 
     def prepare(self) -> None:
         """Make the project, the victim and the runs, and keep the disk as it is then."""

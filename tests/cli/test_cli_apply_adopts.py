@@ -117,6 +117,7 @@ def test_what_is_not_here_is_refused_and_named(apply: Apply, prefix: Path, more:
     assert not prefix.exists()
 
 
+@pytest.mark.slow
 def test_another_patch_version_is_told_and_taken_only_when_that_is_said(
     apply: Apply, foreign: Foreign, prefix: Path
 ) -> None:
@@ -212,6 +213,7 @@ def test_another_place_is_taken_than_the_environment_itself(follow: Follow, fore
     follow.again(step, *step.options({"DIR": f"{prefix}-other"}))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_imported_is_repaired(follow: Follow, apply: Apply, foreign: Foreign, prefix: Path) -> None:
     foreign.lay("flash-attn", "2.8.1", "import nosuch\n")
     (foreign.site / "__editable__.flash_attn.pth").unlink()

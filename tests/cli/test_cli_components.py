@@ -211,6 +211,7 @@ def test_what_waits_shows_where(follow: Follow, site: Path, monkeypatch: pytest.
 BURNS = "import time\nuntil = time.process_time() + 8\nwhile time.process_time() < until: pass\n"
 
 
+@pytest.mark.slow
 def test_a_part_that_came_late_gets_more_time(follow: Follow, site: Path) -> None:
     follow.rlbox = apart
     package(site, "wandb", BURNS, "0.22.0")

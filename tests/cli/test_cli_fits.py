@@ -111,6 +111,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("job", "settings"), HOSTILE)
+@pytest.mark.slow
 def test_what_nobody_should_ask_for(rlbox: Rlbox, job: str, settings: str) -> None:
     asked = [word for setting in settings.split() for word in ("--set", setting)]
     assert rlbox("run", job, "--dry-run", *asked, "--project", str(CHECKOUT)).code == 5

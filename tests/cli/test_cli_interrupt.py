@@ -54,6 +54,7 @@ for moment in moments:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_many_moments_of_a_command_line() -> None:
     """Imports, click, the verb, its imports, and what comes after it; only who comes too late gets the whole answer."""
     moments = [*range(10, 400, 30), *range(400, 240_000, 7_487)]

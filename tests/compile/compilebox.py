@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copied import copied
 from fakes import CHECKOUT, Folder, Said, fitting_lock
 
 from rlbox.app import own_requirements
@@ -101,7 +100,7 @@ class Box:
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a command line in the project."""
         argv = [sys.executable, "-m", "rlbox", *words, "--project", str(self.folder.path)]
-        return subprocess.Popen(**copied(argv, self.env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(argv, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def rlbox(self, *words: str) -> Said:
         """Run a command line to its end."""

@@ -213,8 +213,8 @@ completion bash
 runs rm {FAILED} --yes
 runs show
 """
-OF_THE_MACHINE = {"doctor": 2, "gpus": 1, "engine": 1}
-"""What these say is of the machine they run on: only the keys of the first levels are compared."""
+LEVELS = {"doctor": 0, "gpus": 1, "engine": 1, "show --schema": 3}
+"""Of these only the keys of the first levels are compared: they say what the machine has, or are large."""
 
 
 class Project:
@@ -302,6 +302,16 @@ def merge(one: Any, other: Any) -> Any:
     return other if one is None else one
 
 
+def outline(value: Any) -> str:
+    """Return a shape as one line: {key, key: {key}, key: [{key}]}."""
+    if isinstance(value, list):
+        return f"[{outline(value[0])}]"
+    if isinstance(value, dict):
+        inner = (f"{key}: {outline(one)}" if one is not None else key for key, one in value.items())
+        return "{" + ", ".join(inner) + "}"
+    return ""
+
+
 def record_help(project: Project) -> dict[str, list[str]]:
     """Return the help of every command, as lines."""
     found = {}
@@ -323,8 +333,8 @@ def record_calls(project: Project) -> tuple[dict[str, Any], list[str]]:
         at = argv.index("--") if "--" in argv else len(argv)
         code, out, _ = project.type([*argv[:at], *more, *argv[at:]])
         data = json.loads(out) if more and out else None
-        depth = OF_THE_MACHINE.get(argv[0], 99)
-        found.setdefault(line, []).append({"code": code, "json": tidy(shape(data, depth), names)})
+        depth = next((depth for words, depth in LEVELS.items() if line.startswith(words)), 99)
+        found.setdefault(line, []).append(f"{code} {tidy(outline(shape(data, depth)), names)}".rstrip())
         made = [path.name for path in (project.folder / "disk/runs").glob("*-*")]
         for name in sorted(set(made) - set(names.values())):
             key = "{RUN}" if "{RUN}" not in names else "{MORE}" if "{MORE}" not in names else "{FAILED}"
@@ -340,12 +350,11 @@ def files_of(folder: Path) -> Iterator[str]:
             yield path.relative_to(folder).as_posix()
 
 
-def tidy(value: Any, names: dict[str, str]) -> Any:
-    """Return a shape without what differs from time to time: paths of the project, names of runs."""
-    text = json.dumps(value)
+def tidy(text: str, names: dict[str, str]) -> str:
+    """Return a text without what differs from time to time: paths of the project, names of runs."""
     for key, name in names.items():
         text = text.replace(name, key)
-    return json.loads(text)
+    return text
 
 
 def start_scoring() -> subprocess.Popen[str]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from copied import copied
 from enginebox import CHECKOUT, Result
 
 SCRIPT = CHECKOUT / "scripts/cluster-hosts.sh"
@@ -41,8 +40,8 @@ class Hosts:
     own: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *words: str, **env: str) -> Result:
-        own = copied(self.argv(*words), self.env(**env))
-        done = subprocess.run(**own, cwd=self.project, capture_output=True, text=True, timeout=600)
+        argv, own = self.argv(*words), self.env(**env)
+        done = subprocess.run(argv, env=own, cwd=self.project, capture_output=True, text=True, timeout=600)
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def argv(self, *words: str) -> list[str]:

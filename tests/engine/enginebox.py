@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from copied import copied
-
 from benchmarks.place import SMALLEST
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -44,14 +42,15 @@ class Box:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, *words: str, **env: str) -> Result:
-        own = copied(self.argv(*words), self.env(**env))
-        done = subprocess.run(**own, cwd=self.project, capture_output=True, text=True, timeout=3000)
+        argv, own = self.argv(*words), self.env(**env)
+        done = subprocess.run(argv, env=own, cwd=self.project, capture_output=True, text=True, timeout=3000)
         return Result(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command in a session of its own, as a terminal would."""
         return subprocess.Popen(
-            **copied(self.argv(*words), self.env()),
+            self.argv(*words),
+            env=self.env(),
             cwd=self.project,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

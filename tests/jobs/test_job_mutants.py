@@ -15,6 +15,8 @@ from mutants import JOBS, READ_BY_PEOPLE, UNREACHED, Mutant, every_mutant, spec_
 
 from rlbox.foreign import toml_table
 
+pytestmark = pytest.mark.slow
+
 FROM = ("gkd.toml", "grpo/proof.py", "holdem/answer.py", "xdan/answers.py")
 SAMPLE = 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -13,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from copied import copied
 from fakes import CHECKOUT, ON_IMAGE, Folder
-from supervised import Bench, file_rule, wait_for
+from supervised import Bench, file_rule, join_groups, wait_for
 
 from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
@@ -194,8 +194,10 @@ class Site:
     def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """Start a command line in a session of its own, as a terminal would."""
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        own = copied(self.argv(*words), self.env, self.groups)
-        return subprocess.Popen(**own, cwd=self.folder.path, start_new_session=True, **(pipes | more))
+        if self.groups:
+            pipes["preexec_fn"] = functools.partial(join_groups, self.groups)
+        own = pipes | more
+        return subprocess.Popen(self.argv(*words), env=self.env, cwd=self.folder.path, start_new_session=True, **own)
 
     def __call__(self, *words: str) -> Said:
         with self.start(*words) as process:

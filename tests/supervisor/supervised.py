@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from copied import enter
 from freeport import free_port as free_port
 
 import rlbox.supervise.failure_report  # noqa: F401
@@ -66,6 +65,12 @@ def service(
     )
 
 
+def join_groups(groups: Sequence[Path]) -> None:
+    """Enter control groups."""
+    for group in groups:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
 class Supervisor:
     """A process that supervises a run directory, forked so that it need not import everything again."""
 
@@ -90,7 +95,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
-        enter(self._groups)
+        join_groups(self._groups)
         if self._stdin is not None:
             readable, writable = os.pipe()
             os.write(writable, self._stdin)

@@ -29,6 +29,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.slow
 def test_what_is_beyond_the_bounds_is_wrong_at_once(text: str) -> None:
     begun = time.process_time()
     with pytest.raises(ValueError):  # noqa: PT011 (each in its own words)
@@ -69,6 +70,7 @@ def test_what_programs_write_is_read() -> None:
     ],
     ids=["deep", "dotted", "dotted, quoted and long", "long number", "long hexadecimal number", "NUL", "twice"],
 )
+@pytest.mark.slow
 def test_toml_beyond_the_bounds_is_wrong(text: str) -> None:
     began = time.process_time()
     with pytest.raises(ValueError):  # noqa: PT011 (each in its own words)

@@ -19,6 +19,8 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.gate.search import list_line_variants
 from rlbox.logs.progress import find_progress_lines, parse_progress
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 4_000
 RATIO = 120
 """CPU of one search, in that of a loop over the letters of its line; one that is quadratic is at 300 and more."""

@@ -51,6 +51,7 @@ def test_a_stream_cut_anywhere_shows_the_same(seed: int) -> None:
     assert found.decode() == remove_controls(data.decode())
 
 
+@pytest.mark.slow
 def test_a_sequence_that_never_ends_holds_nothing_back() -> None:
     stream, begun = ControlFilter(), time.process_time()
     found = b"".join(stream.feed(b"\x1b]0;" + b"x" * 60_000) for _ in range(20)) + stream.close()

@@ -68,6 +68,7 @@ def test_fits(text: str, line: str, fits: bool) -> None:
     assert compile_pattern(check_pattern(text)).fits(line) is fits
 
 
+@pytest.mark.slow
 def test_nothing_backtracks() -> None:
     """What takes Python's `re` longer than the universe has lasted is over at once."""
     begun = time.process_time()

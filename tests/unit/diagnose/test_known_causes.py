@@ -101,6 +101,7 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
         assert found is None or found.id != other
 
 
+@pytest.mark.slow
 def test_signatures_that_would_never_end_read_a_line_at_once(tmp_path: Path) -> None:
     """With Python's own expressions the first took 39 s for 26 letters."""
     (tmp_path / "spec").mkdir()
