@@ -1,12 +1,14 @@
 """Bring the translations up to date with the code: `python scripts/messages.py [--check]`.
 
 Extracts every `_()` of `rlbox/`, the help of the commands, and what click says, into the .po file. `--check` writes
-nothing; it exits 1 where it would, or where a translation is missing, fuzzy, or has other parameters than its msgid.
+nothing; it exits 1 where it would, or where a translation is missing, fuzzy, or has other parameters or options than
+its msgid.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import string
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from rlbox.cli.help import paragraphs  # noqa: E402 - from this checkout
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
 
 PO = CHECKOUT / "rlbox/i18n/locale/zh/LC_MESSAGES/rlbox.po"
+OPTION = re.compile(r"--[a-z][\w-]+")
 KEYWORDS = {"_": None, "ngettext": (1, 2)}
 CLICK = ("core.py", "decorators.py", "exceptions.py", "formatting.py", "parser.py", "types.py")
 
@@ -85,6 +88,8 @@ def find_problems(message: Message) -> Iterator[str]:
         msgids[-1]
     ):
         yield f"other parameters than {sorted(parameters(msgids[-1]))}"
+    elif any(set(OPTION.findall(text)) != set(OPTION.findall(msgids[-1])) for text in texts):
+        yield f"other options than {OPTION.findall(msgids[-1])}"
 
 
 def parameters(text: str) -> set[str]:

@@ -6,11 +6,13 @@ import copy
 import io
 import json
 import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
+from fakes import CHECKOUT
 from rich.cells import cell_len
 
 from rlbox.cli.help import wrap
@@ -108,3 +110,10 @@ def test_a_terminal_without_the_letters_gets_english(monkeypatch: pytest.MonkeyP
     run_root(["nosuch"])
     sys.stderr.flush()
     assert b"unknown verb 'nosuch'" in sys.stderr.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.allow("processes")
+def test_the_translations_are_up_to_date() -> None:
+    check = [sys.executable, "scripts/messages.py", "--check"]
+    done = subprocess.run(check, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr  # make messages, then fill in rlbox.po
