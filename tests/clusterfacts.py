@@ -16,10 +16,9 @@ from rlbox.cluster.facts import (
     NodePlace,
     Rights,
 )
-from rlbox.cluster.judge.needs import NodeNeeds
+from rlbox.cluster.node_checks import NodeNeeds
 from rlbox.cluster.nodes import NodeWish
-from rlbox.cluster.plan import ClusterMember, ClusterPlan
-from rlbox.cluster.ports import PortPlan
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
 from rlbox.cluster.survey import Seat, Survey
 
 A800 = "NVIDIA A800-SXM4-80GB"

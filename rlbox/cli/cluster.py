@@ -14,7 +14,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import Amount, dry_run, shared
-from rlbox.cluster.wish import ClusterWish
+from rlbox.cluster.options import ClusterWish
 from rlbox.i18n import _
 
 
@@ -143,8 +143,8 @@ def submit(
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python -c 'import ray; ray.init()'
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
     """
-    from rlbox.cluster.work.submit import SubmitWish, look_at
-    from rlbox.cluster.work.submit import submit as submit_job
+    from rlbox.cluster.submit import SubmitWish, look_at
+    from rlbox.cluster.submit import submit as submit_job
 
     wanted = SubmitWish(
         **dataclasses.asdict(wish),
@@ -183,8 +183,7 @@ def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None)
     Example:
       rlbox cluster logs cluster-2node --nodes gpu005,gpu006 --job job-1a2b3c4d -f
     """
-    from rlbox.cluster.merge import LogLine
-    from rlbox.cluster.work.logs import LogsWish, read_logs
+    from rlbox.cluster.logs import LogLine, LogsWish, read_logs
 
     if follow and app.as_json:
         raise click.UsageError(_("--follow does not go with --json."))
@@ -213,7 +212,7 @@ def stop(app: App, wish: ClusterWish, job: str) -> int:
     Example:
       rlbox cluster stop cluster-2node --nodes gpu005,gpu006 job-1a2b3c4d
     """
-    from rlbox.cluster.work.jobs import stop_job
+    from rlbox.cluster.jobs import stop_job
 
     ended, stopped = stop_job(app, wish, job)
     if not stopped:
@@ -236,7 +235,7 @@ def dashboard(app: App, wish: ClusterWish, port: int) -> int:
     Example:
       rlbox cluster dashboard cluster-2node --nodes gpu005,gpu006 --port 8265
     """
-    from rlbox.cluster.work.dashboard import dashboard as open_dashboard
+    from rlbox.cluster.dashboard import dashboard as open_dashboard
 
     with open_dashboard(app, wish, port) as found, suppress(KeyboardInterrupt):
         app.result({"url": found.url, "token_file": found.token_file, "head": found.head.name}, found.url)
@@ -287,7 +286,7 @@ def doctor(app: App, wish: ClusterWish, paths: tuple[str, ...], prove: bool) -> 
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
     """
-    from rlbox.cluster.examine import examine
+    from rlbox.cluster.burn_in import examine
     from rlbox.cluster.preflight import problems_text
     from rlbox.errors import WorkFailed
 

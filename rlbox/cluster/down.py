@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.app import App
+from rlbox.cluster.connection import NodeLink
+from rlbox.cluster.context import Story, story_of
 from rlbox.cluster.facts import NodeFacts
-from rlbox.cluster.labels import ID_LABEL, NODE_LABEL, rules_name
-from rlbox.cluster.plan import folder_of, load_cluster, own_plan
-from rlbox.cluster.reach.holds import held
-from rlbox.cluster.reach.link import NodeLink
-from rlbox.cluster.story import Story, story_of
-from rlbox.cluster.wish import ClusterWish
-from rlbox.cluster.work.going import refuse_in_use
+from rlbox.cluster.fleet import held
+from rlbox.cluster.in_use import refuse_in_use
+from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, folder_of, load_cluster, own_plan, rules_name
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 

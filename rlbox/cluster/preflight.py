@@ -6,12 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rlbox.amounts import columns
-from rlbox.cluster.judge.gpus import judge_gpus
-from rlbox.cluster.judge.hosts import judge_clocks, judge_disks, judge_engines, judge_paths, judge_size
-from rlbox.cluster.judge.needs import NodeNeeds
-from rlbox.cluster.judge.network import judge_addresses, judge_ports, judge_routes
-from rlbox.cluster.judge.places import judge_places
-from rlbox.cluster.judge.remains import judge_remains
+from rlbox.cluster.node_checks import (
+    NodeNeeds,
+    judge_addresses,
+    judge_clocks,
+    judge_disks,
+    judge_engines,
+    judge_gpus,
+    judge_paths,
+    judge_places,
+    judge_ports,
+    judge_remains,
+    judge_routes,
+    judge_size,
+)
 from rlbox.cluster.survey import Survey
 from rlbox.findings import LEVELS, Finding, listed
 

@@ -1,26 +1,187 @@
-"""Start the containers of a cluster at once, wait until Ray has every node and GPU, or leave nothing of this call."""
+"""Start the Ray of all nodes at once, wait until it has every node and GPU, or leave nothing of this call."""
 
 from __future__ import annotations
 
 import queue
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rlbox.amounts import limit_text
-from rlbox.cluster.carry import RayCarrier, Started, carrier_of, lives_of
-from rlbox.cluster.labels import rules_name
-from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.ray import RECORD_FILE, container_name
-from rlbox.cluster.reach.fleet import Fleet
-from rlbox.cluster.reach.link import NodeLink
-from rlbox.cluster.state import RayState, lacking, read_state
-from rlbox.errors import NodeError, RlboxError, TimedOut
+from rlbox.cluster.connection import NodeLink
+from rlbox.cluster.context import Story
+from rlbox.cluster.facts import NodeFacts
+from rlbox.cluster.fleet import Fleet
+from rlbox.cluster.image_sync import (
+    GzipSource,
+    RegistryImage,
+    Sending,
+    SentImage,
+    image_here,
+    keep_as,
+    pull_image,
+    send_image,
+    unpacks_zstd,
+)
+from rlbox.cluster.plan import ClusterPlan, folder_of, rules_name
+from rlbox.cluster.ray_runtime import (
+    CERTIFICATE_FILES,
+    RECORD_FILE,
+    TOKEN_FILE,
+    RayCarrier,
+    Started,
+    carrier_of,
+    container_name,
+    lives_of,
+)
+from rlbox.cluster.ray_state import RayState, lacking, read_state
+from rlbox.cluster.survey import Survey
+from rlbox.engine.connection import require_image
+from rlbox.errors import EngineError, NodeError, RlboxError, SpecError, TimedOut
 from rlbox.i18n import _
-from rlbox.values import Secret
+from rlbox.system.command import check_command
+from rlbox.system.progress import show_progress
+from rlbox.values import Command, Secret
+
+_STEPS = (
+    "req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=rlbox-cluster -keyout ca.key -out ca.crt",
+    "req -newkey rsa:2048 -nodes -subj /CN=rlbox-node -keyout node.key -out node.csr",
+    "x509 -req -in node.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 3650 -extfile names -out node.crt",
+)
+
+
+def make_token() -> dict[str, Secret]:
+    """Return a new token, by the name of its file."""
+    return {TOKEN_FILE: Secret(secrets.token_hex(32))}
+
+
+def make_certificates(addresses: Iterable[str]) -> dict[str, Secret]:
+    """Return an authority's certificate, and a certificate with key for all nodes; the authority's key is gone then.
+
+    Raises
+    ------
+    NodeError
+        This machine has no openssl.
+    """
+    if shutil.which("openssl") is None:
+        raise NodeError(
+            _("there is no openssl on PATH, which makes the cluster's certificates"), next_step=_("install openssl")
+        )
+    names = ",".join(f"IP:{address}" for address in dict.fromkeys(("127.0.0.1", *addresses)))
+    with tempfile.TemporaryDirectory(prefix="rlbox-keys-") as text:
+        folder = Path(text)
+        (folder / "names").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n", "utf-8")
+        for words in _STEPS:
+            step = Command(argv=("openssl", *words.split()), cwd=text, timeout_s=60.0)
+            check_command(step, "openssl cannot make certificates")
+        return {name: Secret((folder / name).read_text("utf-8")) for name in CERTIFICATE_FILES}
+
+
+def callers_of(survey: Survey) -> dict[str, str]:
+    """Return `uid:gid` of the user on each node."""
+    return {name: f"{facts.uid}:{facts.gid}" for name, facts in survey.facts.items()}
+
+
+def bring_image(
+    story: Story, survey: Survey, port: int, plan: ClusterPlan | None = None, image: RegistryImage | None = None
+) -> tuple[str, dict[str, str]]:
+    """Return the image's identity, and what each node's engine calls it, once all have the very same.
+
+    Nodes without an engine have a place at the image's lock, as was asked before; its checksum stands for the image.
+
+    Parameters
+    ----------
+    image
+        Where nodes that lack it pull it themselves; None: it is sent from here.
+    """
+    here = {name for name in survey.facts if _is_here(survey, plan, name)}
+    locks = dict.fromkeys(here, story.image.lock_checksum)
+    if here == set(survey.facts):
+        _require_made_with(story, plan, story.image.lock_checksum)
+        return story.image.lock_checksum, locks
+    engines = {name: facts for name, facts in survey.facts.items() if name not in here}
+    if image:
+        identity = _pulled(story, engines, plan, image)
+    else:
+        identity = _sent(story, survey, engines, plan, port)
+    links = Fleet({name: story.fleet.links[name] for name in engines}, ())
+    rows = links.ask("image", image=story.image.tag)
+    return identity, {**locks, **{name: str(row["image"]["id"]) for name, row in rows.items()}}
+
+
+def _pulled(story: Story, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, image: RegistryImage) -> str:
+    _require_made_with(story, plan, image.identity)
+    if lacking := _lack(engines, image):
+        old = [name for name in lacking if image.zstd and not unpacks_zstd(engines[name].engine.version)]
+        if old:
+            raise EngineError(
+                _("the engine of {old} cannot unpack zstd, by which layers of {pinned} are packed").format(
+                    old=", ".join(old), pinned=image.pinned
+                ),
+                where=f"Docker {engines[old[0]].engine.version}",
+                next_step=_("without --from it is sent from here, packed by gzip"),
+            )
+        with show_progress(story.app) as tell:
+            pull_image(story.fleet, lacking, image, keep_as(story.image.tag), tell)
+    return image.identity
+
+
+def _sent(story: Story, survey: Survey, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, port: int) -> str:
+    image = require_image(story.image.tag, story.wish.target)
+    seats = {name: seat.address for name, seat in survey.seats.items()}
+    seats |= {member.name: member.address for member in plan.members} if plan else {}
+    with image_here(story.image.tag, image) as (source, sent):
+        _require_made_with(story, plan, sent.identity)
+        packed = GzipSource(source, sent) if _have_old(engines) else None
+        if _lack(engines, sent, packed.known() if packed else None):
+            with show_progress(story.app) as tell:
+                sending = Sending(
+                    image=packed.image(tell) if packed else sent,
+                    source=packed or source,
+                    keep=keep_as(story.image.tag),
+                    folder=lambda node: folder_of(survey.facts[node].uid, story.name, node),
+                    tell=tell,
+                )
+                if lacking := _lack(engines, sent, sending.image):
+                    send_image(story.fleet, lacking, sending, seats, port)
+        return sent.identity
+
+
+def _have_old(engines: Mapping[str, NodeFacts]) -> bool:
+    """Whether one cannot unpack zstd: then all are given gzip, so that layers leave this machine once."""
+    return not all(unpacks_zstd(facts.engine.version) for facts in engines.values())
+
+
+def _lack(engines: Mapping[str, NodeFacts], *forms: SentImage | RegistryImage | None) -> list[str]:
+    """Return the nodes that have the image in none of its forms."""
+    names = {name for form in forms if form for name in form.names}
+    return [name for name, facts in engines.items() if _id_of(facts.image) not in names]
+
+
+def _is_here(survey: Survey, plan: ClusterPlan | None, name: str) -> bool:
+    member = plan.member(name) if plan else None
+    return member.here if member else survey.here(name)
+
+
+def _require_made_with(story: Story, plan: ClusterPlan | None, identity: str) -> None:
+    if plan and plan.image != identity:
+        raise SpecError(
+            _("cluster {plan} was started with another image of {target} than this machine has now").format(
+                plan=plan.name, target=plan.target
+            ),
+            next_step=_("rlbox cluster down {words}, then the same command again").format(words=story.wish.words),
+        )
+
+
+def _id_of(image: Mapping[str, Any] | None) -> str:
+    return str((image or {}).get("id", ""))
+
 
 _STATE = Path(__file__).with_name("inside") / "ray_state.py"
 _POLL_S, _SHOWN_S = 0.5, 10.0

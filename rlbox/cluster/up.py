@@ -9,35 +9,33 @@ from typing import Any
 
 from rlbox.amounts import columns, utc_now
 from rlbox.app import App
-from rlbox.cluster.audit import require_audit
-from rlbox.cluster.carry import Started
-from rlbox.cluster.judge.places import place_problems
-from rlbox.cluster.judge.proof import Proof
-from rlbox.cluster.keys import make_certificates, make_token
-from rlbox.cluster.made_of import bring_image, callers_of
-from rlbox.cluster.plan import ClusterMember, ClusterPlan
-from rlbox.cluster.ports import BASE, STRIDE
+from rlbox.cluster.burn_in import Proof, require_proof
+from rlbox.cluster.context import StandingCluster, Story, refuse, story_of
+from rlbox.cluster.fleet import held, maker
+from rlbox.cluster.image_sync import RegistryImage, find_in_registry
+from rlbox.cluster.in_use import refuse_in_use
+from rlbox.cluster.listeners import require_audit
+from rlbox.cluster.node_checks import place_problems
+from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.plan import BASE, STRIDE, ClusterMember, ClusterPlan
 from rlbox.cluster.preflight import judge_survey
-from rlbox.cluster.probe import plan_ports, probe_ports, probe_ways
-from rlbox.cluster.prove import require_proof
-from rlbox.cluster.pulled import RegistryImage, find_in_registry
-from rlbox.cluster.ray import CERTIFICATE_FILES, TOKEN_FILE, has_tokens
-from rlbox.cluster.reach.holds import held, maker
+from rlbox.cluster.ray_runtime import CERTIFICATE_FILES, TOKEN_FILE, Started, has_tokens
+from rlbox.cluster.ray_state import RayState, lacking
 from rlbox.cluster.start import (
     ask_state,
+    bring_image,
+    callers_of,
     close_nodes,
+    make_certificates,
+    make_token,
     retire,
     start_members,
     undone,
     wait_alive,
     write_files,
 )
-from rlbox.cluster.state import RayState, lacking
-from rlbox.cluster.story import StandingCluster, Story, refuse, story_of
-from rlbox.cluster.survey import Survey
-from rlbox.cluster.view import ClusterStatus, status_of
-from rlbox.cluster.wish import ClusterWish
-from rlbox.cluster.work.going import refuse_in_use
+from rlbox.cluster.status import ClusterStatus, status_of
+from rlbox.cluster.survey import Survey, plan_ports, probe_ports, probe_ways
 from rlbox.engine.connection import require_image
 from rlbox.errors import NodeError, SpecError
 from rlbox.foreign import whole_number

@@ -19,12 +19,11 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cluster.labels import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL
 from rlbox.cluster.nodes import cluster_name, wished_nodes
-from rlbox.cluster.plan import ClusterPlan, own_plan
-from rlbox.cluster.ray import HEAD, container_name, ray_env
-from rlbox.cluster.wish import ClusterWish
-from rlbox.cluster.work.beside import BESIDE, BesideWish, carry_out_beside, look_beside
+from rlbox.cluster.on_head import BESIDE, BesideWish, carry_out_beside, look_beside
+from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan, own_plan
+from rlbox.cluster.ray_runtime import HEAD, container_name, ray_env
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import check_devices, prepare_data_disk

@@ -145,7 +145,7 @@ def test_ctrl_c_as_soon_as_a_dashboard_is_told(rlbox: Rlbox, monkeypatch: pytest
     def presses(*words: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlbox.cluster.work.dashboard.dashboard", opened)
+    monkeypatch.setattr("rlbox.cluster.dashboard.dashboard", opened)
     monkeypatch.setattr("rlbox.app.App.say", presses)
     said = rlbox("cluster", "dashboard", "cluster-2node", "--nodes", "gpu005,gpu006")
     assert (said.code, said.out) == (0, "http://127.0.0.1:1\n")

@@ -9,8 +9,8 @@ from clusterfacts import plan
 from fakes import Folder, Rlbox
 
 from rlbox.app import App
+from rlbox.cluster.options import ClusterWish
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.wish import ClusterWish
 from rlbox.errors import NodeError
 
 TARGET = "cluster-2node"

@@ -9,11 +9,10 @@ import pytest
 from clusterfacts import PORTS, plan
 from fakes import LIMITS
 
-from rlbox.cluster.keys import make_certificates, make_token
 from rlbox.cluster.nodes import NodeWish, same_machine, wished_nodes
-from rlbox.cluster.plan import load_cluster, own_plan
-from rlbox.cluster.ports import PortPlan, choose_ports
-from rlbox.cluster.ray import has_tokens, member_container, ray_env, ray_words
+from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan
+from rlbox.cluster.ray_runtime import has_tokens, member_container, ray_env, ray_words
+from rlbox.cluster.start import make_certificates, make_token
 from rlbox.errors import NodeError, SpecError
 from rlbox.target.target import Cluster, Target
 

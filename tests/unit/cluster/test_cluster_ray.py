@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 from clusterfacts import plan, survey
 
+from rlbox.cluster.connection import NodeLink
+from rlbox.cluster.dashboard import Doorway
+from rlbox.cluster.jobs import JobsApi
+from rlbox.cluster.logs import LogClocks, _grown
 from rlbox.cluster.nodes import NodeWish
-from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.ports import PortPlan
+from rlbox.cluster.package import JobPackage
+from rlbox.cluster.plan import ClusterPlan, PortPlan
 from rlbox.cluster.programs.node_ray import RayLogs
-from rlbox.cluster.reach.doorway import Doorway
-from rlbox.cluster.reach.link import NodeLink
-from rlbox.cluster.reach.starts import Starts
-from rlbox.cluster.work.jobs import JobsApi
-from rlbox.cluster.work.logs import LogClocks, _grown
-from rlbox.cluster.work.package import JobPackage
+from rlbox.cluster.ssh_route import Starts
 from rlbox.errors import NodeError, SpecError
 
 TOKEN = "f" * 64

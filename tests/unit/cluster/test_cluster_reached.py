@@ -14,14 +14,12 @@ from pathlib import Path
 import pytest
 from clusterfacts import facts, survey
 
+from rlbox.cluster.connection import ConnectionFolder, NodeLink, Unreached
 from rlbox.cluster.facts import NodeAddress, read_facts
+from rlbox.cluster.node_program import node_program, plain
 from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.programs import node_hold, node_net
-from rlbox.cluster.reach.folders import ConnectionFolder
-from rlbox.cluster.reach.link import NodeLink, Unreached
-from rlbox.cluster.reach.sent import node_program, plain
-from rlbox.cluster.reach.starts import Starts
-from rlbox.cluster.refusals import explain_ssh
+from rlbox.cluster.ssh_route import Starts, explain_ssh
 from rlbox.cluster.survey import Way, askers, candidates, choose_seats, goals_of
 from rlbox.errors import NodeError
 

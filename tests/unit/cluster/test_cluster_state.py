@@ -10,9 +10,8 @@ from clusterfacts import plan
 
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.inside.ray_state import are_there, told_of
-from rlbox.cluster.state import RayState, lacking, read_state
-from rlbox.cluster.status import _identity
-from rlbox.cluster.view import status_of
+from rlbox.cluster.ray_state import RayState, lacking, read_state
+from rlbox.cluster.status import _identity, status_of
 
 
 def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from clusterfacts import plan
 
+from rlbox.cluster import node_watch as watch
+from rlbox.cluster.context import StandingCluster
 from rlbox.cluster.facts import ClusterContainer
-from rlbox.cluster.judge.failures import Failure
-from rlbox.cluster.reach.fleet import Fleet
-from rlbox.cluster.story import StandingCluster
-from rlbox.cluster.work import watch
-from rlbox.cluster.work.watch import NodesWatch, WatchedNodes
+from rlbox.cluster.failures import Failure
+from rlbox.cluster.fleet import Fleet
+from rlbox.cluster.node_watch import NodesWatch, WatchedNodes
 from rlbox.errors import NodeError
 
 pytestmark = pytest.mark.allow("processes", "sockets")

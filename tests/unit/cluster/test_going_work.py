@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from clusterfacts import plan
 
+from rlbox.cluster.context import StandingCluster
 from rlbox.cluster.facts import ClusterContainer
-from rlbox.cluster.job import ClusterJob
-from rlbox.cluster.judge.going import GoingWork, refuse_going
-from rlbox.cluster.story import StandingCluster
-from rlbox.cluster.wish import ClusterWish
-from rlbox.cluster.work.going import refuse_in_use
+from rlbox.cluster.in_use import GoingWork, refuse_going, refuse_in_use
+from rlbox.cluster.jobs import ClusterJob
+from rlbox.cluster.options import ClusterWish
 from rlbox.errors import LockHeld, NodeError
 
 JOB = ClusterJob(id="job-1", status="RUNNING", entrypoint="python train.py")

@@ -12,10 +12,8 @@ from typing import cast
 
 import pytest
 
-from rlbox.cluster.gzipped import GzipSource
-from rlbox.cluster.image import SentImage, unpacks_zstd
-from rlbox.cluster.images import ImageSource
-from rlbox.cluster.spool import Spool
+from rlbox.cluster.image_sync import GzipSource, ImageSource, SentImage, unpacks_zstd
+from rlbox.cluster.push_receiver import Spool
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, encode_document, sha256_digest
 from rlbox.errors import EngineError
 from rlbox.system.compression import compress_zstd

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.cluster.images import ImageSource
-from rlbox.cluster.spool import Spool
+from rlbox.cluster.image_sync import ImageSource
+from rlbox.cluster.push_receiver import Spool
 from rlbox.errors import EngineError, RegistryError
 
 DATA = {f"sha256:{hashlib.sha256(data).hexdigest()}": data for data in (b"one" * 90_000, b"two" * 7, b"three")}
@@ -76,7 +76,7 @@ def test_no_part_is_forgotten_where_a_push_just_ends(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_brings_no_more_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.cluster.spool._STALLED_S", 0.05)
+    monkeypatch.setattr("rlbox.cluster.push_receiver._STALLED_S", 0.05)
     spool = Spool(tmp_path)
     with pytest.raises(EngineError, match="brings no more of the image") as told:
         [*spool.blocks(ONE, 0, 3)]

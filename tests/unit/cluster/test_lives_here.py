@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 from clusterfacts import NEEDS, NO_ENGINE, PLACE, facts, plan, survey
 
-from rlbox.cluster.judge.places import place_problems
+from rlbox.cluster.connection import NodeLink
+from rlbox.cluster.node_checks import place_problems
 from rlbox.cluster.nodes import NodeWish
 from rlbox.cluster.programs import node_here
 from rlbox.cluster.programs.node_ray import ended_part
 from rlbox.cluster.programs.node_wire import NodeFailed
-from rlbox.cluster.ray import member_processes, place_program, python_of
-from rlbox.cluster.reach.link import NodeLink
-from rlbox.cluster.reach.starts import Starts
+from rlbox.cluster.ray_runtime import member_processes, place_program, python_of
+from rlbox.cluster.ssh_route import Starts
 from rlbox.errors import NodeError
 
 pytestmark = pytest.mark.allow("processes", "sockets")

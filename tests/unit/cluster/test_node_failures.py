@@ -9,8 +9,8 @@ import pytest
 from clusterfacts import DISK, plan
 
 from rlbox.cluster.facts import ClusterContainer, Listener
-from rlbox.cluster.judge.failures import MemberFacts, judge_failures
-from rlbox.cluster.judge.listeners import judge_listeners
+from rlbox.cluster.failures import MemberFacts, judge_failures
+from rlbox.cluster.listeners import judge_listeners
 from rlbox.cluster.survey import Way
 
 AT = "2025-11-26T10:00:0{}.500000000Z"

@@ -12,11 +12,10 @@ import pytest
 from clusterfacts import facts, gpu, plan
 
 from rlbox.amounts import GIB
-from rlbox.cluster import prove as acting
+from rlbox.cluster import burn_in as acting
+from rlbox.cluster.burn_in import DeviceProof, Proof, WayProof, judge_proof, prove, require_proof
+from rlbox.cluster.context import Story
 from rlbox.cluster.facts import GpuProcess, NodeAddress, NodeFacts, NodeGpus
-from rlbox.cluster.judge.proof import DeviceProof, Proof, WayProof, judge_proof
-from rlbox.cluster.prove import prove, require_proof
-from rlbox.cluster.story import Story
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
 

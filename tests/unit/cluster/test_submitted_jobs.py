@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from rlbox.amounts import MIB
-from rlbox.cluster.job import read_job
-from rlbox.cluster.merge import LogClock, dated, merged
-from rlbox.cluster.reach.doorway import admitted
-from rlbox.cluster.work.package import find_files, packed
-from rlbox.cluster.workdir import MOST, check_size, is_excluded
+from rlbox.cluster.dashboard import admitted
+from rlbox.cluster.jobs import read_job
+from rlbox.cluster.logs import LogClock, dated, merged
+from rlbox.cluster.package import MOST, check_size, find_files, is_excluded, packed
 from rlbox.errors import SpecError
 
 

@@ -1,1 +1,0 @@
-"""How nodes are reached: one connection each, a program there, all at once, one call at a time."""
