@@ -16,7 +16,9 @@ from rlbox.doctor.packages import AbiMismatch, FileDamage, PackageFacts, check_p
 from rlbox.doctor.paths import PathFacts, check_paths
 from rlbox.doctor.processes import ProcessInfo, check_processes
 from rlbox.doctor.requirements import Requirements, parse_requirements
+from rlbox.doctor.sandbox import check_sandbox
 from rlbox.findings import Finding
+from rlbox.sandbox.strength import Strength
 
 TARGET = Requirements(
     target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"}
@@ -333,3 +335,11 @@ def test_every_finding_says_what_to_do() -> None:
     facts = NetworkFacts(localhost=(), taken=(PortConflict(name="a", number=1, holder="h"),), now=1, not_before=1e9)
     findings: list[Finding] = [*check_limits(LimitFacts(shm_total=None), TARGET), *check_network(facts, TARGET)]
     assert all(finding.remedy and finding.where for finding in findings)
+
+
+def test_walls_are_enough_or_not() -> None:
+    assert check_sandbox(None) == []
+    assert check_sandbox(Strength.of(("landlock", "seccomp"), {"namespaces": "unshare: Operation not permitted"})) == []
+    (found,) = check_sandbox(Strength.of(("seccomp",), {"landlock": "landlock: Function not implemented"}))
+    assert (found.id, found.level) == ("sandbox-weak", "warning")
+    assert found.seen == "landlock: landlock: Function not implemented"
