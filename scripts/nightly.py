@@ -40,6 +40,13 @@ mkdir -p build/fell
 PYTHONPATH=build/atheris {shlex.quote(PYTHON)} tests/fuzz/covering.py {shlex.quote(str(CORPUS))} \\
     -max_len=1000 -max_total_time=600 -artifact_prefix=build/fell/
 """
+# SC1090, SC1091: a script reads files that only exist where it runs
+SHELLCHECK = """
+check=$(command -v shellcheck || echo .venv/tools/usr/bin/shellcheck)
+scripts=$(git ls-files .ci/run 'scripts/*.sh' 'rlbox/**/*.sh' 'templates/scripts/*.sh')
+$check --shell=bash --exclude=SC1090,SC1091 $(grep -l '^#!.*bash' $scripts)
+$check --shell=sh --exclude=SC1090,SC1091 $(grep -L '^#!.*bash' $scripts)
+"""
 CHAOS = f"""
 tests/chaos/engine.sh up
 trap 'tests/chaos/engine.sh down' EXIT
@@ -78,6 +85,7 @@ def parts() -> list[Part]:
         *(tests(f"engine/{path.stem.removeprefix('test_')}", f"tests/engine/{path.name}") for path in engine),
         *(tests(f"cluster/{path.stem.removeprefix(CLUSTER)}", f"tests/engine/{path.name}") for path in cluster),
         *(tests(f"slow/{name}", f"tests/{name}", "-m", "slow") for name in SLOW),
+        Part(name="shellcheck", argv=("bash", "-ec", SHELLCHECK)),
         tests("bench/rows", "tests/bench"),
         tests("compile", "tests/compile"),
         tests("evaluation/tests", "tests/evaluation", "tests/unit/evaluation", RLBOX_EVAL_TRAININGS="20000"),
