@@ -104,7 +104,6 @@ MODULES = {
     "components": "doctor",
     "egress": "lock",
     "engine": "doctor",
-    "eval": "scores.eval",
     "export": "images",
     "fetch": "lock",
     "gpus": "doctor",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
-from rlbox.cli.scaffold import load_machines, shipped_as
+from rlbox.cli.init import load_machines, shipped_as
 from rlbox.target.target import load_target
 
 FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]

@@ -1,0 +1,309 @@
+"""`rlbox eval`: scores of checkpoints, what they were made with, and which checkpoint is best."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlbox.app import App
+from rlbox.cli.eval_get import get
+from rlbox.cli.eval_judge import judge, locks_differ, prove, result_at, suites, told
+from rlbox.cli.help import CommandGroup
+from rlbox.cli.options import Amount, dry_run, open_option, shared, write_page
+from rlbox.errors import SpecError, WorkFailed
+from rlbox.i18n import _
+
+if TYPE_CHECKING:
+    from rlbox.evaluation.result import EvaluationResult, LocksDifferError
+
+
+_MAX_FAULTS = 20
+"""Faults that are named, at most; -v names all."""
+_STACK = Path("/opt/venv/bin/python")
+_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@click.command("check")
+@click.argument("export", metavar="EXPORT", type=click.Path(path_type=Path))
+@click.option("--against", required=True, metavar="DIR", type=_FOLDER, help="The trainer's checkpoint: its shards.")
+@click.option(
+    "--model", metavar="DIR", type=_FOLDER, help="Whose tokenizer and configuration are due [DIR/huggingface]."
+)
+@click.option(
+    "--python", default="", metavar="FILE", help="Interpreter with torch and the merger [/opt/venv/bin/python]."
+)
+@click.option(
+    "--dtype", default="", metavar="NAME", help="The cast that is due, such as bfloat16 [EXPORT's config.json]."
+)
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Beginning of the trainer's names, and EXPORT's.")
+@click.option("--logits", is_flag=True, help="Also load both with transformers, and compare a few logits.")
+@shared
+def check(
+    app: App,
+    export: Path,
+    against: Path,
+    model: Path | None,
+    python: str,
+    dtype: str,
+    rename: tuple[str, ...],
+    logits: bool,
+) -> int:
+    """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
+
+    Shards are merged first, into TMPDIR, by the framework that wrote them: those of FSDP by verl.model_merger, those of
+    DeepSpeed (ZeRO 1 to 3) by its zero_to_fp32. Tokenizer, chat template and configuration must be those of --model.
+    Exit code 1 where something differs.
+
+    \b
+    Examples:
+      rlbox eval check ckpts/global_step_100/huggingface --against ckpts/global_step_100 --model models/Qwen3-8B
+      rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python --logits
+    """
+    from rlbox.evaluation.export import find_export
+    from rlbox.evaluation.export_check import (
+        ComparisonFailedError,
+        ExportCheckOptions,
+        TorchMissingError,
+        check_export,
+        find_trainer_model,
+        format_report,
+    )
+
+    rules = [_rule(text) for text in rename]
+    own = python or (str(_STACK) if _STACK.is_file() else sys.executable)
+    try:
+        folder = find_export(export).path
+        if not (whose := model or find_trainer_model(folder, against)):
+            step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
+            raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
+        wish = ExportCheckOptions(
+            export=folder, against=against, model=whose, python=own, dtype=dtype, rename=rules, logits=logits
+        )
+        report = check_export(wish, lambda done, of: app.say(f"{done} of {of} tensors are compared"))
+    except TorchMissingError as error:
+        step = _("name an interpreter that has torch with --python FILE")
+        raise SpecError(_("{own} has no torch: {error}").format(own=own, error=error), next_step=step) from error
+    except ComparisonFailedError as error:
+        raise WorkFailed(_("nothing was compared: {error}").format(error=error), where=str(against)) from error
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+    named = len(report.faults) if app.verbosity > 0 else _MAX_FAULTS
+    app.result({"check": report.as_json()}, "\n".join(format_report(report, named)))
+    return 0 if report.good else WorkFailed.exit_code
+
+
+def _rule(text: str) -> tuple[str, str]:
+    old, found, new = text.partition("=")
+    if not found or not old:
+        raise click.UsageError(_("--rename wants OLD=NEW: --rename model.language_model.=model."))
+    return old, new
+
+
+@click.command("show")
+@click.argument("path", metavar="RESULT", type=click.Path(path_type=Path))
+@click.option("--problem", default="", metavar="NAME", help="Show the answers to this problem instead.")
+@shared
+def show(app: App, path: Path, problem: str) -> None:
+    """Say what RESULT is of, and each suite's scores with their intervals; -v names what was not solved.
+
+    With --problem: what was asked, what the model answered, the verdict and why.
+
+    \b
+    Examples:
+      rlbox eval show eval/step_100 -v
+      rlbox eval show eval/step_100 --problem HumanEval/32
+    """
+    from rlbox.evaluation.view import describe_result, format_result
+
+    result = result_at(path)
+    if problem:
+        return _problem(app, path if path.is_dir() else path.parent, result, problem)
+    facts = describe_result(result) | {"parts": dict(result.lock.parts)}
+    scores = {name: dict(row) for name, row in result.scores.items()}
+    lines = format_result(result, unsolved=app.verbosity > 0)
+    return app.result({"result": facts, "scores": scores}, "\n".join(lines))
+
+
+def _problem(app: App, folder: Path, result: EvaluationResult, problem: str) -> None:
+    from rlbox.evaluation.result_files import AnswerFiles, make_answer_keys
+
+    found = list(AnswerFiles(folder, make_answer_keys(result.lock)).all_of(problem))
+    if not found:
+        raise SpecError(
+            _("{result} has no answer to a problem {problem!r}").format(result=result.name, problem=problem),
+            where=str(folder),
+            next_step=_("choose one of: {near_names}").format(
+                near_names=", ".join(near_names(problem, result.problem_names))
+            ),
+        )
+    app.result({"answers": [{"suite": suite, **row} for suite, row in found]}, _text(app, found))
+
+
+def near_names(problem: str, known: list[str]) -> list[str]:
+    """Return the names that are most like one that is not there."""
+    import difflib
+
+    names = list(dict.fromkeys(known))
+    return difflib.get_close_matches(problem, names, n=5, cutoff=0) or names[:5]
+
+
+def _text(app: App, found: list[tuple[str, dict[str, Any]]]) -> str:
+    """Return answers to be read; what was asked and answered stays as it is."""
+    parts = []
+    for suite, row in found:
+        head = f"{suite} {row['problem']}, answer {row['number'] + 1}: {row.get('outcome', 'not judged')}"
+        parts += [head, str(row.get("detail", "")), "was asked:", _indented(row.get("ask"))]
+        parts += ["was answered:", _indented(row.get("text"))]
+    return "\n".join(part for part in parts if part)
+
+
+def _indented(text: Any) -> str:
+    return "\n".join(f"  {line}" for line in str(text or "").splitlines())
+
+
+_MAX_FIELDS = 12
+"""Fields that a refusal names, at most."""
+
+
+@click.command("compare")
+@click.argument("one", metavar="RESULT", type=click.Path(path_type=Path))
+@click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
+@click.option("--across", multiple=True, metavar="FIELD", help="Field of the lock that may differ; may be repeated.")
+@shared
+def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
+    """Say how RESULT stands to OTHER, suite by suite: the difference and its interval, problems won and lost.
+
+    Results that were made with different evaluation locks are refused, with exit code 1 and the fields. A FIELD is
+    dotted, and stands for all below it: `engine`, `decoding.humaneval.max_tokens`.
+
+    \b
+    Examples:
+      rlbox eval compare eval/step_200 eval/step_100
+      rlbox eval compare eval/step_200 eval/step_100 --across engine.version
+    """
+    from rlbox.evaluation.result import LocksDifferError
+    from rlbox.evaluation.view import compare_results, comparison_to_json, format_comparison
+
+    try:
+        with told():
+            found = compare_results(result_at(one), result_at(other), across)
+    except LocksDifferError as error:
+        raise not_comparable(error, f"rlbox eval compare {shlex.quote(str(one))} {shlex.quote(str(other))}") from error
+    app.result({"compare": comparison_to_json(found)}, "\n".join(format_comparison(found)))
+
+
+def not_comparable(error: LocksDifferError, again: str) -> WorkFailed:
+    """Return the refusal of two locks, which names the fields; `again` is the command that `--across` may follow."""
+    fields = [f"{change.field}: {change.one!r} and {change.other!r}" for change in error.fields[:_MAX_FIELDS]]
+    more = len(error.fields) - len(fields)
+    fields += [f"and {more} more"] if more else []
+    lines = "".join(f"\n  | {line}" for line in fields)
+    parts = dict.fromkeys(change.field.partition(".")[0] for change in error.fields)
+    allowed = " ".join(f"--across {part}" for part in parts)
+    return WorkFailed(
+        _("not comparable, the evaluation locks differ in{lines}").format(lines=lines),
+        next_step=_("judge both with one lock; or, to compare just that: {again} {allowed}").format(
+            again=again, allowed=allowed
+        ),
+    )
+
+
+@click.command("choose")
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="RESULT", help="Result that must not be lost.")
+@click.option("--guard", default="humaneval", show_default=True, metavar="SUITE", help="Suite that must not drop.")
+@click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
+@click.option("--margin", type=Amount(), default=0.0, help="Points of loss to rule out [what shows].")
+@shared
+def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...], margin: float) -> int:
+    """Say which of the results below FOLDER is the best checkpoint, and whether it has lost what the baseline could.
+
+    Of those whose programs run, none clearly more often, the one that is right most often; of those, the earliest.
+    `Clearly` is a paired interval without 0. Exit code 1 when GUARD has clearly dropped below the baseline.
+
+    \b
+    Examples:
+      rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
+      rlbox eval choose eval --by mine --guard mine
+    """
+    from rlbox.evaluation.result import LocksDifferError
+    from rlbox.evaluation.result_files import read_export_path, read_results
+    from rlbox.evaluation.selection import best_to_json, build_rule, choose_checkpoint, format_best
+
+    try:
+        with told():
+            results = read_results(folder)
+            if not results:
+                result_at(folder)  # which says where there are some
+            held = result_at(baseline) if baseline else None
+            found = choose_checkpoint(results, baseline=held, guard=guard, margin=margin / 100, rule=build_rule(by))
+    except LocksDifferError as error:
+        raise locks_differ(error, folder) from error
+    told_of = best_to_json(found) | {"model": read_export_path(folder / found.best.name)}
+    app.result({"best": told_of}, "\n".join(format_best(found)))
+    return WorkFailed.exit_code if found.worse else 0
+
+
+@click.command("report")
+@click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.option("--problem", default="", metavar="NAME", help="The page of this problem alone, with more of each text.")
+@click.option("--out", metavar="FILE", help="File to write, - for standard output [FOLDER.html here].")
+@open_option
+@dry_run
+@shared
+def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -> int:
+    """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
+
+    Of a problem: what was asked, what each checkpoint answered, the verdict, and what the program wrote or why it
+    failed. Long texts are cut so that the file stays below 2 MB.
+
+    \b
+    Examples:
+      rlbox eval report eval
+      rlbox eval report eval --problem HumanEval/32 --lang zh
+    """
+    from rlbox.amounts import utc_now
+    from rlbox.report.scores_page import default_name, load_results, read_answers, render_scores
+    from rlbox.run.data_disk import load_run_masks
+
+    try:
+        found = load_results(folder)
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+    if not found:
+        result_at(folder)  # which says where there are some
+    results = [result for __, result in found]
+    problems = list(read_answers(found, load_run_masks(app, folder), problem))
+    if problem and not problems:
+        known = [
+            name for one in results for figures in one.by_problem.values() for of in figures.values() for name in of
+        ]
+        step = _("choose one of: {near_names}").format(near_names=", ".join(near_names(problem, known)))
+        raise SpecError(
+            _("no result has a problem {problem!r}").format(problem=problem), where=str(folder), next_step=step
+        )
+    html = render_scores(folder.resolve().name, results, problems, made_at=utc_now())
+    told = {"results": [one.name for one in results], "problems": len(problems)}
+    return write_page(app, html, out, default_name(folder, problem), told, opened)
+
+
+@click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
+def eval() -> None:
+    """Judge checkpoints by suites of problems, say how sure a score is, and choose the best.
+
+    A RESULT is the folder of one checkpoint that `rlbox eval judge` or the job sft wrote, or its summary.json.
+
+    \b
+    Examples:
+      rlbox eval suites
+      rlbox eval judge checkpoints/global_step_100 --suite human-eval --url http://127.0.0.1:8000
+      rlbox eval compare eval/step_200 eval/step_100
+    """
+
+
+for command in (suites, prove, check, judge, show, compare, choose, report, get):
+    eval.add_command(command)
