@@ -10,12 +10,12 @@ from rlbox.errors import TimedOut
 from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.sandbox.strength import Strength
+from rlbox.sandbox.isolation import IsolationLevel
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
 
-def _walls(strength: Strength | None) -> Iterator[Finding]:
+def _walls(strength: IsolationLevel | None) -> Iterator[Finding]:
     if strength is not None and not strength.contained:
         yield Finding(
             id="sandbox-weak",
@@ -30,11 +30,11 @@ def _walls(strength: Strength | None) -> Iterator[Finding]:
 check_sandbox = CheckGroup(checks=(_walls,))
 
 
-def probe_sandbox(timeout_s: float) -> Strength | None:
+def probe_sandbox(timeout_s: float) -> IsolationLevel | None:
     """Return the strength of a program's walls; None when that was not known in time."""
     try:
         done = run_command(Command(argv=(sys.executable, "-m", "rlbox.sandbox", "probe"), timeout_s=timeout_s, cwd="/"))
         told = parse_json(done.stdout)
     except (OSError, TimedOut, ValueError):
         return None
-    return Strength.of(told["layers"], told["missing"])
+    return IsolationLevel.of(told["layers"], told["missing"])

@@ -11,8 +11,8 @@ import socket
 import sys
 from dataclasses import asdict
 
+from rlbox.sandbox.isolation import LAYERS
 from rlbox.sandbox.limits import ProgramLimits
-from rlbox.sandbox.strength import LAYERS
 
 
 def options(words: list[str]) -> argparse.Namespace:
@@ -38,9 +38,9 @@ def main(words: list[str]) -> int:
     """Run a verb; exit status 1: programs have no wall here."""
     asked = options(words)
     if asked.verb == "keepers":
-        from rlbox.sandbox.keepers import make_keepers
+        from rlbox.sandbox.worker import serve_forks
 
-        make_keepers(socket.socket(fileno=0))
+        serve_forks(socket.socket(fileno=0))
         return 0
     from rlbox.sandbox.pool import Pool, Settings
 

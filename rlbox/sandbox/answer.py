@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlbox.sandbox.strength import Strength
+from rlbox.sandbox.isolation import IsolationLevel
 
 VERSION = 1
 """Counts up when the same program may get another verdict: scores of two versions are not compared."""
@@ -51,7 +51,7 @@ def answer(told: Mapping[str, Any], *, build: Mapping[str, Any] | None = None, r
         "run_result": result,
         "executor_pod_name": None,
         "files": told["files"],
-        "rlbox": facts(told),
+        "rlbox": report_isolation(told),
     }
 
 
@@ -77,19 +77,19 @@ def verdict(told: Mapping[str, Any]) -> dict[str, Any]:
         "verdict": found,
         "detail": detail,
         "run_result": command_result(told, 1),
-        "rlbox": facts(told),
+        "rlbox": report_isolation(told),
     }
 
 
-def facts(told: Mapping[str, Any]) -> dict[str, Any]:
+def report_isolation(told: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is ours in an answer."""
-    strength = Strength.of(told["layers"], dict(told["missing"]))
+    strength = IsolationLevel.of(told["layers"], dict(told["missing"]))
     kept = ("limit", "cpu_s", "wall_s", "memory_mb", "alive")
     known = {"version": VERSION, "strength": strength.name, "missing": strength.missing}
     return {**known, **{name: told[name] for name in kept}}
 
 
-def broken(message: str) -> dict[str, Any]:
+def report_error(message: str) -> dict[str, Any]:
     """Return the answer when the sandbox itself failed, which says nothing about the program."""
     empty: dict[str, Any] = {"compile_result": None, "run_result": None, "executor_pod_name": None, "files": {}}
     return {"status": "SandboxError", "message": message, **empty}
@@ -97,7 +97,7 @@ def broken(message: str) -> dict[str, Any]:
 
 def _problem(told: Mapping[str, Any]) -> dict[str, Any] | None:
     if told["limit"] == "start":
-        return broken(told["message"])
+        return report_error(told["message"])
     if told["limit"] == "cancelled":
-        return broken("the sandbox was stopped")
+        return report_error("the sandbox was stopped")
     return None

@@ -18,16 +18,15 @@ from typing import Any
 from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.sandbox.answer import answer, broken, verdict
-from rlbox.sandbox.folder import remove
-from rlbox.sandbox.group import PREFIX, forget, forget_dead
-from rlbox.sandbox.languages import LANGUAGES
+from rlbox.sandbox.answer import answer, report_error, verdict
+from rlbox.sandbox.isolation import LAYERS, NAMESPACES, SECCOMP, IsolationLevel
 from rlbox.sandbox.limits import ProgramLimits, wall_s
-from rlbox.sandbox.nursery import Keeper, Nursery
-from rlbox.sandbox.request import ProgramRequest
+from rlbox.sandbox.process_tree import list_children, list_descendants
+from rlbox.sandbox.program_cgroup import PREFIX, forget, forget_dead
+from rlbox.sandbox.request import LANGUAGES, ProgramRequest
 from rlbox.sandbox.root import PROGRAMS
-from rlbox.sandbox.strength import LAYERS, NAMESPACES, SECCOMP, Strength
-from rlbox.sandbox.tree import below, children
+from rlbox.sandbox.scratch import remove_directory
+from rlbox.sandbox.worker_zygote import WorkerHandle, WorkerZygote
 from rlbox.system.command import run_command
 from rlbox.system.libc import set_child_subreaper
 from rlbox.values import Command
@@ -81,8 +80,8 @@ class Pool:
         self._free = threading.BoundedSemaphore(self._at_once)
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=settings.scratch or None)).resolve()
         self._lock = threading.Lock()
-        self._idle: list[Keeper] = []
-        self._keepers: set[Keeper] = set()
+        self._idle: list[WorkerHandle] = []
+        self._keepers: set[WorkerHandle] = set()
         self._number = 0
         self._closed = False
         self._graves = threading.Lock()
@@ -90,7 +89,7 @@ class Pool:
         self._ready = {NAMESPACES, SECCOMP} <= set(settings.layers)
         set_child_subreaper()
         forget_dead()
-        self._nursery = Nursery()
+        self._nursery = WorkerZygote()
 
     def __enter__(self) -> Pool:
         """Return itself."""
@@ -103,12 +102,12 @@ class Pool:
     def run(self, request: ProgramRequest, is_awaited: Callable[[], bool] = lambda: True) -> dict[str, Any]:
         """Return the answer to one request; it waits for its turn, and is not run if nobody awaits it any more."""
         if request.language not in LANGUAGES:
-            return broken(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
+            return report_error(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
         language, limits = LANGUAGES[request.language], self._lowered(request)
         files = {**request.files, language.file: request.code.encode("utf-8", "surrogatepass")}
         if request.check:
             if request.language != "python":
-                return broken(f"language {request.language!r}: programs in python alone can be checked")
+                return report_error(f"language {request.language!r}: programs in python alone can be checked")
             pair = [(self._python, "-B", f"{PROGRAMS}/{name}.py") for name in ("checker", "candidate")]
             return verdict(self._keep(pair, files, limits, limits.cpu_s, is_awaited, check=request.check.as_json()))
         build: dict[str, Any] | None = None
@@ -121,14 +120,14 @@ class Pool:
         told = self._keep([program], files, limits, limits.cpu_s, is_awaited, stdin=request.stdin, fetch=request.fetch)
         return answer(told, build=build)
 
-    def strength(self) -> tuple[Strength, str]:
+    def strength(self) -> tuple[IsolationLevel, str]:
         """Return the strength that a program has here, by running one, and what went wrong with it, or nothing."""
         told = self._keep([self._main()], {"main.py": b"print(1 + 1)\n"}, self.settings.limits, 10)
         if told["limit"]:
-            return Strength.of((), told.get("missing", {})), str(told.get("message") or told["limit"])
+            return IsolationLevel.of((), told.get("missing", {})), str(told.get("message") or told["limit"])
         printed = told["programs"][0]
         wrong = "" if printed["stdout"] == "2\n" else f"a program printed {printed['stdout']!r}: {printed['stderr']}"
-        return Strength.of(told["layers"], told["missing"]), wrong
+        return IsolationLevel.of(told["layers"], told["missing"]), wrong
 
     def get_ready(self) -> None:
         """Have a keeper get ready for each request that may run at a time, beside one that there is."""
@@ -146,7 +145,7 @@ class Pool:
             self._bury(keeper)
         self._nursery.close()
         with contextlib.suppress(OSError):
-            remove(self._folder)
+            remove_directory(self._folder)
 
     def _lowered(self, request: ProgramRequest) -> ProgramLimits:
         return self.settings.limits.lowered(request.run_s, request.compile_s, request.memory_mb)
@@ -198,7 +197,7 @@ class Pool:
         finally:
             self._give_back(keeper)
 
-    def _take(self) -> Keeper:
+    def _take(self) -> WorkerHandle:
         """Return the keeper that was used most, or a new one."""
         while True:
             with self._lock:
@@ -211,7 +210,7 @@ class Pool:
             self._bury(keeper)
         return self._new()
 
-    def _new(self) -> Keeper:
+    def _new(self) -> WorkerHandle:
         """Return a keeper that no program was in."""
         with self._lock:
             self._number += 1
@@ -240,7 +239,7 @@ class Pool:
         for keeper in idle:
             self._bury(keeper)
 
-    def _give_back(self, keeper: Keeper) -> None:
+    def _give_back(self, keeper: WorkerHandle) -> None:
         """Keep a keeper for another request, or end it; the one that will follow it gets ready before it is needed."""
         with self._lock:
             goes_on = keeper.left > 0 and self._ready and not self._closed
@@ -262,7 +261,7 @@ class Pool:
                     return
             self._bury(keeper)
 
-    def _bury(self, keeper: Keeper) -> None:
+    def _bury(self, keeper: WorkerHandle) -> None:
         """End a keeper with all that it keeps, and remove what it had."""
         with self._graves:
             if keeper not in self._keepers:
@@ -272,7 +271,7 @@ class Pool:
             self._sweep()
             forget(keeper.group)
             with contextlib.suppress(OSError):
-                remove(keeper.scratch)
+                remove_directory(keeper.scratch)
             with self._lock:
                 self._keepers.remove(keeper)
                 if keeper in self._idle:
@@ -284,9 +283,9 @@ class Pool:
         None is waited for alone: the first process of a namespace ends only after all others of it are buried.
         """
         with self._nursery.lock:
-            while lost := [pid for pid in children(os.getpid()) if pid != self._nursery.pid]:
+            while lost := [pid for pid in list_children(os.getpid()) if pid != self._nursery.pid]:
                 for pid in lost:
-                    for each in (*below(pid), pid):
+                    for each in (*list_descendants(pid), pid):
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(each, signal.SIGKILL)
                 for pid in lost:

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.sandbox import kernel, seccomp
-from rlbox.sandbox.folder import fill
-from rlbox.sandbox.group import ProgramGroup, enter
+from rlbox.sandbox.isolation import ENVIRONMENT, FORKS, GROUP, LANDLOCK, NAMESPACES, SCOPED, SECCOMP, limit_values
 from rlbox.sandbox.limits import ProgramLimits
 from rlbox.sandbox.lines import readable
+from rlbox.sandbox.process_tree import LISTS_CHILDREN, list_children
+from rlbox.sandbox.program_cgroup import ProgramGroup, enter
 from rlbox.sandbox.root import DEVICES, PROGRAMS, SYSTEM, fresh_folders, leave_namespaces, make_root, shown_again
-from rlbox.sandbox.strength import FORKS, GROUP, LANDLOCK, NAMESPACES, SECCOMP
-from rlbox.sandbox.tree import LISTS_CHILDREN, children
-from rlbox.sandbox.walls import ENVIRONMENT, SCOPED, limit_values
+from rlbox.sandbox.scratch import write_files
 
 _READY = f"{PROGRAMS}/ready"
 _FOLDER, _WRITTEN = "/program", ("/program", "/tmp", "/dev/shm")  # noqa: S108 its own
@@ -45,7 +44,7 @@ _EACH = {"AS", "CPU", "FSIZE"}  # limits that each request has of its own
 _LEAST_MB = 64  # of memory, for a program that is not carried out anew: what Python itself takes would be above it
 
 
-class ReadyPython:
+class WarmInterpreter:
     """The place of a keeper's programs, and the interpreter that becomes them; `ended` when it is there no more.
 
     Raises
@@ -60,7 +59,9 @@ class ReadyPython:
         self._python: list[str] = list(settings["python"])
         limits = ProgramLimits.from_json(settings["limits"])
         layers = set(settings["layers"])
-        if not ({NAMESPACES, SECCOMP} <= layers and seccomp.known(os.uname().machine) and LISTS_CHILDREN):
+        if not (
+            {NAMESPACES, SECCOMP} <= layers and seccomp.is_supported_machine(os.uname().machine) and LISTS_CHILDREN
+        ):
             raise OSError("no namespaces, or no filter of system calls")
         self.ended = False
         self.lacks: dict[str, str] = {}
@@ -115,7 +116,7 @@ class ReadyPython:
             "again": self._again,
             "rules": rules,
             LANDLOCK: attributes,
-            FORKS: seccomp.build_births(machine) if FORKS in layers else b"",
+            FORKS: seccomp.build_fork_filter(machine) if FORKS in layers else b"",
             SECCOMP: [seccomp.build_filter(machine, pid=pid) for pid in pids],
         }
 
@@ -169,7 +170,7 @@ class ReadyPython:
             socket.send_fds(self._line, [message], [folder, *(fd for own in fds for fd in own)])
             if self._line.recv(100) != b"begun":
                 raise ConnectionError("the interpreter that is ready has ended")
-            first = children(self.pid)
+            first = list_children(self.pid)
             return RunningPrograms(ended=os.pidfd_open(first[0]) if first else -1, folder=folder)
         except OSError as error:
             self.ended = isinstance(error, ConnectionError)
@@ -193,7 +194,7 @@ class ReadyPython:
         handle = fresh_folders(self._again, disk_mb)
         try:
             with inside(handle):
-                fill(Path(), files)
+                write_files(Path(), files)
         except OSError:
             os.close(handle)
             raise

@@ -1,4 +1,4 @@
-"""What is asked of the sandbox: a program to run (SandboxFusion's `/run_code`), or one to check (`/check`)."""
+"""Requests to the sandbox: languages, files, limits of one program; what is wrong with one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,32 @@ from typing import Any
 
 from rlbox.i18n import _
 
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """How programs of a language are run: `file` holds the code; `python` in a command is the programs' interpreter."""
+
+    file: str
+    run: tuple[str, ...]
+    build: tuple[str, ...] = ()
+
+
+_CC = ("-O2", "-o", "main")
+LANGUAGES = {
+    "python": Language(file="main.py", run=("python", "-B", "main.py")),
+    "bash": Language(file="main.sh", run=("/bin/bash", "main.sh")),
+    "c": Language(file="main.c", build=("/usr/bin/gcc", "main.c", *_CC, "-lm"), run=("./main",)),
+    "cpp": Language(file="main.cpp", build=("/usr/bin/g++", "-std=c++17", "main.cpp", *_CC), run=("./main",)),
+}
+
+
 _LONGEST = 8 << 20
 """Characters of code, input and tests, each; and bytes of files together."""
 _MOST = 1000
 """Files that are given, and names of those that are wanted, each."""
 
 
-class AskedWrong(Exception):
+class InvalidRequestError(Exception):
     """A request is none; the text says what is wrong with it."""
 
 
@@ -68,10 +87,10 @@ def read_request(asked: object, *, checks: bool = False) -> ProgramRequest:
         With the field that is wrong.
     """
     if not isinstance(asked, dict):
-        raise AskedWrong(_("a request is a JSON object"))
+        raise InvalidRequestError(_("a request is a JSON object"))
     files = asked.get("files") or {}
     if not isinstance(files, dict):
-        raise AskedWrong(_("files: no object"))
+        raise InvalidRequestError(_("files: no object"))
     return ProgramRequest(
         code=_text(asked, "code", None),
         language=_text(asked, "language", "python"),
@@ -88,7 +107,7 @@ def read_request(asked: object, *, checks: bool = False) -> ProgramRequest:
 def _check(asked: Mapping[str, Any]) -> ProgramCheck:
     names = tuple(_list(asked, "names"))
     if wrong := [name for name in names if not name.isidentifier()]:
-        raise AskedWrong(_("names: {wrong!r} is no name").format(wrong=wrong[0]))
+        raise InvalidRequestError(_("names: {wrong!r} is no name").format(wrong=wrong[0]))
     return ProgramCheck(tests=_text(asked, "tests", None), before=_text(asked, "before", ""), names=names)
 
 
@@ -97,9 +116,9 @@ def _text(asked: Mapping[str, Any], name: str, default: str | None) -> str:
     if value is None and default is not None:
         return default
     if not isinstance(value, str):
-        raise AskedWrong(_("{name}: no text").format(name=name))
+        raise InvalidRequestError(_("{name}: no text").format(name=name))
     if len(value) > _LONGEST:
-        raise AskedWrong(_("{name}: longer than {longest} characters").format(name=name, longest=_LONGEST))
+        raise InvalidRequestError(_("{name}: longer than {longest} characters").format(name=name, longest=_LONGEST))
     return value
 
 
@@ -108,30 +127,30 @@ def _number(asked: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise AskedWrong(_("{name}: no number").format(name=name))
+        raise InvalidRequestError(_("{name}: no number").format(name=name))
     return float(value)
 
 
 def _list(asked: Mapping[str, Any], name: str) -> list[str]:
     value = asked.get(name) or []
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise AskedWrong(_("{name}: no list of names").format(name=name))
+        raise InvalidRequestError(_("{name}: no list of names").format(name=name))
     if len(value) > _MOST:
-        raise AskedWrong(_("{name}: more than {most}").format(name=name, most=_MOST))
+        raise InvalidRequestError(_("{name}: more than {most}").format(name=name, most=_MOST))
     return value
 
 
 def _files(asked: Mapping[str, Any]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     if len(asked) > _MOST:
-        raise AskedWrong(_("files: more than {most}").format(most=_MOST))
+        raise InvalidRequestError(_("files: more than {most}").format(most=_MOST))
     for name, text in asked.items():
         try:
             found[_path(name)] = base64.b64decode(text or "", validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise AskedWrong(_("files: {name!r} is no base64").format(name=name)) from error
+            raise InvalidRequestError(_("files: {name!r} is no base64").format(name=name)) from error
     if sum(map(len, found.values())) > _LONGEST:
-        raise AskedWrong(_("files: more than {longest} bytes").format(longest=_LONGEST))
+        raise InvalidRequestError(_("files: more than {longest} bytes").format(longest=_LONGEST))
     return found
 
 
@@ -139,5 +158,5 @@ def _path(name: str) -> str:
     """Return a name of a file if it stays below the folder it is meant for."""
     parts = name.removeprefix("./").split("/")
     if "\0" in name or any(part in ("", ".", "..") for part in parts) or len(name) > 500:
-        raise AskedWrong(_("{name!r} is no path below the program's folder").format(name=name))
+        raise InvalidRequestError(_("{name!r} is no path below the program's folder").format(name=name))
     return "/".join(parts)

@@ -85,12 +85,12 @@ _FCNTL_DENIED = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a si
 _IOCTL_DENIED = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
 
 
-def known(machine: str) -> bool:
+def is_supported_machine(machine: str) -> bool:
     """Return whether there is a filter for this kind of machine (`os.uname().machine`)."""
     return machine in _ARCHES
 
 
-def build_births(machine: str) -> bytes:
+def build_fork_filter(machine: str) -> bytes:
     """Return the filter that asks its listener about each new process or thread, and about nothing else."""
     column, _ = _ARCHES[machine]
     code = _head(machine)

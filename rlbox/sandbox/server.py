@@ -14,9 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rlbox.foreign import parse_json, whole_number
-from rlbox.sandbox.answer import broken
+from rlbox.sandbox.answer import report_error
 from rlbox.sandbox.pool import Pool
-from rlbox.sandbox.request import AskedWrong, read_request
+from rlbox.sandbox.request import InvalidRequestError, read_request
 from rlbox.system.ports import LOOPBACK
 
 _LONGEST = 64 << 20
@@ -69,13 +69,13 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             with self.server.large if size > _LARGE else contextlib.nullcontext():
                 request = read_request(parse_json(content), checks=_ASKED[self.path])
-        except (AskedWrong, ValueError) as error:
+        except (InvalidRequestError, ValueError) as error:
             self._answer(422, {"detail": f"no request: {error}"})
             return
         try:
             found = self.pool.run(request, self._is_awaited)
         except Exception as error:  # one request's trouble is not the next one's
-            found = broken(f"{type(error).__name__}: {error}")
+            found = report_error(f"{type(error).__name__}: {error}")
         self._answer(200, found)
 
     def _is_awaited(self) -> bool:

@@ -20,7 +20,7 @@ import pytest
 from campaign import GOOD, GOOD_TESTS, Server, run
 from hostile import attacks
 
-from rlbox.sandbox.strength import GROUP, LAYERS
+from rlbox.sandbox.isolation import GROUP, LAYERS
 
 
 @pytest.fixture(scope="module")

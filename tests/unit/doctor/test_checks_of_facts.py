@@ -18,7 +18,7 @@ from rlbox.doctor.processes import ProcessInfo, check_processes
 from rlbox.doctor.requirements import Requirements, parse_requirements
 from rlbox.doctor.sandbox import check_sandbox
 from rlbox.findings import Finding
-from rlbox.sandbox.strength import Strength
+from rlbox.sandbox.isolation import IsolationLevel
 
 TARGET = Requirements(
     target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"}
@@ -339,7 +339,10 @@ def test_every_finding_says_what_to_do() -> None:
 
 def test_walls_are_enough_or_not() -> None:
     assert check_sandbox(None) == []
-    assert check_sandbox(Strength.of(("landlock", "seccomp"), {"namespaces": "unshare: Operation not permitted"})) == []
-    (found,) = check_sandbox(Strength.of(("seccomp",), {"landlock": "landlock: Function not implemented"}))
+    assert (
+        check_sandbox(IsolationLevel.of(("landlock", "seccomp"), {"namespaces": "unshare: Operation not permitted"}))
+        == []
+    )
+    (found,) = check_sandbox(IsolationLevel.of(("seccomp",), {"landlock": "landlock: Function not implemented"}))
     assert (found.id, found.level) == ("sandbox-weak", "warning")
     assert found.seen == "landlock: landlock: Function not implemented"

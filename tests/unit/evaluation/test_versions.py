@@ -39,7 +39,7 @@ KNOWN = {
 DIGESTS = {
     ("extraction", 1): "a925c03b32cdb7a7",
     ("scoring", 1): "e28d3051a4ca658f",
-    ("sandbox", 1): "c76cb96b55fea2f9",
+    ("sandbox", 1): "13a4f5487fcb3b39",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
 

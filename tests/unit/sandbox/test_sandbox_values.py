@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from rlbox.sandbox import seccomp
 from rlbox.sandbox.answer import answer, verdict
+from rlbox.sandbox.isolation import IsolationLevel
 from rlbox.sandbox.limits import ProgramLimits
-from rlbox.sandbox.request import AskedWrong, read_request
-from rlbox.sandbox.strength import Strength
+from rlbox.sandbox.request import InvalidRequestError, read_request
 
 
 def _wire() -> ModuleType:
@@ -80,7 +80,7 @@ def test_requests_that_are_none(asked: Any, says: str | None) -> None:
     if says is None:
         assert read_request(asked).files == {}
         return
-    with pytest.raises(AskedWrong) as caught:
+    with pytest.raises(InvalidRequestError) as caught:
         read_request(asked)
     assert str(caught.value) == says
 
@@ -91,9 +91,9 @@ def test_a_check_has_tests_and_names() -> None:
     assert found
     assert found.as_json() == {"check": "t", "before": "b", "names": ("f",)}
     assert read_request(asked).check is None
-    with pytest.raises(AskedWrong, match="tests: no text"):
+    with pytest.raises(InvalidRequestError, match="tests: no text"):
         read_request({"code": "c"}, checks=True)
-    with pytest.raises(AskedWrong, match="names: 'a b' is no name"):
+    with pytest.raises(InvalidRequestError, match="names: 'a b' is no name"):
         read_request({**asked, "names": ["a b"]}, checks=True)
 
 
@@ -140,7 +140,7 @@ def test_what_a_wall_is() -> None:
         (("seccomp", "forks"), False),
         ((), False),
     ):
-        strength = Strength.of(layers, {})
+        strength = IsolationLevel.of(layers, {})
         assert (strength.contained, strength.name) == (contained, "+".join(layers) if contained else "limits only")
 
 
@@ -153,7 +153,7 @@ ALLOW, NOTIFY, KILL, REFUSED = "allow", "notify", "kill", "refused"
 def filtered(machine: str, number: int, *args: int, arch: int = 0, **how: Any) -> str:
     """Run both filters as the kernel does: what the stricter one says counts."""
     main = _carried_out(seccomp.build_filter(machine, **how), machine, number, args, arch)
-    births = _carried_out(seccomp.build_births(machine), machine, number, args, arch)
+    births = _carried_out(seccomp.build_fork_filter(machine), machine, number, args, arch)
     return births if main == ALLOW else main
 
 
@@ -230,7 +230,7 @@ def test_the_filter_on_arm() -> None:
     assert (call(63), call(198), call(117), call(220, 17), call(53), call(0)) == (
         ALLOW, "refused EPERM", "refused EPERM", NOTIFY, "nothing", ALLOW,
     )  # fmt: skip
-    assert (seccomp.known("aarch64"), seccomp.known("riscv64")) == (True, False)
+    assert (seccomp.is_supported_machine("aarch64"), seccomp.is_supported_machine("riscv64")) == (True, False)
 
 
 # ---------------------------------------------------------------------------------------------------------------- wire

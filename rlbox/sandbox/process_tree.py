@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from rlbox.sandbox.group import ProgramGroup
+from rlbox.sandbox.program_cgroup import ProgramGroup
 from rlbox.system.process_table import find_descendants, probe_processes, read_text
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -25,22 +25,22 @@ _END_S = 20  # for what ends slowly: memory of many processes is given back one 
 _NOTHING_S = 0.0005  # seconds of processor time between two looks that are none
 
 
-def below(pid: int) -> Iterator[int]:
+def list_descendants(pid: int) -> Iterator[int]:
     """Yield the ids of all processes below `pid`, as far as they can be seen at once."""
     if not LISTS_CHILDREN:
         yield from find_descendants(probe_processes(), {pid})
         return
-    for child in children(pid):
+    for child in list_children(pid):
         yield child
-        yield from below(child)
+        yield from list_descendants(child)
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """Return the ids of the children of a process, none when it is gone."""
-    return [int(one) for thread in threads(pid) for one in read_text(f"{thread}/children").split()]
+    return [int(one) for thread in list_threads(pid) for one in read_text(f"{thread}/children").split()]
 
 
-def cpu_of(pid: int) -> float:
+def read_cpu_s(pid: int) -> float:
     """Return the seconds of processor time that a process took, all its threads; 0 when it is gone."""
     try:
         return time.clock_gettime(~pid << 3 | 2)  # the kernel's number of the clock of another process
@@ -49,7 +49,7 @@ def cpu_of(pid: int) -> float:
 
 
 @dataclass
-class Tree:
+class ProcessTree:
     """What is below this process, or below `top` where that is not 0: the first process of a process namespace.
 
     `idle_s` grows while all of it sleeps. `reaped_s` is the time of those that were buried here, with their children's.
@@ -78,7 +78,7 @@ class Tree:
         return ended
 
     def _all(self) -> set[int]:
-        return set(below(self.top or os.getpid()))
+        return set(list_descendants(self.top or os.getpid()))
 
     def look(self) -> None:
         """Measure everything there is of it."""
@@ -89,7 +89,7 @@ class Tree:
             words = tail.split()
             if not head or _ended(words):
                 continue
-            own = cpu_of(pid)
+            own = read_cpu_s(pid)
             self._seen[pid, words[19]] = own
             living += own + sum(int(words[place]) for place in _CHILD_TIMES) * _TICK_S
             tasks += int(words[17])
@@ -126,7 +126,7 @@ class Tree:
             self.look()
             if self.group:
                 self.group.kill()
-            for pid in set(below(os.getpid())):
+            for pid in set(list_descendants(os.getpid())):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             ended |= self.reap()
@@ -138,7 +138,7 @@ class Tree:
         return False
 
 
-def threads(pid: int) -> list[str]:
+def list_threads(pid: int) -> list[str]:
     """Return the folders of a process' threads in /proc; one has what another has not, for the first may have ended."""
     try:
         return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
@@ -154,16 +154,16 @@ def _ended(words: list[str]) -> bool:
 def _sleeps(pid: int) -> bool:
     """Return whether all threads sleep; who waits for a disk does not, who waits for a child of vfork's does."""
     awake = set(_states(pid)) - set("STZX")
-    return not awake or (awake == {"D"} and bool(_borrowers(children(pid))))
+    return not awake or (awake == {"D"} and bool(_borrowers(list_children(pid))))
 
 
 def _states(pid: int) -> Iterator[str]:
-    for thread in threads(pid):
+    for thread in list_threads(pid):
         yield read_text(f"{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
 
 
 def _resident(pid: int) -> int:
-    for thread in (f"/proc/{pid}", *threads(pid)):
+    for thread in (f"/proc/{pid}", *list_threads(pid)):
         fields = read_text(f"{thread}/statm").split()
         if fields and fields[0] != "0":
             return int(fields[1]) * _PAGE
@@ -171,7 +171,7 @@ def _resident(pid: int) -> int:
 
 
 def _share(pid: int) -> int:
-    for thread in (f"/proc/{pid}", *threads(pid)):
+    for thread in (f"/proc/{pid}", *list_threads(pid)):
         for line in read_text(f"{thread}/smaps_rollup").splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) << 10

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from rlbox.sandbox.tree import below, threads
+from rlbox.sandbox.process_tree import list_descendants, list_threads
 from rlbox.system.process_table import read_text
 
 _ENTRIES = 10_000
@@ -22,7 +22,7 @@ _BRANCHES = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def fill(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files whose names are plain paths below `folder`, which nothing has run in yet."""
     for name, content in files.items():
         path = os.path.join(folder, name)
@@ -50,7 +50,7 @@ def read_files(folder: Path, names: Iterable[str], limit: int) -> dict[str, byte
     return found
 
 
-def weigh(folder: Path, limit: int) -> int:
+def measure_bytes(folder: Path, limit: int) -> int:
     """Return the bytes on disk below `folder`, with deleted files that processes below this one hold open.
 
     Above `limit`, with too many entries, or where a folder or a process hides what it holds, it is some number above
@@ -101,9 +101,9 @@ def _look(at: int) -> tuple[int, int, list[str]]:
 def _deleted(folder: str) -> dict[tuple[int, int], int] | None:
     """Return the bytes of deleted files that are open, by file; None where some are held that cannot be weighed."""
     held: dict[tuple[int, int], int] = {}
-    for pid in set(below(os.getpid())):
+    for pid in set(list_descendants(os.getpid())):
         opened = set[int]()
-        for thread in threads(pid):  # one may have files that the others have not
+        for thread in list_threads(pid):  # one may have files that the others have not
             try:
                 names = os.listdir(f"{thread}/fd")
             except PermissionError:
@@ -125,7 +125,7 @@ def _deleted(folder: str) -> dict[tuple[int, int], int] | None:
 
 def _mapped(pid: int, folder: str) -> set[int]:
     """Return the numbers of deleted files of `folder` that a process has in its memory."""
-    texts = (read_text(f"{thread}/maps") for thread in threads(pid))
+    texts = (read_text(f"{thread}/maps") for thread in list_threads(pid))
     rows = (line.split(maxsplit=5) for line in next(filter(None, texts), "").splitlines())
     return {
         int(words[4])
@@ -134,7 +134,7 @@ def _mapped(pid: int, folder: str) -> set[int]:
     }
 
 
-def remove(folder: Path) -> None:
+def remove_directory(folder: Path) -> None:
     """Remove a folder with whatever is in it; what lies deep is first brought up, so that no path is too long."""
     if not folder.is_dir():
         return

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlbox.sandbox import kernel
-from rlbox.sandbox.folder import weigh
 from rlbox.sandbox.limits import ProgramLimits
 from rlbox.sandbox.lines import ProgramLines
-from rlbox.sandbox.tree import Tree
+from rlbox.sandbox.process_tree import ProcessTree
+from rlbox.sandbox.scratch import measure_bytes
 
 LOOK_S = 0.02
 """Seconds between two looks."""
@@ -21,7 +21,7 @@ _WEIGH_S = 0.1
 
 
 @dataclass
-class Watch:
+class ProgramMonitor:
     """The programs of a request and what they take; `limit` names the first limit that they passed.
 
     `folder` is weighed where nothing else bounds it. `ended` has the exit codes of children, by process.
@@ -30,7 +30,7 @@ class Watch:
     limits: ProgramLimits
     cpu_s: float
     folder: str
-    tree: Tree = field(default_factory=Tree)
+    tree: ProcessTree = field(default_factory=ProcessTree)
     listeners: list[int] = field(default_factory=list)
     ended: dict[int, int] = field(default_factory=dict)
     limit: str = ""
@@ -58,7 +58,7 @@ class Watch:
         if now - self._weighed < _WEIGH_S:
             return False
         self._weighed = now
-        return weigh(Path(self.folder), limit) > limit
+        return measure_bytes(Path(self.folder), limit) > limit
 
     def born(self, listener: int) -> None:
         """Answer one that wants to be born: there is room, or there is none."""
@@ -74,11 +74,15 @@ class Watch:
         return self.tree.tasks + self._births < self.limits.tasks
 
 
-class Poll:
+class Poller:
     """What a keeper hears while programs run: their outputs, births that are asked for, the server, its own lines."""
 
     def __init__(
-        self, watch: Watch, lines: ProgramLines, control: int, others: Mapping[int, Callable[[], None]] | None = None
+        self,
+        watch: ProgramMonitor,
+        lines: ProgramLines,
+        control: int,
+        others: Mapping[int, Callable[[], None]] | None = None,
     ) -> None:
         self._watch, self._lines, self._control = watch, lines, control
         self._others = others or {}

@@ -1,4 +1,4 @@
-"""How a forked child becomes a program behind walls. It never returns: it is the program, or it ends."""
+"""Isolation of a program: which mechanisms this machine has, and a process that starts behind all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -18,10 +18,41 @@ from typing import Any
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.sandbox import kernel, seccomp
-from rlbox.sandbox.group import enter
 from rlbox.sandbox.limits import ProgramLimits
+from rlbox.sandbox.program_cgroup import enter
 from rlbox.sandbox.root import DEVICES
-from rlbox.sandbox.strength import FORKS, GROUP, LANDLOCK, NAMESPACES, SECCOMP, Strength
+
+NAMESPACES, LANDLOCK, SECCOMP, FORKS, GROUP = "namespaces", "landlock", "seccomp", "forks", "group"
+LAYERS = (NAMESPACES, LANDLOCK, SECCOMP, FORKS, GROUP)
+"""`namespaces`: own processes, network, mounts, IPC. `landlock`: files. `seccomp`: system calls. `forks`: each new
+process or thread is asked for, so that there are never more than the limit, and none once the end has begun. `group`: a
+control group that counts, bounds and ends all processes of a request."""
+WEAK = "limits only"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsolationLevel:
+    """The layers that a program had, and why it had not the others: layer to the kernel's answer."""
+
+    layers: tuple[str, ...]
+    missing: dict[str, str]
+
+    @property
+    def contained(self) -> bool:
+        """Whether files, network and other processes are out of a program's reach."""
+        return SECCOMP in self.layers and (NAMESPACES in self.layers or LANDLOCK in self.layers)
+
+    @property
+    def name(self) -> str:
+        """Return the layers in one word, as it stands in every result."""
+        return "+".join(self.layers) if self.contained else WEAK
+
+    @classmethod
+    def of(cls, layers: Iterable[str], missing: dict[str, str]) -> IsolationLevel:
+        """Return the strength with its layers in their order."""
+        had = set(layers)
+        return cls(layers=tuple(layer for layer in LAYERS if layer in had), missing=missing)
+
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -69,11 +100,11 @@ class ProgramStart:
     doors: tuple[int, ...] = ()
 
 
-class WallError(Exception):
+class IsolationError(Exception):
     """A program could not be started behind walls."""
 
 
-def fork_program(start: ProgramStart) -> tuple[int, Strength, int]:
+def fork_program(start: ProgramStart) -> tuple[int, IsolationLevel, int]:
     """Start a program; return its id, the strength of its walls, and the listener for its forks, or -1.
 
     Raises
@@ -101,8 +132,8 @@ def fork_program(start: ProgramStart) -> tuple[int, Strength, int]:
     if "error" in told or not told:
         if listener >= 0:
             os.close(listener)
-        raise WallError(told.get("error", _("the process of the program ended before it began")))
-    return pid, Strength.of(told["layers"], told["missing"]), listener
+        raise IsolationError(told.get("error", _("the process of the program ended before it began")))
+    return pid, IsolationLevel.of(told["layers"], told["missing"]), listener
 
 
 def _become(start: ProgramStart, gate: socket.socket) -> None:
@@ -111,7 +142,7 @@ def _become(start: ProgramStart, gate: socket.socket) -> None:
         gate = socket.socket(fileno=fcntl.fcntl(gate, fcntl.F_DUPFD_CLOEXEC, _GATE))
         had = _raise_walls(start, gate)
         if not had.contained and not start.weak:
-            raise WallError(_("this machine has no wall to run it behind: {missing}").format(missing=had.missing))
+            raise IsolationError(_("this machine has no wall to run it behind: {missing}").format(missing=had.missing))
         gate.sendall(json.dumps({"layers": had.layers, "missing": had.missing}).encode() + b"\n")
         cwd = os.getcwd()
         os.execve(start.argv[0], start.argv, ENVIRONMENT | {"HOME": cwd, "TMPDIR": cwd})  # noqa: S606
@@ -121,7 +152,7 @@ def _become(start: ProgramStart, gate: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _raise_walls(start: ProgramStart, gate: socket.socket) -> Strength:
+def _raise_walls(start: ProgramStart, gate: socket.socket) -> IsolationLevel:
     grouped = enter(start.doors)
     os.setsid()
     kernel.die_with_parent()
@@ -149,16 +180,16 @@ def _raise_walls(start: ProgramStart, gate: socket.socket) -> Strength:
             version, missing[LANDLOCK] = 0, str(error)
     if SECCOMP in start.layers:
         return _filter(start, gate, version, tuple(had), missing)
-    return Strength.of(had, missing)
+    return IsolationLevel.of(had, missing)
 
 
 def _filter(
     start: ProgramStart, gate: socket.socket, version: int, had: tuple[str, ...], missing: dict[str, str]
-) -> Strength:
+) -> IsolationLevel:
     """Put the filters of system calls on; the listener for forks is handed over first, while that is still allowed."""
     machine = os.uname().machine
     try:
-        if not seccomp.known(machine):
+        if not seccomp.is_supported_machine(machine):
             raise OSError(f"no filter for {machine}")
         births = _listen(gate, machine, missing) if FORKS in start.layers else ()
         inside = version >= _CUTS or bool(start.root)
@@ -167,13 +198,13 @@ def _filter(
         had = (*had, SECCOMP, *births)
     except OSError as error:
         missing[SECCOMP] = str(error)
-    return Strength.of(had, missing)
+    return IsolationLevel.of(had, missing)
 
 
 def _listen(gate: socket.socket, machine: str, missing: dict[str, str]) -> tuple[str, ...]:
     """Have births asked for, and give the keeper the listener; return the layer, or nothing where there is none."""
     try:
-        listener = kernel.install_filter(seccomp.build_births(machine), listen=True)
+        listener = kernel.install_filter(seccomp.build_fork_filter(machine), listen=True)
     except OSError as error:
         missing[FORKS] = str(error)
         return ()

@@ -25,7 +25,7 @@ _START_S = 60.0
 
 
 @dataclass(eq=False)
-class Keeper:
+class WorkerHandle:
     """One keeper; `left` is how many more plans it takes, `scratch` and `group` are what it has."""
 
     pid: int
@@ -83,7 +83,7 @@ class Keeper:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class Nursery:
+class WorkerZygote:
     """Makes keepers by forking one process that has loaded all they need; it is started again when it was killed.
 
     Raises
@@ -112,14 +112,14 @@ class Nursery:
         """Return the id of the process that makes them."""
         return self._process.pid
 
-    def keeper(self, settings: Mapping[str, Any], left: int) -> Keeper:
+    def keeper(self, settings: Mapping[str, Any], left: int) -> WorkerHandle:
         """Return a new keeper, which may still be at getting ready."""
         scratch = Path(settings["scratch"])
         scratch.mkdir(mode=0o700)
         ours, theirs = socket.socketpair()
         with theirs:
             pid = self._make(theirs)
-        keeper = Keeper(pid=pid, line=ours, scratch=scratch, group=settings["group"], left=left)
+        keeper = WorkerHandle(pid=pid, line=ours, scratch=scratch, group=settings["group"], left=left)
         with contextlib.suppress(OSError):  # it was killed: whoever asks it hears that
             ours.sendall(json.dumps(settings).encode() + b"\n")
         return keeper
@@ -139,7 +139,7 @@ class Nursery:
                     self._start()
         raise AssertionError
 
-    def bury(self, keeper: Keeper) -> None:
+    def bury(self, keeper: WorkerHandle) -> None:
         """Wait for the end of a keeper that was closed or killed."""
         keeper.wait_for_exit()
         keeper.line.close()
