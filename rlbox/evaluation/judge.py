@@ -270,6 +270,7 @@ class CheckpointJudge:
                 rows = run_evaluation(chosen, policy, self.sandbox, kept, at_once=at_once, tell=tell)
         except (ModelServerError, NoResponseError, OSError) as error:
             raise JudgingError(str(error)) from error
+        # a trainer may still write the export: answers of changed files belong to no weights that anyone could name
         if read_file_stamps(export.path) != marks:
             raise JudgingError(
                 _("the files of {path} changed while it was judged: judge it again").format(path=export.path)

@@ -109,7 +109,7 @@ def fork_program(start: ProgramStart) -> tuple[int, IsolationLevel, int]:
 
     Raises
     ------
-    WallError
+    IsolationError
         With what the kernel said.
     """
     ours, theirs = socket.socketpair()
@@ -153,10 +153,14 @@ def _become(start: ProgramStart, gate: socket.socket) -> None:
 
 
 def _raise_walls(start: ProgramStart, gate: socket.socket) -> IsolationLevel:
+    # The order matters: each step needs a right that a later one takes away. The control group comes first, so that all
+    # that follows is counted in it; mounts need privileges, so they come before these are dropped; Landlock and seccomp
+    # need no privileges, and come last because they would forbid the steps before them.
     grouped = enter(start.doors)
     os.setsid()
     kernel.die_with_parent()
     _own_descriptors(start.fds)
+    # when memory runs out the kernel must choose the program and not the server, which holds every other request
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     had, missing = [GROUP] if start.doors and grouped else [], dict(start.lacks)
@@ -167,6 +171,8 @@ def _raise_walls(start: ProgramStart, gate: socket.socket) -> IsolationLevel:
         kernel.enter_root(start.root)
         had.append(NAMESPACES)
     os.chdir(start.folder or "/")
+    # resource limits hold where there is no control group; RLIMIT_CPU is a second above, so that the caller's own
+    # measurement, which also counts children, says "timeout" before the kernel kills with SIGXCPU
     _set_limits(start)
     kernel.drop_privileges()
     version = 0
@@ -192,6 +198,8 @@ def _filter(
         if not seccomp.is_supported_machine(machine):
             raise OSError(f"no filter for {machine}")
         births = _listen(gate, machine, missing) if FORKS in start.layers else ()
+        # Landlock before version 3 does not see truncate(2), and before version 6 lets signals through: the filter
+        # forbids what the kernel's Landlock does not cover
         inside = version >= _CUTS or bool(start.root)
         own = 0 if version >= SCOPED else os.getpid()
         kernel.install_filter(seccomp.build_filter(machine, pid=own, truncate=inside), listen=False)
