@@ -99,12 +99,8 @@ def plan_apt_commands(base: Base, root: str) -> tuple[Command, Command]:
 def rewrite_image_sources(sources: Mapping[str, str], archives: Mapping[str, str], root: str) -> dict[str, str]:
     """Return the source lists of a base image for apt's own folder `root`, file name to text.
 
-    Parameters
-    ----------
-    sources
-        The image's own files below etc/apt/.
-    archives
-        Archive (`debian`, `ubuntu`) to the address that is to stand for every address which ends so.
+    `sources`: The image's own files below etc/apt/.
+    `archives`: Archive (`debian`, `ubuntu`) to the address that is to stand for every address which ends so.
     """
     found = {}
     for name, text in sorted(sources.items()):
@@ -144,10 +140,7 @@ def _uncommented(text: str) -> str:
 def parse_print_uris(text: str, urls: Mapping[str, str]) -> tuple[Deb, ...]:
     """Return the packages of `apt-get --print-uris`, sorted by name; `urls` maps addresses to names of archives.
 
-    Raises
-    ------
-    WorkFailed
-        A line that is none, or a package from an archive that was not asked for.
+    Raises WorkFailed: A line that is none, or a package from an archive that was not asked for.
     """
     archives = {url.rstrip("/") + "/": name for url, name in sorted(urls.items(), key=lambda row: -len(row[0]))}
     debs = []
@@ -186,19 +179,10 @@ def resolve_debs(
 ) -> tuple[Deb, ...]:
     """Return every package of a bootstrapped base with the hash that the signed indexes of the archives give.
 
-    Parameters
-    ----------
-    archives
-        Archive (`debian`, `debian-security`) to address.
-    pins
-        Package to the version that is kept while an archive still offers it.
-
-    Raises
-    ------
-    NodeError
-        This machine has no apt, not the archives' keyring, or no archive for a suite.
-    WorkFailed
-        apt finds no solution, or an archive does not answer; its last lines are quoted.
+    `archives`: Archive (`debian`, `debian-security`) to address.
+    `pins`: Package to the version that is kept while an archive still offers it.
+    Raises NodeError: this machine has no apt, not the archives' keyring, or no archive for a suite.
+    Raises WorkFailed: apt finds no solution, or an archive does not answer; its last lines are quoted.
     """
     suites = [_suite(archive, suite, archives) for suite, archive in list_suites(base).items()]
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
@@ -238,7 +222,6 @@ def resolve_debs_on_image(
 
 
 def _told(base: Base, folder: str, ca_bundle: str, archives: str) -> str:
-    """Return what apt, whose files lie in `folder`, would install for a base."""
     trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
     update, install = (replace(one, env={**one.env, **trust}) for one in plan_apt_commands(base, folder))
     check_command(update, f"apt cannot read {archives}", next_step=_LOOK)

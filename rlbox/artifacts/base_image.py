@@ -33,12 +33,8 @@ _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 def list_base_files(store: ObjectStore, base: str, platform: str = "") -> tuple[Artifact, ...]:
     """Return the files of a base image as far as the store knows them: none before its manifest was fetched.
 
-    Parameters
-    ----------
-    base
-        `NAME@sha256:DIGEST`; a bootstrapped base has no files.
-    platform
-        uv's name of the platform, which chooses from an image for several; all of them when empty.
+    `base`: `NAME@sha256:DIGEST`; a bootstrapped base has no files.
+    `platform`: uv's name of the platform, which chooses from an image for several; all of them when empty.
     """
     __, at, digest = base.partition("@sha256:")
     return tuple(_walk(store, base, digest, platform)) if at else ()
@@ -63,12 +59,8 @@ def fetch_base_files(
     `on_bytes` is told how much of a file is there, each time some came; `before` of the files that are known to be
     missing, before they are fetched.
 
-    Raises
-    ------
-    NodeError
-        The store's disk has no room for them.
-    RegistryError
-        No place gives the image; each is named with why.
+    Raises NodeError: the store's disk has no room for them.
+    Raises RegistryError: no place gives the image; each is named with why.
     """
     if not (missing := list_missing_base_files(store, base, platform)):
         return list_base_files(store, base, platform)
@@ -115,7 +107,6 @@ def _walk(store: ObjectStore, base: str, digest: str, platform: str) -> Iterator
 
 
 def _children(manifest: Manifest, platform: str) -> Iterator[tuple[str, int]]:
-    """Yield digest and size of the manifests in an index that are for `platform`."""
     if manifest.descriptor.media_type not in INDEXES:
         return
     processor = platform.partition("-")[0]
@@ -241,15 +232,8 @@ def open_layer(path: Path) -> IO[bytes]:
 def extract_image_files(base: str, platform: str, store: ObjectStore, wanted: tuple[str, ...], folder: Path) -> None:
     """Write the files of a base image that lie below the paths `wanted` into `folder`, as the image has them at last.
 
-    Parameters
-    ----------
-    wanted
-        Paths without a slash at the front: `var/lib/dpkg/status`, `etc/apt`.
-
-    Raises
-    ------
-    WorkFailed
-        A layer is no archive, or holds what no folder can.
+    `wanted`: Paths without a slash at the front: `var/lib/dpkg/status`, `etc/apt`.
+    Raises WorkFailed: A layer is no archive, or holds what no folder can.
     """
     for file in list_base_files(store, base, platform):
         if " layer " not in file.file:
@@ -277,7 +261,6 @@ def _below(tar: tarfile.TarFile, wanted: tuple[str, ...]) -> Iterator[tarfile.Ta
 
 
 def _stays(path: Path, link: str, folder: Path) -> bool:
-    """Whether a link that lies at `path` leads to what is below `folder`."""
     leads = os.path.normpath(path.parent / link)
     return not os.path.isabs(link) and Path(leads).is_relative_to(folder)
 

@@ -37,12 +37,9 @@ def plan_tool_inputs(
 ) -> ResolverInputs:
     """Return what uv is asked for the packages that a build imports.
 
-    Parameters
-    ----------
-    stack
-        The packages of the stack: what is asked for without a version has theirs, and so have its requirements.
-    before, moved
-        Where the lock before has other packages, they are kept, but for the names that `--upgrade` moves.
+    `stack`: The packages of the stack: what is asked for without a version has theirs, and so have its requirements.
+    `before`, `moved`: Where the lock before has other packages, they are kept, but for the names that `--upgrade`
+      moves.
     """
     versions = {str(canonicalize_name(package.name)): package.version for package in stack}
     kept = {package.name: package.version for package in before.tools} if before else {}
@@ -94,15 +91,8 @@ def resolve_compiled(
 ) -> tuple[tuple[Deb, ...], tuple[CompileInputs, ...]]:
     """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
 
-    Parameters
-    ----------
-    lock
-        The new lock, as far as it has the stack's packages.
-
-    Raises
-    ------
-    WorkFailed
-        The index has no source archive of that version, or uv or apt finds no solution.
+    `lock`: The new lock, as far as it has the stack's packages.
+    Raises WorkFailed: the index has no source archive of that version, or uv or apt finds no solution.
     """
     toolchain = _toolchain(target, before, upgrade, places)
     return toolchain, tuple(_rows(target, lock, before, upgrade, places, toolchain))
@@ -160,10 +150,7 @@ def resolve_git_tree(
 ) -> GitTree:
     """Return the tree that `ref` of a repository means now, or the `known` one that `upgrade` does not move.
 
-    Raises
-    ------
-    WorkFailed
-        No place has the repository or the ref.
+    Raises WorkFailed: no place has the repository or the ref.
     """
     for tree in known:
         if (tree.name, tree.url, tree.ref) == (name, url, ref) and not upgrade.moves(name):

@@ -83,7 +83,6 @@ class _Restart(_LinkFailed):
 
 
 def mask_credentials(text: str) -> str:
-    """Return `text` with `user:password@` of every address replaced by `***@`."""
     return _CREDENTIALS.sub("***", text)
 
 
@@ -92,14 +91,9 @@ class Downloader:
 
     Places that failed for a passing reason are tried again after a pause, three rounds in all.
 
-    Parameters
-    ----------
-    stall_s
-        Seconds without a byte after which the next place is tried.
-    stop
-        Set by whoever wants all downloads to end soon.
-    on_skip
-        Told the mirror and the reason when one has been silent so often that its turn comes last.
+    `stall_s`: Seconds without a byte after which the next place is tried.
+    `stop`: Set by whoever wants all downloads to end soon.
+    `on_skip`: Told the mirror and the reason when one has been silent so often that its turn comes last.
     """
 
     def __init__(
@@ -121,10 +115,7 @@ class Downloader:
 
         `tell` is called with the mirror's name and the bytes of every block that came.
 
-        Raises
-        ------
-        Unfetched
-            No link gave the right bytes; what came of them stays in the draft.
+        Raises DownloadError: no link gave the right bytes; what came of them stays in the draft.
         """
         failed: dict[str, FailedAttempt] = {}
         again: list[FileUrl] = []

@@ -82,12 +82,8 @@ def fetch_artifacts(
     `on_progress` is called by several threads, one call at a time. `site` is probed unless given; `target` is the name
     that messages use.
 
-    Raises
-    ------
-    NodeError
-        The disk has no room for what is missing, or became full.
-    WorkFailed
-        Some files cannot be had: each is named, with every mirror and why.
+    Raises NodeError: the disk has no room for what is missing, or became full.
+    Raises WorkFailed: some files cannot be had: each is named, with every mirror and why.
     """
     began = time.monotonic()
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
@@ -234,14 +230,12 @@ def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, 
 
 
 def check_disk_space(store: ObjectStore, missing: Sequence[Artifact]) -> None:
-    """Raise `NodeError` unless the store's disk has room for `missing`."""
     needed = count_missing_bytes(store, missing)
     if needed and free_bytes(store.root) < needed:
         raise create_disk_full_error(store, needed)
 
 
 def count_missing_bytes(store: ObjectStore, artifacts: Sequence[Artifact]) -> int:
-    """Return the bytes that the store still lacks of `artifacts`."""
     missing = (artifact for artifact in artifacts if not store.has(artifact.sha256))
     return sum(max(0, artifact.size - store.count_partial_bytes(artifact.sha256)) for artifact in missing)
 
@@ -312,10 +306,7 @@ def measure_groups(
 ) -> tuple[GroupSize, ...]:
     """Return a row for each group of `lock` in the order of the image, after those of `extra` (a base image).
 
-    Parameters
-    ----------
-    here
-        Of the groups that a machine without an image takes.
+    `here`: Of the groups that a machine without an image takes.
     """
     groups = [] if here else [*(artifact.group for artifact in extra), *["os"] * bool(lock.debs), "runtime"]
     groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]

@@ -45,7 +45,6 @@ def tar_header(name: str, kind: bytes, mode: int, size: int = 0, link: str = "")
 
 
 def tar_padding(size: int) -> bytes:
-    """Return what fills the last block of `size` bytes."""
     return bytes(-size % _BLOCK)
 
 
@@ -100,10 +99,7 @@ class _Sum:
 def resolve_git_ref(url: str, ref: str, places: Iterable[FileUrl], ca_bundle: str = "") -> GitTreeInfo:
     """Return the facts of what `ref` (branch, tag or commit) means now at the first of `places` that has it.
 
-    Raises
-    ------
-    WorkFailed
-        No place has it, or its tree has submodules.
+    Raises WorkFailed: no place has it, or its tree has submodules.
     """
     tries = []
     for place in places:
@@ -188,7 +184,6 @@ def _row(line: str) -> tuple[str, str, str]:
 
 @contextmanager
 def _blobs(repository: Path, names: list[str]) -> Iterator[IO[bytes]]:
-    """Yield git's answer to a request for every blob of `names`, in that order."""
     with tempfile.TemporaryFile() as asked:
         asked.write("".join(f"{name}\n" for name in names).encode())
         asked.seek(0)

@@ -30,10 +30,7 @@ class ListedFile:
 def parse_index_page(text: str, content_type: str, url: str) -> tuple[ListedFile, ...]:
     """Return the files of a page in its order, with absolute addresses.
 
-    Raises
-    ------
-    ValueError
-        The page says that it is JSON and is none, or not that of an index.
+    Raises ValueError: the page says that it is JSON and is none, or not that of an index.
     """
     if "json" in content_type.lower():
         return tuple(_json_files(text, url))
@@ -90,10 +87,7 @@ class UnusableMirrorError(Exception):
 def read_index_page(http: HttpClient, url: str) -> tuple[ListedFile, ...]:
     """Return the files that the page at `url` lists; `file:` addresses are folders of this machine.
 
-    Raises
-    ------
-    Unusable
-        No such page, no answer in time, or something else than a list of files.
+    Raises UnusableMirrorError: no such page, no answer in time, or something else than a list of files.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":

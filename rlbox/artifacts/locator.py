@@ -77,10 +77,7 @@ def probe_default_index() -> str:
 class FileLocator:
     """Knows where the files of a lock are; may be asked from many threads.
 
-    Parameters
-    ----------
-    on_skip
-        Called once for each mirror and reason when a place is passed over.
+    `on_skip`: Called once for each mirror and reason when a place is passed over.
     """
 
     def __init__(
@@ -120,11 +117,9 @@ class FileLocator:
                     self.report_skip(place.mirror, str(error))
 
     def http_urls(self, url: str) -> tuple[FileUrl, ...]:
-        """Return the addresses of the file at `url` by the profile's rules."""
         return list_http_urls(url, self._profile, self._choice)
 
     def git_urls(self, url: str) -> tuple[FileUrl, ...]:
-        """Return the addresses that the repository at `url` may be cloned from."""
         return list_git_urls(url, self._profile, self._choice)
 
     def report_skip(self, mirror: str, reason: str) -> None:
@@ -148,10 +143,7 @@ class FileLocator:
     def read_page(self, url: str) -> tuple[ListedFile, ...]:
         """Return the files that the page at `url` lists; read once, though many threads ask.
 
-        Raises
-        ------
-        Unusable
-            No such page, no answer in time, or something else than a list of files.
+        Raises UnusableMirrorError: no such page, no answer in time, or something else than a list of files.
         """
         with self._lock:
             known = self._pages.get(url)

@@ -69,7 +69,6 @@ class MirrorProbe:
 
 
 def identify_rule(rule: MirrorRule) -> str:
-    """Return what a rule's ranking is known by: its address, or `direct`."""
     return rule.base or rule.protocol
 
 

@@ -251,7 +251,6 @@ def list_http_urls(url: str, profile: Profile, choice: MirrorChoice = NO_MIRROR_
 
 
 def list_git_urls(url: str, profile: Profile, choice: MirrorChoice = NO_MIRROR_CHOICE) -> tuple[FileUrl, ...]:
-    """Return the addresses that the repository at `url` may be cloned from, in order."""
     return _rewritten_places(("git",), url, profile, choice)
 
 
@@ -266,7 +265,6 @@ def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: 
 
 
 def rewrite_url(rule: MirrorRule, url: str) -> str:
-    """Return `url` as one rule changes it."""
     match rule.protocol:
         case "url-prefix":
             return f"{rule.base}/{url}"

@@ -60,7 +60,6 @@ class PartialObject:
         return self._sum.hexdigest()
 
     def write(self, data: bytes) -> None:
-        """Append `data`."""
         rest = memoryview(data)
         while rest:
             count = self._file.write(rest)

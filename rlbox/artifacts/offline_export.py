@@ -103,12 +103,8 @@ class ImportResult:
 def export_to_directory(plan: ExportDocuments, files: Sequence[Artifact], store: ObjectStore, folder: Path) -> None:
     """Write an OCI layout of `files`; what an earlier export left is used again, and `index.json` comes last.
 
-    Raises
-    ------
-    NodeError
-        The disk is full, or the folder cannot be written.
-    WorkFailed
-        The folder holds something else.
+    Raises NodeError: the disk is full, or the folder cannot be written.
+    Raises WorkFailed: the folder holds something else.
     """
     blobs = folder / "blobs/sha256"
     if folder.is_dir() and any(folder.iterdir()) and not (folder / LAYOUT_FILE).exists():
@@ -145,12 +141,8 @@ def import_from_directory(
 ) -> ImportResult:
     """Take every whole file of an export into the store; `on_file` is told the name of each before it is read.
 
-    Raises
-    ------
-    WorkFailed
-        It is no export, or one that was never finished.
-    NodeError
-        The store's disk is full.
+    Raises WorkFailed: it is no export, or one that was never finished.
+    Raises NodeError: the store's disk is full.
     """
     manifest = read_export_manifest(folder)
     taken = present = 0
@@ -242,10 +234,7 @@ def import_from_registry(
 ) -> ImportResult:
     """Take the files of a lock from a registry into the store; wrong bytes are named, the right ones kept.
 
-    Raises
-    ------
-    RegistryError
-        There is nothing under that name, or something that `rlbox fetch --export` did not put there.
+    Raises RegistryError: there is nothing under that name, or something that `rlbox fetch --export` did not put there.
     """
     taken, bad = 0, []
     with Registry(source.host, ca_bundle=ca_bundle) as registry:

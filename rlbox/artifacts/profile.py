@@ -100,7 +100,6 @@ class MirrorRule(SpecModel):
 
     @property
     def base(self) -> str:
-        """`url` without a slash at its end."""
         return self.url.rstrip("/")
 
 

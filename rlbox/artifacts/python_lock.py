@@ -170,10 +170,8 @@ def _wheels(group: Group) -> Iterator[Package]:
 def select_packages(target: Target, resolution: ResolverOutput) -> dict[str, Package]:
     """Return the packages of a resolution by name, each with the one file that is installed.
 
-    Raises
-    ------
-    WorkFailed
-        One is not pinned by version, has no sha256, or no file for the target's interpreter and platform.
+    Raises WorkFailed: one is not pinned by version, has no sha256, or no file for the target's interpreter and
+      platform.
     """
     versions, __ = parse_pins(resolution.pins)
     channels = {group.channel for group in target.stack if group.channel}
@@ -225,10 +223,7 @@ def parse_file_name(file: Mapping[str, Any]) -> str:
 def parse_pins(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Return the versions of `uv pip compile`'s output by package, and for each package who asked for it.
 
-    Raises
-    ------
-    WorkFailed
-        There is none, or one is not pinned by version (an address, a folder).
+    Raises WorkFailed: there is none, or one is not pinned by version (an address, a folder).
     """
     versions: dict[str, str] = {}
     parents: dict[str, list[str]] = {}
@@ -274,12 +269,8 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # source:
 def choose_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
     """Return the file name that an installer prefers, or None when there is no wheel for the interpreter.
 
-    Parameters
-    ----------
-    python
-        `3.11`.
-    platform
-        uv's name: `x86_64-unknown-linux-gnu`, `aarch64-…`, `x86_64-manylinux_2_28`.
+    `python`: `3.11`.
+    `platform`: uv's name: `x86_64-unknown-linux-gnu`, `aarch64-…`, `x86_64-manylinux_2_28`.
     """
     order = _order(python, platform.partition("-")[0])
     ranked = sorted((_rank(name, order), name) for name in names)
@@ -327,15 +318,8 @@ def resolve_packages(
 ) -> ResolverOutput:
     """Resolve one set of packages with uv for the target's interpreter and platform.
 
-    Parameters
-    ----------
-    known_sizes
-        sha256 to bytes, from the lock before: those files need not be asked about.
-
-    Raises
-    ------
-    WorkFailed
-        uv finds no solution (quoted), or an index does not say how large a file is.
+    `known_sizes`: sha256 to bytes, from the lock before: those files need not be asked about.
+    Raises WorkFailed: uv finds no solution (quoted), or an index does not say how large a file is.
     """
     trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
     what = f"uv finds no set of packages for the {inputs.name} of target {target.name}"

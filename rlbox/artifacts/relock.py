@@ -38,15 +38,8 @@ def resolve_lock(
 ) -> Lock:
     """Return the target's lock; `before` is kept where the spec still allows it and `upgrade` does not move it.
 
-    Parameters
-    ----------
-    patches
-        The target's patches, file name to text.
-
-    Raises
-    ------
-    WorkFailed
-        uv or apt finds no solution, or a source does not answer; what they said is quoted.
+    `patches`: The target's patches, file name to text.
+    Raises WorkFailed: uv or apt finds no solution, or a source does not answer; what they said is quoted.
     """
     kept = list_kept_versions(before, upgrade)
     sizes = {package.sha256: package.size for package in before.packages()} if before else {}
@@ -117,7 +110,6 @@ _MOST_NAMED = 8
 
 
 def check_unchanged(target: str, before: Lock | None, lock: Lock) -> None:
-    """Raise `WorkFailed`, with what changed, unless the lock is the one before."""
     if before is None or before.text() != lock.text():
         raise WorkFailed(
             _("the lock of target {target} drifted: its sources no longer offer what it names\n{lock_diff}").format(
@@ -135,7 +127,6 @@ def _drifted(before: Lock | None, lock: Lock) -> str:
 
 
 def check_known_packages(packages: Sequence[str], before: Lock | None, lock: Lock) -> None:
-    """Raise `SpecError` for a package that neither lock has."""
     found = {name for known in (before, lock) if known for name in known.names()}
     if unknown := sorted(set(packages) - found):
         near = difflib.get_close_matches(unknown[0], found, n=1)
@@ -202,15 +193,10 @@ def update_lock(
 ) -> tuple[Lock | None, Lock]:
     """Return the lock before, None without one, and the lock now.
 
-    Parameters
-    ----------
-    sources
-        A sources profile, empty for the target's own.
-    includes
-        The targets that it includes, the nearest first. Without a lock of its own it goes on from theirs: nothing is
-        resolved that its spec leaves as it is.
-    again
-        Ask the sources even when the spec did not change.
+    `sources`: A sources profile, empty for the target's own.
+    `includes`: The targets that it includes, the nearest first. Without a lock of its own it goes on from theirs:
+      nothing is resolved that its spec leaves as it is.
+    `again`: Ask the sources even when the spec did not change.
     """
     own = _before(app, target.name)
     before = own or _inherited(app, target.name, includes)

@@ -51,10 +51,7 @@ def choose_mirrors(profile: Profile, site: NetworkSettings, artifacts: Sequence[
     address only are asked in turn, 3 s each, until one answers; those that do not are in `skipped`, and are left alone
     for two minutes. A profile without rules costs nothing.
 
-    Parameters
-    ----------
-    artifacts
-        Locked files, if there are any: a mirror must list one of them.
+    `artifacts`: Locked files, if there are any: a mirror must list one of them.
     """
     if not profile.rule:
         return MirrorChoice(profile=profile.name)
@@ -128,10 +125,7 @@ def select_sources(
 ) -> tuple[Profile, MirrorChoice]:
     """Return a sources profile and the order of its mirrors now; dead and outdated ones are said.
 
-    Parameters
-    ----------
-    files
-        Locked files: a mirror that lists none of its kind counts as dead.
+    `files`: Locked files: a mirror that lists none of its kind counts as dead.
     """
 
     profile = load_profile(app.project, sources)

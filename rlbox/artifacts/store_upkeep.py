@@ -79,10 +79,7 @@ def describe_object(artifact: Artifact | None, targets: Iterable[str]) -> str:
 def find_used_digests(store: ObjectStore, project: Project) -> set[str]:
     """Return the objects that a lock uses: of the project's targets, or of another project that was fetched.
 
-    Raises
-    ------
-    SpecError
-        A lock of the project cannot be read, so that nobody knows what it uses.
+    Raises SpecError: A lock of the project cannot be read, so that nobody knows what it uses.
     """
     wanted: set[str] = set()
     own = {project.lock_file(name) for name in project.targets()}
@@ -195,7 +192,6 @@ class CacheEntry:
 
 
 def find_unused_entries(older_s: float) -> list[CacheEntry]:
-    """Return the entries that were not used for `older_s` seconds."""
     before = time.time() - older_s
     entries = []
     for cache in _inside(cache_path()):
@@ -208,10 +204,7 @@ def find_unused_entries(older_s: float) -> list[CacheEntry]:
 def remove_entries(entries: Sequence[CacheEntry]) -> None:
     """Remove cache entries; one that is killed in the middle is still under its name, or gone.
 
-    Raises
-    ------
-    LockHeld
-        Another rlbox builds or installs a target right now, perhaps with one of them; nothing is removed.
+    Raises LockHeld: another rlbox builds or installs a target right now, perhaps with one of them; nothing is removed.
     """
     for lock in _inside(cache_path("locks")) if entries else ():
         require_unlocked(lock, "caches")

@@ -67,10 +67,7 @@ def tokenize_pattern(text: str) -> Iterator[tuple[int, str]]:
 def check_pattern(text: str) -> str:
     """Return `text`, an expression that RE2 takes and that asks something of a line.
 
-    Raises
-    ------
-    ValueError
-        What is wrong, where in the expression, and what to write instead.
+    Raises ValueError: what is wrong, where in the expression, and what to write instead.
     """
     if not text:
         raise ValueError(_("is empty, which fits every line; write the text that the line must hold"))
@@ -90,10 +87,7 @@ def check_pattern(text: str) -> str:
 def compile_re2(text: str) -> re2._Regexp[str]:
     """Return `text` compiled; it never matches a line feed, so that many lines can be searched at once.
 
-    Raises
-    ------
-    ValueError
-        RE2 does not take it.
+    Raises ValueError: RE2 does not take it.
     """
     import re2  # 20 ms, which no verb without patterns pays
 

@@ -34,10 +34,7 @@ class Project:
     def target_file(self, name: str) -> Path:
         """Return the `target.toml` of a target.
 
-        Raises
-        ------
-        SpecError
-            No such target; the message suggests the nearest and lists all.
+        Raises SpecError: no such target; the message suggests the nearest and lists all.
         """
         return self._find("target", name, self.targets())
 
@@ -65,7 +62,6 @@ class Project:
         return {path.stem: path for path in self._files("templates/fixes/*.toml")}
 
     def lock_file(self, name: str) -> Path:
-        """Return where a target's lock is read: the project's own, else beside the spec."""
         spec = self.target_file(name)
         own = self.writable_lock_file(name)
         return own if own.is_file() else spec.with_name("lock.json")

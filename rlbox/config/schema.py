@@ -76,15 +76,8 @@ def validate_spec(model: type[Model], data: Mapping[str, Any], where: str, known
 
     Keys that begin with `x-` are the user's own and are ignored at the top level.
 
-    Parameters
-    ----------
-    known
-        Top-level keys that the caller has taken out of `data` already, offered for a near miss.
-
-    Raises
-    ------
-    SpecError
-        One line per problem: `<where>: <dotted path>: <message>`.
+    `known`: Top-level keys that the caller has taken out of `data` already, offered for a near miss.
+    Raises SpecError: one line per problem: `<where>: <dotted path>: <message>`.
     """
     try:
         return model.model_validate(
@@ -197,7 +190,6 @@ def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
 
 
 def suggest_similar(given: str, known: list[str]) -> str:
-    """Return ` (did you mean 'X'?)` for the nearest of `known`, or nothing."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
     return _(" (did you mean '{near}'?)").format(near=near[0]) if near else ""
 

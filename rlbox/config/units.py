@@ -59,10 +59,7 @@ def parse_quantity(kind: UnitKind, written: str | float) -> Fraction:
     A number alone is a fraction of 1 (at most 1: more than all of something is written as a percentage); of the other
     kinds only 0 needs no unit.
 
-    Raises
-    ------
-    ValueError
-        It is no value of that kind; the message says what one looks like.
+    Raises ValueError: it is no value of that kind; the message says what one looks like.
     """
     text = written.strip() if isinstance(written, str) else format_number(written).removesuffix(".0")
     if _NUMBER.fullmatch(text):

@@ -24,7 +24,6 @@ def blob_name(digest: str) -> str:
 
 
 def archive_index(manifest: Descriptor, full_name: str) -> bytes:
-    """Return the archive's index: one image under its full name (`docker.io/rlbox/local:latest`)."""
     names = {CONTAINERD_NAME: full_name, REF_NAME: full_name.rpartition(":")[2]}
     return create_index([replace(manifest, annotations=names)])
 
@@ -78,7 +77,6 @@ class ArchiveWriter:
 
 
 def tar_file_header(name: str, size: int) -> bytes:
-    """Return the tar header of a plain file: root's, read-only, without a time."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, _MODE
     return info.tobuf(tarfile.GNU_FORMAT)
@@ -90,10 +88,7 @@ _BLOCK = tarfile.BLOCKSIZE
 def rename_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
     """Yield an OCI archive in which its one image is called `tag`; not a byte of a blob changes.
 
-    Raises
-    ------
-    tarfile.TarError
-        It is no tar, or is cut short.
+    Raises tarfile.TarError: it is no tar, or is cut short.
     """
     with tarfile.open(fileobj=cast(IO[bytes], ChunkReader(chunks)), mode="r|", bufsize=CHUNK) as archive:
         for member in archive:

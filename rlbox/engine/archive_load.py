@@ -59,10 +59,7 @@ class ImageArchive:
 def check_archive(path: Path, on_bytes: ByteCallback = lambda count: None) -> ImageArchive:
     """Return the archive, every blob of it held to its sha256.
 
-    Raises
-    ------
-    WorkFailed
-        It is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
+    Raises WorkFailed: it is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
     """
     if kind := describe_special_file(path):  # which may have no end, or no beginning
         raise WorkFailed(
@@ -168,7 +165,6 @@ def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
 
 
 def create_truncated_error(path: Path, blob: str) -> WorkFailed:
-    """Return the error for an archive that ends too early, in or after `blob`."""
     return WorkFailed(_("the archive is cut short in blob {blob}").format(blob=blob), where=str(path), next_step=_AGAIN)
 
 
@@ -196,12 +192,8 @@ def load_archive(
     `rename` says what it is called there, from its name in the archive; another image that the engine has under that
     keeps it.
 
-    Raises
-    ------
-    WorkFailed
-        It holds no image with a name, or several; or the engine has something else afterwards.
-    NodeError
-        The engine's disk is full.
+    Raises WorkFailed: it holds no image with a name, or several; or the engine has something else afterwards.
+    Raises NodeError: the engine's disk is full.
     """
     if len(archive.tags) != 1 or len(archive.manifests) != 1:
         raise WorkFailed(

@@ -54,12 +54,8 @@ def save_image(
 ) -> SavedArchive:
     """Write the engine's image `tag` to `path`, in which it is called `name`; the file is whole or not there.
 
-    Raises
-    ------
-    NodeError
-        The disk is full or cannot be written.
-    WorkFailed
-        What the engine gave is not the image it described.
+    Raises NodeError: the disk is full or cannot be written.
+    Raises WorkFailed: what the engine gave is not the image it described.
     """
     digest = find_manifest_digest(image)
     size = int(image.get("Size") or 0)
@@ -93,10 +89,7 @@ def write_packed_archive(file: BinaryIO, name: str, chunks: Iterator[bytes]) -> 
     `chunks` is what an engine without the containerd store exports: plain layers, which become zstd. The configuration
     is the engine's own, so that the image id of such an engine stays what it was.
 
-    Raises
-    ------
-    WorkFailed
-        A layer is not what the image's configuration says.
+    Raises WorkFailed: A layer is not what the image's configuration says.
     """
     writer = ArchiveWriter(file)
     writer.add(LAYOUT_FILE, LAYOUT)

@@ -20,7 +20,6 @@ def connect_engine() -> DockerEngine:
 
 
 def find_image(tag: str) -> dict[str, Any] | None:
-    """Return the engine's description of an image, as `DockerEngine.find_image`."""
     return connect_engine().find_image(tag)
 
 

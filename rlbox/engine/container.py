@@ -116,12 +116,8 @@ def plan_container(
 ) -> ContainerPlan:
     """Return the container that runs `argv` in `image` with the data disk `data` (a host path) mounted.
 
-    Parameters
-    ----------
-    caller
-        `uid:gid` of whoever typed the command; it is used unless the target asks for root.
-    ca_bundle
-        Host path of the site's CA bundle: mounted, and named where programs look for it. Empty: nothing.
+    `caller`: `uid:gid` of whoever typed the command; it is used unless the target asks for root.
+    `ca_bundle`: Host path of the site's CA bundle: mounted, and named where programs look for it. Empty: nothing.
     """
     user = caller if limits.user == "caller" and caller != "0:0" else ""
     return ContainerPlan(

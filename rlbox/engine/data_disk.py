@@ -28,10 +28,7 @@ _SHARED = ("/", "/home", "/var")
 def choose_data_dir(host: str, chosen: str | None) -> Path:
     """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or `host`, the target's; without links.
 
-    Raises
-    ------
-    NodeError
-        None is named, or one of the system's own folders.
+    Raises NodeError: none is named, or one of the system's own folders.
     """
     text = (os.environ.get("RLBOX_DATA") or host) if chosen is None else chosen
     if not text:
@@ -65,15 +62,8 @@ def prepare_data_disk(app: App, folder: Path, limits: ContainerDefaults, need_gi
 
     One that somebody named is not made: it may be a slip, and the disk that was meant another.
 
-    Parameters
-    ----------
-    need_gib
-        What must be free, GiB; None: what the target asks for.
-
-    Raises
-    ------
-    NodeError
-        It is missing, no directory, read-only, or has less free.
+    `need_gib`: What must be free, GiB; None: what the target asks for.
+    Raises NodeError: it is missing, no directory, read-only, or has less free.
     """
     with app.checking("data disk"):
         if will_create_disk(folder, limits):
@@ -158,10 +148,7 @@ def _require_writable(folder: Path) -> None:
 def check_devices(app: App, limits: ContainerDefaults) -> None:
     """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does.
 
-    Raises
-    ------
-    NodeError
-        A device, or folder of them, is not there.
+    Raises NodeError: A device, or folder of them, is not there.
     """
     if not limits.devices:
         return

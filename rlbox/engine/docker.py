@@ -58,10 +58,7 @@ def has_bridge(client: docker.DockerClient) -> bool:
 def create_network(client: docker.DockerClient, name: str, labels: Mapping[str, str]) -> None:
     """Make the network of the container `name`, in the place of one that was left; others that were left go, too.
 
-    Raises
-    ------
-    EngineError
-        The engine has no addresses left, or cannot make a bridge; its own words are quoted.
+    Raises EngineError: the engine has no addresses left, or cannot make a bridge; its own words are quoted.
     """
     _sweep(client, labels.get(OWNER_LABEL, ""))
     remove_network(client, name)
@@ -78,7 +75,6 @@ def create_network(client: docker.DockerClient, name: str, labels: Mapping[str, 
 
 
 def remove_network(client: docker.DockerClient, name: str) -> None:
-    """Remove the network of the container `name`, if there is one."""
     for network in client.networks.list(filters={"label": f"{NETWORK_LABEL}={name}"}):
         with contextlib.suppress(APIError):  # gone by now, or somebody put a container of theirs into it
             network.remove()
@@ -179,12 +175,10 @@ class DockerEngine:
             return list(self._client.api.containers(all=True, filters={"label": label}))
 
     def save(self, tag: str) -> Iterator[bytes]:
-        """Yield the archive of an image, as `docker save` writes it."""
         with self._heard():
             yield from self._client.api.get_image(tag)
 
     def load(self, chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-        """Give the engine an archive, as `docker load` does, and yield what it says."""
         with self._heard():
             api: Any = self._client.api
             yield from api.load_image(chunks, quiet=True)
@@ -192,10 +186,7 @@ class DockerEngine:
     def push(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Have the engine push the image of this name and yield what it says.
 
-        Parameters
-        ----------
-        login
-            Of `find_login`; empty: none.
+        `login`: Of `find_login`; empty: none.
         """
         with self._heard():
             words = self._client.api.push(
@@ -234,10 +225,7 @@ class DockerEngine:
     def remove_image(self, name: str) -> None:
         """Take a name off its image, or remove one that has none; one that has gone in between is no error.
 
-        Raises
-        ------
-        EngineError
-            A container was made from it.
+        Raises EngineError: A container was made from it.
         """
         with self._asked(), contextlib.suppress(ImageNotFound):
             self._client.api.remove_image(name)
@@ -251,16 +239,9 @@ class DockerEngine:
     def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
         """Create and start the container, its own network before it, and return its id; on failure none is left behind.
 
-        Parameters
-        ----------
-        secrets
-            Sent over the container's standard input, which is attached before it starts; None: it has none.
-
-        Raises
-        ------
-        EngineError
-            The engine refused; its own words are quoted, with what they mean where that is known. `PortTakenError`:
-            a published port is taken.
+        `secrets`: Sent over the container's standard input, which is attached before it starts; None: it has none.
+        Raises EngineError: the engine refused; its own words are quoted, with what they mean where that is known.
+          `PortTakenError`: a published port is taken.
         """
         made: list[Any] = []
         with self._asked():
@@ -358,7 +339,6 @@ class DockerEngine:
             yield from self._client.api.pull(reference.name, stream=True, decode=True, **named)
 
     def stop(self, name: str, grace_s: int) -> None:
-        """Ask the container to end, and end it after `grace_s` seconds."""
         with self._asked(), contextlib.suppress(NotFound):
             self._client.containers.get(name).stop(timeout=grace_s)
 
@@ -380,12 +360,8 @@ class DockerEngine:
     def run(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
         """Run a container to its end and return its exit code and all it wrote; it is removed in any case.
 
-        Raises
-        ------
-        EngineError
-            As `start`.
-        TimedOut
-            It ran longer than `timeout_s`.
+        Raises EngineError: as `start`.
+        Raises TimedOut: it ran longer than `timeout_s`.
         """
         self.start(plan)
         try:
@@ -406,7 +382,6 @@ class DockerEngine:
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
-        """Turn what goes wrong between here and the engine into `EngineError`."""
         try:
             yield
         except JSONDecodeError as error:

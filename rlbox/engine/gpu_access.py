@@ -48,7 +48,6 @@ class GpuRequest:
 
     @property
     def word(self) -> str:
-        """What `RLBOX_GPUS` says of it inside the container: a number, `all` or `none`."""
         return "none" if self.none else str(self.number or "all")
 
 
@@ -121,10 +120,7 @@ NO_GPUS = GpuAccess()
 def parse_gpus(text: str, usual: int) -> GpuRequest:
     """Return what `--gpus` asks for; empty: `usual`, what the target uses (-1: all).
 
-    Raises
-    ------
-    SpecError
-        It is none of the forms. `0` is refused, since it might mean the first GPU or no GPU.
+    Raises SpecError: it is none of the forms. `0` is refused, since it might mean the first GPU or no GPU.
     """
     text = text.strip()
     if text in ("", "none", "all"):
@@ -141,17 +137,9 @@ def parse_gpus(text: str, usual: int) -> GpuRequest:
 def choose_gpu_access(wish: GpuRequest, offer: GpuSupport, *, explicit: bool = False) -> GpuAccess:
     """Return how a container gets the GPUs of `wish`.
 
-    Parameters
-    ----------
-    explicit
-        The user named them, so `rlbox doctor` in the container counts by them, not by the target.
-
-    Raises
-    ------
-    EngineError
-        The engine offers no way.
-    NodeError
-        The machine has fewer GPUs, or not those.
+    `explicit`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
+    Raises EngineError: the engine offers no way.
+    Raises NodeError: the machine has fewer GPUs, or not those.
     """
     told = {GPUS_VARIABLE: wish.word} if explicit else {}
     if wish.none:
@@ -177,19 +165,10 @@ def choose_gpu_access(wish: GpuRequest, offer: GpuSupport, *, explicit: bool = F
 def visible_gpu_env(wish: GpuRequest, shell: Mapping[str, str], count: int) -> dict[str, str]:
     """Return the variables that let programs of this machine itself see the GPUs of `wish`, and no other.
 
-    Parameters
-    ----------
-    shell
-        The caller's environment: a number of GPUs is taken of those that it names.
-    count
-        GPUs of this machine; 0: not known.
-
-    Raises
-    ------
-    NodeError
-        There are fewer.
-    SpecError
-        It is a way to name a GPU that only engines know.
+    `shell`: The caller's environment: a number of GPUs is taken of those that it names.
+    `count`: GPUs of this machine; 0: not known.
+    Raises NodeError: there are fewer.
+    Raises SpecError: it is a way to name a GPU that only engines know.
     """
     ids = wish.ids
     if any(":" in name for name in ids):
@@ -289,10 +268,7 @@ _HOOK = "nvidia-container-runtime-hook"  # an engine that finds it takes `--gpus
 def probe_gpu_support(info: Mapping[str, Any], where: str, *, here: bool) -> GpuSupport:
     """Return what is offered by the engine that gave `info` (its `/info`) at the address `where`.
 
-    Parameters
-    ----------
-    here
-        The engine is on this machine, so its files and devices can be looked at.
+    `here`: The engine is on this machine, so its files and devices can be looked at.
     """
     folders = tuple(info.get("CDISpecDirs") or ())
     files = tuple(_spec_files(folders or CDI_FOLDERS)) if here else ()

@@ -64,12 +64,10 @@ class Manifest:
 
 
 def sha256_digest(data: bytes) -> str:
-    """Return the digest of `data` as registries write it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def create_descriptor(data: bytes, media_type: str, **more: Any) -> Descriptor:
-    """Return the descriptor of `data`."""
     return Descriptor(media_type=media_type, digest=sha256_digest(data), size=len(data), **more)
 
 
@@ -80,10 +78,7 @@ def encode_document(value: Mapping[str, Any]) -> bytes:
 def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
     """Return what the bytes of a manifest or index say; its own `mediaType` wins over `media_type`.
 
-    Raises
-    ------
-    ValueError
-        It is no JSON, or none of the manifests known here.
+    Raises ValueError: it is no JSON, or none of the manifests known here.
     """
     value = parse_json(body)
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
@@ -121,7 +116,6 @@ def create_index(manifests: Sequence[Descriptor]) -> bytes:
 
 
 def create_artifact_manifest(subject: Descriptor, content: Descriptor, artifact_type: str) -> bytes:
-    """Return the manifest that attaches one blob to the image `subject`."""
     return encode_document(
         {
             "schemaVersion": 2,

@@ -105,7 +105,6 @@ def is_transient_failure(words: str) -> bool:
 
 
 def create_push_error(words: str, reference: Reference, attempts: int) -> RegistryError:
-    """Return the error for a push that the engine gave up with `words`."""
     host, kept = reference.host, _("what it has already is not sent again")
     if _FULL.search(words):
         what, step = (
@@ -143,10 +142,7 @@ def create_push_error(words: str, reference: Reference, attempts: int) -> Regist
 def allows_plain_http(host: str, settings: Mapping[str, Any]) -> bool:
     """Return whether an engine speaks plain http to a registry.
 
-    Parameters
-    ----------
-    settings
-        `RegistryConfig` of the engine's /info; an engine that does not say counts as one that does.
+    `settings`: `RegistryConfig` of the engine's /info; an engine that does not say counts as one that does.
     """
     if is_loopback(host) or not settings:
         return True
@@ -173,13 +169,9 @@ class PushCount:
 def count_push(layers: Mapping[str, LayerProgress], stored: Sequence[Descriptor], contents: Sequence[str]) -> PushCount:
     """Return what was sent.
 
-    Parameters
-    ----------
-    layers
-        By the engine's id: the first 12 digits of the digest of the stored blob, or, in an engine without the
-        containerd store, of the layer's unpacked content.
-    stored, contents
-        The image's layers in the registry and the digests of their contents, in the same order.
+    `layers`: By the engine's id: the first 12 digits of the digest of the stored blob, or, in an engine without the
+      containerd store, of the layer's unpacked content.
+    `stored`, `contents`: The image's layers in the registry and the digests of their contents, in the same order.
     """
     pushed = {key for key, layer in layers.items() if layer.state == "pushed"}
     sizes = {blob.digest: blob.size for blob in stored}
@@ -219,20 +211,11 @@ def push_image(
 ) -> PushResult:
     """Have the engine push its image `tag` to `destination`, and verify what the registry holds then.
 
-    Parameters
-    ----------
-    image
-        The engine's description of `tag`.
-    on_retry
-        Told why, and how long from now, the engine's push is repeated.
-
-    Raises
-    ------
-    RegistryError
-        The registry does not answer, refused, failed four times, or holds something else than was pushed; or its
-        address means this machine, and the engine is on another.
-    EngineError
-        Plain http was allowed here, but the engine insists on TLS.
+    `image`: The engine's description of `tag`.
+    `on_retry`: Told why, and how long from now, the engine's push is repeated.
+    Raises RegistryError: the registry does not answer, refused, failed four times, or holds something else than was
+      pushed; or its address means this machine, and the engine is on another.
+    Raises EngineError: plain http was allowed here, but the engine insists on TLS.
     """
     contents = (image.get("RootFS") or {}).get("Layers") or []
     stored = find_manifest_digest(image)
@@ -356,10 +339,7 @@ def attach_files(destination: PushDestination, subject: Descriptor, files: Seque
 
     The same files again change nothing; a changed file takes the place of the older one in the list.
 
-    Raises
-    ------
-    RegistryError
-        The registry refused, or does not have the image.
+    Raises RegistryError: the registry refused, or does not have the image.
     """
     if not files:
         return ()

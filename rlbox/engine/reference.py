@@ -31,7 +31,6 @@ class Reference:
         return f"{self.host}/{self.repository}"
 
     def with_digest(self, digest: str) -> str:
-        """Return `name@digest`, the form that always means the same bytes."""
         return f"{self.name}@{digest}"
 
     def __str__(self) -> str:
@@ -41,10 +40,7 @@ class Reference:
 def parse_reference(text: str) -> Reference:
     """Return the parts of an image's name; without a registry it is Docker Hub's, as docker has it.
 
-    Raises
-    ------
-    SpecError
-        It is no name of an image; says which part is wrong.
+    Raises SpecError: it is no name of an image; says which part is wrong.
     """
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
@@ -70,10 +66,7 @@ def parse_push_target(text: str, target: str) -> Reference:
 
     A name that ends in '/' is a namespace: the target's name is appended.
 
-    Raises
-    ------
-    SpecError
-        It is no name of an image, or names a digest, which nobody can choose.
+    Raises SpecError: it is no name of an image, or names a digest, which nobody can choose.
     """
     reference = parse_reference(text + target if text.endswith("/") else text)
     if reference.digest:
@@ -91,7 +84,6 @@ def is_loopback(host: str) -> bool:
 
 
 def strip_port(host: str) -> str:
-    """Return `HOST[:PORT]` without port and brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]
@@ -103,7 +95,6 @@ def docker_login_argument(host: str) -> str:
 
 
 def short_image_name(reference: str) -> str:
-    """Return how docker shows a full name: without `docker.io/` and `library/`."""
     return reference.removeprefix(f"{DOCKER_HUB}/").removeprefix("library/")
 
 

@@ -25,16 +25,9 @@ from rlbox.values import Secret
 def read_docker_login(host: str) -> Mapping[str, str]:
     """Return what docker's configuration or its credential helpers hold for a registry; empty: nothing.
 
-    Returns
-    -------
-    Mapping
-        `username` and `password`, or `identitytoken`, which stands for both; with `serveraddress`, as an engine wants
-        it.
-
-    Raises
-    ------
-    RegistryError
-        The configuration or a helper cannot be read.
+    Returns Mapping: `username` and `password`, or `identitytoken`, which stands for both; with `serveraddress`, as an
+      engine wants it.
+    Raises RegistryError: the configuration or a helper cannot be read.
     """
     folder = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
     path = folder / "config.json"
@@ -89,7 +82,6 @@ class RegistryLogin:
     stands_for_both: bool = False
 
     def basic(self) -> str:
-        """Return the value of an `Authorization: Basic` header."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password.reveal()}".encode()).decode()
 
 
@@ -117,19 +109,10 @@ class Authorizer:
     def answer(self, challenge: str, scope: str, sent: str) -> bool:
         """Take up the challenge of a 401; return whether there is something new to send.
 
-        Parameters
-        ----------
-        challenge
-            The `WWW-Authenticate` header.
-        scope
-            What is wanted, as `repository:NAME:pull,push`; empty when only a login is tested.
-        sent
-            The `Authorization` header that was refused; empty when there was none.
-
-        Raises
-        ------
-        RegistryError
-            The token service refused the login, or would get the password unencrypted.
+        `challenge`: The `WWW-Authenticate` header.
+        `scope`: What is wanted, as `repository:NAME:pull,push`; empty when only a login is tested.
+        `sent`: The `Authorization` header that was refused; empty when there was none.
+        Raises RegistryError: the token service refused the login, or would get the password unencrypted.
         """
         kind, __, rest = challenge.partition(" ")
         with self._lock:

@@ -52,19 +52,12 @@ T = TypeVar("T")
 class RegistryConnection:
     """The connection to one registry; credentials come from docker's own stores.
 
-    Parameters
-    ----------
-    host
-        `HOST[:PORT]`, as in a reference.
-    write
-        Whether tokens are to allow pushing.
-    plain_http
-        Whether http will do for a registry that is not this machine; on this machine it always will.
-    ca_bundle
-        The site's CA bundle, or what finds it when TLS is first spoken; it is trusted beside the system's own and the
-        engine's (`/etc/docker/certs.d/HOST/*.crt`).
-    on_retry
-        Told why, and how long from now, a request is repeated.
+    `host`: `HOST[:PORT]`, as in a reference.
+    `write`: Whether tokens are to allow pushing.
+    `plain_http`: Whether http will do for a registry that is not this machine; on this machine it always will.
+    `ca_bundle`: The site's CA bundle, or what finds it when TLS is first spoken; it is trusted beside the system's own
+      and the engine's (`/etc/docker/certs.d/HOST/*.crt`).
+    `on_retry`: Told why, and how long from now, a request is repeated.
     """
 
     def __init__(
@@ -93,10 +86,7 @@ class RegistryConnection:
     def ping(self) -> None:
         """Make sure that a registry answers and takes the login.
 
-        Raises
-        ------
-        RegistryError
-            It does not answer, wants a login, or is no registry.
+        Raises RegistryError: it does not answer, wants a login, or is no registry.
         """
         response = self.send("GET", "/v2/", expect=(200, 400, 404))
         if response.status == 400 and self._plain and self._base.startswith("http:"):
@@ -124,10 +114,7 @@ class RegistryConnection:
     ) -> HttpResponse:
         """Send a request, again when it failed for a reason that may pass, and return the whole answer.
 
-        Raises
-        ------
-        RegistryError
-            The answer's status is not one of `expect`, or none came.
+        Raises RegistryError: the answer's status is not one of `expect`, or none came.
         """
 
         def whole() -> HttpResponse:
@@ -138,7 +125,6 @@ class RegistryConnection:
         return self.retry(whole)
 
     def retry(self, action: Callable[[], T]) -> T:
-        """Return what `action` returns, repeating it up to three times while it raises `TransientRegistryError`."""
         try:
             return retry(action, TransientRegistryError, pause=self._pause, on_retry=self._on_retry)
         except TransientRegistryError as failure:
@@ -298,10 +284,7 @@ class Registry(RegistryConnection):
     def find_manifest(self, repository: str, reference: str) -> Manifest | None:
         """Return the manifest or index that a tag or digest names, or None when it is not there.
 
-        Raises
-        ------
-        RegistryError
-            What came is no manifest, or has another digest than the one asked for.
+        Raises RegistryError: what came is no manifest, or has another digest than the one asked for.
         """
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         accept = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
@@ -355,10 +338,7 @@ class Registry(RegistryConnection):
     def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Yield where the answer starts, 0 or `start`, and the blob's bytes from there; they are not verified here.
 
-        Raises
-        ------
-        MayPass
-            The connection broke; `retry` is for that.
+        Raises TransientRegistryError: the connection broke; `retry` is for that.
         """
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
@@ -368,17 +348,9 @@ class Registry(RegistryConnection):
     def put_blob(self, repository: str, blob: Descriptor, source: BlobContent) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.
 
-        Parameters
-        ----------
-        source
-            The bytes, or a file with them; it is read again when an upload must be repeated.
-
-        Raises
-        ------
-        RegistryError
-            The registry refused, or stored other bytes.
-        OSError
-            The file cannot be read.
+        `source`: The bytes, or a file with them; it is read again when an upload must be repeated.
+        Raises RegistryError: the registry refused, or stored other bytes.
+        Raises OSError: the file cannot be read.
         """
 
         def upload() -> bool:
@@ -406,10 +378,7 @@ class Registry(RegistryConnection):
     def put_referrers(self, repository: str, subject: str, artifacts: Sequence[tuple[bytes, Descriptor]]) -> None:
         """Store manifests with the same subject, and list those that the registry does not list itself.
 
-        Parameters
-        ----------
-        artifacts
-            Each manifest, and what points to it.
+        `artifacts`: Each manifest, and what points to it.
         """
         unlisted = [
             listed

@@ -70,12 +70,8 @@ class HelperRun:
 def run_helper(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> int:
     """Run `helper` with the streams of this process and return its exit code; files that it wrote come back.
 
-    Raises
-    ------
-    NodeError
-        The data disk is not there.
-    EngineError
-        The engine refused it, or the connection was lost: what it started goes on.
+    Raises NodeError: the data disk is not there.
+    Raises EngineError: the engine refused it, or the connection was lost: what it started goes on.
     """
     container = _make(tunnel, project, helper)
     try:
@@ -206,7 +202,6 @@ def _environment(tunnel: EngineTunnel) -> dict[str, str]:
 
 
 def _fetch_new(container: Container) -> None:
-    """Bring files that a verb wrote into its working directory here: reports, bundles."""
     chunks, __ = container.get_archive(f"/{_BASE}/project")
     with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
         for info in _new_files(tar):

@@ -38,7 +38,6 @@ class EngineStatus:
 
     @property
     def starts(self) -> bool:
-        """Whether `rlbox engine up` would start one there, where none answers."""
         return bool(self.version) or self.place.startswith("unix:")
 
     def as_json(self) -> dict[str, Any]:
@@ -59,7 +58,6 @@ class EngineStatus:
 def parse_engine_info(
     place: str, info: Mapping[str, Any], free_bytes: int | None, left: tuple[str, ...]
 ) -> EngineStatus:
-    """Return the status from what the engine says of itself (`GET /info`)."""
     told = {str(pair[0]): str(pair[1]) for pair in info.get("DriverStatus") or () if len(pair) == 2}
     return EngineStatus(
         place=place,
@@ -80,10 +78,7 @@ _SAYS = "ensure-engine: "
 def install_engine(say: Callable[[str], None]) -> None:
     """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk.
 
-    Raises
-    ------
-    EngineError
-        There can be none here, or this user may not.
+    Raises EngineError: there can be none here, or this user may not.
     """
     try:
         process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, session=False)
@@ -109,10 +104,7 @@ def install_engine(say: Callable[[str], None]) -> None:
 def plan_engine_setup() -> tuple[str, ...]:
     """Return what `install_engine` would do, a line each; nothing is changed.
 
-    Raises
-    ------
-    EngineError
-        As `install_engine`, as far as that is known without trying.
+    Raises EngineError: as `install_engine`, as far as that is known without trying.
     """
     outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
     if outcome.exit_code:

@@ -59,10 +59,7 @@ def load_target_with_fixes(project: Project, name: str) -> TargetWithFixes:
 def load_fixes(project: Project) -> tuple[Fix, ...]:
     """Return the fix catalogue, sorted by id; a file of the project takes the place of a shipped one of its name.
 
-    Raises
-    ------
-    SpecError
-        Broken TOML (with line), or wrong keys and values of one file.
+    Raises SpecError: broken TOML (with line), or wrong keys and values of one file.
     """
     fixes, broken = load_readable_fixes(project)
     if broken:

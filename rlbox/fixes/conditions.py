@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -76,7 +77,6 @@ def list_git_package_names(part: GitSource) -> tuple[str, str]:
 
 
 def evaluate_fix(fix: Fix, target: Target, versions: Versions) -> FixDecision:
-    """Return whether `target` needs `fix`, and the facts that decide it."""
     if fix.id in target.fixes.off:
         return FixDecision(
             applies=False, reasons=(_("switched off by the target: {off}").format(off=target.fixes.off[fix.id]),)
@@ -88,27 +88,31 @@ def evaluate_fix(fix: Fix, target: Target, versions: Versions) -> FixDecision:
     return FixDecision(applies=True, reasons=tuple(fact for __, fact in facts) or (_("every target"),))
 
 
-def check_package(text: str, versions: Versions) -> tuple[bool, str]:
+class PackageCheck(NamedTuple):
+    """Whether the stack has a package in a version that fits, and the fact that decides it."""
+
+    holds: bool
+    fact: str
+
+
+def check_package(text: str, versions: Versions) -> PackageCheck:
     """Return whether the stack has a package in a version of `text` (`vllm>=0.12`), and the fact that decides it."""
     asked = _requirement(text)
     name = canonicalize_name(asked.name)
     if name not in versions:
-        return False, _("{name} is not in the stack").format(name=name)
+        return PackageCheck(False, _("{name} is not in the stack").format(name=name))
     version = versions[name]
     if not asked.specifier:
-        return True, _("{name} is in the stack").format(name=f"{name} {version}".rstrip())
+        return PackageCheck(True, _("{name} is in the stack").format(name=f"{name} {version}".rstrip()))
     if not version:
-        return False, _("the version of {name} is not known before `rlbox lock`").format(name=name)
+        return PackageCheck(False, _("the version of {name} is not known before `rlbox lock`").format(name=name))
     try:
         holds = asked.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
-        return False, _("{name} has the version {version!r}, which cannot be compared").format(
-            name=name, version=version
-        )
-    shown, wanted = f"{name} {version}", _plain(asked.specifier)
-    return holds, _("{shown} is {wanted}").format(shown=shown, wanted=wanted) if holds else _(
-        "{shown} is not {wanted}"
-    ).format(shown=shown, wanted=wanted)
+        what = _("{name} has the version {version!r}, which cannot be compared")
+        return PackageCheck(False, what.format(name=name, version=version))
+    what = _("{shown} is {wanted}") if holds else _("{shown} is not {wanted}")
+    return PackageCheck(holds, what.format(shown=f"{name} {version}", wanted=_plain(asked.specifier)))
 
 
 @functools.cache

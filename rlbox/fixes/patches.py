@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -48,17 +48,9 @@ def resolve_patches(
 ) -> tuple[ResolvedPatch, ...]:
     """Return the patches of a target: those of its fixes in their order, then its own.
 
-    Parameters
-    ----------
-    fixes
-        The fixes that apply to the target.
-    texts
-        The target's own patches, file name to text.
-
-    Raises
-    ------
-    SpecError
-        A folder's template is broken.
+    `fixes`: The fixes that apply to the target.
+    `texts`: The target's own patches, file name to text.
+    Raises SpecError: A folder's template is broken.
     """
     values = build_template_values(target, versions)
     rows = []
@@ -77,7 +69,14 @@ def resolve_patches(
     return tuple(rows)
 
 
-def choose_patched_package(patch: PatchFacts, target: Target, versions: Versions) -> tuple[str, str]:
+class PackageChoice(NamedTuple):
+    """The package or git part that a patch changes, and why the patch is skipped (empty: it is not)."""
+
+    package: str
+    skip_reason: str
+
+
+def choose_patched_package(patch: PatchFacts, target: Target, versions: Versions) -> PackageChoice:
     """Return the package or git part that a patch changes, and why it is skipped (empty: it is not).
 
     A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
@@ -87,12 +86,12 @@ def choose_patched_package(patch: PatchFacts, target: Target, versions: Versions
     for text in patch.package:
         asked = Requirement(text)
         if _tree(asked.name, target, versions):
-            return canonicalize_name(asked.name), ""
+            return PackageChoice(canonicalize_name(asked.name), "")
         holds, fact = check_package(text, versions)
         if holds:
-            return canonicalize_name(asked.name), ""
+            return PackageChoice(canonicalize_name(asked.name), "")
         against.append(fact)
-    return "", "; ".join(against)
+    return PackageChoice("", "; ".join(against))
 
 
 def find_git_part(name: str, target: Target) -> GitSource | None:
@@ -108,10 +107,7 @@ def has_patches_to_apply(rows: Iterable[ResolvedPatch]) -> bool:
 def render_patch_manifest(target: str, rows: Iterable[ResolvedPatch], layers: Iterable[str] = ()) -> str:
     """Return what templates/scripts/apply_patches.py reads, as JSON.
 
-    Parameters
-    ----------
-    layers
-        Folders of the layers that a build step finds, the lowest first.
+    `layers`: Folders of the layers that a build step finds, the lowest first.
     """
     patches = [{key: value for key, value in asdict(row).items() if key != "diff_from" or value} for row in rows]
     data = {"schema": 1, "target": target, "layers": [*layers], "patches": patches}

@@ -143,10 +143,8 @@ def list_fix_packages(fixes: Iterable[Fix], target: Target, versions: Versions) 
 def render_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> RenderedFixes:
     """Return what the fixes that `target` needs bake.
 
-    Raises
-    ------
-    SpecError
-        A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is broken.
+    Raises SpecError: A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is
+      broken.
     """
     chosen = select_fixes(fixes, target, versions)
     values = build_template_values(target, versions)
@@ -176,7 +174,7 @@ def build_template_values(target: Target, versions: Versions) -> dict[str, Any]:
         "python": target.python.version,
         "site": f"/opt/venv/lib/python{target.python.version}/site-packages",
         "cuda": find_torch_cuda(target, versions),
-        "has": lambda text: check_package(text, versions)[0],
+        "has": lambda text: check_package(text, versions).holds,
         "version": lambda name: versions.get(name, ""),
         "aliases": (),  # a hook sees those of its fix
     }
@@ -197,10 +195,7 @@ def render_text(text: str, values: Mapping[str, Any], where: str) -> str:
 def render_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
     """Return what a fix bakes with its templates filled in for one target; patches and refusals are left as they are.
 
-    Raises
-    ------
-    SpecError
-        A template is broken.
+    Raises SpecError: A template is broken.
     """
     seen = {**values, "aliases": fix.bake.aliases}
 

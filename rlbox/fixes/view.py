@@ -78,7 +78,6 @@ def _or(values: tuple[str, ...]) -> str:
 
 
 def list_bake_entries(fix: Fix, bake: Bake) -> tuple[BakeEntry, ...]:
-    """Return what `bake`, the fix's own or filled in for a target, consists of."""
     return (*_image_rows(fix, bake), *_start_rows(bake), *_source_rows(bake))
 
 
@@ -149,7 +148,7 @@ def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakeEntry
     left = {
         patch.name: _("left out: {skip}").format(skip=skip)
         for patch in fix.bake.patch
-        if (skip := choose_patched_package(patch, target, versions)[1])
+        if (skip := choose_patched_package(patch, target, versions).skip_reason)
     }
     rows = list_bake_entries(fix, render_bake(fix, build_template_values(target, versions)))
     return tuple(replace(row, value=left.get(row.name, row.value)) if row.kind == "patch" else row for row in rows)
@@ -161,7 +160,6 @@ def catalogue_json(fixes: Iterable[Fix]) -> dict[str, Any]:
 
 
 def format_catalogue(fixes: Iterable[Fix]) -> str:
-    """Return a line for each fix: id, kind, title, the numbers that it covers."""
     rows = ((fix, f"  [{' '.join(fix.covers)}]" if fix.covers else "") for fix in fixes)
     return "\n".join(columns((fix.id, classify_fix(fix), _title(fix) + covers) for fix, covers in rows))
 
@@ -174,7 +172,6 @@ def fix_json(fix: Fix) -> dict[str, Any]:
 
 
 def format_fix(fix: Fix) -> str:
-    """Return everything of a fix as people read it."""
     return "\n".join(map(translate, _fix_lines(fix)))
 
 

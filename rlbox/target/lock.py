@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -38,7 +37,6 @@ class Package:
 
     @property
     def indexed(self) -> bool:
-        """Whether a package index has it, rather than an address or `rlbox compile`."""
         return self.source.partition("/")[0] in ("python", "torch-wheels")
 
     @property
@@ -98,7 +96,6 @@ class CompileInputs:
 
     @property
     def origin(self) -> str:
-        """The `source` of the wheel's package."""
         return f"compiled/{self.recipe}"
 
 
@@ -148,10 +145,6 @@ class Lock:
 
     def text(self) -> str:
         """Return the lock file: stable order, one file a line, so that a diff reads well."""
-        return self._text
-
-    @functools.cached_property
-    def _text(self) -> str:
         head = ("target", "spec", "python", "platform", "base")
         parts = [f'  "schema": {SCHEMA}', *(f'  "{key}": {json.dumps(getattr(self, key))}' for key in head)]
         parts.append(f'  "apt": {_block(self.debs, 2)}')
@@ -263,7 +256,6 @@ def describe_lock_state(target: Target, lock: Lock | None, runtime: tuple[str, .
 
 
 def suggest_lock_command(target: str, state: str) -> str:
-    """Return the command that makes a lock current which is in another `describe_lock_state`."""
     return f"rlbox compile {target}" if state.startswith("incomplete") else f"rlbox lock {target}"
 
 
@@ -274,10 +266,7 @@ def hash_patch(name: str, text: str) -> LockedPatch:
 def load_lock(path: Path) -> Lock | None:
     """Return the lock in `path`, or None when there is none.
 
-    Raises
-    ------
-    SpecError
-        The file is torn, or of another schema.
+    Raises SpecError: the file is torn, or of another schema.
     """
     try:
         text = path.read_bytes()
@@ -353,10 +342,7 @@ def compute_recipe_digest(
 ) -> str:
     """Return the sha256 of everything that decides a compiled wheel, hex.
 
-    Parameters
-    ----------
-    units
-        Without them it is what decides one object file, whichever others are compiled.
+    `units`: Without them it is what decides one object file, whichever others are compiled.
     """
     decides = {
         "rlbox": RECIPE,

@@ -408,10 +408,7 @@ _Included = tuple[dict[str, Any], tuple[Path, ...], dict[str, str]]
 def load_target(project: Project, name: str) -> LoadedTarget:
     """Return the target `name`, completed with its includes and the defaults.
 
-    Raises
-    ------
-    SpecError
-        Unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
+    Raises SpecError: unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
     """
     data, files, origins = _load_included(project, name, ())
     data.pop("include", None)
