@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.job.plan import RayPlan
 from rlbox.system.http import HttpClient, NoResponseError, create_loopback_client, explain_no_response
@@ -39,14 +40,17 @@ def read_ray_state(plan: RayPlan) -> dict[str, Any]:
     return facts
 
 
-def read_ray_nodes(dashboard: str) -> list[dict[str, Any]] | str:
-    """Return the nodes that the head behind a dashboard knows; in words, why there is no answer."""
+def read_ray_nodes(dashboard: str) -> list[dict[str, Any]]:
+    """Return the nodes that the head behind a dashboard knows; `NodeError` when it does not tell."""
     try:
         with create_ray_client(_TIMEOUT_S) as http:
             found = _asked(http, dashboard.rstrip("/") + _SUMMARY, _nodes)
-    except NoResponseError:
-        return _("no head answers at {dashboard}").format(dashboard=dashboard)
-    return found if isinstance(found, list) else str(found)
+    except NoResponseError as error:
+        raise NodeError(_("no head answers at {dashboard}").format(dashboard=dashboard)) from error
+    if isinstance(found, str):
+        raise NodeError(found)
+    nodes: list[dict[str, Any]] = found
+    return nodes
 
 
 def _asked(http: HttpClient, url: str, read: Callable[[Any], Any]) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 from rlbox.amounts import card_text
 from rlbox.doctor.ray_state import read_ray_nodes
+from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.system.gpu import GpuStatus, probe_gpus
 from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
@@ -253,11 +254,12 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 def probe_gpu_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
     """Return the facts; `dashboard` is the URL of a Ray head's dashboard."""
     gpus = probe_gpu_states()
-    rows = read_ray_nodes(dashboard)
     visible = environ.get(VISIBLE)
-    if isinstance(rows, str):
-        return GpuInventory(gpus=gpus, visible=visible, why_no_ray=rows)
-    return GpuInventory(gpus=gpus, visible=visible, ray=tuple(map(_node, rows)))
+    try:
+        nodes = read_ray_nodes(dashboard)
+    except NodeError as error:
+        return GpuInventory(gpus=gpus, visible=visible, why_no_ray=error.what)
+    return GpuInventory(gpus=gpus, visible=visible, ray=tuple(map(_node, nodes)))
 
 
 def probe_gpu_states() -> tuple[GpuState, ...]:
