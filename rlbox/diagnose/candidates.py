@@ -68,10 +68,10 @@ class Candidate:
         return self.match.signature.cause if self.match else ""
 
 
-def classify_event(event: Event, catalogue: SignatureSet, spoken: str = "") -> Candidate:
+def classify_event(event: Event, catalogue: SignatureSet, program_kinds: str = "") -> Candidate:
     if event.is_excused:
         return Candidate(event, "noise", None, event.number, event.text, benign_reason="declared")
-    matches = catalogue.match_event(event, spoken)
+    matches = catalogue.match_event(event, program_kinds)
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
     statements = list(event.statements())

@@ -34,7 +34,7 @@ def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> D
     for place, source in enumerate(sources):
         reader = LogReader(EventReader(catalogue, place, several=len(sources) > 1))
         for block in read_blocks(source):
-            reader.take(block)
+            reader.feed(block)
         reads.append(reader.close())
         facts.append(LogStats(name=source.name, lines=reader.lines, bytes=reader.offset))
     return diagnose_events(reads, facts, catalogue)
@@ -78,7 +78,7 @@ class _GrowingLog:
                 block = file.read(BLOCK)
                 if not block:
                     break
-                self.reader.take(block)
+                self.reader.feed(block)
                 count += len(block)
         return count
 

@@ -127,13 +127,13 @@ class EventReader:
         self._around = RecentLines()
         self._foreign = LearnedPrefixes()
 
-    def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
+    def feed(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
         if not texts:
             return
         block = make_block(texts)
         self._block = (first, offset)
-        self._around.take(first, block)
+        self._around.feed(first, block)
         if offset < HEAD_BYTES:
             self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - offset])
         hits = iter(find_hit_lines(self._catalogue.scan_expressions, block) if block.hits is None else block.hits)
@@ -228,7 +228,7 @@ class EventReader:
 
     def _feed(self, writer: str, row: LogLine) -> bool:
         trace = self._open[writer]
-        taken = trace.take(row)
+        taken = trace.feed(row)
         if trace.closed:
             self._end(writer)
         return taken
@@ -415,7 +415,7 @@ class LogReader:
         self._rest = bytearray()
         self._begun = 0
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         end = data.rfind(b"\n") + 1
         begin = 0
         if end and self._rest:
@@ -440,7 +440,7 @@ class LogReader:
 
     def _hand_over(self, lines: bytes) -> None:
         count = lines.count(b"\n") + 1
-        self.events.take(self.lines + 1, self._begun, LineBlock(lines, count))
+        self.events.feed(self.lines + 1, self._begun, LineBlock(lines, count))
         self.lines += count
 
     def _keep(self, data: bytes) -> None:

@@ -155,7 +155,7 @@ class RecentLines:
         self._blocks: list[tuple[int, LineBlock]] = []
         self._above: dict[int, tuple[RecurringLine, ...]] = {}
 
-    def take(self, first: int, block: LineBlock) -> None:
+    def feed(self, first: int, block: LineBlock) -> None:
         while self._blocks and first - (self._blocks[0][0] + len(self._blocks[0][1])) >= COMPARED_LINES:
             self._blocks.pop(0)
         self._blocks.append((first, block))

@@ -85,9 +85,9 @@ class FirstFatalFinder:
             self._found, self._seen = (get_position(root) if root else None), state
         return self._found
 
-    def take(self, first: int, offset: int, texts: Sequence[str]) -> None:
+    def feed(self, first: int, offset: int, texts: Sequence[str]) -> None:
         """Read lines; `first` is the number of the first one, `offset` the byte at which it begins."""
-        self._reader.take(first, offset, texts)
+        self._reader.feed(first, offset, texts)
 
     def reset(self) -> None:
         """Forget all failures so far: the process has recovered from them."""
@@ -103,7 +103,7 @@ def warm_up() -> None:
     """Compile all patterns now: 50 to 100 ms that the first failure's report need not wait."""
     finder, block = FirstFatalFinder(), LineBlock(b"step:1 - loss:0.5\nValueError: read ahead", 2)
     block.hits = (1,)
-    finder.take(1, 0, block)
+    finder.feed(1, 0, block)
     _ = finder.position
 
 
@@ -164,11 +164,11 @@ def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> Fata
     finder, cutter, begun, offset = FirstFatalFinder(catalogue=catalogue), LineSplitter(), 0, 0
     for block in read_log_blocks(log):
         first, texts = cutter.number + 1, cutter.feed(block)
-        finder.take(first, begun, texts)
+        finder.feed(first, begun, texts)
         offset += len(block)
         if texts:
             begun = offset - len(block) + block.rindex(b"\n") + 1
-    finder.take(cutter.number + 1, begun, cutter.close())
+    finder.feed(cutter.number + 1, begun, cutter.close())
     return finder.position
 
 

@@ -106,10 +106,10 @@ class SignatureSet:
     def has_match(self, text: str) -> bool:
         return bool(self.find_fitting(text))
 
-    def match_event(self, event: Event, spoken: str = "") -> list[SignatureMatch]:
+    def match_event(self, event: Event, program_kinds: str = "") -> list[SignatureMatch]:
         """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
 
-        `spoken` are words of the whole log that say which programs it is of.
+        `program_kinds` are words of the whole log that say which programs it is of.
         """
         found = []
         around: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class SignatureSet:
             whole = "\n".join(lines)
             for signature in self.find_fitting(whole):
                 if signature.near or signature.far:
-                    around = around or _list_surroundings(event, spoken)
+                    around = around or _list_surroundings(event, program_kinds)
                     if not _fits_surroundings(signature, around):
                         continue
                 pattern = compile_pattern(signature.pattern)
@@ -147,12 +147,12 @@ def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool
     return not (far and any(far.fits(text) for text in around))
 
 
-def _list_surroundings(event: Event, spoken: str) -> tuple[str, ...]:
+def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
     """Return what `near` and `far` are matched with: frames, writer, source, line and kinds of programs."""
     row = event.log_line
     frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames)
     tail = [line for __, line in event.tail if line.startswith("File ")]
-    return (*frames, *tail, f"lane {row.writer}", f"source {row.source}", row.text[:300], spoken)
+    return (*frames, *tail, f"lane {row.writer}", f"source {row.source}", row.text[:300], program_kinds)
 
 
 def extract_signatures(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:

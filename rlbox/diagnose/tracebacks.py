@@ -96,7 +96,7 @@ class TracebackParser:
         self._levelled = False
         self._boxed = "╭" in row.body
         if headless:
-            self.take(row)
+            self.feed(row)
 
     @property
     def is_forwarded(self) -> bool:
@@ -118,7 +118,7 @@ class TracebackParser:
         trace.prefixed = row.has_prefix
         return trace
 
-    def take(self, row: LogLine) -> bool:
+    def feed(self, row: LogLine) -> bool:
         """Add the writer's next line; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:

@@ -239,7 +239,7 @@ class _MetricRule(GateRule):
     def met(self, line: Line, way: str) -> None:
         if is_command_echo(line.text, self.plan.pattern):
             return
-        groups = compile_pattern(self.plan.pattern).groups(way) or {}
+        groups = compile_pattern(self.plan.pattern).find_groups(way) or {}
         step = parse_number(groups.get("step") or "")
         if self._steps and step is not None:
             self._steps.hear(line, self.plan.pattern, step)

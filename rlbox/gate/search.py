@@ -78,7 +78,7 @@ class LogSearch:
         if self._quotes.fits(ways):
             return
         for way in ways:
-            for index in patterns.which(way):
+            for index in patterns.find_matching(way):
                 fits.setdefault(index, way)
         if not fits:
             return
@@ -131,7 +131,7 @@ class _StepLines:
             return
         last = self._texts.joined.rsplit(b"\n", _LAST)[-_LAST:]
         for index, line in enumerate(last, len(self._texts) - len(last)):
-            if self._first + index > self._number and self._patterns.hit(line, 0) >= 0:
+            if self._first + index > self._number and self._patterns.find_next(line, 0) >= 0:
                 self._meet(index, line.decode("utf-8", "replace"))
 
     def _meet(self, index: int, text: str) -> None:
@@ -150,7 +150,7 @@ def _hits(patterns: Callable[[], PatternSet | None], block: bytes, count: int) -
     """Yield index and text of the lines in which something may fit; `patterns` may become fewer meanwhile."""
     at = index = 0
     while count and (search := patterns()) is not None:
-        found = search.hit(block, at)
+        found = search.find_next(block, at)
         if found < 0:
             return
         begin = block.rfind(b"\n", at, found) + 1 or at

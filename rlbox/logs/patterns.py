@@ -26,14 +26,14 @@ class Pattern:
         """Return whether a line holds what the pattern asks for."""
         return self._compiled.search(line) is not None
 
-    def groups(self, line: str) -> dict[str, str | None] | None:
+    def find_groups(self, line: str) -> dict[str, str | None] | None:
         """Return the named groups of the first place that fits, or None when none does."""
         found = self._compiled.search(line)
         return None if found is None else found.groupdict()
 
 
 class PatternSet:
-    """Many patterns at once: `hit` finds the next place worth a look in a block, `which` says what fits a line."""
+    """Many patterns at once: `find_next` finds the next place worth a look in a block, `find_matching` says what fits a line."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         import re2
@@ -48,7 +48,7 @@ class PatternSet:
             self._set.Add(text)
         self._set.Compile()
 
-    def hit(self, block: bytes, start: int) -> int:
+    def find_next(self, block: bytes, start: int) -> int:
         """Return where in `block`, lines of UTF-8, from `start` on something may fit; -1: nowhere.
 
         Anchors count for nothing here, so that a line is found behind whatever Ray or a progress bar puts before it.
@@ -56,7 +56,7 @@ class PatternSet:
         found = self._block.search(block, start)
         return -1 if found is None else int(found.start())
 
-    def which(self, line: str) -> list[int]:
+    def find_matching(self, line: str) -> list[int]:
         """Return the indexes of the patterns that fit a line, ascending."""
         found = self._set.Match(line)
         if found is None:  # nothing fits, or the set had not enough memory to tell

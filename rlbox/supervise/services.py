@@ -109,7 +109,7 @@ class RunningService:
     def match_lines(self, texts: LineBlock) -> None:
         """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line
-        if self._line_missing and compile_pattern_set((line,)).hit(texts.joined, 0) >= 0:
+        if self._line_missing and compile_pattern_set((line,)).find_next(texts.joined, 0) >= 0:
             fits = compile_pattern(line).fits
             self._line_missing = not any(fits(way) for text in texts for way in list_line_variants(text))
 

@@ -227,7 +227,7 @@ class StageWatch:
 
     def _find_fatal(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         finder = self._finders[log]
-        finder.take(first, offset, texts)
+        finder.feed(first, offset, texts)
         if finder.position and self.gate.outlived(log, finder.position.number, finder.position.text):
             self.reset_fatals(log)
 

@@ -142,7 +142,7 @@ class Judged:
             reader = LogReader(EventReader(self.catalogue, place, several=len(logs) > 1))
             edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
             for first, last in itertools.pairwise(edges):
-                reader.take(data[first:last])
+                reader.feed(data[first:last])
             reads.append(reader.close())
         facts = [LogStats(name=str(place), lines=0, bytes=len(data)) for place, data in enumerate(logs)]
         found = diagnose_events(reads, facts, self.catalogue)

@@ -25,7 +25,7 @@ def found_in(blocks: Iterable[bytes]) -> Diagnosis:
     """Return the diagnosis of a log that comes in blocks."""
     reader = LogReader(EventReader(CATALOGUE))
     for block in blocks:
-        reader.take(block)
+        reader.feed(block)
     read = reader.close()
     return diagnose_events([read], [LogStats(name="a.log", lines=read.lines)], CATALOGUE)
 
@@ -71,8 +71,8 @@ def test_a_line_of_a_gigabyte(piece: bytes) -> None:
     block = piece * ((1 << 20) // len(piece))
     reader = LogReader(EventReader(CATALOGUE))
     for _ in range((1 << 30) // len(block)):
-        reader.take(block)
-    reader.take(f"\n{OOM}\n".encode())
+        reader.feed(block)
+    reader.feed(f"\n{OOM}\n".encode())
     found = diagnose_events([reader.close()], [LogStats(name="a.log", lines=reader.lines)], CATALOGUE)
     assert reader.lines == 2
     assert found.fatal

@@ -58,6 +58,6 @@ def test_steps_of_the_other_ranks_do_not_acquit_the_one_that_fell() -> None:
     behind = "".join(f"gpu-b  | [default1]:[rank 1] INFO step {step} done\n" for step in (4, 5, 6))
     reader = EventReader(CATALOGUE)
     reading = LogReader(reader)
-    reading.take((steps + fell + behind).encode())
+    reading.feed((steps + fell + behind).encode())
     found = diagnose_events([reading.close()], [LogStats(name="a.log", lines=reading.lines)], CATALOGUE)
     assert (found.cause, found.location.rank) == ("disk-full", 0)

@@ -44,7 +44,7 @@ RuntimeError: late"""
 
 def find(text: str) -> tuple[int, str] | None:
     finder = FirstFatalFinder()
-    finder.take(1, 0, text.split("\n"))
+    finder.feed(1, 0, text.split("\n"))
     return (finder.position.number, finder.position.text) if finder.position else None
 
 
@@ -180,7 +180,7 @@ def test_the_first_failing_rank(text: str, line: str) -> None:
 def test_declared_harmless_lines_do_not_count() -> None:
     texts = ["BrokenPipeError: [Errno 32]", *TRACEBACK.split("\n")]
     finder = FirstFatalFinder(benign=lambda number, text: number == 1 or "Traceback" in text)
-    finder.take(1, 0, texts)
+    finder.feed(1, 0, texts)
     assert finder.position is None
 
 
@@ -191,17 +191,17 @@ def test_a_rank_that_died_while_it_wrote_is_not_waited_for() -> None:
         "[rank1]: ValueError: x",
     )
     finder = FirstFatalFinder()
-    finder.take(1, 0, [cut, *["[rank0]: step"] * 12_000, "[rank3]: ValueError: late"])
+    finder.feed(1, 0, [cut, *["[rank0]: step"] * 12_000, "[rank3]: ValueError: late"])
     assert finder.position is not None
     assert finder.position.number == 12_002
 
 
 def test_what_a_process_lived_with_is_forgiven() -> None:
     finder = FirstFatalFinder()
-    finder.take(1, 0, ["RuntimeError: warm-up failed", "ready"])
+    finder.feed(1, 0, ["RuntimeError: warm-up failed", "ready"])
     finder.reset()
     assert finder.position is None
-    finder.take(3, 36, ["ValueError: late"])
+    finder.feed(3, 36, ["ValueError: late"])
     assert (finder.position and finder.position.number) == 3
 
 
@@ -227,7 +227,7 @@ def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         piece = data[start:end]
         texts = cutter.feed(piece)
-        finder.take(cutter.number - len(texts) + 1, offset, texts)
+        finder.feed(cutter.number - len(texts) + 1, offset, texts)
         offset = data.rfind(b"\n", 0, max(end, start)) + 1
     return finder.position
 
@@ -243,7 +243,7 @@ def test_candidates_that_others_found_give_the_same_line(lines: list[str], other
     found = []
     for texts in (block, searched):
         finder = FirstFatalFinder()
-        finder.take(1, 0, texts)
+        finder.feed(1, 0, texts)
         found.append(finder.position)
     assert found[0] == found[1]
 

@@ -35,7 +35,7 @@ def run_dir(tmp_path: Path) -> Path:
 def known_of(run_dir: Path, *lines: str) -> KnownCause | None:
     """Return what is known of the first fatal line of a log."""
     finder = FirstFatalFinder(catalogue=load_run_signatures(run_dir))
-    finder.take(1, 0, lines)
+    finder.feed(1, 0, lines)
     return finder.position.known if finder.position else None
 
 

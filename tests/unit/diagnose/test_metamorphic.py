@@ -49,7 +49,7 @@ def read(data: bytes, at: int = 1 << 20, catalogue: SignatureSet = CATALOGUE) ->
     """Return the answer to bytes that come in pieces."""
     reader = LogReader(EventReader(catalogue))
     for begin in range(0, len(data), at):
-        reader.take(data[begin : begin + at])
+        reader.feed(data[begin : begin + at])
     facts = LogStats(name="a.log", lines=reader.lines, bytes=len(data))
     return diagnose_events([reader.close()], [facts], catalogue).as_json()
 

@@ -15,7 +15,7 @@ from rlbox.logs.lines import LineBlock
 def read(text):
     finder, block = FirstFatalFinder(), LineBlock(text, 2)
     block.hits = (1,)
-    finder.take(1, 0, block)
+    finder.feed(1, 0, block)
     return finder.position.text
 
 if {ahead}:

@@ -108,7 +108,7 @@ def test_the_steps_of_a_metric() -> None:
 def first_fatal(gate: GateChecker, *lines: str) -> int:
     feed(gate, *lines)
     finder = FirstFatalFinder(lambda number, text: gate.excuses("stage", number, text))
-    finder.take(1, 0, lines)
+    finder.feed(1, 0, lines)
     return finder.position.number if finder.position else 0
 
 
