@@ -33,7 +33,7 @@ class Pattern:
 
 
 class PatternSet:
-    """Many patterns at once: `find_next` finds the next place worth a look in a block, `find_matching` says what fits a line."""
+    """Many patterns at once: find the next place in a block that is worth a look, and which patterns fit a line."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         import re2
