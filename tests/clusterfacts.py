@@ -17,7 +17,7 @@ from rlbox.cluster.facts import (
     Rights,
 )
 from rlbox.cluster.node_checks import NodeNeeds
-from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
 from rlbox.cluster.survey import Seat, Survey
 
@@ -82,7 +82,7 @@ def survey(b: NodeFacts | None = None, **changes: Any) -> Survey:
     """Return the survey of both; `b` is what the worker says."""
     seats = {n: Seat(address=f"10.0.0.{i}", interface="ib0", mtu=1500) for i, n in enumerate("ab", 1)}
     sound = Survey(
-        wishes=tuple(NodeWish(name=name, data="/data") for name in "ab"),
+        wishes=tuple(NodeSpec(name=name, data="/data") for name in "ab"),
         facts={"a": facts("a"), "b": b or facts("b")},
         offsets={"a": 0.0, "b": 0.0},
         seats=seats,

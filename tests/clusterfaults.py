@@ -9,7 +9,7 @@ from clusterfacts import DISK, ENGINE, NEEDS, NO_ENGINE, PLACE, facts, gpu, plan
 
 from rlbox.amounts import GIB
 from rlbox.cluster.facts import ClusterContainer, GpuProcess, NodeGpus, NodePath
-from rlbox.cluster.preflight import judge_survey
+from rlbox.cluster.preflight import check_survey
 from rlbox.cluster.survey import Seat, Survey, Way
 from rlbox.findings import Finding
 
@@ -203,7 +203,7 @@ def on_nodes(planted: Survey) -> Survey:
 
 def found(planted: Survey) -> tuple[Finding, ...]:
     """Judge what is planted."""
-    return judge_survey(on_nodes(planted), NEEDS)
+    return check_survey(on_nodes(planted), NEEDS)
 
 
 FAULTS_B = {"no model": facts("b", paths=(path(there=False, said="No such file or directory"),))}

@@ -14,7 +14,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import Amount, dry_run, shared
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.i18n import _
 
 
@@ -27,7 +27,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--data", default="", metavar="DIR", help="Data disk of every node, in place of disk.host.")
     @functools.wraps(function)
     def with_wish(*args: Any, target: str, nodes: str, name: str, data: str, **rest: Any) -> Any:
-        return function(*args, wish=ClusterWish(target=target, nodes=nodes, name=name, data=data), **rest)
+        return function(*args, options=ClusterOptions(target=target, nodes=nodes, name=name, data=data), **rest)
 
     return with_wish
 
@@ -45,7 +45,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @shared
 def up(
     app: App,
-    wish: ClusterWish,
+    options: ClusterOptions,
     port: int,
     opened: bool,
     paths: tuple[str, ...],
@@ -65,10 +65,10 @@ def up(
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --image registry.example/team/cluster-2node:v1
     """
-    from rlbox.cluster.up import UpWish, bring_up, look_at
+    from rlbox.cluster.up import UpOptions, bring_up, dry_run_up
 
-    wanted = UpWish(
-        **dataclasses.asdict(wish),
+    wanted = UpOptions(
+        **dataclasses.asdict(options),
         port=port,
         open=opened,
         paths=paths,
@@ -78,19 +78,19 @@ def up(
         limit_s=timeout,
     )
     if app.dry_run:
-        return look_at(app, wanted)
+        return dry_run_up(app, wanted)
     status, started, proof = bring_up(app, wanted)
     data = {**status.as_json(), "started": list(started), "proof": proof.as_json() if proof else None}
     app.result(data, "\n".join(filter(None, (status.text(), proof.text() if proof else ""))))
     app.say("unchanged" if not started else f"started on {', '.join(started)}")
-    app.say(f"next: rlbox cluster status {wish.words}, and then rlbox cluster down {wish.words}")
+    app.say(f"next: rlbox cluster status {options.option_text}, and then rlbox cluster down {options.option_text}")
     return 0
 
 
 @click.command()
 @cluster_options
 @shared
-def status(app: App, wish: ClusterWish) -> int:
+def status(app: App, options: ClusterOptions) -> int:
     """Say how a cluster is: nodes, GPUs and how many are idle, object store, disks.
 
     Any machine that reaches the nodes can ask. Exit code 5 where a node is not as it should be.
@@ -102,10 +102,10 @@ def status(app: App, wish: ClusterWish) -> int:
     from rlbox.cluster.status import probe_cluster
     from rlbox.errors import NodeError
 
-    found = probe_cluster(app, wish)
+    found = probe_cluster(app, options)
     app.result(found.as_json(), found.text())
     if any(not node.healthy for node in found.nodes):
-        app.say(f"next: rlbox cluster up {wish.words} brings back what died")
+        app.say(f"next: rlbox cluster up {options.option_text} brings back what died")
     for one in found.listens:
         app.say(f"next: {one.where}: {one.remedy}")
     return 0 if found.healthy else NodeError.exit_code
@@ -125,7 +125,7 @@ def status(app: App, wish: ClusterWish) -> int:
 @shared
 def submit(
     app: App,
-    wish: ClusterWish,
+    options: ClusterOptions,
     command: tuple[str, ...],
     folder: str,
     excludes: tuple[str, ...],
@@ -143,11 +143,11 @@ def submit(
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python -c 'import ray; ray.init()'
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
     """
-    from rlbox.cluster.submit import SubmitWish, look_at
+    from rlbox.cluster.submit import SubmitOptions, dry_run_submit
     from rlbox.cluster.submit import submit as submit_job
 
-    wanted = SubmitWish(
-        **dataclasses.asdict(wish),
+    wanted = SubmitOptions(
+        **dataclasses.asdict(options),
         command=command,
         folder=folder,
         excludes=excludes,
@@ -156,12 +156,12 @@ def submit(
         detach=detach,
     )
     if app.dry_run:
-        return look_at(app, wanted)
+        return dry_run_submit(app, wanted)
     done = submit_job(app, wanted)
     job = done.job
     app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
     if not job.ended:
-        app.say(f"next: rlbox cluster logs {wish.words} --job {job.id}")
+        app.say(f"next: rlbox cluster logs {options.option_text} --job {job.id}")
         return 0
     code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
     app.say(f"job {job.id} ended {job.status}{code}")
@@ -174,7 +174,7 @@ def submit(
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
 @shared
-def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None) -> None:
+def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int | None) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
     Each line has its time (UTC), node and log before it. A line without a time of its own goes with the one before it.
@@ -183,7 +183,7 @@ def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None)
     Example:
       rlbox cluster logs cluster-2node --nodes gpu005,gpu006 --job job-1a2b3c4d -f
     """
-    from rlbox.cluster.logs import LogLine, LogsWish, read_logs
+    from rlbox.cluster.logs import LogLine, LogsOptions, read_logs
 
     if follow and app.as_json:
         raise click.UsageError(_("--follow does not go with --json."))
@@ -196,7 +196,7 @@ def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None)
             app.show(line.shown())
 
     number = 10 if follow and lines is None else lines
-    read_logs(app, LogsWish(**dataclasses.asdict(wish), job=job, lines=number, follow=follow), show)
+    read_logs(app, LogsOptions(**dataclasses.asdict(options), job=job, lines=number, follow=follow), show)
     if app.as_json:
         app.result({"lines": found}, "")
 
@@ -205,7 +205,7 @@ def logs(app: App, wish: ClusterWish, job: str, follow: bool, lines: int | None)
 @cluster_options
 @click.argument("job", metavar="JOB")
 @shared
-def stop(app: App, wish: ClusterWish, job: str) -> int:
+def stop(app: App, options: ClusterOptions, job: str) -> int:
     """End JOB; the cluster stays. Of a job that has ended nothing is changed, and that is no error.
 
     \b
@@ -214,7 +214,7 @@ def stop(app: App, wish: ClusterWish, job: str) -> int:
     """
     from rlbox.cluster.jobs import stop_job
 
-    ended, stopped = stop_job(app, wish, job)
+    ended, stopped = stop_job(app, options, job)
     if not stopped:
         app.say(f"job {ended.id} has already ended: there is nothing to stop")
     app.result({**ended.as_json(), "stopped": stopped}, f"{ended.id} {ended.status}")
@@ -225,7 +225,7 @@ def stop(app: App, wish: ClusterWish, job: str) -> int:
 @cluster_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port on 127.0.0.1 [a free one].")
 @shared
-def dashboard(app: App, wish: ClusterWish, port: int) -> int:
+def dashboard(app: App, options: ClusterOptions, port: int) -> int:
     """Open the way to a cluster's dashboard, at 127.0.0.1 of this machine, until Ctrl-C.
 
     It listens on the loopback of the head alone; the way goes through the connection to it. Requests that a page of
@@ -237,7 +237,7 @@ def dashboard(app: App, wish: ClusterWish, port: int) -> int:
     """
     from rlbox.cluster.dashboard import dashboard as open_dashboard
 
-    with open_dashboard(app, wish, port) as found, suppress(KeyboardInterrupt):
+    with open_dashboard(app, options, port) as found, suppress(KeyboardInterrupt):
         app.result({"url": found.url, "token_file": found.token_file, "head": found.head.name}, found.url)
         if found.token_file:
             app.say(f"it asks for the cluster's token, which is in {found.token_file} on {found.head.name}")
@@ -250,7 +250,7 @@ def dashboard(app: App, wish: ClusterWish, port: int) -> int:
 @cluster_options
 @click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
 @shared
-def down(app: App, wish: ClusterWish, force: bool) -> int:
+def down(app: App, options: ClusterOptions, force: bool) -> int:
     """End a cluster of yours and leave nothing of it: containers, keys, sessions and logs of Ray, rules.
 
     Under a job or a run it is refused, with exit code 8. Runs' directories and the image stay. What cannot be reached
@@ -260,9 +260,9 @@ def down(app: App, wish: ClusterWish, force: bool) -> int:
     Example:
       rlbox cluster down cluster-2node --nodes gpu005,gpu006
     """
-    from rlbox.cluster.down import take_down
+    from rlbox.cluster.down import stop_cluster
 
-    done = take_down(app, wish, force=force)
+    done = stop_cluster(app, options, force=force)
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
     app.result({"cluster": done.name, "gone": dict(done.gone)}, "\n".join(lines))
     if not lines:
@@ -275,7 +275,7 @@ def down(app: App, wish: ClusterWish, force: bool) -> int:
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="What all nodes need, and the same copy of it.")
 @click.option("--prove", is_flag=True, help="Give the nodes of a cluster that stands work whose result is known.")
 @shared
-def doctor(app: App, wish: ClusterWish, paths: tuple[str, ...], prove: bool) -> int:
+def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: bool) -> int:
     """Ask every node everything that `up` asks, and say all that is wrong; of a cluster that stands, too.
 
     Nothing is changed. With --prove every device multiplies matrices, every node all-reduces by itself and with others,
@@ -286,16 +286,16 @@ def doctor(app: App, wish: ClusterWish, paths: tuple[str, ...], prove: bool) -> 
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
     """
-    from rlbox.cluster.burn_in import examine
-    from rlbox.cluster.preflight import problems_text
+    from rlbox.cluster.burn_in import examine_cluster
+    from rlbox.cluster.preflight import format_findings
     from rlbox.errors import WorkFailed
 
-    found = examine(app, wish, paths, work=prove)
+    found = examine_cluster(app, options, paths, work=prove)
     status = found.status.as_json() if found.status else None
     data = {"findings": [one.as_json() for one in found.findings], "nodes": found.nodes, "status": status}
     data |= {"proof": found.proof.as_json() if found.proof else None}
     figures = found.proof.text() if found.proof else ""
-    app.result(data, "\n".join(filter(None, (figures, problems_text(found.findings)))))
+    app.result(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
     errors = sum(one.level == "error" for one in found.findings)
     said = "nothing is wrong" if not errors else "1 problem" if errors == 1 else f"{errors} problems"
     app.say(f"cluster doctor: {found.checks} questions to {found.nodes} nodes: {said}")

@@ -14,12 +14,12 @@ from typing import Any
 
 from rlbox.amounts import card_text, columns, size_text
 from rlbox.app import App
-from rlbox.cluster.context import Story, story_of
+from rlbox.cluster.context import ClusterContext, open_context
 from rlbox.cluster.facts import NodeFacts, NodeGpu
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import BASE, ClusterPlan
-from rlbox.cluster.preflight import CHECKS, judge_survey, problems_text
-from rlbox.cluster.ray_runtime import RayCarrier, carrier_of
+from rlbox.cluster.preflight import CHECKS, check_survey, format_findings
+from rlbox.cluster.ray_runtime import RayRuntime, create_runtime
 from rlbox.cluster.status import ClusterStatus, status_here
 from rlbox.cluster.survey import askers, plan_ports, probe_ports, probe_ways
 from rlbox.errors import NodeError, RlboxError
@@ -38,7 +38,7 @@ _WAY = _("look at cable, switch and MTU between them; NCCL_DEBUG=INFO says which
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceProof:
+class DeviceResult:
     """What one device did: `tflops` of its matrix product, `wrong` if that was; `said` why there was none.
 
     `device` is `cpu` or `cuda:N`, `name` its kind; memory in bytes, 0 where it has none of its own.
@@ -55,7 +55,7 @@ class DeviceProof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WayProof:
+class AllReduceResult:
     """An all-reduce within one node, or between two: bytes each second, how many sums were wrong, why there was none.
 
     `speed` is that of the link between them (Mbit/s), 0 where it is none or does not tell.
@@ -75,14 +75,14 @@ class WayProof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
+class BurnInResult:
     """What all nodes of a cluster did; `missing` are those whose stack has no torch."""
 
-    devices: tuple[DeviceProof, ...] = ()
-    ways: tuple[WayProof, ...] = ()
+    devices: tuple[DeviceResult, ...] = ()
+    ways: tuple[AllReduceResult, ...] = ()
     missing: tuple[str, ...] = ()
 
-    def within(self, node: str) -> WayProof | None:
+    def within(self, node: str) -> AllReduceResult | None:
         """Return the all-reduce within a node."""
         return next((way for way in self.ways if way.nodes == (node,)), None)
 
@@ -96,22 +96,22 @@ class Proof:
         return "\n".join(columns(rows)) if len(rows) > 1 else ""
 
 
-def _device_row(one: DeviceProof) -> tuple[str, str, str]:
+def _device_row(one: DeviceResult) -> tuple[str, str, str]:
     return "matrix product", f"{one.node} {one.device}", one.said or f"{one.tflops:.3g} TFLOP/s"
 
 
-def _way_row(way: WayProof) -> tuple[str, str, str]:
+def _way_row(way: AllReduceResult) -> tuple[str, str, str]:
     if way.said:
         return "all-reduce", " - ".join(way.nodes), way.said
     share = f", {_bits(way) / (way.speed * 1e6):.0%} of its link" if way.speed else ""
     return "all-reduce", " - ".join(way.nodes), f"{size_text(way.bytes_s)}/s, {way.ranks} ranks{share}"
 
 
-def _bits(way: WayProof) -> float:
+def _bits(way: AllReduceResult) -> float:
     return way.bytes_s * 8
 
 
-def judge_proof(proof: Proof, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
+def check_burn_in(proof: BurnInResult, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
     """Return what of it is not as it should be; a way to a node that is bad by itself is no finding of its own."""
     own = [
         *_missing(proof),
@@ -125,7 +125,7 @@ def judge_proof(proof: Proof, facts: Mapping[str, NodeFacts]) -> tuple[Finding, 
     return (*own, *_between([way for way in ways if bad.isdisjoint(way.nodes)], proof))
 
 
-def _missing(proof: Proof) -> Iterator[Finding]:
+def _missing(proof: BurnInResult) -> Iterator[Finding]:
     for node in proof.missing:
         yield Finding(
             id="proof-no-torch",
@@ -136,7 +136,7 @@ def _missing(proof: Proof) -> Iterator[Finding]:
         )
 
 
-def _device(one: DeviceProof, facts: NodeFacts | None) -> Iterator[Finding]:
+def _device(one: DeviceResult, facts: NodeFacts | None) -> Iterator[Finding]:
     where = f"{one.node}: {one.device}"
     if one.said and one.total and one.free < one.total / 2:
         yield Finding(
@@ -166,8 +166,8 @@ def _device(one: DeviceProof, facts: NodeFacts | None) -> Iterator[Finding]:
         )
 
 
-def _slow(proof: Proof, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    kinds: dict[str, list[DeviceProof]] = defaultdict(list)
+def _slow(proof: BurnInResult, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    kinds: dict[str, list[DeviceResult]] = defaultdict(list)
     for one in proof.devices:
         if one.tflops:
             kinds[one.name].append(one)
@@ -187,7 +187,7 @@ def _slow(proof: Proof, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
                 )
 
 
-def _busy(proof: Proof, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+def _busy(proof: BurnInResult, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Yield GPUs that worked before they were given anything."""
     for one in proof.devices:
         card = _card(one, facts.get(one.node))
@@ -201,20 +201,20 @@ def _busy(proof: Proof, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             )
 
 
-def _card(one: DeviceProof, facts: NodeFacts | None) -> NodeGpu | None:
+def _card(one: DeviceResult, facts: NodeFacts | None) -> NodeGpu | None:
     """Return what the driver said of a device before; GPUs are counted as the driver does."""
     number = one.device.partition(":")[2]
     return next((gpu for gpu in facts.gpu.gpus if str(gpu.index) == number), None) if facts else None
 
 
-def _whose(one: DeviceProof, facts: NodeFacts | None) -> str:
+def _whose(one: DeviceResult, facts: NodeFacts | None) -> str:
     card = _card(one, facts)
     held = [row for row in facts.gpu.holders if card and row.uuid == card.uuid] if facts else []
     words = [f"{row.user or 'somebody'} ({row.pid}, {row.words})" for row in held]
     return f": {listed(words)}" if words else ""
 
 
-def _broken(way: WayProof, where: str) -> Iterator[Finding]:
+def _broken(way: AllReduceResult, where: str) -> Iterator[Finding]:
     if way.said:
         yield Finding(
             id="reduce-failed", title=_("an all-reduce failed there"), seen=way.said, where=where, remedy=_WAY
@@ -229,7 +229,7 @@ def _broken(way: WayProof, where: str) -> Iterator[Finding]:
         )
 
 
-def _between(ways: Sequence[WayProof], proof: Proof) -> Iterator[Finding]:
+def _between(ways: Sequence[AllReduceResult], proof: BurnInResult) -> Iterator[Finding]:
     """Yield ways that failed or are slow; of a node all of whose ways are bad, while others are not, the node."""
     bad = {way: figure for way in ways if (figure := _figure(way, proof)) is not None}
     guilty = _guilty(ways, bad)
@@ -241,14 +241,14 @@ def _between(ways: Sequence[WayProof], proof: Proof) -> Iterator[Finding]:
             yield from _of_way(way, " and ".join(way.nodes), figure)
 
 
-def _of_way(way: WayProof, where: str, figure: str) -> Iterator[Finding]:
+def _of_way(way: AllReduceResult, where: str, figure: str) -> Iterator[Finding]:
     if not way.sound:
         yield from _broken(way, where)
         return
     yield Finding(id="link-slow", title=_("the way between nodes is slow"), seen=figure, where=where, remedy=_WAY)
 
 
-def _figure(way: WayProof, proof: Proof) -> str | None:
+def _figure(way: AllReduceResult, proof: BurnInResult) -> str | None:
     """Return what is wrong with a way between two nodes, None where nothing is."""
     if not way.sound:
         return way.said
@@ -261,14 +261,14 @@ def _figure(way: WayProof, proof: Proof) -> str | None:
     return ", ".join(filter(None, (f"{size_text(way.bytes_s)}/s", link, within)))
 
 
-def _guilty(ways: Iterable[WayProof], bad: Iterable[WayProof]) -> set[str]:
+def _guilty(ways: Iterable[AllReduceResult], bad: Iterable[AllReduceResult]) -> set[str]:
     """Return the nodes all of whose ways are bad, where another node has one that is not."""
     known, wrong = list(ways), set(bad)
     fine = {node for way in known if way not in wrong for node in way.nodes}
     return {node for way in wrong for node in way.nodes if node not in fine} if fine else set()
 
 
-def _other(way: WayProof, node: str) -> str:
+def _other(way: AllReduceResult, node: str) -> str:
     return next(other for other in way.nodes if other != node)
 
 
@@ -288,16 +288,18 @@ class _Seat:
 class _Prover:
     """The nodes of a cluster that answer, ready for work."""
 
-    def __init__(self, story: Story, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> None:
-        known = [member for member in plan.members if member.name in story.fleet.links]
+    def __init__(self, context: ClusterContext, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> None:
+        known = [member for member in plan.members if member.name in context.fleet.links]
         self._plan, self._facts = plan, facts
-        self._carriers = {member.name: carrier_of(story.fleet.links[member.name], plan, member) for member in known}
+        self._carriers = {
+            member.name: create_runtime(context.fleet.links[member.name], plan, member) for member in known
+        }
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(self._carriers)
 
-    def products(self) -> tuple[tuple[DeviceProof, ...], tuple[str, ...]]:
+    def products(self) -> tuple[tuple[DeviceResult, ...], tuple[str, ...]]:
         """Return what every device did, and the nodes that have no torch."""
         with ThreadPoolExecutor(max(1, len(self._carriers))) as pool:
             found = dict(zip(self._carriers, pool.map(self._product, self._carriers), strict=True))
@@ -312,7 +314,7 @@ class _Prover:
             return [{"said": error.what}]
         return rows or [{"said": "it said nothing"}]
 
-    def reduce(self, seats: Sequence[_Seat]) -> WayProof:
+    def reduce(self, seats: Sequence[_Seat]) -> AllReduceResult:
         """Return how an all-reduce went; the first of `seats` is where all others meet."""
         nodes = tuple(dict.fromkeys(seat.node for seat in seats))
         first = self._plan.member(seats[0].node)
@@ -333,7 +335,7 @@ class _Prover:
         done = [row for row in rows if "bytes_s" in row]
         if not said and len(done) < len(seats):
             said = f"{len(done)} of {len(seats)} ranks came to the end"
-        return WayProof(
+        return AllReduceResult(
             nodes=nodes,
             ranks=len(seats),
             bytes_s=min((float(row["bytes_s"]) for row in done), default=0.0),
@@ -363,13 +365,13 @@ class _Prover:
         return min((end.speed if end else 0 for end in ends), default=0)
 
 
-def _rows(carrier: RayCarrier, words: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _rows(carrier: RayRuntime, words: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield what the program tells; lines that are none of its own are passed over."""
     return parse_json_lines(carrier.execute(("-I", "-c", _PROGRAM.read_text("utf-8"), f"{_LIMIT_S:g}", *words)))
 
 
-def _read_device(node: str, row: Mapping[str, Any]) -> DeviceProof:
-    return DeviceProof(
+def _read_device(node: str, row: Mapping[str, Any]) -> DeviceResult:
+    return DeviceResult(
         node=node,
         device=str(row.get("device", "")) or "its stack",
         name=str(row.get("name", "")),
@@ -381,26 +383,28 @@ def _read_device(node: str, row: Mapping[str, Any]) -> DeviceProof:
     )
 
 
-def prove(story: Story, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> tuple[Proof, tuple[Finding, ...]]:
+def run_burn_in(
+    context: ClusterContext, plan: ClusterPlan, facts: Mapping[str, NodeFacts]
+) -> tuple[BurnInResult, tuple[Finding, ...]]:
     """Return what the nodes of a cluster that answer did, and what of it is not as it should be.
 
     First every device, all nodes at once; then an all-reduce within each node, one after the other where they share
     nothing but the eye; then over pairs, one at a time, so that no figure is of two: all of a few nodes, of many the
     head with everybody and each with its neighbours.
     """
-    prover = _Prover(story, plan, facts)
-    story.app.say(f"proving {', '.join(prover.nodes)}: matrix products, then all-reduce")
+    prover = _Prover(context, plan, facts)
+    context.app.say(f"proving {', '.join(prover.nodes)}: matrix products, then all-reduce")
     devices, missing = prover.products()
     able = [name for name in prover.nodes if name not in missing and _sound(devices, name)]
     seats = {name: [_Seat(node=name, device=one.device) for one in devices if one.node == name] for name in able}
     with ThreadPoolExecutor(max(1, len(able))) as pool:
         within = list(pool.map(prover.reduce, filter(None, (_alone(seats[name]) for name in able))))
     ways = [prover.reduce([*seats[one], *seats[other]]) for one, other in _pairs(able)]
-    proof = Proof(devices=devices, ways=(*within, *ways), missing=missing)
-    return proof, judge_proof(proof, facts)
+    proof = BurnInResult(devices=devices, ways=(*within, *ways), missing=missing)
+    return proof, check_burn_in(proof, facts)
 
 
-def _sound(devices: Sequence[DeviceProof], node: str) -> bool:
+def _sound(devices: Sequence[DeviceResult], node: str) -> bool:
     return all(not one.said for one in devices if one.node == node)
 
 
@@ -418,14 +422,14 @@ def _pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     )
 
 
-def require_proof(story: Story, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> Proof:
+def require_burn_in(context: ClusterContext, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> BurnInResult:
     """Return what the nodes did; `NodeError` names those that did not stand it, with the figure."""
-    proof, found = prove(story, plan, facts)
+    proof, found = run_burn_in(context, plan, facts)
     errors = [one for one in found if one.level == "error"]
     if errors:
         raise NodeError(
             _("cluster {plan} does not stand the proof\n{problems_text}").format(
-                plan=plan.name, problems_text=problems_text(found)
+                plan=plan.name, problems_text=format_findings(found)
             ),
             where=", ".join(one.where for one in errors),
             next_step=errors[0].remedy,
@@ -434,7 +438,7 @@ def require_proof(story: Story, plan: ClusterPlan, facts: Mapping[str, NodeFacts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examined:
+class ExaminationResult:
     """What was found on how many nodes by how many questions; `status` of the cluster, None where there is none.
 
     `proof` are the figures of the work that its nodes were given, None where they were given none.
@@ -444,7 +448,7 @@ class Examined:
     nodes: int
     checks: int
     status: ClusterStatus | None
-    proof: Proof | None = None
+    proof: BurnInResult | None = None
 
     @property
     def failed(self) -> bool:
@@ -452,7 +456,9 @@ class Examined:
         return any(one.level == "error" for one in self.findings)
 
 
-def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = (), *, work: bool = False) -> Examined:
+def examine_cluster(
+    app: App, options: ClusterOptions, paths: tuple[str, ...] = (), *, work: bool = False
+) -> ExaminationResult:
     """Return what is wrong with the nodes of a cluster, or of one to come; with `work` by work that proves them.
 
     Raises
@@ -460,22 +466,24 @@ def examine(app: App, wish: ClusterWish, paths: tuple[str, ...] = (), *, work: b
     NodeError
         They were to be given work, and there is no cluster.
     """
-    with story_of(app, wish) as story:
-        survey = story.survey(paths)
-        standing = story.require_standing(survey) if work else story.standing(survey)
-        status = status_here(story, survey, standing) if standing else None
+    with open_context(app, options) as context:
+        survey = context.survey(paths)
+        standing = context.require_standing(survey) if work else context.standing(survey)
+        status = status_here(context, survey, standing) if standing else None
         if survey.facts:
-            survey = probe_ways(story.fleet, survey)
+            survey = probe_ways(context.fleet, survey)
             if standing is None:
-                base = story.target.cluster.port
-                survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, BASE))
+                base = context.target.cluster.port
+                survey = probe_ports(context.fleet, survey, plan_ports(survey, context.name, base, BASE))
         happened = status.failures if status else ()
         named = {one.where for one in happened}  # it says more than that a node does not answer
-        unreached = [one for one in story.fleet.unreached if one.where not in named]
-        found = judge_survey(survey, story.needs(paths), unreached)
+        unreached = [one for one in context.fleet.unreached if one.where not in named]
+        found = check_survey(survey, context.needs(paths), unreached)
         found = (*happened, *(status.listens if status else ()), *found)
         proof = None
         if work and standing:
-            proof, proven = prove(story, standing.plan, survey.facts)
+            proof, proven = run_burn_in(context, standing.plan, survey.facts)
             found = (*found, *proven)
-        return Examined(findings=found, nodes=len(story.wishes), checks=len(CHECKS), status=status, proof=proof)
+        return ExaminationResult(
+            findings=found, nodes=len(context.wishes), checks=len(CHECKS), status=status, proof=proof
+        )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import limit_text
 from rlbox.cluster.node_program import BOOT, first_row, node_program
-from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.ssh_route import BUSY, Route, Starts, explain_ssh, route_to
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
@@ -99,7 +99,7 @@ _OPTIONS = (
 )
 
 
-class Unreached(NodeError):
+class UnreachableNode(NodeError):
     """A node that could not be reached, or no longer; `finding` says why."""
 
     def __init__(self, finding: Finding) -> None:
@@ -107,10 +107,10 @@ class Unreached(NodeError):
         self.finding = finding
 
 
-class Going:
+class RemoteStream:
     """Something that goes on at a node; iterated, it gives what the node tells of it, until that or the node ends."""
 
-    def __init__(self, link: NodeLink, number: int, answers: queue.Queue[dict[str, Any]]) -> None:
+    def __init__(self, link: NodeConnection, number: int, answers: queue.Queue[dict[str, Any]]) -> None:
         self._link, self._number, self._answers = link, number, answers
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -127,11 +127,11 @@ class Going:
         self._link.tell({"do": "end", "of": self._number})
 
 
-class NodeLink:
+class NodeConnection:
     """The connection to one node, from `open` to `close`; several threads may ask at a time."""
 
-    def __init__(self, wish: NodeWish, starts: Starts) -> None:
-        self.wish, self.name = wish, wish.name
+    def __init__(self, options: NodeSpec, starts: Starts) -> None:
+        self.options, self.name = options, options.name
         self.beat_at = 0.0
         self.facts: dict[str, Any] = {}
         self._starts, self._numbers = starts, itertools.count(1)
@@ -142,13 +142,13 @@ class NodeLink:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._listening: threading.Thread | None = None
-        self.route = Route(host=wish.name)
+        self.route = Route(host=options.name)
 
     # ---- begin and end
 
     def open(self) -> None:
         """Connect, again where an sshd had too many to deal with; `Unreached` says why it could not be."""
-        self.route = Route(host="local") if self.wish.local else route_to(self.name)
+        self.route = Route(host="local") if self.options.local else route_to(self.name)
         until = time.monotonic() + PATIENCE_S
         for pause in (*_AGAIN_S, 0.0):
             with self._starts.at(self.route):
@@ -162,10 +162,10 @@ class NodeLink:
                 break
             time.sleep(pause)
         self.close()
-        raise Unreached(explain_ssh(self.name, self.route.host, self.route.jump, words))
+        raise UnreachableNode(explain_ssh(self.name, self.route.host, self.route.jump, words))
 
     def _argv(self, there: str) -> tuple[str, ...]:
-        if self.wish.local:
+        if self.options.local:
             return (sys.executable, "-I", "-S", "-c", BOOT, "rlbox-node")
         words = [word for option in _OPTIONS for word in ("-o", option)]
         words += ["-L", f"{self._folder}/engine:{there}/engine", "-L", f"{self._folder}/door:{there}/door"]
@@ -173,8 +173,8 @@ class NodeLink:
 
     def _start(self) -> str:
         """Start the process and hear who the node is; return what ssh said when it could not."""
-        there = str(self._folder) if self.wish.local else f"/tmp/rlbox-{secrets.token_hex(8)}"  # noqa: S108
-        if self.wish.local:
+        there = str(self._folder) if self.options.local else f"/tmp/rlbox-{secrets.token_hex(8)}"  # noqa: S108
+        if self.options.local:
             shutil.rmtree(self._folder, ignore_errors=True)
         with tempfile.TemporaryFile() as words:
             try:
@@ -194,7 +194,7 @@ class NodeLink:
         if not (self._process and self._process.stdin and self._process.stdout):
             return None
         try:
-            self._process.stdin.write(node_program() + first_row(there, self.wish.data))
+            self._process.stdin.write(node_program() + first_row(there, self.options.data))
             self._process.stdin.flush()
         except OSError:  # it has ended: its words say why
             return None
@@ -255,10 +255,10 @@ class NodeLink:
             self._waits.pop(number, None)
         return self._done(row)
 
-    def start(self, do: str, **args: Any) -> Going:
+    def start(self, do: str, **args: Any) -> RemoteStream:
         """Start something that goes on at the node, and tells of itself."""
         number, answers = self._begin(do, args)
-        return Going(self, number, answers)
+        return RemoteStream(self, number, answers)
 
     def _begin(self, do: str, args: dict[str, Any]) -> tuple[int, queue.Queue[dict[str, Any]]]:
         number, answers = next(self._numbers), queue.Queue[dict[str, Any]]()
@@ -283,9 +283,9 @@ class NodeLink:
         self._waits.pop(number, None)
         return self._done(row)
 
-    def gone(self) -> Unreached:
+    def gone(self) -> UnreachableNode:
         """Return the error for a connection that ended."""
-        return Unreached(
+        return UnreachableNode(
             Finding(
                 id="connection-lost",
                 title=_("the connection broke"),

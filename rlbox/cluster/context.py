@@ -11,10 +11,10 @@ from rlbox.app import App
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.fleet import Fleet, connected
 from rlbox.cluster.node_checks import NodeNeeds, needs_of
-from rlbox.cluster.nodes import NodeWish, cluster_name, wished_nodes
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.nodes import NodeSpec, resolve_cluster_name, select_nodes
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import NODE_LABEL, ClusterPlan, own_plan
-from rlbox.cluster.preflight import problems_text
+from rlbox.cluster.preflight import format_findings
 from rlbox.cluster.survey import Survey, probe_nodes
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandingCluster:
+class RunningCluster:
     """A cluster as its nodes know it: its plan, and its containers, or lives of processes, by node."""
 
     plan: ClusterPlan
@@ -41,19 +41,19 @@ class StandingCluster:
         return found is not None and found.going
 
 
-class Story:
+class ClusterContext:
     """A target with its nodes, connected; `fleet` are those that answer."""
 
-    def __init__(self, app: App, wish: ClusterWish, fleet: Fleet, wishes: Sequence[NodeWish]) -> None:
-        self.app, self.wish, self.fleet, self.wishes = app, wish, fleet, tuple(wishes)
-        self.target: Target = load_target(app.project, wish.target).target
-        self.image: ImagePlan = load_image_plan(app.project, wish.target)
-        self.name = cluster_name(self.target, wish.name)
+    def __init__(self, app: App, options: ClusterOptions, fleet: Fleet, wishes: Sequence[NodeSpec]) -> None:
+        self.app, self.options, self.fleet, self.wishes = app, options, fleet, tuple(wishes)
+        self.target: Target = load_target(app.project, options.target).target
+        self.image: ImagePlan = load_image_plan(app.project, options.target)
+        self.name = resolve_cluster_name(self.target, options.name)
 
     @property
     def ray(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        return collect_stack_versions(self.target, load_lock(self.app.project.lock_file(self.wish.target))).get(
+        return collect_stack_versions(self.target, load_lock(self.app.project.lock_file(self.options.target))).get(
             "ray", ""
         )
 
@@ -65,7 +65,7 @@ class Story:
         """Return what the target asks of every node."""
         return needs_of(self.target, self.name, self.image.lock_checksum, paths)
 
-    def standing(self, survey: Survey) -> StandingCluster | None:
+    def standing(self, survey: Survey) -> RunningCluster | None:
         """Return the cluster of this name and of the user there, None where there is none.
 
         Where several lives of it are found, as after a start that was cut, the one of most nodes counts.
@@ -80,9 +80,9 @@ class Story:
         if not plans:
             return None
         most = max(found, key=lambda id_: (sum(one.going for one in found[id_].values()), len(found[id_])))
-        return StandingCluster(plan=plans[most], containers=found[most])
+        return RunningCluster(plan=plans[most], containers=found[most])
 
-    def require_standing(self, survey: Survey) -> StandingCluster:
+    def require_standing(self, survey: Survey) -> RunningCluster:
         """As `standing`; `NodeError` where there is no such cluster."""
         found = self.standing(survey)
         if found is None:
@@ -90,24 +90,24 @@ class Story:
                 _("there is no cluster {name} on {facts}").format(
                     name=self.name, facts=", ".join(survey.facts) or _("any node that answers")
                 ),
-                next_step=f"rlbox cluster up {self.wish.words}",
+                next_step=f"rlbox cluster up {self.options.option_text}",
             )
         return found
 
 
 @contextmanager
-def story_of(app: App, wish: ClusterWish) -> Iterator[Story]:
+def open_context(app: App, options: ClusterOptions) -> Iterator[ClusterContext]:
     """Connect to the nodes of a target, and hold the connections while the block runs."""
-    target = load_target(app.project, wish.target).target
-    wishes = wished_nodes(target, wish.nodes, wish.data)
-    cluster_name(target, wish.name)
+    target = load_target(app.project, options.target).target
+    wishes = select_nodes(target, options.nodes, options.data)
+    resolve_cluster_name(target, options.name)
     with connected(wishes, app.say) as fleet:
-        yield Story(app, wish, fleet, wishes)
+        yield ClusterContext(app, options, fleet, wishes)
 
 
-def refuse(app: App, findings: Sequence[Finding]) -> None:
+def raise_findings(app: App, findings: Sequence[Finding]) -> None:
     """Show what is wrong with nodes; `NodeError` when something of it is an error."""
-    if table := problems_text(findings):
+    if table := format_findings(findings):
         app.say(table)
     errors = [one for one in findings if one.level == "error"]
     if not errors:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlbox.app import App
-from rlbox.cluster.connection import NodeLink
-from rlbox.cluster.context import story_of
+from rlbox.cluster.connection import NodeConnection
+from rlbox.cluster.context import open_context
 from rlbox.cluster.jobs import require_head
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.ray_runtime import TOKEN_FILE
 from rlbox.errors import NodeError
 from rlbox.i18n import _
@@ -124,7 +124,7 @@ class OpenDashboard:
 
     url: str
     token_file: str
-    head: NodeLink
+    head: NodeConnection
 
     def wait(self) -> None:
         """Wait until the connection to the head breaks; `NodeError` then. Ctrl-C ends it before."""
@@ -134,7 +134,7 @@ class OpenDashboard:
 
 
 @contextmanager
-def dashboard(app: App, wish: ClusterWish, port: int) -> Iterator[OpenDashboard]:
+def dashboard(app: App, options: ClusterOptions, port: int) -> Iterator[OpenDashboard]:
     """Yield a cluster's dashboard, reached from here while the block runs.
 
     Raises
@@ -142,9 +142,9 @@ def dashboard(app: App, wish: ClusterWish, port: int) -> Iterator[OpenDashboard]
     NodeError
         There is no such cluster, its head does not answer, or the port is taken here.
     """
-    with story_of(app, wish) as story:
-        standing = story.require_standing(story.survey())
-        plan, head = standing.plan, require_head(story, standing)
+    with open_context(app, options) as context:
+        standing = context.require_standing(context.survey())
+        plan, head = standing.plan, require_head(context, standing)
         door = head.door(plan.ports.of("dashboard"))
         try:
             doorway = Doorway(door, port)
@@ -153,7 +153,7 @@ def dashboard(app: App, wish: ClusterWish, port: int) -> Iterator[OpenDashboard]
                 _("port {port} is taken on this machine").format(port=port),
                 next_step=_("--port N, or without it any that is free"),
             ) from error
-        file = f"{head.wish.data}/{plan.folder(head.name)}/{TOKEN_FILE}" if plan.closed == "token" else ""
+        file = f"{head.options.data}/{plan.folder(head.name)}/{TOKEN_FILE}" if plan.closed == "token" else ""
         try:
             yield OpenDashboard(url=f"http://127.0.0.1:{doorway.port}", token_file=file, head=head)
         finally:

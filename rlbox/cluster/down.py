@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.app import App
-from rlbox.cluster.connection import NodeLink
-from rlbox.cluster.context import Story, story_of
+from rlbox.cluster.connection import NodeConnection
+from rlbox.cluster.context import ClusterContext, open_context
 from rlbox.cluster.facts import NodeFacts
 from rlbox.cluster.fleet import held
-from rlbox.cluster.in_use import refuse_in_use
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.in_use import require_unused
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, folder_of, load_cluster, own_plan, rules_name
 from rlbox.errors import NodeError
 from rlbox.i18n import _
@@ -29,7 +29,7 @@ class DownOutcome:
     gone: Mapping[str, list[str]]
 
 
-def take_down(app: App, wish: ClusterWish, *, force: bool = False) -> DownOutcome:
+def stop_cluster(app: App, options: ClusterOptions, *, force: bool = False) -> DownOutcome:
     """Take a cluster away wherever it is found on the nodes; that of another user stays.
 
     Parameters
@@ -45,21 +45,21 @@ def take_down(app: App, wish: ClusterWish, *, force: bool = False) -> DownOutcom
         Whether one goes on cannot be asked, and nothing was done; or a node cannot be reached: on the others it is
         gone, and the error says what may be left where.
     """
-    with story_of(app, wish) as story:
+    with open_context(app, options) as context:
         gone: dict[str, list[str]] = {}
-        if story.fleet.links:
-            with held(story.fleet, f"rlbox cluster down {wish.target}"):
-                survey = story.survey()
-                standing = None if force else story.standing(survey)
+        if context.fleet.links:
+            with held(context.fleet, f"rlbox cluster down {options.target}"):
+                survey = context.survey()
+                standing = None if force else context.standing(survey)
                 if standing:
-                    refuse_in_use(story, standing)
-                gone = story.fleet.each(lambda link: _down(story, link, survey.facts[link.name]))
-        _refuse_rest(story, gone)
-        return DownOutcome(name=story.name, gone=gone)
+                    require_unused(context, standing)
+                gone = context.fleet.each(lambda link: _down(context, link, survey.facts[link.name]))
+        _refuse_rest(context, gone)
+        return DownOutcome(name=context.name, gone=gone)
 
 
-def _down(story: Story, link: NodeLink, facts: NodeFacts) -> list[str]:
-    mine = [one for one in facts.clusters if own_plan(one.labels, story.name, facts.uid)]
+def _down(context: ClusterContext, link: NodeConnection, facts: NodeFacts) -> list[str]:
+    mine = [one for one in facts.clusters if own_plan(one.labels, context.name, facts.uid)]
     ids = {one.labels[ID_LABEL] for one in mine}
     if record := load_cluster(facts.record):  # its containers may have been removed by hand
         ids.add(record.id)
@@ -69,9 +69,9 @@ def _down(story: Story, link: NodeLink, facts: NodeFacts) -> list[str]:
         timeout_s=_DOWN_S,
         containers=[one.id for one in mine],
         grace=GRACE_S,
-        mount=story.image.container.mount,
-        disk=link.wish.data,
-        paths=sorted(folder_of(facts.uid, story.name, name) for name in names),
+        mount=context.image.container.mount,
+        disk=link.options.data,
+        paths=sorted(folder_of(facts.uid, context.name, name) for name in names),
         rules=sorted(map(rules_name, ids)),
     )
     told = [one.name for one in mine]
@@ -79,14 +79,14 @@ def _down(story: Story, link: NodeLink, facts: NodeFacts) -> list[str]:
     return told + (["its folder"] if done["folder"] else []) + (["rules"] if done["rules"] else [])
 
 
-def _refuse_rest(story: Story, gone: Mapping[str, list[str]]) -> None:
-    if not story.fleet.unreached:
+def _refuse_rest(context: ClusterContext, gone: Mapping[str, list[str]]) -> None:
+    if not context.fleet.unreached:
         return
-    lines = "\n".join(f"  {one.where}: {one.title}: {one.seen}" for one in story.fleet.unreached)
+    lines = "\n".join(f"  {one.where}: {one.title}: {one.seen}" for one in context.fleet.unreached)
     done = _("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else ""
     raise NodeError(
         _("cluster {story} may be left on nodes that cannot be reached{done}\n{lines}").format(
-            story=story.name, done=done, lines=lines
+            context=context.name, done=done, lines=lines
         ),
-        next_step=f"rlbox cluster down {story.wish.words}, once they answer",
+        next_step=f"rlbox cluster down {context.options.option_text}, once they answer",
     )

@@ -57,15 +57,15 @@ class Failure:
         return Finding(id=self.id, title=self.title, seen=seen, where=self.node, remedy=remedy)
 
 
-def judge_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
+def find_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
     """
-    return in_order(failure for member in members if (failure := _failure(member)))
+    return sort_failures(failure for member in members if (failure := _failure(member)))
 
 
-def in_order(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+def sort_failures(failures: Iterable[Failure]) -> tuple[Failure, ...]:
     """Return failures, the first first."""
     return tuple(sorted(failures, key=lambda one: (one.follows, one.since or 0.0)))
 

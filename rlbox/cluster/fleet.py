@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rlbox.amounts import duration_text
-from rlbox.cluster.connection import PATIENCE_S, NodeLink, Unreached
-from rlbox.cluster.nodes import NodeWish, same_machine
+from rlbox.cluster.connection import PATIENCE_S, NodeConnection, UnreachableNode
+from rlbox.cluster.nodes import NodeSpec, find_duplicate_machines
 from rlbox.cluster.ssh_route import Starts
 from rlbox.errors import LockHeld, RlboxError, SpecError
 from rlbox.findings import Finding
@@ -29,17 +29,17 @@ _SHOWN_S = 5.0
 class Fleet:
     """The nodes of a cluster that are connected, in their order, and why the others are not."""
 
-    def __init__(self, links: Mapping[str, NodeLink], unreached: Sequence[Finding]) -> None:
+    def __init__(self, links: Mapping[str, NodeConnection], unreached: Sequence[Finding]) -> None:
         self.links, self.unreached = dict(links), tuple(unreached)
 
-    def each(self, do: Callable[[NodeLink], T]) -> dict[str, T]:
+    def each(self, do: Callable[[NodeConnection], T]) -> dict[str, T]:
         """Return what each node gave, all done at once; the first error of the nodes is raised when all are through."""
         done, failed = self.tried(do)
         if failed:
             raise next(iter(failed.values()))
         return done
 
-    def tried(self, do: Callable[[NodeLink], T]) -> tuple[dict[str, T], dict[str, RlboxError]]:
+    def tried(self, do: Callable[[NodeConnection], T]) -> tuple[dict[str, T], dict[str, RlboxError]]:
         """Return what each node gave, and the errors of the others."""
         done: dict[str, T] = {}
         failed: dict[str, RlboxError] = {}
@@ -50,7 +50,7 @@ class Fleet:
                 failed[name] = error
         return done, failed
 
-    def _started(self, do: Callable[[NodeLink], T]) -> dict[str, Future[T]]:
+    def _started(self, do: Callable[[NodeConnection], T]) -> dict[str, Future[T]]:
         with ThreadPoolExecutor(max(1, len(self.links))) as pool:
             return {name: pool.submit(do, link) for name, link in self.links.items()}
 
@@ -64,7 +64,7 @@ class Fleet:
 
 
 @contextmanager
-def connected(wishes: Sequence[NodeWish], say: Callable[[str], None]) -> Iterator[Fleet]:
+def connected(wishes: Sequence[NodeSpec], say: Callable[[str], None]) -> Iterator[Fleet]:
     """Connect to all nodes at once and hold the connections while the block runs.
 
     Raises
@@ -73,7 +73,7 @@ def connected(wishes: Sequence[NodeWish], say: Callable[[str], None]) -> Iterato
         Two names are one machine.
     """
     starts = Starts()
-    links = {wish.name: NodeLink(wish, starts) for wish in wishes}
+    links = {options.name: NodeConnection(options, starts) for options in wishes}
     unreached: list[Finding] = []
     try:
         with ThreadPoolExecutor(len(links)) as pool:
@@ -82,7 +82,7 @@ def connected(wishes: Sequence[NodeWish], say: Callable[[str], None]) -> Iterato
         for name, way in ways.items():
             try:
                 way.result()
-            except Unreached as error:
+            except UnreachableNode as error:
                 unreached.append(error.finding)
                 del links[name]
         _refuse_same(links)
@@ -99,8 +99,8 @@ def _wait(ways: Mapping[str, Future[None]], say: Callable[[str], None]) -> None:
         say(f"waiting for {', '.join(slow[:8])}{' …' if len(slow) > 8 else ''}")
 
 
-def _refuse_same(links: Mapping[str, NodeLink]) -> None:
-    for one, other in same_machine((name, str(link.facts["identity"])) for name, link in links.items()):
+def _refuse_same(links: Mapping[str, NodeConnection]) -> None:
+    for one, other in find_duplicate_machines((name, str(link.facts["identity"])) for name, link in links.items()):
         raise SpecError(
             _("nodes {one} and {other} are one machine").format(one=one, other=other),
             next_step=_("name each machine once, in --nodes or cluster.nodes"),

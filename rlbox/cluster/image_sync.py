@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlbox.cluster.connection import Going, NodeLink
+from rlbox.cluster.connection import NodeConnection, RemoteStream
 from rlbox.cluster.fleet import Fleet
-from rlbox.cluster.push_receiver import Spool, spooling
+from rlbox.cluster.push_receiver import PushReceiver, spooling
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.engine.oci import LAYER, Descriptor, Manifest, encode_document, parse_manifest, sha256_digest
 from rlbox.engine.push import push_image
@@ -78,7 +78,7 @@ Tell = Callable[[ProgressItem], None]
 class ImageSource:
     """The image of this machine's engine, whose parts come into a spool when a node wants them."""
 
-    def __init__(self, tag: str, image: Mapping[str, Any], spool: Spool, host: str) -> None:
+    def __init__(self, tag: str, image: Mapping[str, Any], spool: PushReceiver, host: str) -> None:
         self._tag, self._image, self.spool, self._host = tag, dict(image), spool, host
         self._word, self._pushes = secrets.token_hex(6), 0
         self._wanted: set[str] = set()
@@ -219,12 +219,12 @@ def send_image(fleet: Fleet, names: Sequence[str], sending: Sending, addresses: 
 class _Sent:
     """The way of an image to one node."""
 
-    def __init__(self, link: NodeLink, sending: Sending) -> None:
+    def __init__(self, link: NodeConnection, sending: Sending) -> None:
         self.link, self._sending = link, sending
         self.port = self.beside = 0
         self._done = 0
         self._failed: Exception | None = None
-        self._going: Going | None = None
+        self._going: RemoteStream | None = None
 
     @property
     def _path(self) -> str:
@@ -235,7 +235,7 @@ class _Sent:
         image = self._sending.image
         self._going = self.link.start(
             "serve",
-            disk=self.link.wish.data,
+            disk=self.link.options.data,
             path=self._path,
             word=self._sending.word,
             manifests=image.rows(),
@@ -247,7 +247,7 @@ class _Sent:
         self.port, self.beside = int(first["port"]), int(first["beside"])
         threading.Thread(target=self._give, args=(self._going,), name=f"image to {self.link.name}", daemon=True).start()
 
-    def _give(self, going: Going) -> None:
+    def _give(self, going: RemoteStream) -> None:
         sizes, total = self._sending.image.sizes, sum(self._sending.image.sizes.values())
         try:
             for row in going:
@@ -309,7 +309,7 @@ class _Sent:
 
     def clear(self) -> None:
         """Remove the parts: the engine has them now."""
-        self.link.ask("remove", disk=self.link.wish.data, path=self._path)
+        self.link.ask("remove", disk=self.link.options.data, path=self._path)
 
 
 def keep_as(tag: str) -> Reference:
@@ -535,7 +535,7 @@ def pull_image(
     """
     login = {key: secret.reveal() for key, secret in image.login.items()}
 
-    def pull(link: NodeLink) -> None:
+    def pull(link: NodeConnection) -> None:
         engine, name = link.engine(), str(image.pinned)
         tell(ProgressItem(key=link.name, title=link.name))
         try:
@@ -560,7 +560,7 @@ def pull_image(
     Fleet({name: fleet.links[name] for name in names}, ()).each(pull)
 
 
-def _refused(link: NodeLink, name: str, said: str) -> EngineError:
+def _refused(link: NodeConnection, name: str, said: str) -> EngineError:
     return EngineError(
         _("the engine of node {link} could not pull {name}: {said}").format(link=link.name, name=name, said=said),
         where=link.name,

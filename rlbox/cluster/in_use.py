@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from rlbox.cluster.connection import NodeLink
-from rlbox.cluster.context import StandingCluster, Story
+from rlbox.cluster.connection import NodeConnection
+from rlbox.cluster.context import ClusterContext, RunningCluster
 from rlbox.cluster.jobs import ClusterJob, JobsApi
 from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.plan import ID_LABEL, ClusterPlan
@@ -19,7 +19,7 @@ _SHOWN = 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoingWork:
+class RunningWork:
     """What goes on: jobs of the cluster's Ray that have not ended, runs whose containers are beside its head.
 
     `unknown` says why something of it could not be asked, empty where everything was.
@@ -36,7 +36,7 @@ class GoingWork:
         return listed([*(f"run {run}" for run in self.runs), *jobs])
 
 
-def refuse_going(plan: ClusterPlan, words: str, work: GoingWork) -> None:
+def require_idle(plan: ClusterPlan, words: str, work: RunningWork) -> None:
     """Refuse to end Ray under what goes on there.
 
     Parameters
@@ -68,14 +68,14 @@ def refuse_going(plan: ClusterPlan, words: str, work: GoingWork) -> None:
         )
 
 
-def _stop(plan: ClusterPlan, words: str, work: GoingWork) -> str:
+def _stop(plan: ClusterPlan, words: str, work: RunningWork) -> str:
     """Return the line that ends the first of what goes on."""
     if work.runs:
-        return there(plan, "stop", work.runs[0])
+        return head_command_line(plan, "stop", work.runs[0])
     return f"rlbox cluster stop {words} {shlex.quote(work.jobs[0].id)}"
 
 
-def there(plan: ClusterPlan, verb: str, run: str) -> str:
+def head_command_line(plan: ClusterPlan, verb: str, run: str) -> str:
     """Return the line that does something with a run beside the head, from here."""
     where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
     return _("{where}rlbox {verb} {run} --target {target} --data {data}").format(
@@ -86,20 +86,20 @@ def there(plan: ClusterPlan, verb: str, run: str) -> str:
 _ANSWER_S = 30.0
 
 
-def refuse_in_use(story: Story, standing: StandingCluster) -> None:
+def require_unused(context: ClusterContext, standing: RunningCluster) -> None:
     """Refuse to end the Ray of a cluster under a job or a run, or where nobody knows of one; see `refuse_going`.
 
     A cluster whose head has ended has lost its jobs already, and with them what its runs do.
     """
     plan = standing.plan
-    head = story.fleet.links.get(plan.head.name)
+    head = context.fleet.links.get(plan.head.name)
     if head is None:
-        refuse_going(plan, story.wish.words, GoingWork(unknown="its head is not reached"))
+        require_idle(plan, context.options.option_text, RunningWork(unknown="its head is not reached"))
     elif standing.going(head.name):
-        refuse_going(plan, story.wish.words, going_work(head, plan))
+        require_idle(plan, context.options.option_text, find_running_work(head, plan))
 
 
-def going_work(head: NodeLink, plan: ClusterPlan) -> GoingWork:
+def find_running_work(head: NodeConnection, plan: ClusterPlan) -> RunningWork:
     """Return what goes on on a cluster whose head runs."""
     jobs: tuple[ClusterJob, ...] = ()
     runs: tuple[str, ...] = ()
@@ -109,10 +109,10 @@ def going_work(head: NodeLink, plan: ClusterPlan) -> GoingWork:
         jobs = tuple(job for job in JobsApi(head, plan, answer_s=_ANSWER_S).jobs() if not job.ended)
     except RlboxError as error:
         unknown = error.what
-    return GoingWork(jobs=jobs, runs=runs, unknown=unknown)
+    return RunningWork(jobs=jobs, runs=runs, unknown=unknown)
 
 
-def _runs(head: NodeLink, plan: ClusterPlan) -> tuple[str, ...]:
+def _runs(head: NodeConnection, plan: ClusterPlan) -> tuple[str, ...]:
     rows = head.engine().list_containers(f"{ID_LABEL}={plan.id}")
     found = [row["Labels"].get(RUN_LABEL, "") for row in rows if row.get("State") in ("created", "running", "paused")]
     return tuple(sorted(filter(None, found)))

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from rlbox.app import App
-from rlbox.cluster.connection import NodeLink
-from rlbox.cluster.context import StandingCluster, Story, story_of
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.connection import NodeConnection
+from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.package import JobPackage
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.ray_runtime import TOKEN_FILE
@@ -83,7 +83,7 @@ class RayRefused(NodeError):
 class JobsApi:
     """The jobs API of one cluster; every question goes over the head's one connection, and no token does."""
 
-    def __init__(self, head: NodeLink, plan: ClusterPlan, answer_s: float = _ANSWER_S) -> None:
+    def __init__(self, head: NodeConnection, plan: ClusterPlan, answer_s: float = _ANSWER_S) -> None:
         self._head, self.plan, self._answer_s = head, plan, answer_s
         self.folder = plan.folder(head.name)
 
@@ -103,7 +103,7 @@ class JobsApi:
 
     def _question(self, method: str, path: str) -> dict[str, Any]:
         token = f"{self.folder}/{TOKEN_FILE}" if self.plan.closed == "token" else ""
-        port, disk = self.plan.ports.of("dashboard"), self._head.wish.data
+        port, disk = self.plan.ports.of("dashboard"), self._head.options.data
         return {"port": port, "disk": disk, "token": token, "method": method, "path": path}
 
     def jobs(self) -> tuple[ClusterJob, ...]:
@@ -129,7 +129,7 @@ class JobsApi:
         where = f"/api/packages/gcs/{package.name}"
         if self.ask("GET", where) is not None:
             return
-        file, disk = f"{self.folder}/{package.name}", self._head.wish.data
+        file, disk = f"{self.folder}/{package.name}", self._head.options.data
         self._head.ask("guard-file", disk=disk, path=file)
         self._head.ask("remove", disk=disk, path=file)  # of a call whose host was cut off
         try:
@@ -141,7 +141,7 @@ class JobsApi:
 
     def give(self, id_: str, text: str) -> str:
         """Write a file that a job is to read and remove; return its path on the data disk. It stays for no other."""
-        path, disk = f"{self.folder}/{id_}.env", self._head.wish.data
+        path, disk = f"{self.folder}/{id_}.env", self._head.options.data
         owner = [int(self._head.facts["uid"]), int(self._head.facts["gid"])]
         self._head.ask("guard-file", disk=disk, path=path, job=self._question("GET", _path(id_)))
         self._head.ask("write", disk=disk, path=path, text=text, mode=0o600, owner=owner)
@@ -161,11 +161,11 @@ def _path(id_: str) -> str:
     return f"/api/jobs/{quote(id_, safe='')}"
 
 
-def require_head(story: Story, standing: StandingCluster) -> NodeLink:
+def require_head(context: ClusterContext, standing: RunningCluster) -> NodeConnection:
     """Return the head of a cluster; `NodeError` where it does not answer or does not run."""
     head = standing.plan.head.name
-    if head not in story.fleet.links:
-        finding = next((one for one in story.fleet.unreached if one.where == head), None)
+    if head not in context.fleet.links:
+        finding = next((one for one in context.fleet.unreached if one.where == head), None)
         what = f"{finding.title}: {finding.seen}" if finding else _("it is none of --nodes")
         raise NodeError(
             _("the head of cluster {plan} cannot be reached: {what}").format(plan=standing.plan.name, what=what),
@@ -178,12 +178,12 @@ def require_head(story: Story, standing: StandingCluster) -> NodeLink:
         raise NodeError(
             _("the head of cluster {plan} does not run").format(plan=standing.plan.name),
             where=head,
-            next_step=_("rlbox cluster up {words} brings back what died").format(words=story.wish.words),
+            next_step=_("rlbox cluster up {words} brings back what died").format(words=context.options.option_text),
         )
-    return story.fleet.links[head]
+    return context.fleet.links[head]
 
 
-def stop_job(app: App, wish: ClusterWish, id_: str) -> tuple[ClusterJob, bool]:
+def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, bool]:
     """Stop a job and return how it ended, and whether it was this call that ended it.
 
     Raises
@@ -193,9 +193,9 @@ def stop_job(app: App, wish: ClusterWish, id_: str) -> tuple[ClusterJob, bool]:
     TimedOut
         It has not ended in time.
     """
-    with story_of(app, wish) as story:
-        standing = story.require_standing(story.survey())
-        api = JobsApi(require_head(story, standing), standing.plan)
+    with open_context(app, options) as context:
+        standing = context.require_standing(context.survey())
+        api = JobsApi(require_head(context, standing), standing.plan)
         job = api.job(id_)
         if job.ended:
             return job, False

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rlbox.cluster.connection import NodeLink
+from rlbox.cluster.connection import NodeConnection
 from rlbox.cluster.facts import Listener, NodeFacts
 from rlbox.cluster.fleet import Fleet
 from rlbox.cluster.plan import ID_LABEL, STRIDE, ClusterPlan
-from rlbox.cluster.preflight import problems_text
-from rlbox.cluster.ray_runtime import lives_of
+from rlbox.cluster.preflight import format_findings
+from rlbox.cluster.ray_runtime import list_ray_processes
 from rlbox.errors import NodeError
 from rlbox.findings import Finding, listed
 from rlbox.i18n import _
 from rlbox.job.ports import EPHEMERAL, is_port_allowed
 
 
-def judge_listeners(
+def check_listeners(
     plan: ClusterPlan, found: Mapping[str, Sequence[Listener]], ephemeral: Mapping[str, tuple[int, int]]
 ) -> Iterator[Finding]:
     """Yield nodes on which others could reach a port that nobody has named.
@@ -56,9 +56,9 @@ def _shown(one: Listener) -> str:
     return f"{words} (pid {one.pid}) on {host}:{one.port}"
 
 
-def _listeners(link: NodeLink, plan: ClusterPlan) -> tuple[Listener, ...]:
+def _listeners(link: NodeConnection, plan: ClusterPlan) -> tuple[Listener, ...]:
     """Return what the processes of a cluster listen on at a node."""
-    rows = lives_of(link, plan)
+    rows = list_ray_processes(link, plan)
     ids = [str(row["id"]) for row in rows if row["labels"].get(ID_LABEL) == plan.id]
     told = link.ask("audit", containers=ids)["listens"]
     return tuple(Listener(**{key: row[key] for key in ("port", "address", "pid", "words")}) for row in told)
@@ -67,22 +67,22 @@ def _listeners(link: NodeLink, plan: ClusterPlan) -> tuple[Listener, ...]:
 def _judged(
     plan: ClusterPlan, found: Mapping[str, tuple[Listener, ...]], facts: Mapping[str, NodeFacts]
 ) -> tuple[Finding, ...]:
-    return tuple(judge_listeners(plan, found, {name: one.ephemeral for name, one in facts.items()}))
+    return tuple(check_listeners(plan, found, {name: one.ephemeral for name, one in facts.items()}))
 
 
-def audit(fleet: Fleet, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
+def find_undeclared_listeners(fleet: Fleet, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
     """Return what of it the plan has not named, on the nodes that can tell."""
     found, __ = fleet.tried(lambda link: _listeners(link, plan))
     return _judged(plan, found, facts)
 
 
-def require_audit(fleet: Fleet, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> None:
+def require_declared_listeners(fleet: Fleet, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> None:
     """Raise `NodeError` where a process of the cluster listens besides its plan, or a node cannot tell."""
     found = _judged(plan, fleet.each(lambda link: _listeners(link, plan)), facts)
     if found:
         raise NodeError(
             _("cluster {plan} listens where its plan has named no port\n{problems_text}").format(
-                plan=plan.name, problems_text=problems_text(found)
+                plan=plan.name, problems_text=format_findings(found)
             ),
             where=", ".join(one.where for one in found),
             next_step=found[0].remedy,

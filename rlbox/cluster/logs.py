@@ -15,10 +15,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from rlbox.app import App
-from rlbox.cluster.connection import Going
-from rlbox.cluster.context import StandingCluster, Story, story_of
+from rlbox.cluster.connection import RemoteStream
+from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
 from rlbox.cluster.jobs import JobsApi, require_head
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.survey import Survey
 from rlbox.errors import NodeError, RlboxError
 from rlbox.i18n import _
@@ -104,7 +104,7 @@ _HELD_S, _POLL_S = 1.0, 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogsWish(ClusterWish):
+class LogsOptions(ClusterOptions):
     """Which logs: those of a job (empty: all), the last `lines` (None: all), and what comes from now on."""
 
     job: str = ""
@@ -112,7 +112,7 @@ class LogsWish(ClusterWish):
     follow: bool = False
 
 
-def read_logs(app: App, wish: LogsWish, show: Callable[[LogLine], None]) -> None:
+def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -> None:
     """Show the lines of all nodes that answer; those that do not are named. With `follow` it ends by Ctrl-C alone.
 
     Raises
@@ -121,48 +121,55 @@ def read_logs(app: App, wish: LogsWish, show: Callable[[LogLine], None]) -> None
         There is no such cluster, or the connection to a node broke while it was followed.
     """
     masks = SecretMasker(os.environ)
-    with story_of(app, wish) as story:
-        for one in story.fleet.unreached:
+    with open_context(app, options) as context:
+        for one in context.fleet.unreached:
             app.say(f"{one.where}: {one.title}: {one.seen}")
-        survey = story.survey()
-        standing = story.require_standing(survey)
-        names = _names(story, standing, wish.job)
+        survey = context.survey()
+        standing = context.require_standing(survey)
+        names = _names(context, standing, options.job)
         goings = {
-            name: start_logs(story, standing, name, names, follow=wish.follow) for name in _nodes(story, standing)
+            name: start_logs(context, standing, name, names, follow=options.follow)
+            for name in _nodes(context, standing)
         }
         clocks = LogClocks(survey)
         parts = node_parts(goings)
         kept = merged(_begin(parts, clocks, set(goings)))
-        for line in kept if wish.lines is None else kept[len(kept) - min(wish.lines, len(kept)) :]:
+        for line in kept if options.lines is None else kept[len(kept) - min(options.lines, len(kept)) :]:
             show(masked(masks, line))
-        if wish.follow:
+        if options.follow:
             for line in _grown(parts, clocks):
                 show(masked(masks, line))
 
 
-def _nodes(story: Story, standing: StandingCluster) -> tuple[str, ...]:
-    return tuple(name for name in story.fleet.links if name in standing.containers)
+def _nodes(context: ClusterContext, standing: RunningCluster) -> tuple[str, ...]:
+    return tuple(name for name in context.fleet.links if name in standing.containers)
 
 
-def _names(story: Story, standing: StandingCluster, job: str) -> tuple[str, ...]:
+def _names(context: ClusterContext, standing: RunningCluster, job: str) -> tuple[str, ...]:
     """Return the patterns of the files that are meant."""
     if not job:
         return EVERYTHING
-    found = JobsApi(require_head(story, standing), standing.plan).job(job)
+    found = JobsApi(require_head(context, standing), standing.plan).job(job)
     workers = (f"worker-*-{found.ray_id}-*.out", f"worker-*-{found.ray_id}-*.err") if found.ray_id else ()
     return (f"job-driver-{found.id}.log", *workers)
 
 
 def start_logs(
-    story: Story, standing: StandingCluster, name: str, names: Iterable[str], *, follow: bool, most: int = _MOST
-) -> Going:
+    context: ClusterContext,
+    standing: RunningCluster,
+    name: str,
+    names: Iterable[str],
+    *,
+    follow: bool,
+    most: int = _MOST,
+) -> RemoteStream:
     """Have a node tell its logs of these patterns, the last `most` bytes of each, and with `follow` what they gain."""
-    link = story.fleet.links[name]
+    link = context.fleet.links[name]
     return link.start(
         "logs",
-        disk=link.wish.data,
+        disk=link.options.data,
         container=standing.containers[name].id,
-        mount=story.image.container.mount,
+        mount=context.image.container.mount,
         names=list(names),
         most=most,
         follow=follow,
@@ -172,11 +179,11 @@ def start_logs(
 NodePart = tuple[str, dict[str, Any] | RlboxError | None]
 
 
-def node_parts(goings: Mapping[str, Going]) -> queue.Queue[NodePart]:
+def node_parts(goings: Mapping[str, RemoteStream]) -> queue.Queue[NodePart]:
     """Return what the nodes tell, each with the node's name; None where it is through, an error where that failed."""
     parts: queue.Queue[NodePart] = queue.Queue()
 
-    def hear(name: str, going: Going) -> None:
+    def hear(name: str, going: RemoteStream) -> None:
         try:
             for part in going:
                 parts.put((name, part))

@@ -68,7 +68,7 @@ _INODES = 10_000
 _NEAR = 0.97  # memory that the kernel keeps to itself
 
 
-def judge_engines(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_engines(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield where an engine is missing, or cannot be used as it is."""
     for name, facts in survey.facts.items():
         if not survey.here(name):
@@ -118,7 +118,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.partition("+")[0].split(".")[:2] if part.isdigit())
 
 
-def judge_disks(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_disks(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield what is wrong with data disks."""
     for name, facts in survey.facts.items():
         disk = facts.disk
@@ -182,7 +182,7 @@ def _space(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
         )
 
 
-def judge_size(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_size(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield what is smaller than the target says, and limits that end programs."""
     for name, facts in survey.facts.items():
         if facts.memory < needs.memory_gib * GIB * _NEAR:
@@ -215,7 +215,7 @@ def judge_size(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
             )
 
 
-def judge_clocks(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_clocks(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield clocks that go apart: Ray bears it, tokens, certificates and merged logs do not."""
     for name in survey.offsets if len(survey.offsets) > 1 else ():
         skew = survey.skew(name)
@@ -231,7 +231,7 @@ def judge_clocks(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
             )
 
 
-def judge_paths(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_paths(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield what a job reads that a node lacks, or has another copy of."""
     for number, path in enumerate(needs.paths):
         found = {name: facts.paths[number] for name, facts in survey.facts.items() if len(facts.paths) > number}
@@ -266,11 +266,11 @@ def judge_paths(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
 _SHOWN = 12
 
 
-def judge_places(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_installations(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield what keeps Ray from running as processes, on the nodes where it is to."""
     for name, facts in survey.facts.items():
         if survey.here(name):
-            yield from place_problems(name, facts.place, survey.wish(name).data, needs)
+            yield from place_problems(name, facts.place, survey.options(name).data, needs)
 
 
 def place_problems(name: str, place: NodePlace | None, data: str, needs: NodeNeeds) -> Iterator[Finding]:
@@ -313,7 +313,7 @@ def place_problems(name: str, place: NodePlace | None, data: str, needs: NodeNee
         )
 
 
-def judge_remains(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_leftovers(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield containers of other clusters that have ended and were never taken away, with their owner."""
     for name, facts in survey.facts.items():
         dead = [one for one in facts.clusters if not one.going and one.labels.get(CLUSTER_LABEL) != needs.cluster]
@@ -337,7 +337,7 @@ def _whose(one: ClusterContainer) -> str:
     return f"of {one.labels.get(MAKER_LABEL, 'somebody')}, {one.status} with {one.exit_code}"
 
 
-def judge_addresses(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_addresses(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield nodes that the others reach at no address, or at one that Ray cannot use."""
     for name, facts in survey.facts.items():
         seat = survey.seats.get(name)
@@ -374,7 +374,7 @@ def judge_addresses(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
             )
 
 
-def judge_ports(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_ports(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield ports of the plan that are taken, or that do not let another node in."""
     for name, taken in survey.taken.items():
         if taken:
@@ -407,7 +407,7 @@ def _span(survey: Survey, goal: str) -> str:
     return f"{ports.base}-{ports.base + 19}, {ports.workers}-{ports.worker_range[1]}, {first}-{last}" if ports else ""
 
 
-def judge_routes(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_routes(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield interfaces whose packets are of another size than the others': large ones are lost between them."""
     sizes = {name: seat.mtu for name, seat in survey.seats.items() if seat.mtu}
     if len(set(sizes.values())) < 2:
@@ -430,7 +430,7 @@ _NEAR_MEMORY = 0.97  # a card reports a little less than its name says
 _IDLE = 0.05
 
 
-def judge_gpus(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
+def check_gpus(survey: Survey, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield GPUs that are missing, other ones than the target's, ill, or taken by somebody."""
     if not needs.gpus:
         return

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from rlbox.amounts import duration_text
-from rlbox.cluster.connection import SILENT_S, Going, NodeLink
-from rlbox.cluster.context import StandingCluster, Story
+from rlbox.cluster.connection import SILENT_S, NodeConnection, RemoteStream
+from rlbox.cluster.context import ClusterContext, RunningCluster
 from rlbox.cluster.facts import ClusterContainer, NodeDisk, container_of, disk_of
-from rlbox.cluster.failures import Failure, MemberFacts, in_order, judge_failures
-from rlbox.cluster.ray_runtime import lives_of
+from rlbox.cluster.failures import Failure, MemberFacts, find_failures, sort_failures
+from rlbox.cluster.ray_runtime import list_ray_processes
 from rlbox.cluster.status import status_here, ways_to
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
@@ -39,33 +39,37 @@ class NodesWatch:
     """
 
     def __init__(
-        self, story: Story, standing: StandingCluster, offsets: Mapping[str, float], tell: Callable[[Failure], None]
+        self,
+        context: ClusterContext,
+        standing: RunningCluster,
+        offsets: Mapping[str, float],
+        tell: Callable[[Failure], None],
     ) -> None:
-        self._story, self._standing, self._offsets, self._tell = story, standing, offsets, tell
+        self._story, self._standing, self._offsets, self._tell = context, standing, offsets, tell
         self._told: set[tuple[str, str]] = set()
         self._closed, self._telling = threading.Event(), threading.Lock()
         self._disks: dict[str, NodeDisk] = {}
-        self._goings: list[Going] = []
+        self._goings: list[RemoteStream] = []
         self._news: list[threading.Event] = []
-        for name, link in story.fleet.links.items():
+        for name, link in context.fleet.links.items():
             if name in standing.containers:
                 self._begin(link)
 
-    def _begin(self, link: NodeLink) -> None:
+    def _begin(self, link: NodeConnection) -> None:
         news, going = threading.Event(), link.start("watch", here=self._standing.containers[link.name].here)
         self._news.append(news)
         self._goings.append(going)
         threading.Thread(target=self._hear, args=(link, going, news), name=f"news of {link.name}", daemon=True).start()
         threading.Thread(target=self._look, args=(link, news), name=f"watch of {link.name}", daemon=True).start()
 
-    def _hear(self, link: NodeLink, going: Going, news: threading.Event) -> None:
+    def _hear(self, link: NodeConnection, going: RemoteStream, news: threading.Event) -> None:
         with contextlib.suppress(RlboxError):
             for part in going:
                 if "disk" in part:
                     self._disks[link.name] = disk_of(part["disk"])
                 news.set()
 
-    def _look(self, link: NodeLink, news: threading.Event) -> None:
+    def _look(self, link: NodeConnection, news: threading.Event) -> None:
         while not self._closed.is_set():
             news.wait(_LOOK_S)
             news.clear()
@@ -77,11 +81,11 @@ class NodesWatch:
             if (link := self._story.fleet.links.get(name)) and link.heard:
                 self._judge(link)
 
-    def _judge(self, link: NodeLink) -> None:
-        failures = judge_failures([self._member(link)])
+    def _judge(self, link: NodeConnection) -> None:
+        failures = find_failures([self._member(link)])
         if any(one.id == "connection-cut" and (one.node, one.id) not in self._told for one in failures):
             self._closed.wait(_SETTLED_S)
-            failures = judge_failures([self._member(link)])
+            failures = find_failures([self._member(link)])
         for failure in failures:
             with self._telling:
                 new = (failure.node, failure.id) not in self._told
@@ -89,13 +93,13 @@ class NodesWatch:
                     self._told.add((failure.node, failure.id))
                     self._tell(failure)
 
-    def _member(self, link: NodeLink) -> MemberFacts:
+    def _member(self, link: NodeConnection) -> MemberFacts:
         known = self._standing.containers[link.name]
         container: ClusterContainer | None = known
         said = ""
         try:
             patience = min(_ANSWER_S, max(_LEAST_S, SILENT_S - link.silent_s()))
-            rows = lives_of(link, self._standing.plan, patience) if not link.lost else None
+            rows = list_ray_processes(link, self._standing.plan, patience) if not link.lost else None
             container = next((container_of(row) for row in rows or () if row["id"] == known.id), None)
         except RlboxError:
             rows = None
@@ -129,11 +133,11 @@ class NodesWatch:
 class WatchedNodes:
     """What happens to nodes, said on the screen as it does, each thing once; watched until it is closed."""
 
-    def __init__(self, story: Story, standing: StandingCluster, offsets: Mapping[str, float]) -> None:
-        self._story, self._standing = story, standing
+    def __init__(self, context: ClusterContext, standing: RunningCluster, offsets: Mapping[str, float]) -> None:
+        self._story, self._standing = context, standing
         self._told: set[tuple[str, str]] = set()
         self._failures: list[Failure] = []
-        self._watch = NodesWatch(story, standing, offsets, self._happened)
+        self._watch = NodesWatch(context, standing, offsets, self._happened)
 
     def _happened(self, failure: Failure) -> None:
         self._failures.append(failure)
@@ -157,7 +161,7 @@ class WatchedNodes:
         first: dict[str, Failure] = {}  # of a node; what befell it later came of that, or after it
         for failure in self._failures:
             first.setdefault(failure.node, failure)
-        found = in_order(first.values())
+        found = sort_failures(first.values())
         several = len(found) > 1
         told = tuple(one.finding("", first=several and number == 0) for number, one in enumerate(found))
         if all(link.heard for link in links.values()):
@@ -168,7 +172,7 @@ class WatchedNodes:
             self.tell(one)
         return told
 
-    def _silent(self, link: NodeLink) -> bool:
+    def _silent(self, link: NodeConnection) -> bool:
         """Whether nothing is heard of a node, and that was not told yet."""
         silent = link.lost or link.silent_s() > 3.0
         return silent and not any(one.node == link.name for one in self._failures)

@@ -24,7 +24,7 @@ _WRITE = _("--nodes gpu005,gpu006, or cluster.nodes of the target")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeWish:
+class NodeSpec:
     """A node as it was asked for: `data` its data disk; no `address`: by the route to it.
 
     `here` asks for a Ray without the engine that may be there; a node that has none needs no such word.
@@ -41,7 +41,7 @@ class NodeWish:
         return self.name == LOCAL
 
 
-def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWish, ...]:
+def select_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeSpec, ...]:
     """Return the nodes, the head first.
 
     Parameters
@@ -69,8 +69,8 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
     if twice:
         raise SpecError(_("node {twice} is named twice").format(twice=twice[0]), next_step=_WRITE)
-    wishes = tuple(NodeWish(name=row.name, data=row.data or disk, address=row.address, here=row.here) for row in rows)
-    wrong = next((wish for wish in wishes if not wish.data.startswith("/")), None)
+    wishes = tuple(NodeSpec(name=row.name, data=row.data or disk, address=row.address, here=row.here) for row in rows)
+    wrong = next((options for options in wishes if not options.data.startswith("/")), None)
     if wrong:
         raise SpecError(
             _("the data disk of node {wrong} is {data!r}, which is no whole path").format(
@@ -82,7 +82,7 @@ def wished_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeWi
     return wishes
 
 
-def cluster_name(target: Target, told: str = "") -> str:
+def resolve_cluster_name(target: Target, told: str = "") -> str:
     """Return the cluster's name: what is told, else what the target says, else the target's own.
 
     Raises
@@ -114,7 +114,7 @@ def _told_node(name: str) -> ClusterNode:
     return ClusterNode(name=name)
 
 
-def same_machine(identities: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def find_duplicate_machines(identities: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Return pairs of names that are one machine.
 
     Parameters

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlbox.app import App
-from rlbox.cluster.connection import NodeLink
-from rlbox.cluster.context import StandingCluster, Story, story_of
-from rlbox.cluster.in_use import there
+from rlbox.cluster.connection import NodeConnection
+from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
+from rlbox.cluster.in_use import head_command_line
 from rlbox.cluster.jobs import require_head
 from rlbox.cluster.logs import EVERYTHING, LogClocks, LogLine, masked, merged, node_parts, start_logs
 from rlbox.cluster.node_watch import WatchedNodes
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.preflight import problems_text
+from rlbox.cluster.preflight import format_findings
 from rlbox.cluster.status import ClusterStatus, status_here
 from rlbox.cluster.survey import Survey
 from rlbox.errors import EngineError, NodeError, RlboxError
@@ -39,18 +39,18 @@ _CHATTER = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+ D ")
 _LAST_S = 1.5
 
 
-class Vigil:
+class NodeLogWatcher:
     """The last lines of every node, those too that answer no more, and what is told of nodes while the block runs."""
 
-    def __init__(self, story: Story, survey: Survey, standing: StandingCluster, masks: SecretMasker) -> None:
-        self._story, self._standing, self._masks = story, standing, masks
+    def __init__(self, context: ClusterContext, survey: Survey, standing: RunningCluster, masks: SecretMasker) -> None:
+        self._story, self._standing, self._masks = context, standing, masks
         self._began = time.time()
         self._lines: dict[tuple[str, str], deque[LogLine]] = {}
-        nodes = [name for name in story.fleet.links if name in standing.containers]
-        goings = {name: start_logs(story, standing, name, EVERYTHING, follow=True, most=_MOST) for name in nodes}
+        nodes = [name for name in context.fleet.links if name in standing.containers]
+        goings = {name: start_logs(context, standing, name, EVERYTHING, follow=True, most=_MOST) for name in nodes}
         self._parts, self._clocks = node_parts(goings), LogClocks(survey)
         threading.Thread(target=self._hear, name="logs of nodes", daemon=True).start()
-        self._nodes = WatchedNodes(story, standing, survey.offsets)
+        self._nodes = WatchedNodes(context, standing, survey.offsets)
 
     def _hear(self) -> None:
         while True:
@@ -79,21 +79,23 @@ class Vigil:
 
 
 @contextmanager
-def vigil(story: Story, survey: Survey, standing: StandingCluster, masks: SecretMasker) -> Iterator[Vigil]:
+def watch_node_logs(
+    context: ClusterContext, survey: Survey, standing: RunningCluster, masks: SecretMasker
+) -> Iterator[NodeLogWatcher]:
     """Yield the watch over the nodes of a cluster, which ends with the block."""
-    found = Vigil(story, survey, standing, masks)
+    found = NodeLogWatcher(context, survey, standing, masks)
     try:
         yield found
     finally:
         found.close()
 
 
-def evidence_folder(head: NodeLink, run: str) -> str:
+def evidence_folder(head: NodeConnection, run: str) -> str:
     """Return the folder, below the head's data disk, of the evidence of the stage that failed; nothing without one.
 
     `run` may be the beginning of its name that no other run has.
     """
-    disk = head.wish.data
+    disk = head.options.data
     with contextlib.suppress(RlboxError, ValueError, LookupError, TypeError, AttributeError):
         names = head.ask("names", disk=disk, path="runs")["names"]
         (name,) = [run] if run in names else [name for name in names if name.startswith(run)]
@@ -103,19 +105,19 @@ def evidence_folder(head: NodeLink, run: str) -> str:
     return ""
 
 
-def lay(head: NodeLink, folder: str, files: Mapping[str, str]) -> None:
+def write_files_on_head(head: NodeConnection, folder: str, files: Mapping[str, str]) -> None:
     """Write files into a folder of the head's data disk; `NodeError` where that fails."""
     owner = [int(head.facts["uid"]), int(head.facts["gid"])]
     for name, text in files.items():
-        head.ask("write", disk=head.wish.data, path=f"{folder}/{name}", text=text, mode=0o600, owner=owner)
+        head.ask("write", disk=head.options.data, path=f"{folder}/{name}", text=text, mode=0o600, owner=owner)
 
 
-BESIDE = "RLBOX_BESIDE_HEAD"
+HEAD_VARIABLE = "RLBOX_BESIDE_HEAD"
 """Set, to the cluster's name, for a command that is carried out beside the head."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BesideWish:
+class HeadCommand:
     """What is carried out: `words` after `rlbox`, with `env` more variables and secrets, for the run named `run`."""
 
     words: tuple[str, ...]
@@ -125,22 +127,22 @@ class BesideWish:
     terminal: bool = False
 
 
-def look_beside(app: App, wish: ClusterWish) -> tuple[ClusterPlan, str]:
+def find_running_cluster(app: App, options: ClusterOptions) -> tuple[ClusterPlan, str]:
     """Return a cluster that a run could be on, and where its head's Ray has its files; `NodeError` where none is."""
-    with story_of(app, wish) as story:
-        survey = story.survey()
-        standing = story.require_standing(survey)
-        head = require_head(story, standing)
-        _require_healthy(story, survey, standing)
+    with open_context(app, options) as context:
+        survey = context.survey()
+        standing = context.require_standing(survey)
+        head = require_head(context, standing)
+        _require_healthy(context, survey, standing)
         return standing.plan, ray_folder(head, standing)
 
 
-def ray_folder(head: NodeLink, standing: StandingCluster) -> str:
+def ray_folder(head: NodeConnection, standing: RunningCluster) -> str:
     """Return the folder of the head's Ray, as its container names it on the data disk."""
     return next(iter(head.engine().execute(standing.containers[head.name].id, ("readlink", "-f", "/tmp/ray"))), "")  # noqa: S108
 
 
-def carry_out_beside(app: App, wish: ClusterWish, work: BesideWish) -> int:
+def run_on_head(app: App, options: ClusterOptions, work: HeadCommand) -> int:
     """Carry out a command line in a container beside the head, with this process's streams; return its exit code.
 
     Everything goes over the head's one connection. What happens to nodes meanwhile is said; when the run failed, what
@@ -152,34 +154,34 @@ def carry_out_beside(app: App, wish: ClusterWish, work: BesideWish) -> int:
         There is no such cluster, a node of it is not as it should be, or the head is no longer reached: a run that had
         started goes on there.
     """
-    with story_of(app, wish) as story:
-        survey = story.survey()
-        standing = story.require_standing(survey)
-        head = require_head(story, standing)
-        _require_healthy(story, survey, standing)
-        app.say(f"the run is on node {head.name}; from here: {there(standing.plan, 'logs', work.run)}")
+    with open_context(app, options) as context:
+        survey = context.survey()
+        standing = context.require_standing(survey)
+        head = require_head(context, standing)
+        _require_healthy(context, survey, standing)
+        app.say(f"the run is on node {head.name}; from here: {head_command_line(standing.plan, 'logs', work.run)}")
         values = {name: secret.reveal() for name, secret in work.secrets.items()}
         masks = SecretMasker({**values, SECRETS_VARIABLE: ",".join(values)})
-        with vigil(story, survey, standing, masks) as watch:
+        with watch_node_logs(context, survey, standing, masks) as watch:
             code = _carry_out(app, head, standing, work, values, watch)
             if code:
                 _explain(app, head, work.run, watch)
             return code
 
 
-def _require_healthy(story: Story, survey: Survey, standing: StandingCluster) -> None:
+def _require_healthy(context: ClusterContext, survey: Survey, standing: RunningCluster) -> None:
     """Refuse a cluster that lacks nodes, for which the run would wait, and a head without an engine."""
     head = standing.plan.head.name
     if survey.facts[head].engine.state != "ok":
         raise NodeError(_("the head has no engine that answers: the run's container would be beside it"), where=head)
-    status = status_here(story, survey, standing)
+    status = status_here(context, survey, standing)
     if status.healthy:
         return
     found = (*status.failures, *status.listens)
-    table = problems_text(found) or "\n".join(_lacking(status))
+    table = format_findings(found) or "\n".join(_lacking(status))
     raise NodeError(
         _("cluster {plan} is not as it should be\n{table}").format(plan=status.plan.name, table=table),
-        next_step=_("rlbox cluster up {words} brings back what died").format(words=story.wish.words),
+        next_step=_("rlbox cluster up {words} brings back what died").format(words=context.options.option_text),
     )
 
 
@@ -188,7 +190,12 @@ def _lacking(status: ClusterStatus) -> Sequence[str]:
 
 
 def _carry_out(
-    app: App, head: NodeLink, standing: StandingCluster, work: BesideWish, values: Mapping[str, str], watch: Vigil
+    app: App,
+    head: NodeConnection,
+    standing: RunningCluster,
+    work: HeadCommand,
+    values: Mapping[str, str],
+    watch: NodeLogWatcher,
 ) -> int:
     from rlbox.engine.remote_helper import HelperRun, run_helper
     from rlbox.ssh.tunnel import EngineTunnel
@@ -209,7 +216,7 @@ def _carry_out(
         data=plan.head.data,
         create=False,
         words=work.words,
-        env={**work.env, **values, BESIDE: plan.name, "RLBOX_DATA": plan.head.data},
+        env={**work.env, **values, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
         terminal=work.terminal,
     )
     try:
@@ -217,17 +224,17 @@ def _carry_out(
     except EngineError as error:
         lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in watch.findings()]
         what = "".join([error.what, *lines])
-        raise NodeError(what, where=head.name, next_step=there(plan, "logs", work.run)) from error
+        raise NodeError(what, where=head.name, next_step=head_command_line(plan, "logs", work.run)) from error
 
 
-def _explain(app: App, head: NodeLink, run: str, watch: Vigil) -> None:
+def _explain(app: App, head: NodeConnection, run: str, watch: NodeLogWatcher) -> None:
     """Lay what the nodes tell beside the evidence of a run that failed."""
     folder = evidence_folder(head, run)
     if not folder:
         return
     try:
-        lay(head, folder, watch.evidence())
+        write_files_on_head(head, folder, watch.evidence())
     except NodeError as error:
         app.say(f"evidence of the nodes was not written: {error.what}")
         return
-    app.say(f"evidence of all nodes: {head.wish.data}/{folder}/{LINES_FILE} on {head.name}")
+    app.say(f"evidence of all nodes: {head.options.data}/{folder}/{LINES_FILE} on {head.name}")

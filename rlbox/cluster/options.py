@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterWish:
+class ClusterOptions:
     """The target, and what is meant in place of what it says: nodes, the cluster's name, the data disk; empty: it."""
 
     target: str
@@ -16,7 +16,7 @@ class ClusterWish:
     data: str = ""
 
     @property
-    def words(self) -> str:
+    def option_text(self) -> str:
         """The same, as it is typed behind a verb."""
         told = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
         return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in told if text)])

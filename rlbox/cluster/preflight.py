@@ -8,37 +8,37 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rlbox.amounts import columns
 from rlbox.cluster.node_checks import (
     NodeNeeds,
-    judge_addresses,
-    judge_clocks,
-    judge_disks,
-    judge_engines,
-    judge_gpus,
-    judge_paths,
-    judge_places,
-    judge_ports,
-    judge_remains,
-    judge_routes,
-    judge_size,
+    check_addresses,
+    check_clocks,
+    check_disks,
+    check_engines,
+    check_gpus,
+    check_installations,
+    check_leftovers,
+    check_paths,
+    check_ports,
+    check_routes,
+    check_size,
 )
 from rlbox.cluster.survey import Survey
 from rlbox.findings import LEVELS, Finding, listed
 
 CHECKS: tuple[Callable[[Survey, NodeNeeds], Iterable[Finding]], ...] = (
-    judge_engines,
-    judge_places,
-    judge_gpus,
-    judge_disks,
-    judge_size,
-    judge_clocks,
-    judge_addresses,
-    judge_ports,
-    judge_routes,
-    judge_paths,
-    judge_remains,
+    check_engines,
+    check_installations,
+    check_gpus,
+    check_disks,
+    check_size,
+    check_clocks,
+    check_addresses,
+    check_ports,
+    check_routes,
+    check_paths,
+    check_leftovers,
 )
 
 
-def judge_survey(survey: Survey, needs: NodeNeeds, unreached: Sequence[Finding] = ()) -> tuple[Finding, ...]:
+def check_survey(survey: Survey, needs: NodeNeeds, unreached: Sequence[Finding] = ()) -> tuple[Finding, ...]:
     """Return all that is wrong with the nodes, errors first, then by node; what follows from another is left out."""
     found = [*unreached, *(finding for check in CHECKS for finding in check(survey, needs))]
     kept = [one for one in found if not any(_explains(other, one) for other in found if other is not one)]
@@ -49,7 +49,7 @@ def _explains(cause: Finding, finding: Finding) -> bool:
     return finding.id in cause.breaks and cause.where == finding.where
 
 
-def problems_text(findings: Sequence[Finding]) -> str:
+def format_findings(findings: Sequence[Finding]) -> str:
     """Return the findings as a table: nodes, what is wrong with them, what to do; notes are left out."""
     rows = list(_rows([one for one in findings if one.level != "note"]))
     return "\n".join(columns([("node", "what", "next"), *rows])) if rows else ""

@@ -28,7 +28,7 @@ _STALLED_S = 600.0
 _LOOK_S = 0.02
 
 
-class Spool:
+class PushReceiver:
     """What was pushed: manifests by digest, parts as files; `wanted` says which parts a push has to bring."""
 
     def __init__(self, folder: Path) -> None:
@@ -119,11 +119,11 @@ class Spool:
 
 
 @contextmanager
-def spooling() -> Iterator[tuple[Spool, str]]:
+def spooling() -> Iterator[tuple[PushReceiver, str]]:
     """Yield a spool, and the `HOST:PORT` at which it takes pushes while the block runs; its files are gone then."""
     folder = cache_path("nodes", secrets.token_hex(8))
     folder.mkdir(parents=True)
-    spool = Spool(folder)
+    spool = PushReceiver(folder)
 
     class Takes(_Takes):
         def setup(self) -> None:
@@ -149,7 +149,7 @@ class _Takes(http.server.BaseHTTPRequestHandler):
     """The part of the distribution API that a push needs."""
 
     protocol_version = default_request_version = "HTTP/1.1"  # so answers what speaks TLS, and then tries plain http
-    spool: Spool
+    spool: PushReceiver
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from packaging.version import InvalidVersion, Version
 
-from rlbox.cluster.connection import ASK_S, NodeLink
+from rlbox.cluster.connection import ASK_S, NodeConnection
 from rlbox.cluster.plan import (
     CALL_LABEL,
     CLUSTER_LABEL,
@@ -199,7 +199,7 @@ class Started:
     callers: Mapping[str, str]
 
 
-class RayCarrier(Protocol):
+class RayRuntime(Protocol):
     """What has the Ray of one node."""
 
     def start(self, started: Started, call: str) -> None:
@@ -216,10 +216,10 @@ class RayCarrier(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InContainer:
+class ContainerRuntime:
     """Ray in a container of the node's engine."""
 
-    link: NodeLink
+    link: NodeConnection
     plan: ClusterPlan
     member: ClusterMember
 
@@ -239,7 +239,7 @@ class InContainer:
     def _gpus(self) -> GpuAccess:
         if not self.member.gpus:
             return NO_GPUS
-        offer = probe_gpu_support(self.link.engine().info(), self.link.name, here=self.link.wish.local)
+        offer = probe_gpu_support(self.link.engine().info(), self.link.name, here=self.link.options.local)
         return choose_gpu_access(parse_gpus(str(self.member.gpus), self.member.gpus), offer)
 
     def execute(self, words: tuple[str, ...]) -> Iterator[str]:
@@ -256,10 +256,10 @@ class InContainer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsProcesses:
+class ProcessRuntime:
     """Ray as processes of the node's user, in the place that the target was brought to there."""
 
-    link: NodeLink
+    link: NodeConnection
     plan: ClusterPlan
     member: ClusterMember
 
@@ -283,12 +283,12 @@ class AsProcesses:
         return self.member.data
 
 
-def carrier_of(link: NodeLink, plan: ClusterPlan, member: ClusterMember) -> RayCarrier:
+def create_runtime(link: NodeConnection, plan: ClusterPlan, member: ClusterMember) -> RayRuntime:
     """Return what has, or is to have, the Ray of a node."""
-    return (AsProcesses if member.here else InContainer)(link=link, plan=plan, member=member)
+    return (ProcessRuntime if member.here else ContainerRuntime)(link=link, plan=plan, member=member)
 
 
-def lives_of(link: NodeLink, plan: ClusterPlan, timeout_s: float = ASK_S) -> list[dict[str, Any]]:
+def list_ray_processes(link: NodeConnection, plan: ClusterPlan, timeout_s: float = ASK_S) -> list[dict[str, Any]]:
     """Return what a node tells of its lives of Ray, as rows; of a node without an engine that is not asked for it."""
     member = plan.member(link.name)
     here = bool(member and member.here)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import limit_text
-from rlbox.cluster.connection import NodeLink
-from rlbox.cluster.context import Story
+from rlbox.cluster.connection import NodeConnection
+from rlbox.cluster.context import ClusterContext
 from rlbox.cluster.facts import NodeFacts
 from rlbox.cluster.fleet import Fleet
 from rlbox.cluster.image_sync import (
@@ -34,11 +34,11 @@ from rlbox.cluster.ray_runtime import (
     CERTIFICATE_FILES,
     RECORD_FILE,
     TOKEN_FILE,
-    RayCarrier,
+    RayRuntime,
     Started,
-    carrier_of,
     container_name,
-    lives_of,
+    create_runtime,
+    list_ray_processes,
 )
 from rlbox.cluster.ray_state import RayState, lacking, read_state
 from rlbox.cluster.survey import Survey
@@ -89,7 +89,11 @@ def callers_of(survey: Survey) -> dict[str, str]:
 
 
 def bring_image(
-    story: Story, survey: Survey, port: int, plan: ClusterPlan | None = None, image: RegistryImage | None = None
+    context: ClusterContext,
+    survey: Survey,
+    port: int,
+    plan: ClusterPlan | None = None,
+    image: RegistryImage | None = None,
 ) -> tuple[str, dict[str, str]]:
     """Return the image's identity, and what each node's engine calls it, once all have the very same.
 
@@ -101,22 +105,24 @@ def bring_image(
         Where nodes that lack it pull it themselves; None: it is sent from here.
     """
     here = {name for name in survey.facts if _is_here(survey, plan, name)}
-    locks = dict.fromkeys(here, story.image.lock_checksum)
+    locks = dict.fromkeys(here, context.image.lock_checksum)
     if here == set(survey.facts):
-        _require_made_with(story, plan, story.image.lock_checksum)
-        return story.image.lock_checksum, locks
+        _require_made_with(context, plan, context.image.lock_checksum)
+        return context.image.lock_checksum, locks
     engines = {name: facts for name, facts in survey.facts.items() if name not in here}
     if image:
-        identity = _pulled(story, engines, plan, image)
+        identity = _pulled(context, engines, plan, image)
     else:
-        identity = _sent(story, survey, engines, plan, port)
-    links = Fleet({name: story.fleet.links[name] for name in engines}, ())
-    rows = links.ask("image", image=story.image.tag)
+        identity = _sent(context, survey, engines, plan, port)
+    links = Fleet({name: context.fleet.links[name] for name in engines}, ())
+    rows = links.ask("image", image=context.image.tag)
     return identity, {**locks, **{name: str(row["image"]["id"]) for name, row in rows.items()}}
 
 
-def _pulled(story: Story, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, image: RegistryImage) -> str:
-    _require_made_with(story, plan, image.identity)
+def _pulled(
+    context: ClusterContext, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, image: RegistryImage
+) -> str:
+    _require_made_with(context, plan, image.identity)
     if lacking := _lack(engines, image):
         old = [name for name in lacking if image.zstd and not unpacks_zstd(engines[name].engine.version)]
         if old:
@@ -127,29 +133,31 @@ def _pulled(story: Story, engines: Mapping[str, NodeFacts], plan: ClusterPlan | 
                 where=f"Docker {engines[old[0]].engine.version}",
                 next_step=_("without --from it is sent from here, packed by gzip"),
             )
-        with show_progress(story.app) as tell:
-            pull_image(story.fleet, lacking, image, keep_as(story.image.tag), tell)
+        with show_progress(context.app) as tell:
+            pull_image(context.fleet, lacking, image, keep_as(context.image.tag), tell)
     return image.identity
 
 
-def _sent(story: Story, survey: Survey, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, port: int) -> str:
-    image = require_image(story.image.tag, story.wish.target)
+def _sent(
+    context: ClusterContext, survey: Survey, engines: Mapping[str, NodeFacts], plan: ClusterPlan | None, port: int
+) -> str:
+    image = require_image(context.image.tag, context.options.target)
     seats = {name: seat.address for name, seat in survey.seats.items()}
     seats |= {member.name: member.address for member in plan.members} if plan else {}
-    with image_here(story.image.tag, image) as (source, sent):
-        _require_made_with(story, plan, sent.identity)
+    with image_here(context.image.tag, image) as (source, sent):
+        _require_made_with(context, plan, sent.identity)
         packed = GzipSource(source, sent) if _have_old(engines) else None
         if _lack(engines, sent, packed.known() if packed else None):
-            with show_progress(story.app) as tell:
+            with show_progress(context.app) as tell:
                 sending = Sending(
                     image=packed.image(tell) if packed else sent,
                     source=packed or source,
-                    keep=keep_as(story.image.tag),
-                    folder=lambda node: folder_of(survey.facts[node].uid, story.name, node),
+                    keep=keep_as(context.image.tag),
+                    folder=lambda node: folder_of(survey.facts[node].uid, context.name, node),
                     tell=tell,
                 )
                 if lacking := _lack(engines, sent, sending.image):
-                    send_image(story.fleet, lacking, sending, seats, port)
+                    send_image(context.fleet, lacking, sending, seats, port)
         return sent.identity
 
 
@@ -169,13 +177,15 @@ def _is_here(survey: Survey, plan: ClusterPlan | None, name: str) -> bool:
     return member.here if member else survey.here(name)
 
 
-def _require_made_with(story: Story, plan: ClusterPlan | None, identity: str) -> None:
+def _require_made_with(context: ClusterContext, plan: ClusterPlan | None, identity: str) -> None:
     if plan and plan.image != identity:
         raise SpecError(
             _("cluster {plan} was started with another image of {target} than this machine has now").format(
                 plan=plan.name, target=plan.target
             ),
-            next_step=_("rlbox cluster down {words}, then the same command again").format(words=story.wish.words),
+            next_step=_("rlbox cluster down {words}, then the same command again").format(
+                words=context.options.option_text
+            ),
         )
 
 
@@ -190,7 +200,7 @@ _UNDO_S = 330.0
 
 
 @contextmanager
-def undone(
+def rollback_on_error(
     fleet: Fleet, plan: ClusterPlan, names: Iterable[str], say: Callable[[str], None], *, mount: str, new: bool
 ) -> Iterator[str]:
     """Yield the name of a call whose work on `names` goes unless the block comes to its end.
@@ -201,11 +211,11 @@ def undone(
     call, known = secrets.token_hex(8), set(names)
     rules = rules_name(plan.id) if new and plan.closed == "tls" else ""
 
-    def guard(link: NodeLink) -> None:
+    def guard(link: NodeConnection) -> None:
         if link.name in known:
             path, member = plan.folder(link.name) if new else "", plan.member(link.name)
             here = bool(member and member.here)
-            link.ask("guard", call=call, disk=link.wish.data, path=path, rules=rules, mount=mount, here=here)
+            link.ask("guard", call=call, disk=link.options.data, path=path, rules=rules, mount=mount, here=here)
 
     fleet.each(guard)
     try:
@@ -224,7 +234,7 @@ def close_nodes(fleet: Fleet, plan: ClusterPlan, names: Iterable[str]) -> None:
     ports = [[plan.ports.base, plan.ports.base + 19], list(plan.ports.worker_range)]
     sources = [member.address for member in plan.members]
 
-    def close(link: NodeLink) -> None:
+    def close(link: NodeConnection) -> None:
         if link.name in known:
             link.ask("close-ports", rules=rules_name(plan.id), ports=ports, sources=sources)
 
@@ -234,12 +244,12 @@ def close_nodes(fleet: Fleet, plan: ClusterPlan, names: Iterable[str]) -> None:
 def write_files(fleet: Fleet, plan: ClusterPlan, keys: Mapping[str, Secret], callers: Mapping[str, str]) -> None:
     """Write a cluster's keys and its record on every node, for its owner alone."""
 
-    def write(link: NodeLink) -> None:
+    def write(link: NodeConnection) -> None:
         owner = _owner(callers[link.name])
         folder = plan.folder(link.name)
         texts = {**{name: key.reveal() for name, key in keys.items()}, RECORD_FILE: plan.text()}
         for name, text in texts.items():
-            link.ask("write", disk=link.wish.data, path=f"{folder}/{name}", text=text, mode=0o600, owner=owner)
+            link.ask("write", disk=link.options.data, path=f"{folder}/{name}", text=text, mode=0o600, owner=owner)
 
     fleet.each(write)
 
@@ -248,10 +258,10 @@ def start_members(fleet: Fleet, started: Started, names: Iterable[str], call: st
     """Start the Ray of the nodes `names`, all at once; every failure is told."""
     known = set(names)
 
-    def start(link: NodeLink) -> None:
+    def start(link: NodeConnection) -> None:
         member = started.plan.member(link.name)
         if member and link.name in known:
-            carrier_of(link, started.plan, member).start(started, call)
+            create_runtime(link, started.plan, member).start(started, call)
 
     __, failed = fleet.tried(start)
     if failed:
@@ -260,17 +270,17 @@ def start_members(fleet: Fleet, started: Started, names: Iterable[str], call: st
         raise NodeError(_("Ray could not be started\n{lines}").format(lines=lines), next_step=first.next_step)
 
 
-def retire(fleet: Fleet, started: Started, containers: Mapping[str, str]) -> None:
+def mark_replaced(fleet: Fleet, started: Started, containers: Mapping[str, str]) -> None:
     """End lives of Ray on nodes, by id, that are to be started anew; what they wrote stays."""
 
-    def end(link: NodeLink) -> None:
+    def end(link: NodeConnection) -> None:
         if link.name in containers:
             link.ask(
                 "retire",
                 containers=[containers[link.name]],
                 grace=0,
                 mount=started.limits.mount,
-                disk=link.wish.data,
+                disk=link.options.data,
                 path=started.plan.folder(link.name),
                 owner=_owner(started.callers[link.name]),
             )
@@ -282,17 +292,17 @@ def _owner(caller: str) -> list[int]:
     return [int(one) for one in caller.split(":")]
 
 
-class StateWatch:
+class RayStateWatcher:
     """What Ray says of its nodes, heard from a program in the head's container until it has all of them."""
 
-    def __init__(self, head: NodeLink, plan: ClusterPlan, limit_s: float, old: frozenset[str]) -> None:
+    def __init__(self, head: NodeConnection, plan: ClusterPlan, limit_s: float, old: frozenset[str]) -> None:
         self._states: queue.Queue[RayState] = queue.Queue()
         self.state = RayState(said="Ray was not asked yet")
         wanted = (f"{member.name}={member.gpus}" for member in plan.members)
         words = (*_asks(plan, limit_s), *wanted, *(f"-{life}" for life in sorted(old)))
-        threading.Thread(target=self._listen, args=(carrier_of(head, plan, plan.head), words), daemon=True).start()
+        threading.Thread(target=self._listen, args=(create_runtime(head, plan, plan.head), words), daemon=True).start()
 
-    def _listen(self, head: RayCarrier, words: tuple[str, ...]) -> None:
+    def _listen(self, head: RayRuntime, words: tuple[str, ...]) -> None:
         try:
             for line in head.execute(words):
                 self._states.put(read_state(line))
@@ -313,10 +323,10 @@ def _asks(plan: ClusterPlan, limit_s: float) -> tuple[str, ...]:
     return ("-I", "-c", _STATE.read_text("utf-8"), gcs, f"{limit_s:g}")
 
 
-def ask_state(head: NodeLink, plan: ClusterPlan) -> RayState:
+def ask_state(head: NodeConnection, plan: ClusterPlan) -> RayState:
     """Return what Ray says now, or why it cannot be asked."""
     try:
-        lines = list(carrier_of(head, plan, plan.head).execute(_asks(plan, 0)))
+        lines = list(create_runtime(head, plan, plan.head).execute(_asks(plan, 0)))
     except RlboxError as error:
         return RayState(said=error.what)
     return read_state(lines[-1]) if lines else RayState(said="Ray's head does not run, or does not answer")
@@ -334,7 +344,7 @@ def wait_alive(
     TimedOut
         Nodes are missing still; they are named, with what is known of them.
     """
-    watch = StateWatch(fleet.links[plan.head.name], plan, limit_s, old)
+    watch = RayStateWatcher(fleet.links[plan.head.name], plan, limit_s, old)
     began = shown = time.monotonic()
     while True:
         state = watch.wait(_POLL_S)
@@ -358,11 +368,11 @@ def wait_alive(
 
 def _require_running(fleet: Fleet, plan: ClusterPlan) -> None:
     """Raise `NodeError` when the Ray of a node has ended, with what it said last."""
-    found = fleet.each(lambda link: lives_of(link, plan))
+    found = fleet.each(lambda link: list_ray_processes(link, plan))
     for member in plan.members:
         rows = [row for row in found.get(member.name, ()) if row["name"] == container_name(plan)]
         if rows and rows[0]["status"] in ("exited", "dead"):
-            carrier = carrier_of(fleet.links[member.name], plan, member)
+            carrier = create_runtime(fleet.links[member.name], plan, member)
             lines = carrier.output(rows[0]["id"], _LAST_LINES).strip().splitlines()
             quoted = "\n".join(f"  | {line}" for line in lines)
             raise NodeError(

@@ -9,13 +9,13 @@ from typing import Any
 
 from rlbox.amounts import columns, size_text
 from rlbox.app import App
-from rlbox.cluster.connection import NodeLink
-from rlbox.cluster.context import StandingCluster, Story, story_of
+from rlbox.cluster.connection import NodeConnection
+from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
 from rlbox.cluster.facts import ClusterContainer
-from rlbox.cluster.failures import MemberFacts, judge_failures
+from rlbox.cluster.failures import MemberFacts, find_failures
 from rlbox.cluster.fleet import Fleet
-from rlbox.cluster.listeners import audit
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.listeners import find_undeclared_listeners
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
 from rlbox.cluster.ray_runtime import role_of
 from rlbox.cluster.ray_state import RayState, lacking
@@ -157,46 +157,50 @@ def _node_row(
 _SSH = 22
 
 
-def probe_cluster(app: App, wish: ClusterWish) -> ClusterStatus:
+def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
     """Return how a cluster is; `NodeError` where no node that answers knows it."""
-    with story_of(app, wish) as story:
-        survey = story.survey()
-        standing = story.standing(survey)
+    with open_context(app, options) as context:
+        survey = context.survey()
+        standing = context.standing(survey)
         if standing is None:
-            for one in story.fleet.unreached:
+            for one in context.fleet.unreached:
                 app.say(f"{one.where}: {one.title}: {one.seen}")
-        return status_here(story, survey, standing or story.require_standing(survey))
+        return status_here(context, survey, standing or context.require_standing(survey))
 
 
-def status_here(story: Story, survey: Survey, standing: StandingCluster) -> ClusterStatus:
+def status_here(context: ClusterContext, survey: Survey, standing: RunningCluster) -> ClusterStatus:
     """Return how a cluster is whose nodes are connected."""
     plan = standing.plan
-    state = _state(story.fleet.links.get(plan.head.name), standing)
+    state = _state(context.fleet.links.get(plan.head.name), standing)
     containers = {name: _told(standing.containers.get(name)) for name in survey.facts if plan.member(name)}
     disks = {name: facts.disk.free for name, facts in survey.facts.items()}
     return dataclasses.replace(
         status_of(plan, state, containers, disks),
-        listens=audit(story.fleet, plan, survey.facts),
-        failures=_failures(story, survey, standing, state),
+        listens=find_undeclared_listeners(context.fleet, plan, survey.facts),
+        failures=_failures(context, survey, standing, state),
     )
 
 
-def _failures(story: Story, survey: Survey, standing: StandingCluster, state: RayState) -> tuple[Finding, ...]:
+def _failures(
+    context: ClusterContext, survey: Survey, standing: RunningCluster, state: RayState
+) -> tuple[Finding, ...]:
     """Return what happened to nodes of a cluster, the first first; what to do about it stands with each."""
-    found = judge_failures(_members(story, survey, standing, state))
-    back = f"rlbox cluster up {story.wish.words} brings back what died"
-    reach = {one.where: one.remedy for one in story.fleet.unreached}
+    found = find_failures(_members(context, survey, standing, state))
+    back = f"rlbox cluster up {context.options.option_text} brings back what died"
+    reach = {one.where: one.remedy for one in context.fleet.unreached}
     several = len([one for one in found if not one.follows]) > 0 and len(found) > 1
     return tuple(
         one.finding(reach.get(one.node, back), first=several and number == 0) for number, one in enumerate(found)
     )
 
 
-def _members(story: Story, survey: Survey, standing: StandingCluster, state: RayState) -> Iterator[MemberFacts]:
+def _members(
+    context: ClusterContext, survey: Survey, standing: RunningCluster, state: RayState
+) -> Iterator[MemberFacts]:
     plan = standing.plan
-    said = {one.where: f"{one.title}: {one.seen}" for one in story.fleet.unreached}
+    said = {one.where: f"{one.title}: {one.seen}" for one in context.fleet.unreached}
     missing = {plan.head.name: state.said} if state.said else lacking(plan, state)
-    tried = ways_to(story.fleet, plan, [member for member in plan.members if member.name in said])
+    tried = ways_to(context.fleet, plan, [member for member in plan.members if member.name in said])
     for member in plan.members:
         facts, began = survey.facts.get(member.name), _identity(member, standing.containers.get(member.name))
         yield MemberFacts(
@@ -223,7 +227,7 @@ def ways_to(fleet: Fleet, plan: ClusterPlan, goals: list[ClusterMember]) -> Mapp
     """Return how the nodes that are heard of reach those that are not: at sshd's usual port, and at Ray's."""
     rows = [(goal, port) for goal in goals for port in (_SSH, plan.ports.of("node-manager"))]
 
-    def ask(link: NodeLink) -> list[Way]:
+    def ask(link: NodeConnection) -> list[Way]:
         if not link.heard:
             return []
         told = link.ask("reach", goals=[(goal.address, port) for goal, port in rows], word="")["reached"]
@@ -237,7 +241,7 @@ def ways_to(fleet: Fleet, plan: ClusterPlan, goals: list[ClusterMember]) -> Mapp
     return {goal.name: tuple(way for way in ways if way.goal == goal.name) for goal in goals}
 
 
-def _state(head: NodeLink | None, standing: StandingCluster) -> RayState:
+def _state(head: NodeConnection | None, standing: RunningCluster) -> RayState:
     if head is None:
         return RayState(said="its head is none of the nodes that answer")
     if not standing.going(head.name):

@@ -17,14 +17,14 @@ from typing import Any
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.cluster.connection import Going, NodeLink
-from rlbox.cluster.context import StandingCluster, Story, story_of
+from rlbox.cluster.connection import NodeConnection, RemoteStream
+from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
 from rlbox.cluster.jobs import FAILED, ClusterJob, JobsApi, RayRefused, require_head
 from rlbox.cluster.logs import start_logs
 from rlbox.cluster.node_watch import WatchedNodes
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.package import WorkFiles, find_files, packed
-from rlbox.cluster.ray_runtime import carrier_of
+from rlbox.cluster.ray_runtime import create_runtime
 from rlbox.cluster.survey import Survey
 from rlbox.errors import Interrupted, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
@@ -44,7 +44,7 @@ _News = str | RlboxError | None
 class JobFollower:
     """The log of a job's driver, and the news of the nodes: they are told at once, whatever the head is asked then."""
 
-    def __init__(self, going: Going, id_: str, shown: _Shown, nodes: WatchedNodes) -> None:
+    def __init__(self, going: RemoteStream, id_: str, shown: _Shown, nodes: WatchedNodes) -> None:
         self._going, self._id, self._shown = going, id_, shown
         self.nodes = nodes
         self.news: queue.Queue[_News] = queue.Queue()
@@ -83,13 +83,18 @@ class JobFollower:
 
 @contextmanager
 def following(
-    story: Story, survey: Survey, standing: StandingCluster, head: NodeLink, id_: str, masks: SecretMasker
+    context: ClusterContext,
+    survey: Survey,
+    standing: RunningCluster,
+    head: NodeConnection,
+    id_: str,
+    masks: SecretMasker,
 ) -> Iterator[JobFollower]:
     """Yield what follows a job, the nodes being watched while the block runs."""
-    going = start_logs(story, standing, head.name, [f"job-driver-{id_}.log"], follow=True, most=_MOST)
-    nodes = WatchedNodes(story, standing, survey.offsets)
+    going = start_logs(context, standing, head.name, [f"job-driver-{id_}.log"], follow=True, most=_MOST)
+    nodes = WatchedNodes(context, standing, survey.offsets)
     try:
-        yield JobFollower(going, id_, _Shown(masks, quiet=story.app.as_json), nodes)
+        yield JobFollower(going, id_, _Shown(masks, quiet=context.app.as_json), nodes)
     finally:
         nodes.close()
 
@@ -113,7 +118,7 @@ class _Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmitWish(ClusterWish):
+class SubmitOptions(ClusterOptions):
     """A job to be: its command, the directory that goes along, what of that stays here, names of its secrets."""
 
     command: tuple[str, ...]
@@ -137,14 +142,14 @@ class _Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submitted:
+class SubmitResult:
     """A job that was submitted; `failures` are what happened to nodes, the first first, where it failed."""
 
     job: ClusterJob
     failures: tuple[Finding, ...] = ()
 
 
-def submit(app: App, wish: SubmitWish) -> Submitted:
+def submit(app: App, options: SubmitOptions) -> SubmitResult:
     """Submit a job; return how it ended, or with `detach` that it was taken.
 
     Raises
@@ -156,12 +161,12 @@ def submit(app: App, wish: SubmitWish) -> Submitted:
     Interrupted
         Ctrl-C: the job goes on.
     """
-    ready = _ready(app, wish)
+    ready = _ready(app, options)
     id_ = f"job-{secrets.token_hex(4)}"
-    with story_of(app, wish) as story:
-        survey = story.survey()
-        standing = story.require_standing(survey)
-        head = require_head(story, standing)
+    with open_context(app, options) as context:
+        survey = context.survey()
+        standing = context.require_standing(survey)
+        head = require_head(context, standing)
         api = JobsApi(head, standing.plan)
         runtime_env: dict[str, Any] = {}
         with packed(ready.files) if ready.files else nullcontext() as package:
@@ -169,46 +174,46 @@ def submit(app: App, wish: SubmitWish) -> Submitted:
                 app.say(_told(ready.files))
                 api.send(package)
                 runtime_env["working_dir"] = package.uri
-        with _goes_on(wish, id_):
-            api.submit(id_, _entrypoint(story, api, head, wish, ready, id_), runtime_env)
+        with _goes_on(options, id_):
+            api.submit(id_, _entrypoint(context, api, head, options, ready, id_), runtime_env)
             app.say(f"job {id_} of cluster {standing.plan.name}")
-            if wish.detach:
-                return Submitted(job=api.job(id_))
-            with following(story, survey, standing, head, id_, ready.masks()) as follower:
+            if options.detach:
+                return SubmitResult(job=api.job(id_))
+            with following(context, survey, standing, head, id_, ready.masks()) as follower:
                 try:
                     job = follower.follow(api)
                 except NodeError as error:
                     raise _with_cause(follower, error) from error
                 failures = follower.nodes.findings() if job.status == FAILED else ()
-            return Submitted(job=job, failures=failures)
+            return SubmitResult(job=job, failures=failures)
 
 
-def look_at(app: App, wish: SubmitWish) -> int:
+def dry_run_submit(app: App, options: SubmitOptions) -> int:
     """Say what would be submitted, and what is refused; return the exit code of a dry run."""
-    ready = _ready(app, wish)
-    data = {"command": list(wish.command), "files": dict(ready.files.sizes) if ready.files else {}}
-    with story_of(app, wish) as story:
+    ready = _ready(app, options)
+    data = {"command": list(options.command), "files": dict(ready.files.sizes) if ready.files else {}}
+    with open_context(app, options) as context:
         with app.checking("cluster"):
-            require_head(story, story.require_standing(story.survey()))
+            require_head(context, context.require_standing(context.survey()))
         told = _told(ready.files) if ready.files else ""
-        return app.planned(data, told, f"submit {shlex.join(wish.command)} to cluster {story.name}")
+        return app.planned(data, told, f"submit {shlex.join(options.command)} to cluster {context.name}")
 
 
-def _ready(app: App, wish: SubmitWish) -> _Ready:
-    if not wish.command:
+def _ready(app: App, options: SubmitOptions) -> _Ready:
+    if not options.command:
         raise SpecError(
             _("no command is named"), next_step=_("name it behind --: rlbox cluster submit TARGET -- python train.py")
         )
     found = find_secrets(
-        wish.secrets,
+        options.secrets,
         (),
-        env_file=Path(wish.env_file) if wish.env_file else None,
+        env_file=Path(options.env_file) if options.env_file else None,
         folders=[app.project.folder],
         environ=os.environ,
         aliases=(),
-        words=wish.command,
+        words=options.command,
     )
-    return _Ready(files=find_files(Path(wish.folder), wish.excludes) if wish.folder else None, secrets=found)
+    return _Ready(files=find_files(Path(options.folder), options.excludes) if options.folder else None, secrets=found)
 
 
 def _told(files: WorkFiles | None) -> str:
@@ -218,15 +223,17 @@ def _told(files: WorkFiles | None) -> str:
     return f"working directory {files.folder}: {len(files.sizes)} files, {size_text(files.total)}{left}"
 
 
-def _entrypoint(story: Story, api: JobsApi, head: NodeLink, wish: SubmitWish, ready: _Ready, id_: str) -> str:
+def _entrypoint(
+    context: ClusterContext, api: JobsApi, head: NodeConnection, options: SubmitOptions, ready: _Ready, id_: str
+) -> str:
     """Return the command as Ray is given it: secrets are in a file that it reads and removes, and in no word of it."""
-    command = shlex.join(wish.command)
+    command = shlex.join(options.command)
     if not ready.secrets:
         return command
     lines = [f"export {key}={shlex.quote(secret.reveal())}\n" for key, secret in ready.secrets.items()]
     text = "".join([*lines, f"export {SECRETS_VARIABLE}={shlex.quote(','.join(ready.secrets))}\n"])
     name = api.give(id_, text)
-    disk = carrier_of(head, api.plan, api.plan.head).disk(story.image.container.mount)
+    disk = create_runtime(head, api.plan, api.plan.head).disk(context.image.container.mount)
     inside = shlex.quote(f"{disk}/{name}")
     return f". {inside} && rm -f {inside} && exec {command}"
 
@@ -238,9 +245,9 @@ def _with_cause(follower: JobFollower, error: NodeError) -> NodeError:
 
 
 @contextmanager
-def _goes_on(wish: ClusterWish, id_: str) -> Iterator[None]:
+def _goes_on(options: ClusterOptions, id_: str) -> Iterator[None]:
     """Say of what breaks off from here on that the job goes on without this process."""
-    go_on = f"rlbox cluster logs {wish.words} --job {id_}, or rlbox cluster stop {wish.words} {id_}"
+    go_on = f"rlbox cluster logs {options.option_text} --job {id_}, or rlbox cluster stop {options.option_text} {id_}"
     try:
         yield
     except KeyboardInterrupt:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlbox.cluster.connection import NodeLink
+from rlbox.cluster.connection import NodeConnection
 from rlbox.cluster.facts import NodeFacts, read_facts
 from rlbox.cluster.fleet import Fleet
-from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterPlan, PortPlan, choose_ports, folder_of, own_plan, plan_of_labels
 from rlbox.cluster.ray_runtime import RECORD_FILE
 from rlbox.image.plan import ImagePlan
@@ -49,7 +49,7 @@ class Survey:
     its kernel would send to addresses of the others, in their order.
     """
 
-    wishes: tuple[NodeWish, ...]
+    wishes: tuple[NodeSpec, ...]
     facts: Mapping[str, NodeFacts]
     offsets: Mapping[str, float]
     seats: Mapping[str, Seat] = field(default_factory=dict)
@@ -63,14 +63,14 @@ class Survey:
         """Name of the first node."""
         return self.wishes[0].name
 
-    def wish(self, name: str) -> NodeWish:
+    def options(self, name: str) -> NodeSpec:
         """Return what was asked of a node."""
-        return next(wish for wish in self.wishes if wish.name == name)
+        return next(options for options in self.wishes if options.name == name)
 
     def here(self, name: str) -> bool:
         """Whether a node's Ray is to be processes: as asked, or it has no engine, and the target was brought to it."""
         facts = self.facts[name]
-        return self.wish(name).here or (facts.engine.state == "absent" and facts.place is not None)
+        return self.options(name).here or (facts.engine.state == "absent" and facts.place is not None)
 
     def skew(self, name: str) -> float:
         """Return how far a node's clock is from the middle of all, in seconds."""
@@ -84,11 +84,11 @@ def candidates(survey: Survey, name: str) -> tuple[str, ...]:
     loopback one of its own list of hosts, is none that its programs can use); then those on the routes to the other
     nodes, be they of a bridge; then its own. `local` is no name in a network: there the routes come first.
     """
-    wish, facts = survey.wish(name), survey.facts[name]
-    if wish.address:
-        return (wish.address,)
+    options, facts = survey.options(name), survey.facts[name]
+    if options.address:
+        return (options.address,)
     own = [one.address for one in facts.usable]
-    told = [] if wish.local else [name.rpartition("@")[2]]
+    told = [] if options.local else [name.rpartition("@")[2]]
     said = [ip for word in told for other in survey.facts.values() for ip in other.names.get(word, ())]
     return tuple(dict.fromkeys([*(ip for ip in said if ip in own), *survey.routes.get(name, ()), *own]))
 
@@ -115,14 +115,14 @@ def askers(names: Sequence[str], name: str) -> tuple[str, ...]:
 def choose_seats(survey: Survey, ways: Sequence[Way]) -> dict[str, Seat]:
     """Return where each node is: the first of its candidates at which everybody who asked reached it."""
     found = {}
-    names = [wish.name for wish in survey.wishes if wish.name in survey.facts]
+    names = [options.name for options in survey.wishes if options.name in survey.facts]
     for name in names:
         for address in candidates(survey, name):
             tried = [way for way in ways if (way.goal, way.address) == (name, address)]
             if len(names) > 1 and (not tried or any(way.said for way in tried)):
                 continue
             one = survey.facts[name].interface_of(address)
-            if one or survey.wish(name).address:
+            if one or survey.options(name).address:
                 found[name] = Seat(
                     address=address,
                     interface=one.interface if one else "",
@@ -138,20 +138,20 @@ _FACTS_S = 120.0
 
 
 def probe_nodes(
-    fleet: Fleet, wishes: Sequence[NodeWish], image: ImagePlan, name: str, paths: Sequence[str] = ()
+    fleet: Fleet, wishes: Sequence[NodeSpec], image: ImagePlan, name: str, paths: Sequence[str] = ()
 ) -> Survey:
     """Return what every node that is connected says of itself, and how its clock goes."""
-    known = tuple(wish for wish in wishes if wish.name in fleet.links)
-    names = [wish.name.rpartition("@")[2] for wish in known]
+    known = tuple(options for options in wishes if options.name in fleet.links)
+    names = [options.name.rpartition("@")[2] for options in known]
 
-    def ask(link: NodeLink) -> tuple[dict[str, Any], float]:
+    def ask(link: NodeConnection) -> tuple[dict[str, Any], float]:
         row = link.ask(
             "facts",
             timeout_s=_FACTS_S,
             names=names,
             image=image.tag,
             target=image.target,
-            disk=link.wish.data,
+            disk=link.options.data,
             record=f"{folder_of(int(link.facts['uid']), name, link.name)}/{RECORD_FILE}",
             paths=list(paths),
         )
@@ -165,7 +165,7 @@ def probe_nodes(
     )
 
 
-def _offset(link: NodeLink) -> float:
+def _offset(link: NodeConnection) -> float:
     """Return how many seconds a node's clock is ahead: of the quickest of a few answers, half of its way taken off."""
     best = (float("inf"), 0.0)
     for _ in range(_CLOCK_TRIES):
@@ -195,7 +195,7 @@ def probe_ways(fleet: Fleet, survey: Survey) -> Survey:
     word = secrets.token_hex(8)
     opened = fleet.each(lambda link: {f: _open(link, [0], word, f)["open"] for f in ("4", "6")})
     goals: dict[str, list[tuple[str, str, int]]] = {name: [] for name in fleet.links}
-    names = [wish.name for wish in survey.wishes]
+    names = [options.name for options in survey.wishes]
     for goal in names:
         for address in candidates(survey, goal):
             ports = opened[goal]["6" if ":" in address else "4"]
@@ -211,12 +211,12 @@ def _routes(fleet: Fleet, survey: Survey) -> dict[str, tuple[str, ...]]:
     return {name: tuple(map(str, sources)) for name, sources in told.items()}
 
 
-def _open(link: NodeLink, ports: Sequence[int], word: str, family: str) -> dict[str, Any]:
+def _open(link: NodeConnection, ports: Sequence[int], word: str, family: str) -> dict[str, Any]:
     return link.ask("listen", ports=list(ports), word=word, family=family)
 
 
 def _reach(fleet: Fleet, goals: dict[str, list[tuple[str, str, int]]], word: str) -> tuple[Way, ...]:
-    def ask(link: NodeLink) -> list[Way]:
+    def ask(link: NodeConnection) -> list[Way]:
         rows = goals[link.name]
         told = link.ask("reach", goals=[(address, port) for _, address, port in rows], word=word)["reached"]
         return [
@@ -238,7 +238,7 @@ def probe_ports(fleet: Fleet, survey: Survey, ports: PortPlan) -> Survey:
     word, names = secrets.token_hex(8), list(survey.seats)
     wanted = {name: _ports_of(ports, name == survey.head) for name in names}
 
-    def listen(link: NodeLink) -> dict[int, str]:
+    def listen(link: NodeConnection) -> dict[int, str]:
         if link.name not in wanted:
             return {}
         taken = _open(link, wanted[link.name], word, "4")["taken"]

@@ -9,16 +9,16 @@ from typing import Any
 
 from rlbox.amounts import columns, utc_now
 from rlbox.app import App
-from rlbox.cluster.burn_in import Proof, require_proof
-from rlbox.cluster.context import StandingCluster, Story, refuse, story_of
+from rlbox.cluster.burn_in import BurnInResult, require_burn_in
+from rlbox.cluster.context import ClusterContext, RunningCluster, open_context, raise_findings
 from rlbox.cluster.fleet import held, maker
 from rlbox.cluster.image_sync import RegistryImage, find_in_registry
-from rlbox.cluster.in_use import refuse_in_use
-from rlbox.cluster.listeners import require_audit
+from rlbox.cluster.in_use import require_unused
+from rlbox.cluster.listeners import require_declared_listeners
 from rlbox.cluster.node_checks import place_problems
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import BASE, STRIDE, ClusterMember, ClusterPlan
-from rlbox.cluster.preflight import judge_survey
+from rlbox.cluster.preflight import check_survey
 from rlbox.cluster.ray_runtime import CERTIFICATE_FILES, TOKEN_FILE, Started, has_tokens
 from rlbox.cluster.ray_state import RayState, lacking
 from rlbox.cluster.start import (
@@ -28,9 +28,9 @@ from rlbox.cluster.start import (
     close_nodes,
     make_certificates,
     make_token,
-    retire,
+    mark_replaced,
+    rollback_on_error,
     start_members,
-    undone,
     wait_alive,
     write_files,
 )
@@ -44,11 +44,11 @@ from rlbox.values import Secret
 
 START_S = 300.0
 
-_Up = tuple[ClusterPlan, RayState, tuple[str, ...], Proof | None]
+_Up = tuple[ClusterPlan, RayState, tuple[str, ...], BurnInResult | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpWish(ClusterWish):
+class UpOptions(ClusterOptions):
     """How a cluster is to come up: the first of its ports (0: the first that fit), whether it may be open.
 
     With `prove` its nodes are given work whose result is known. `image` names one of a registry, which the nodes pull.
@@ -63,7 +63,7 @@ class UpWish(ClusterWish):
     plain_http: bool = False
 
 
-def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...], Proof | None]:
+def bring_up(app: App, options: UpOptions) -> tuple[ClusterStatus, tuple[str, ...], BurnInResult | None]:
     """Return the cluster, up and healthy, the nodes that this call started Ray on, and what they did for proof.
 
     Raises
@@ -76,35 +76,35 @@ def bring_up(app: App, wish: UpWish) -> tuple[ClusterStatus, tuple[str, ...], Pr
     TimedOut
         Ray has not got every node in time.
     """
-    with story_of(app, wish) as story, held(story.fleet, f"rlbox cluster up {wish.target}"):
-        survey = story.survey(wish.paths)
-        standing = story.standing(survey) if not story.fleet.unreached else None
+    with open_context(app, options) as context, held(context.fleet, f"rlbox cluster up {options.target}"):
+        survey = context.survey(options.paths)
+        standing = context.standing(survey) if not context.fleet.unreached else None
         if standing:
-            plan, state, started, proof = _heal(story, survey, standing, wish)
+            plan, state, started, proof = _heal(context, survey, standing, options)
         else:
-            plan, state, started, proof = _begin(story, look_ahead(story, survey, wish), wish)
+            plan, state, started, proof = _begin(context, complete_survey(context, survey, options), options)
         disks = {name: facts.disk.free for name, facts in survey.facts.items()}
         return status_of(plan, state, dict.fromkeys(survey.facts, "running"), disks), started, proof
 
 
-def look_at(app: App, wish: UpWish) -> int:
+def dry_run_up(app: App, options: UpOptions) -> int:
     """Say what would be started, and what is refused; return the exit code of a dry run."""
-    with story_of(app, wish) as story:
-        survey = story.survey(wish.paths)
-        standing = story.standing(survey)
+    with open_context(app, options) as context:
+        survey = context.survey(options.paths)
+        standing = context.standing(survey)
         if standing:
             dead = [member.name for member in standing.plan.members if not standing.going(member.name)]
-            would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {story.name} as it is"
-            return app.planned({"cluster": json_of(standing.plan)}, "", would)
+            would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
+            return app.planned({"cluster": plan_json(standing.plan)}, "", would)
         with app.checking("nodes"):
-            survey = look_ahead(story, survey, wish)
+            survey = complete_survey(context, survey, options)
         if not all(map(survey.here, survey.facts)):
             with app.checking("image"):
-                _named(wish) or require_image(story.image.tag, wish.target)
+                _named(options) or require_image(context.image.tag, options.target)
         with app.checking("strangers"):
-            _closed(story, survey, wish)
+            _closed(context, survey, options)
         data = {"nodes": {name: asdict(seat) for name, seat in survey.seats.items()}}
-        return app.planned(data, _seats_text(survey), f"start cluster {story.name} on {', '.join(survey.facts)}")
+        return app.planned(data, _seats_text(survey), f"start cluster {context.name} on {', '.join(survey.facts)}")
 
 
 def _seats_text(survey: Survey) -> str:
@@ -117,74 +117,76 @@ def _seats_text(survey: Survey) -> str:
     return "\n".join([*columns([("node", "address", "interface"), *rows]), ports])
 
 
-def look_ahead(story: Story, survey: Survey, wish: UpWish) -> Survey:
+def complete_survey(context: ClusterContext, survey: Survey, options: UpOptions) -> Survey:
     """Return the survey with places and ports of all nodes; `NodeError` when something is wrong with them."""
-    survey = probe_ways(story.fleet, survey)
-    base = wish.port or story.target.cluster.port
-    first = whole_number(story.target.env.get("RLBOX_RAY_PORT", "")) or BASE
-    survey = probe_ports(story.fleet, survey, plan_ports(survey, story.name, base, first))
-    refuse(story.app, judge_survey(survey, story.needs(tuple(wish.paths)), story.fleet.unreached))
+    survey = probe_ways(context.fleet, survey)
+    base = options.port or context.target.cluster.port
+    first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
+    survey = probe_ports(context.fleet, survey, plan_ports(survey, context.name, base, first))
+    raise_findings(context.app, check_survey(survey, context.needs(tuple(options.paths)), context.fleet.unreached))
     return survey
 
 
-def _begin(story: Story, survey: Survey, wish: UpWish) -> _Up:
+def _begin(context: ClusterContext, survey: Survey, options: UpOptions) -> _Up:
     """Start a new cluster."""
     port = survey.ports.of("parts") if survey.ports else 0
-    identity, images = bring_image(story, survey, port, image=_named(wish))
-    plan = _plan(story, survey, identity, _closed(story, survey, wish))
-    _say_here(story, plan)
+    identity, images = bring_image(context, survey, port, image=_named(options))
+    plan = _plan(context, survey, identity, _closed(context, survey, options))
+    _say_here(context, plan)
     callers = callers_of(survey)
-    everything, mount = [member.name for member in plan.members], story.image.container.mount
-    with undone(story.fleet, plan, everything, story.app.say, mount=mount, new=True) as call:
-        write_files(story.fleet, plan, _new_keys(plan), callers)
+    everything, mount = [member.name for member in plan.members], context.image.container.mount
+    with rollback_on_error(context.fleet, plan, everything, context.app.say, mount=mount, new=True) as call:
+        write_files(context.fleet, plan, _new_keys(plan), callers)
         if plan.closed == "tls":
-            close_nodes(story.fleet, plan, everything)
-        started = Started(plan=plan, limits=story.image.container, images=images, callers=callers)
-        start_members(story.fleet, started, everything, call)
-        state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say)
-        require_audit(story.fleet, plan, survey.facts)
-        proof = require_proof(story, plan, survey.facts) if wish.prove else None
+            close_nodes(context.fleet, plan, everything)
+        started = Started(plan=plan, limits=context.image.container, images=images, callers=callers)
+        start_members(context.fleet, started, everything, call)
+        state = wait_alive(context.fleet, plan, options.limit_s, context.app.say)
+        require_declared_listeners(context.fleet, plan, survey.facts)
+        proof = require_burn_in(context, plan, survey.facts) if options.prove else None
     return plan, state, tuple(everything), proof
 
 
-def _heal(story: Story, survey: Survey, standing: StandingCluster, wish: UpWish) -> _Up:
+def _heal(context: ClusterContext, survey: Survey, standing: RunningCluster, options: UpOptions) -> _Up:
     """Bring back what died of a cluster; without its head, all of it."""
     plan = standing.plan
-    _require_same(story, plan)
-    state = ask_state(story.fleet.links[plan.head.name], plan)
+    _require_same(context, plan)
+    state = ask_state(context.fleet.links[plan.head.name], plan)
     dead = [m.name for m in plan.members if not standing.going(m.name) or m.name in lacking(plan, state)]
     if not dead:
-        require_audit(story.fleet, plan, survey.facts)
-        return plan, state, (), require_proof(story, plan, survey.facts) if wish.prove else None
+        require_declared_listeners(context.fleet, plan, survey.facts)
+        return plan, state, (), require_burn_in(context, plan, survey.facts) if options.prove else None
     if state.said:
-        refuse_in_use(story, standing)  # a Ray that does not tell of its nodes may be one that works
+        require_unused(context, standing)  # a Ray that does not tell of its nodes may be one that works
     if plan.head.name in dead or state.said:
         dead = [member.name for member in plan.members]
     plan = plan.renewed({name: survey.facts[name].identity for name in dead if name in survey.facts})
-    _require_places(story, survey, plan)
-    story.app.say(f"starting again on {', '.join(dead)}")
-    __, images = bring_image(story, survey, plan.ports.of("parts"), plan, _named(wish))
-    callers, mount = callers_of(survey), story.image.container.mount
-    with undone(story.fleet, plan, dead, story.app.say, mount=mount, new=False) as call:
-        write_files(story.fleet, plan, _known_keys(story, plan), callers)
+    _require_places(context, survey, plan)
+    context.app.say(f"starting again on {', '.join(dead)}")
+    __, images = bring_image(context, survey, plan.ports.of("parts"), plan, _named(options))
+    callers, mount = callers_of(survey), context.image.container.mount
+    with rollback_on_error(context.fleet, plan, dead, context.app.say, mount=mount, new=False) as call:
+        write_files(context.fleet, plan, _known_keys(context, plan), callers)
         if plan.closed == "tls":
-            close_nodes(story.fleet, plan, dead)
-        started = Started(plan=plan, limits=story.image.container, images=images, callers=callers)
-        retire(story.fleet, started, {name: one.id for name, one in standing.containers.items() if name in dead})
-        start_members(story.fleet, started, dead, call)
-        state = wait_alive(story.fleet, plan, wish.limit_s, story.app.say, state.lives(dead))
-    proof = require_proof(story, plan, survey.facts) if wish.prove else None
+            close_nodes(context.fleet, plan, dead)
+        started = Started(plan=plan, limits=context.image.container, images=images, callers=callers)
+        mark_replaced(
+            context.fleet, started, {name: one.id for name, one in standing.containers.items() if name in dead}
+        )
+        start_members(context.fleet, started, dead, call)
+        state = wait_alive(context.fleet, plan, options.limit_s, context.app.say, state.lives(dead))
+    proof = require_burn_in(context, plan, survey.facts) if options.prove else None
     return plan, state, tuple(dead), proof
 
 
-def _named(wish: UpWish) -> RegistryImage | None:
+def _named(options: UpOptions) -> RegistryImage | None:
     """Return the image of a registry that is named, None where it is that of this machine."""
-    return find_in_registry(wish.image, wish.target, plain_http=wish.plain_http) if wish.image else None
+    return find_in_registry(options.image, options.target, plain_http=options.plain_http) if options.image else None
 
 
-def _require_same(story: Story, plan: ClusterPlan) -> None:
+def _require_same(context: ClusterContext, plan: ClusterPlan) -> None:
     """Refuse to bring back a cluster of other nodes than those that are named now."""
-    now, then = [wish.name for wish in story.wishes], [member.name for member in plan.members]
+    now, then = [options.name for options in context.wishes], [member.name for member in plan.members]
     if set(now) != set(then):
         raise NodeError(
             _("cluster {plan} stands on {then}, not on {now}").format(
@@ -194,56 +196,56 @@ def _require_same(story: Story, plan: ClusterPlan) -> None:
         )
 
 
-def _say_here(story: Story, plan: ClusterPlan) -> None:
+def _say_here(context: ClusterContext, plan: ClusterPlan) -> None:
     """Say once what a node without an engine cannot give."""
     here = [member.name for member in plan.members if member.here]
     if here:
-        story.app.say(
+        context.app.say(
             f"without an engine on {', '.join(here)}: Ray runs there as processes of yours, with the machine's own "
             "limits, /dev/shm and devices, and with what else its user may read"
         )
 
 
-def _require_places(story: Story, survey: Survey, plan: ClusterPlan) -> None:
+def _require_places(context: ClusterContext, survey: Survey, plan: ClusterPlan) -> None:
     """Refuse to bring back processes where the target is no longer what the cluster was made with."""
     for member in plan.members:
         if member.here and member.name in survey.facts:
             place = survey.facts[member.name].place
-            refuse(story.app, tuple(place_problems(member.name, place, member.data, story.needs())))
+            raise_findings(context.app, tuple(place_problems(member.name, place, member.data, context.needs())))
 
 
-def _closed(story: Story, survey: Survey, wish: UpWish) -> str:
+def _closed(context: ClusterContext, survey: Survey, options: UpOptions) -> str:
     """Return what keeps strangers out; `SpecError` where nothing does, and nobody said that it may be so."""
-    if has_tokens(story.ray):
+    if has_tokens(context.ray):
         return "token"
     without = [name for name, facts in survey.facts.items() if not facts.rights.tool]
     if not without:
         return "tls"
-    if wish.open or story.target.run.open:
-        story.app.say("open: whoever reaches the nodes' ports runs code there; it is recorded with the cluster")
+    if options.open or context.target.run.open:
+        context.app.say("open: whoever reaches the nodes' ports runs code there; it is recorded with the cluster")
         return "nothing"
     raise SpecError(
         _(
             "Ray {ray} takes commands of anybody: tokens came with 2.52, and its ports cannot be "
             "closed on {without}, where this user makes no rules for the network"
-        ).format(ray=story.ray or _("of an unknown version"), without=", ".join(without)),
+        ).format(ray=context.ray or _("of an unknown version"), without=", ".join(without)),
         next_step=_(
             "log in there as root, or --allow-unauthenticated, on a network that only the nodes reach; it is recorded"
         ),
     )
 
 
-def _plan(story: Story, survey: Survey, identity: str, closed: str) -> ClusterPlan:
+def _plan(context: ClusterContext, survey: Survey, identity: str, closed: str) -> ClusterPlan:
     ports = survey.ports
     if ports is None:
         raise NodeError(_("the nodes were not asked for their ports"))
     return ClusterPlan(
         id=secrets.token_hex(4),
-        name=story.name,
-        target=story.wish.target,
+        name=context.name,
+        target=context.options.target,
         image=identity,
-        ray=story.ray,
-        members=tuple(_member(story, survey, name) for name in survey.facts),
+        ray=context.ray,
+        members=tuple(_member(context, survey, name) for name in survey.facts),
         ports=ports,
         closed=closed,
         maker=maker(),
@@ -251,14 +253,14 @@ def _plan(story: Story, survey: Survey, identity: str, closed: str) -> ClusterPl
     )
 
 
-def _member(story: Story, survey: Survey, name: str) -> ClusterMember:
-    wish, seat, place = survey.wish(name), survey.seats[name], survey.facts[name].place
+def _member(context: ClusterContext, survey: Survey, name: str) -> ClusterMember:
+    options, seat, place = survey.options(name), survey.seats[name], survey.facts[name].place
     return ClusterMember(
         name=name,
-        data=wish.data,
+        data=options.data,
         address=seat.address,
         interface=seat.interface,
-        gpus=story.target.hardware.gpus,
+        gpus=context.target.hardware.gpus,
         uid=survey.facts[name].uid,
         identity=survey.facts[name].identity,
         place=place.own if place and survey.here(name) else "",
@@ -275,17 +277,17 @@ def _new_keys(plan: ClusterPlan) -> dict[str, Secret]:
             return {}
 
 
-def _known_keys(story: Story, plan: ClusterPlan) -> dict[str, Secret]:
+def _known_keys(context: ClusterContext, plan: ClusterPlan) -> dict[str, Secret]:
     """Return the keys of a cluster that stands, from the first node that has them all."""
     wanted: Sequence[str] = {"token": (TOKEN_FILE,), "tls": CERTIFICATE_FILES}.get(plan.closed, ())
     for member in plan.members:
-        link, folder = story.fleet.links[member.name], plan.folder(member.name)
+        link, folder = context.fleet.links[member.name], plan.folder(member.name)
         texts = {name: link.ask("read", disk=member.data, path=f"{folder}/{name}")["text"] for name in wanted}
         if all(texts.values()):
             return {name: Secret(str(text)) for name, text in texts.items()}
     return _new_keys(plan)
 
 
-def json_of(plan: ClusterPlan) -> dict[str, Any]:
+def plan_json(plan: ClusterPlan) -> dict[str, Any]:
     """Return a cluster as JSON types; no key is in it."""
     return asdict(plan)

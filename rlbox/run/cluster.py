@@ -19,9 +19,9 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cluster.nodes import cluster_name, wished_nodes
-from rlbox.cluster.on_head import BESIDE, BesideWish, carry_out_beside, look_beside
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.nodes import resolve_cluster_name, select_nodes
+from rlbox.cluster.on_head import HEAD_VARIABLE, HeadCommand, find_running_cluster, run_on_head
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan, own_plan
 from rlbox.cluster.ray_runtime import HEAD, container_name, ray_env
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
@@ -63,38 +63,38 @@ class _Head:
 class ClusterBackend:
     """Runs on the cluster that a command line names, by default that of the target."""
 
-    def __init__(self, wish: RunOptions | None = None) -> None:
-        self._wish = wish or RunOptions(place=CLUSTER)
+    def __init__(self, options: RunOptions | None = None) -> None:
+        self._options = options or RunOptions(place=CLUSTER)
         self._known: _Head | None = None
 
     @property
     def is_local(self) -> bool:
         """Whether this is the command line beside the head."""
-        return bool(os.environ.get(BESIDE))
+        return bool(os.environ.get(HEAD_VARIABLE))
 
-    def with_options(self, wish: RunOptions) -> Backend:
+    def with_options(self, options: RunOptions) -> Backend:
         """Return the cluster that a command line names."""
-        return ClusterBackend(wish)
+        return ClusterBackend(options)
 
     def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
         """Return the head's data disk; elsewhere the command line is carried out there, and this does not return."""
         if self.is_local:
             return open_local_run_store(app, target, data)
-        wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster, data=data or "")
+        options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster, data=data or "")
         if not app.dry_run:
-            raise click.exceptions.Exit(carry_out_beside(app, wish, self._work(app, target, secrets)))
+            raise click.exceptions.Exit(run_on_head(app, options, self._work(app, target, secrets)))
         with app.checking("cluster"):
-            plan, folder = look_beside(app, wish)
+            plan, folder = find_running_cluster(app, options)
             self._known = _Head(plan=plan, image="", folder=folder)
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
         return RunStore(data_dir=Path(disk), open_runtime=open_runtime, find_container=find_container)
 
-    def _work(self, app: App, target: str, secrets: Mapping[str, Secret]) -> BesideWish:
+    def _work(self, app: App, target: str, secrets: Mapping[str, Secret]) -> HeadCommand:
         words = click.get_current_context().find_root().obj
         parsed = click.get_current_context().params
         run = parsed.get("run") or new_run_id(str(parsed.get("name")))
         named = {} if parsed.get("run") else {_RUN: run}
-        return BesideWish(
+        return HeadCommand(
             words=drop_options(words, LOCAL_FILE_OPTIONS),
             run=run,
             env={VARIABLE: split_tag(load_image_plan(app.project, target).tag)[1], **named},
@@ -110,7 +110,7 @@ class ClusterBackend:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
         head = self._head(app, target)
         if head is None:  # the dry run has said so
-            name = cluster_name(load_target(app.project, target).target, self._wish.cluster)
+            name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
             return ResolvedJob(job=job, values=values, cluster=ClusterRun(name=name, closed="", nodes=()))
         plan = head.plan
         gives = ClusterParams(
@@ -125,14 +125,14 @@ class ClusterBackend:
         return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan))
 
     def _run_on(self, app: App, target: str, plan: ClusterPlan) -> ClusterRun:
-        port, wish = plan.ports.of("node-manager"), self._typed(app, target, plan)
-        named = (("--nodes", wish.nodes), ("--cluster", wish.name), ("--data", wish.data))
+        port, options = plan.ports.of("node-manager"), self._typed(app, target, plan)
+        named = (("--nodes", options.nodes), ("--cluster", options.name), ("--data", options.data))
         told = " ".join(f"{option} {shlex.quote(text)}" for option, text in named if text)
         return ClusterRun(
             name=plan.name,
             closed=plan.closed,
             nodes=tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members),
-            words=wish.words,
+            words=options.option_text,
             options=f"--place {CLUSTER} --target {target} {told}".rstrip(),
         )
 
@@ -145,17 +145,17 @@ class ClusterBackend:
                 self._known = self._find(app, target)
         return self._known
 
-    def _typed(self, app: App, target: str, plan: ClusterPlan) -> ClusterWish:
+    def _typed(self, app: App, target: str, plan: ClusterPlan) -> ClusterOptions:
         """Return what is to be typed to mean this cluster; the data disk where the target says another one, or none."""
-        wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster)
+        options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
         with contextlib.suppress(SpecError):
-            if wished_nodes(load_target(app.project, target).target, wish.nodes)[0].data == plan.head.data:
-                return wish
-        return dataclasses.replace(wish, data=plan.head.data)
+            if select_nodes(load_target(app.project, target).target, options.nodes)[0].data == plan.head.data:
+                return options
+        return dataclasses.replace(options, data=plan.head.data)
 
     def _find(self, app: App, target: str) -> _Head:
-        wish = ClusterWish(target=target, nodes=self._wish.nodes, name=self._wish.cluster)
-        return find_head(cluster_name(load_target(app.project, target).target, wish.name), wish)
+        options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
+        return find_head(resolve_cluster_name(load_target(app.project, target).target, options.name), options)
 
     def build_missing(self, app: App, target: str) -> None:
         """Refuse: what a cluster runs in was made when it was started."""
@@ -213,7 +213,7 @@ class ClusterBackend:
 BACKEND: Backend = ClusterBackend()
 
 
-def find_head(name: str, wish: ClusterWish) -> _Head:
+def find_head(name: str, options: ClusterOptions) -> _Head:
     """Return the head of this user's cluster `name` on the engine here; `NodeError` where none runs."""
     for row in connect_engine().list_containers(f"{CLUSTER_LABEL}={name}"):
         labels = row.get("Labels") or {}
@@ -223,7 +223,7 @@ def find_head(name: str, wish: ClusterWish) -> _Head:
             return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=folder)
     raise NodeError(
         _("no head of cluster {name} runs here: `rlbox cluster up {words}` starts one").format(
-            name=name, words=wish.words
+            name=name, words=options.option_text
         )
     )
 

@@ -9,7 +9,7 @@ from clusterfacts import plan
 from fakes import Folder, Rlbox
 
 from rlbox.app import App
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.errors import NodeError
 
@@ -18,23 +18,23 @@ LINE = ("run", "xdan", "--place", "cluster", "--nodes", "a,b", "--dry-run")
 
 
 @pytest.fixture
-def stands(monkeypatch: pytest.MonkeyPatch) -> list[ClusterWish]:
+def stands(monkeypatch: pytest.MonkeyPatch) -> list[ClusterOptions]:
     """A cluster of two nodes of eight GPUs; the list gets what was asked for."""
-    asked: list[ClusterWish] = []
+    asked: list[ClusterOptions] = []
     members = tuple(replace(one, gpus=8) for one in plan().members)
 
-    def look(app: App, wish: ClusterWish) -> tuple[ClusterPlan, str]:
+    def look(app: App, wish: ClusterOptions) -> tuple[ClusterPlan, str]:
         asked.append(wish)
         return plan(name=TARGET, target=TARGET, ray="2.43.0", closed="tls", members=members), "/data/ray/ab"
 
-    monkeypatch.setattr("rlbox.run.cluster.look_beside", look)
+    monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", look)
     return asked
 
 
-def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[ClusterWish]) -> None:
+def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[ClusterOptions]) -> None:
     said = rlbox(*LINE, "--json")
     assert said.code == 0, said.out
-    assert stands == [ClusterWish(target=TARGET, nodes="a,b")]
+    assert stands == [ClusterOptions(target=TARGET, nodes="a,b")]
     found = said.data["plan"]
     assert (found["place"], found["params"]["head"], found["params"]["node_gpus"]) == ("cluster", "10.0.0.1", 8)
     assert [node["name"] for node in found["cluster"]["nodes"]] == ["a", "b"]
@@ -47,7 +47,7 @@ def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[
 
 def test_a_cluster_that_is_open_is_told(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = plan(name=TARGET, target=TARGET, closed="nothing")
-    monkeypatch.setattr("rlbox.run.cluster.look_beside", lambda app, wish: (opened, "/data/ray/ab"))
+    monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", lambda app, wish: (opened, "/data/ray/ab"))
     said = rlbox(*LINE, "--force")
     assert (
         f"open: cluster {TARGET} was started with --allow-unauthenticated; "
@@ -56,10 +56,10 @@ def test_a_cluster_that_is_open_is_told(rlbox: Rlbox, folder: Folder, monkeypatc
 
 
 def test_without_a_cluster_that_alone_is_refused(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(app: App, wish: ClusterWish) -> None:
-        raise NodeError(f"there is no cluster {wish.target} on a, b", next_step=f"rlbox cluster up {wish.words}")
+    def none(app: App, wish: ClusterOptions) -> None:
+        raise NodeError(f"there is no cluster {wish.target} on a, b", next_step=f"rlbox cluster up {wish.option_text}")
 
-    monkeypatch.setattr("rlbox.run.cluster.look_beside", none)
+    monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", none)
     said = rlbox(*LINE)
     assert said.code == 5
     assert said.out.count("# refused: ") == 1

@@ -9,7 +9,7 @@ import pytest
 from clusterfacts import PORTS, plan
 from fakes import LIMITS
 
-from rlbox.cluster.nodes import NodeWish, same_machine, wished_nodes
+from rlbox.cluster.nodes import NodeSpec, find_duplicate_machines, select_nodes
 from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan
 from rlbox.cluster.ray_runtime import has_tokens, member_container, ray_env, ray_words
 from rlbox.cluster.start import make_certificates, make_token
@@ -27,20 +27,20 @@ class Own:
         self.disk = type("Disk", (), {"host": disk})()
 
 
-def wished(own: Own, told: str = "", data: str = "") -> tuple[NodeWish, ...]:
+def wished(own: Own, told: str = "", data: str = "") -> tuple[NodeSpec, ...]:
     target: Target = own  # type: ignore[assignment]
-    return wished_nodes(target, told, data)
+    return select_nodes(target, told, data)
 
 
 def test_nodes_of_the_target_and_of_the_line() -> None:
     own = Own(nodes=["a", {"name": "b", "data": "/other", "address": "10.0.0.2"}])
-    assert wished(own) == (NodeWish(name="a", data="/data"), NodeWish(name="b", data="/other", address="10.0.0.2"))
-    assert wished(own, "ann@c, local") == (NodeWish(name="ann@c", data="/data"), NodeWish(name="local", data="/data"))
+    assert wished(own) == (NodeSpec(name="a", data="/data"), NodeSpec(name="b", data="/other", address="10.0.0.2"))
+    assert wished(own, "ann@c, local") == (NodeSpec(name="ann@c", data="/data"), NodeSpec(name="local", data="/data"))
     assert wished(own, "c", "/mnt")[0].data == "/mnt"
     own = Own(nodes=["a", {"name": "b", "data": "/other", "here": True}])
-    there = NodeWish(name="b", data="/other", here=True)  # named on the line, it is what the target says of it
-    assert wished(own, "b,a") == (there, NodeWish(name="a", data="/data"))
-    assert [wish.local for wish in wished(own, "c,local")] == [False, True]
+    there = NodeSpec(name="b", data="/other", here=True)  # named on the line, it is what the target says of it
+    assert wished(own, "b,a") == (there, NodeSpec(name="a", data="/data"))
+    assert [options.local for options in wished(own, "c,local")] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_nodes_that_are_none(own: Own, told: str, data: str, what: str, step: st
 
 
 def test_two_names_of_one_machine() -> None:
-    assert same_machine([("a", "1"), ("b", "2"), ("c", "1")]) == (("a", "c"),)
+    assert find_duplicate_machines([("a", "1"), ("b", "2"), ("c", "1")]) == (("a", "c"),)
 
 
 def test_ports_are_none_that_somebody_has() -> None:

@@ -9,7 +9,7 @@ from clusterfacts import A800, DISK, ENGINE, NEEDS, facts, survey
 from clusterfaults import FAULTS, found
 
 from rlbox.cluster.facts import NodeAddress, NodeGpus, NodePath
-from rlbox.cluster.preflight import judge_survey, problems_text
+from rlbox.cluster.preflight import check_survey, format_findings
 
 
 def test_sound_nodes_have_no_finding() -> None:
@@ -29,7 +29,7 @@ def test_a_name_that_is_loopback_is_a_note() -> None:
     """Debian's default; Ray is told the address itself, so nothing is to do."""
     (one,) = found(survey(facts("b", names={"b": ("127.0.1.1",)})))
     assert (one.id, one.level) == ("name-is-loopback", "note")
-    assert problems_text((one,)) == ""
+    assert format_findings((one,)) == ""
 
 
 def test_addresses_that_others_cannot_use() -> None:
@@ -43,7 +43,7 @@ def test_addresses_that_others_cannot_use() -> None:
 def test_nodes_with_the_same_fault_share_a_row() -> None:
     both = survey(facts("b", engine=replace(ENGINE, state="absent")))
     rows = {"a": facts("a", engine=replace(ENGINE, state="absent")), "b": both.facts["b"]}
-    text = problems_text(judge_survey(replace(both, facts=rows), replace(NEEDS, paths=())))
+    text = format_findings(check_survey(replace(both, facts=rows), replace(NEEDS, paths=())))
     assert [line.split("  ")[0] for line in text.splitlines()] == ["node", "a, b"]
 
 
@@ -51,13 +51,13 @@ def test_what_lies_on_a_disk_that_is_missing_is_not_told_too() -> None:
     gone = NodePath(path="/data/m", there=False, said="No such file or directory")
     planted = survey(facts("b", disk=replace(DISK, there=False), paths=(gone,)))
     needs = replace(NEEDS, paths=("/data/m",))
-    assert [one.id for one in judge_survey(planted, needs)] == ["disk-missing"]
+    assert [one.id for one in check_survey(planted, needs)] == ["disk-missing"]
     other = survey(facts("b", disk=replace(DISK, there=False), paths=(replace(gone, path="/database/m"),)))
-    ids = [one.id for one in judge_survey(other, replace(NEEDS, paths=("/database/m",)))]
+    ids = [one.id for one in check_survey(other, replace(NEEDS, paths=("/database/m",)))]
     assert sorted(ids) == ["disk-missing", "path-missing"]
 
 
 def test_gpus_are_not_asked_where_the_target_has_none() -> None:
     without = survey(facts("b", gpu=NodeGpus()))
-    assert judge_survey(without, replace(NEEDS, gpus=0, paths=())) == ()
+    assert check_survey(without, replace(NEEDS, gpus=0, paths=())) == ()
     assert A800 in NEEDS.gpu

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from clusterfacts import plan, survey
 
-from rlbox.cluster.connection import NodeLink
+from rlbox.cluster.connection import NodeConnection
 from rlbox.cluster.dashboard import Doorway
 from rlbox.cluster.jobs import JobsApi
 from rlbox.cluster.logs import LogClocks, _grown
-from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.package import JobPackage
 from rlbox.cluster.plan import ClusterPlan, PortPlan
 from rlbox.cluster.programs.node_ray import RayLogs
@@ -77,8 +77,8 @@ def played() -> Iterator[tuple[int, list[Any]]]:
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Iterator[NodeLink]:
-    link = NodeLink(NodeWish(name="local", data=str(tmp_path)), Starts())
+def head(tmp_path: Path) -> Iterator[NodeConnection]:
+    link = NodeConnection(NodeSpec(name="local", data=str(tmp_path)), Starts())
     link.open()
     yield link
     link.close()
@@ -91,7 +91,7 @@ def own_plan(port: int) -> ClusterPlan:
 
 
 def test_every_question_has_the_token_of_the_node(
-    played: tuple[int, list[Any]], head: NodeLink, tmp_path: Path
+    played: tuple[int, list[Any]], head: NodeConnection, tmp_path: Path
 ) -> None:
     port, came = played
     made = own_plan(port)
@@ -114,7 +114,7 @@ def test_every_question_has_the_token_of_the_node(
 
 
 def test_a_package_gets_there_whole_and_leaves_nothing(
-    played: tuple[int, list[Any]], head: NodeLink, tmp_path: Path
+    played: tuple[int, list[Any]], head: NodeConnection, tmp_path: Path
 ) -> None:
     port, came = played
     made = own_plan(port)
@@ -132,7 +132,7 @@ def test_a_package_gets_there_whole_and_leaves_nothing(
     assert [one.name for one in folder.iterdir()] == ["cluster.json"]
 
 
-def test_a_package_without_a_place(played: tuple[int, list[Any]], head: NodeLink, tmp_path: Path) -> None:
+def test_a_package_without_a_place(played: tuple[int, list[Any]], head: NodeConnection, tmp_path: Path) -> None:
     file = tmp_path / "package.zip"
     file.write_bytes(b"x")
     with file.open("rb") as source, pytest.raises(NodeError, match="node local: No such file or directory"):
@@ -141,7 +141,7 @@ def test_a_package_without_a_place(played: tuple[int, list[Any]], head: NodeLink
 
 @pytest.mark.parametrize(("id_", "stays"), [("job-1", True), ("job-2", False), ("ended", False), ("bad", False)])
 def test_what_a_job_is_given_stays_for_no_other(
-    played: tuple[int, list[Any]], head: NodeLink, tmp_path: Path, id_: str, stays: bool
+    played: tuple[int, list[Any]], head: NodeConnection, tmp_path: Path, id_: str, stays: bool
 ) -> None:
     """The connection ends: a job that goes on has yet to read it; one that has ended, or is none, will not."""
     made = own_plan(played[0])
@@ -151,7 +151,9 @@ def test_what_a_job_is_given_stays_for_no_other(
     assert path.exists() == stays
 
 
-def test_a_package_that_was_not_sent_whole_goes(played: tuple[int, list[Any]], head: NodeLink, tmp_path: Path) -> None:
+def test_a_package_that_was_not_sent_whole_goes(
+    played: tuple[int, list[Any]], head: NodeConnection, tmp_path: Path
+) -> None:
     made = own_plan(played[0])
     (tmp_path / made.folder("local")).mkdir(parents=True)
     file = f"{made.folder('local')}/_ray_pkg_1.zip"
@@ -163,7 +165,7 @@ def test_a_package_that_was_not_sent_whole_goes(played: tuple[int, list[Any]], h
     assert not (tmp_path / file).exists()
 
 
-def test_the_dashboard_comes_through_the_door(played: tuple[int, list[Any]], head: NodeLink) -> None:
+def test_the_dashboard_comes_through_the_door(played: tuple[int, list[Any]], head: NodeConnection) -> None:
     port, came = played
     doorway = Doorway(head.door(port))
     try:

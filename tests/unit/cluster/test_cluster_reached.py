@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from clusterfacts import facts, survey
 
-from rlbox.cluster.connection import ConnectionFolder, NodeLink, Unreached
+from rlbox.cluster.connection import ConnectionFolder, NodeConnection, UnreachableNode
 from rlbox.cluster.facts import NodeAddress, read_facts
 from rlbox.cluster.node_program import node_program, plain
-from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.programs import node_hold, node_net
 from rlbox.cluster.ssh_route import Starts, explain_ssh
 from rlbox.cluster.survey import Way, askers, candidates, choose_seats, goals_of
@@ -95,7 +95,7 @@ def test_local_is_on_the_route_to_the_others_and_not_where_its_default_route_goe
     asked = survey()
     asked = replace(
         asked,
-        wishes=(NodeWish(name="local", data="/data"), asked.wishes[1]),
+        wishes=(NodeSpec(name="local", data="/data"), asked.wishes[1]),
         facts={
             "local": facts("a", addresses=(away, near), names={"local": ("172.17.0.2",), "a": ("172.17.0.2",)}),
             "b": asked.facts["b"],
@@ -113,7 +113,7 @@ def test_local_is_on_the_route_to_the_others_and_not_where_its_default_route_goe
 
 @pytest.mark.allow("processes", "sockets")
 def test_the_kernel_says_from_where_it_sends() -> None:
-    link = NodeLink(NodeWish(name="local", data="/data"), Starts())
+    link = NodeConnection(NodeSpec(name="local", data="/data"), Starts())
     link.open()
     try:
         own = {row["address"] for row in link.ask("facts", **NOTHING)["addresses"]}
@@ -161,14 +161,14 @@ def test_few_ask_all_and_many_ask_their_neighbours() -> None:
 def test_a_machine_without_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeError, match="there is no ssh on PATH") as caught:
-        NodeLink(NodeWish(name="b", data="/data"), Starts()).open()
+        NodeConnection(NodeSpec(name="b", data="/data"), Starts()).open()
     assert caught.value.next_step == "install the OpenSSH client"
 
 
 @pytest.mark.allow("processes", "sockets")
 def test_a_connection_that_broke() -> None:
     """The node `local` is this machine: no ssh is between, and all else is the same."""
-    link = NodeLink(NodeWish(name="local", data="/data"), Starts())
+    link = NodeConnection(NodeSpec(name="local", data="/data"), Starts())
     link.open()
     try:
         assert link.ask("clock")["clock"] > 0
@@ -178,7 +178,7 @@ def test_a_connection_that_broke() -> None:
         assert refused.value.next_step == "the same command again"
     finally:
         link.close()
-    with pytest.raises(Unreached, match="local: the connection broke: that ends nothing there") as caught:
+    with pytest.raises(UnreachableNode, match="local: the connection broke: that ends nothing there") as caught:
         link.ask("clock")
     assert caught.value.next_step == "the same command again"
 

@@ -12,7 +12,7 @@ import pytest
 from clusterfacts import plan
 
 from rlbox.cluster import node_watch as watch
-from rlbox.cluster.context import StandingCluster
+from rlbox.cluster.context import RunningCluster
 from rlbox.cluster.facts import ClusterContainer
 from rlbox.cluster.failures import Failure
 from rlbox.cluster.fleet import Fleet
@@ -72,9 +72,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, Played]
     links: dict[str, Any] = {name: Played(name) for name in "ab"}
     containers = {name: ClusterContainer(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
     told: queue.Queue[Failure] = queue.Queue()
-    story: Any = SimpleNamespace(fleet=Fleet(links, ()))
-    standing = StandingCluster(plan=plan(), containers=containers)
-    with closing(NodesWatch(story, standing, {"a": 0.0, "b": 0.0}, told.put)):
+    context: Any = SimpleNamespace(fleet=Fleet(links, ()))
+    standing = RunningCluster(plan=plan(), containers=containers)
+    with closing(NodesWatch(context, standing, {"a": 0.0, "b": 0.0}, told.put)):
         yield links, told
 
 
@@ -109,9 +109,9 @@ def test_what_became_of_a_node_whose_connection_broke_is_waited_for(monkeypatch:
     links["a"].lost, links["b"].way = True, "it did not answer"
     containers = {name: ClusterContainer(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
     said: list[str] = []
-    story: Any = SimpleNamespace(fleet=Fleet(links, ()), app=SimpleNamespace(say=said.append))
-    standing = StandingCluster(plan=plan(), containers=containers)
-    with closing(WatchedNodes(story, standing, {"a": 0.0, "b": 0.0})) as nodes:
+    context: Any = SimpleNamespace(fleet=Fleet(links, ()), app=SimpleNamespace(say=said.append))
+    standing = RunningCluster(plan=plan(), containers=containers)
+    with closing(WatchedNodes(context, standing, {"a": 0.0, "b": 0.0})) as nodes:
         (one,) = nodes.findings()
     assert (one.where, one.id) == ("a", "host-gone")
     assert [line.partition(":")[0] for line in said] == ["a"]
@@ -124,8 +124,8 @@ def test_a_machine_that_goes_down_ends_its_connections_first(monkeypatch: pytest
     links["a"].lost, links["b"].ways, links["b"].way = True, [""], "it did not answer"
     containers = {name: ClusterContainer(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
     told: queue.Queue[Failure] = queue.Queue()
-    story: Any = SimpleNamespace(fleet=Fleet(links, ()))
-    with closing(NodesWatch(story, StandingCluster(plan=plan(), containers=containers), {}, told.put)):
+    context: Any = SimpleNamespace(fleet=Fleet(links, ()))
+    with closing(NodesWatch(context, RunningCluster(plan=plan(), containers=containers), {}, told.put)):
         assert told.get(timeout=60).id == "host-gone"
     assert told.empty()
 

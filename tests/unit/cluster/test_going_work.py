@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from clusterfacts import plan
 
-from rlbox.cluster.context import StandingCluster
+from rlbox.cluster.context import RunningCluster
 from rlbox.cluster.facts import ClusterContainer
-from rlbox.cluster.in_use import GoingWork, refuse_going, refuse_in_use
+from rlbox.cluster.in_use import RunningWork, require_idle, require_unused
 from rlbox.cluster.jobs import ClusterJob
-from rlbox.cluster.options import ClusterWish
+from rlbox.cluster.options import ClusterOptions
 from rlbox.errors import LockHeld, NodeError
 
 JOB = ClusterJob(id="job-1", status="RUNNING", entrypoint="python train.py")
@@ -29,7 +29,7 @@ class Head:
     """The head of a cluster: its engine has `rows` of containers, its Ray answers with `said`; None: it does not."""
 
     name = "a"
-    wish = SimpleNamespace(data="/data")
+    options = SimpleNamespace(data="/data")
 
     def __init__(self, said: str | None, rows: list[dict[str, Any]]) -> None:
         self._said, self._rows = said, rows
@@ -43,11 +43,11 @@ class Head:
         return SimpleNamespace(list_containers=lambda label: self._rows if label.endswith("=0a1b2c3d") else [])
 
 
-def cluster(head: Head | None, status: str = "running") -> tuple[Any, StandingCluster]:
+def cluster(head: Head | None, status: str = "running") -> tuple[Any, RunningCluster]:
     containers = {n: ClusterContainer(id=n, name="n", image="i", labels={}, status=status) for n in "ab"}
     links = {"a": head} if head else {}
-    story = SimpleNamespace(fleet=SimpleNamespace(links=links), wish=ClusterWish(target="mine", nodes="a,b"))
-    return story, StandingCluster(plan=plan(), containers=containers)
+    context = SimpleNamespace(fleet=SimpleNamespace(links=links), options=ClusterOptions(target="mine", nodes="a,b"))
+    return context, RunningCluster(plan=plan(), containers=containers)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def cluster(head: Head | None, status: str = "running") -> tuple[Any, StandingCl
 )
 def test_it_is_refused(head: Head | None, error: type[Exception], words: str) -> None:
     with pytest.raises(error) as caught:
-        refuse_in_use(*cluster(head))
+        require_unused(*cluster(head))
     assert words in str(caught.value)
     assert "rlbox cluster down mine --nodes a,b --force" in str(caught.value)
 
@@ -70,18 +70,18 @@ def test_it_is_refused(head: Head | None, error: type[Exception], words: str) ->
 def test_what_has_ended_holds_nothing() -> None:
     """Jobs and runs that have ended; a head that has, with what was on it."""
     ended = '[{"submission_id": "job-0", "status": "SUCCEEDED"}, {"job_id": "02", "status": "RUNNING"}]'
-    refuse_in_use(*cluster(Head(ended, RUNS[1:])))
-    refuse_in_use(*cluster(Head(ROWS, RUNS), "exited"))
+    require_unused(*cluster(Head(ended, RUNS[1:])))
+    require_unused(*cluster(Head(ROWS, RUNS), "exited"))
 
 
 def test_the_first_of_what_goes_on_is_named_with_how_it_ends() -> None:
     with pytest.raises(LockHeld) as caught:
-        refuse_going(plan(), "mine", GoingWork(jobs=(JOB,)))
+        require_idle(plan(), "mine", RunningWork(jobs=(JOB,)))
     assert caught.value.next_step == (
         "rlbox cluster stop mine job-1, then the same command again; or rlbox cluster down mine --force"
     )
     local = plan(members=tuple(replace(one, name="local") for one in plan().members[:1]))
     for found, where in ((plan(), "DOCKER_HOST=ssh://a "), (local, "")):
         with pytest.raises(LockHeld, match=r"run xdan-1, job .*job-1") as caught:
-            refuse_going(found, "mine", GoingWork(jobs=(JOB,), runs=("xdan-1",)))
+            require_idle(found, "mine", RunningWork(jobs=(JOB,), runs=("xdan-1",)))
         assert caught.value.next_step.startswith(f"{where}rlbox stop xdan-1 --target mine --data /data, then")

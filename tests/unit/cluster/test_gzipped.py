@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from rlbox.cluster.image_sync import GzipSource, ImageSource, SentImage, unpacks_zstd
-from rlbox.cluster.push_receiver import Spool
+from rlbox.cluster.push_receiver import PushReceiver
 from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, encode_document, sha256_digest
 from rlbox.errors import EngineError
 from rlbox.system.compression import compress_zstd
@@ -27,7 +27,7 @@ class Given:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self.spool = Spool(folder)
+        self.spool = PushReceiver(folder)
         self.wanted: set[str] = set()
         self.brought: list[str] = []
 

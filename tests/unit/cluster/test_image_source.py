@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.cluster.image_sync import ImageSource
-from rlbox.cluster.push_receiver import Spool
+from rlbox.cluster.push_receiver import PushReceiver
 from rlbox.errors import EngineError, RegistryError
 
 DATA = {f"sha256:{hashlib.sha256(data).hexdigest()}": data for data in (b"one" * 90_000, b"two" * 7, b"three")}
@@ -22,7 +22,7 @@ class Played(ImageSource):
     """One whose pushes are given as functions, one after the other."""
 
     def __init__(self, folder: Path, *pushes: Callable[[Played], None]) -> None:
-        super().__init__("tag", {}, Spool(folder), "127.0.0.1:9")
+        super().__init__("tag", {}, PushReceiver(folder), "127.0.0.1:9")
         self.left, self.asked = list(pushes), 0
 
     def _push(self) -> None:
@@ -77,7 +77,7 @@ def test_no_part_is_forgotten_where_a_push_just_ends(tmp_path: Path) -> None:
 
 def test_an_engine_that_brings_no_more_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.cluster.push_receiver._STALLED_S", 0.05)
-    spool = Spool(tmp_path)
+    spool = PushReceiver(tmp_path)
     with pytest.raises(EngineError, match="brings no more of the image") as told:
         [*spool.blocks(ONE, 0, 3)]
     assert told.value.where == ONE

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from clusterfacts import NEEDS, NO_ENGINE, PLACE, facts, plan, survey
 
-from rlbox.cluster.connection import NodeLink
+from rlbox.cluster.connection import NodeConnection
 from rlbox.cluster.node_checks import place_problems
-from rlbox.cluster.nodes import NodeWish
+from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.programs import node_here
 from rlbox.cluster.programs.node_ray import ended_part
 from rlbox.cluster.programs.node_wire import NodeFailed
@@ -39,13 +39,13 @@ exec sleep 600
 
 
 @pytest.fixture
-def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeLink]:
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeConnection]:
     (tmp_path / "own/libexec").mkdir(parents=True)
     (tmp_path / "own/share").mkdir()
     (tmp_path / "own/share/applied.json").write_text("{}")
     (tmp_path / "own/libexec/entrypoint.sh").write_text('exec "$@"\n')
     monkeypatch.setenv("HF_TOKEN", "of-the-shell")
-    made = NodeLink(NodeWish(name="local", data=str(tmp_path)), Starts())
+    made = NodeConnection(NodeSpec(name="local", data=str(tmp_path)), Starts())
     made.open()
     yield made
     made.ask("take-down", containers=[], grace=0, mount="", disk=str(tmp_path), paths=[FOLDER], rules=[])
@@ -55,20 +55,20 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeLink]:
 FOLDER = f"clusters/{os.getuid()}/pair/local"
 
 
-def start(link: NodeLink, text: str = RAY, call: str = "c") -> str:
+def start(link: NodeConnection, text: str = RAY, call: str = "c") -> str:
     """Start a played Ray; return the name of its life."""
-    made = replace(plan().head, name="local", place=f"{link.wish.data}/own", data=link.wish.data, uid=os.getuid())
+    made = replace(plan().head, name="local", place=f"{link.options.data}/own", data=link.options.data, uid=os.getuid())
     row = member_processes(replace(plan(), members=(made,)), made, lock="l", call=call)
     row["words"] = [*row["words"][:2], "sh", "-c", text]
     return str(link.ask("start-here", **row)["life"])
 
 
-def lives(link: NodeLink) -> list[dict[str, Any]]:
+def lives(link: NodeConnection) -> list[dict[str, Any]]:
     return list(link.ask("containers", here=True)["containers"])
 
 
-def record(link: NodeLink, life: str) -> Path:
-    return Path(link.wish.data, FOLDER, "here", life, "record.json")
+def record(link: NodeConnection, life: str) -> Path:
+    return Path(link.options.data, FOLDER, "here", life, "record.json")
 
 
 def marked(life: str) -> set[int]:
@@ -92,11 +92,11 @@ def until(ready: Any) -> None:
         time.sleep(0.05)
 
 
-def down(link: NodeLink, *ids: str) -> None:
-    link.ask("take-down", containers=ids, grace=1, mount="", disk=link.wish.data, paths=[FOLDER], rules=[])
+def down(link: NodeConnection, *ids: str) -> None:
+    link.ask("take-down", containers=ids, grace=1, mount="", disk=link.options.data, paths=[FOLDER], rules=[])
 
 
-def test_all_of_it_ends_and_nothing_is_left(link: NodeLink, tmp_path: Path) -> None:
+def test_all_of_it_ends_and_nothing_is_left(link: NodeConnection, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     life = start(link)
     (one,) = lives(link)
@@ -111,22 +111,22 @@ def test_all_of_it_ends_and_nothing_is_left(link: NodeLink, tmp_path: Path) -> N
     assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
 
 
-def test_what_was_begun_to_be_taken_away_goes_whole_without_who_asked(link: NodeLink) -> None:
+def test_what_was_begun_to_be_taken_away_goes_whole_without_who_asked(link: NodeConnection) -> None:
     """The connection ends while it waits for what hears no SIGTERM."""
     life = start(link)
     until(lambda: len(marked(life)) == 4)
-    other = NodeLink(link.wish, Starts())
+    other = NodeConnection(link.options, Starts())
     other.open()
-    row = {"containers": [life], "grace": 1, "mount": "", "disk": link.wish.data, "paths": [FOLDER], "rules": []}
+    row = {"containers": [life], "grace": 1, "mount": "", "disk": link.options.data, "paths": [FOLDER], "rules": []}
     other.start("take-down", **row)
     until(lambda: len(marked(life)) < 4)
     other.close()
     assert marked(life) == set()
-    assert not Path(link.wish.data, FOLDER).exists()
+    assert not Path(link.options.data, FOLDER).exists()
 
 
 @pytest.mark.parametrize("who", ["child", "pid"])
-def test_what_is_killed_is_told_and_ended(link: NodeLink, who: str) -> None:
+def test_what_is_killed_is_told_and_ended(link: NodeConnection, who: str) -> None:
     """Ray's own start, whose keeper sees it; and the keeper, without which it goes on."""
     life = start(link)
     until(lambda: len(marked(life)) == 4)
@@ -146,7 +146,7 @@ def test_what_is_killed_is_told_and_ended(link: NodeLink, who: str) -> None:
     assert not (row["group"] and Path(row["group"]).exists())
 
 
-def test_a_record_that_names_another_process_ends_none(link: NodeLink) -> None:
+def test_a_record_that_names_another_process_ends_none(link: NodeConnection) -> None:
     """A program of a job may write it: a number alone is nobody."""
     life = start(link)
     own = json.loads(record(link, life).read_text())
@@ -161,7 +161,7 @@ def test_a_record_that_names_another_process_ends_none(link: NodeLink) -> None:
     assert marked(life) == set()
 
 
-def test_its_end_is_told_at_once(link: NodeLink) -> None:
+def test_its_end_is_told_at_once(link: NodeConnection) -> None:
     life = start(link)
     watch = link.start("watch", here=True)
     assert watch.first() == {}
@@ -171,7 +171,7 @@ def test_its_end_is_told_at_once(link: NodeLink) -> None:
     assert list(watch) == []
 
 
-def test_a_torn_record_hides_nothing(link: NodeLink) -> None:
+def test_a_torn_record_hides_nothing(link: NodeConnection) -> None:
     life = start(link)
     while not json.loads(record(link, life).read_text())["session"]:  # until then its keeper writes it once more
         time.sleep(0.05)
@@ -181,9 +181,9 @@ def test_a_torn_record_hides_nothing(link: NodeLink) -> None:
     assert marked(life) == set()
 
 
-def test_a_call_that_is_undone_takes_its_own_alone(link: NodeLink) -> None:
+def test_a_call_that_is_undone_takes_its_own_alone(link: NodeConnection) -> None:
     other, mine = start(link, call="b"), start(link, call="c")
-    row = {"call": "c", "disk": link.wish.data, "path": "", "rules": "", "mount": "", "here": True}
+    row = {"call": "c", "disk": link.options.data, "path": "", "rules": "", "mount": "", "here": True}
     link.ask("guard", **row)
     link.ask("undo", call="c")
     assert [one["id"] for one in lives(link)] == [other]
@@ -191,25 +191,25 @@ def test_a_call_that_is_undone_takes_its_own_alone(link: NodeLink) -> None:
     assert start(link, call="c") == ""  # it came too late
 
 
-def test_one_that_is_replaced_counts_no_more(link: NodeLink) -> None:
+def test_one_that_is_replaced_counts_no_more(link: NodeConnection) -> None:
     life = start(link, "echo 'raylet [exit code=-9]'; exit 1")
     until(lambda: lives(link)[0]["status"] == "exited")
     assert [(one["exit_code"], one["said"]) for one in lives(link)] == [(1, "raylet -9")]
     assert "raylet" in link.ask("output-here", container=life, lines=5)["text"]
     owner = [os.getuid(), os.getgid()]
-    link.ask("retire", containers=[life], grace=0, mount="", disk=link.wish.data, path=FOLDER, owner=owner)
+    link.ask("retire", containers=[life], grace=0, mount="", disk=link.options.data, path=FOLDER, owner=owner)
     assert lives(link) == []
     assert record(link, life).exists()
     with pytest.raises(NodeError, match="have no record here any more"):
         link.ask("output-here", container="here-0", lines=1)
 
 
-def test_programs_have_the_environment_of_the_place(link: NodeLink) -> None:
+def test_programs_have_the_environment_of_the_place(link: NodeConnection) -> None:
     """Nothing of the shell but what is the machine's and the user's; what the cluster says of Ray."""
-    made = replace(plan().head, name="local", place=f"{link.wish.data}/own", data=link.wish.data)
+    made = replace(plan().head, name="local", place=f"{link.options.data}/own", data=link.options.data)
     program = place_program(replace(plan(), members=(made,)), made, ("env",))
     rows = dict(str(part["line"]).split("=", 1) for part in link.start("execute-here", **program))
-    assert rows["RAY_AUTH_TOKEN_PATH"] == f"{link.wish.data}/clusters/1000/pair/local/auth_token"
+    assert rows["RAY_AUTH_TOKEN_PATH"] == f"{link.options.data}/clusters/1000/pair/local/auth_token"
     assert rows["RLBOX_RAY_PORT"] == "8100"
     assert "HF_TOKEN" not in rows
     assert rows["PATH"].startswith("/usr/local/sbin:")
@@ -253,7 +253,7 @@ def test_a_node_without_engine_needs_a_place() -> None:
     assert not without.here("b")
     assert survey(facts("b", engine=NO_ENGINE, place=PLACE)).here("b")
     assert not survey(facts("b", place=PLACE)).here("b")
-    asked = survey(wishes=(survey().wishes[0], NodeWish(name="b", data="/data", here=True)))
+    asked = survey(wishes=(survey().wishes[0], NodeSpec(name="b", data="/data", here=True)))
     assert asked.here("b")
     (one,) = place_problems("b", None, "/data", NEEDS)
     assert (one.id, one.remedy) == ("place-missing", "rlbox apply mine --data /data, there")

@@ -9,8 +9,8 @@ import pytest
 from clusterfacts import DISK, plan
 
 from rlbox.cluster.facts import ClusterContainer, Listener
-from rlbox.cluster.failures import MemberFacts, judge_failures
-from rlbox.cluster.listeners import judge_listeners
+from rlbox.cluster.failures import MemberFacts, find_failures
+from rlbox.cluster.listeners import check_listeners
 from rlbox.cluster.survey import Way
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
@@ -58,7 +58,7 @@ SILENT = {"container": None, "said": "it does not answer: No route to host"}
     ],
 )
 def test_each_is_told_apart(changes: dict[str, Any], id_: str, seen: str) -> None:
-    (failure,) = judge_failures([replace(SOUND, **changes)])
+    (failure,) = find_failures([replace(SOUND, **changes)])
     assert failure.id == id_
     found = failure.finding("do it", first=False)
     assert found.seen.replace("", "").replace("", "").startswith(seen)
@@ -66,7 +66,7 @@ def test_each_is_told_apart(changes: dict[str, Any], id_: str, seen: str) -> Non
 
 
 def test_nothing_happened_to_a_sound_node() -> None:
-    assert judge_failures([SOUND]) == ()
+    assert find_failures([SOUND]) == ()
 
 
 def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
@@ -74,8 +74,8 @@ def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
     head = MemberFacts(name="a", container=ended(137, 4))
     worker = MemberFacts(name="b")
     late = replace(worker, container=replace(ended(137), finished="2025-11-26T11:00:02.0Z"), offset=3600.0)
-    assert [one.node for one in judge_failures([head, late])] == ["b", "a"]
-    first = judge_failures([head, late])[0].finding("", first=True)
+    assert [one.node for one in find_failures([head, late])] == ["b", "a"]
+    first = find_failures([head, late])[0].finding("", first=True)
     assert first.seen == "exit code 137, since 10:00:02 UTC, it failed first"
 
 
@@ -84,8 +84,8 @@ def test_what_ends_because_another_did_is_no_first() -> None:
     worker = MemberFacts(name="b", container=ended(1, 1))
     killed = MemberFacts(name="a", container=ended(137, 5))
     gone = MemberFacts(name="a", said="it does not answer", ways=(way("it did not answer"),))
-    assert [one.node for one in judge_failures([worker, killed])] == ["a", "b"]
-    assert [one.node for one in judge_failures([worker, gone])] == ["a", "b"]
+    assert [one.node for one in find_failures([worker, killed])] == ["a", "b"]
+    assert [one.node for one in find_failures([worker, gone])] == ["a", "b"]
 
 
 def listener(port: int, address: str = "0.0.0.0", words: str = "python train.py") -> Listener:
@@ -114,6 +114,6 @@ RAYLET = "/opt/venv/lib/python3.11/site-packages/ray/core/src/ray/raylet/raylet 
     ],
 )
 def test_what_listens_is_named_by_the_plan(one: Listener, named: bool) -> None:
-    found = list(judge_listeners(plan(), {"a": [], "b": [one]}, {"a": (32768, 60999), "b": (32768, 60999)}))
+    found = list(check_listeners(plan(), {"a": [], "b": [one]}, {"a": (32768, 60999), "b": (32768, 60999)}))
     assert [(row.id, row.where) for row in found] == ([] if named else [("listens-besides", "b")])
     assert named or f"(pid 7) on {'[::]' if one.address == '::' else one.address}:{one.port}" in found[0].seen

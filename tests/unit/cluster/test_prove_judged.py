@@ -13,25 +13,32 @@ from clusterfacts import facts, gpu, plan
 
 from rlbox.amounts import GIB
 from rlbox.cluster import burn_in as acting
-from rlbox.cluster.burn_in import DeviceProof, Proof, WayProof, judge_proof, prove, require_proof
-from rlbox.cluster.context import Story
+from rlbox.cluster.burn_in import (
+    AllReduceResult,
+    BurnInResult,
+    DeviceResult,
+    check_burn_in,
+    require_burn_in,
+    run_burn_in,
+)
+from rlbox.cluster.context import ClusterContext
 from rlbox.cluster.facts import GpuProcess, NodeAddress, NodeFacts, NodeGpus
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
 
 FACTS = {"a": facts("a"), "b": facts("b")}
-SOUND = Proof(
-    devices=tuple(DeviceProof(node=n, device=f"cuda:{i}", name="H100", tflops=600.0) for n in "ab" for i in (0, 1)),
+SOUND = BurnInResult(
+    devices=tuple(DeviceResult(node=n, device=f"cuda:{i}", name="H100", tflops=600.0) for n in "ab" for i in (0, 1)),
     ways=(
-        WayProof(nodes=("a",), ranks=2, bytes_s=300e9),
-        WayProof(nodes=("b",), ranks=2, bytes_s=300e9),
-        WayProof(nodes=("a", "b"), ranks=4, bytes_s=11e9, speed=100_000),
+        AllReduceResult(nodes=("a",), ranks=2, bytes_s=300e9),
+        AllReduceResult(nodes=("b",), ranks=2, bytes_s=300e9),
+        AllReduceResult(nodes=("a", "b"), ranks=4, bytes_s=11e9, speed=100_000),
     ),
 )
 
 
-def judged(proof: Proof, known: dict[str, NodeFacts] | None = None) -> list[Finding]:
-    return list(judge_proof(proof, known or FACTS))
+def judged(proof: BurnInResult, known: dict[str, NodeFacts] | None = None) -> list[Finding]:
+    return list(check_burn_in(proof, known or FACTS))
 
 
 def plain(text: str) -> str:
@@ -39,12 +46,12 @@ def plain(text: str) -> str:
     return text.replace("", "").replace("", "")
 
 
-def with_device(**changes: Any) -> Proof:
+def with_device(**changes: Any) -> BurnInResult:
     """`b`'s second GPU did otherwise."""
     return replace(SOUND, devices=(*SOUND.devices[:3], replace(SOUND.devices[3], **changes)))
 
 
-def with_way(at: int, **changes: Any) -> Proof:
+def with_way(at: int, **changes: Any) -> BurnInResult:
     ways = list(SOUND.ways)
     ways[at] = replace(ways[at], **changes)
     return replace(SOUND, ways=tuple(ways))
@@ -87,9 +94,9 @@ def test_a_gpu_that_somebody_keeps_busy_is_named() -> None:
 
 
 def test_processors_have_other_work_as_well() -> None:
-    rows = [DeviceProof(node=n, device="cpu", name="x86_64", tflops=t) for n, t in (("a", 0.05), ("b", 0.03))]
-    assert judged(Proof(devices=tuple(rows))) == []
-    (one,) = judged(Proof(devices=(rows[0], replace(rows[1], tflops=0.01))))
+    rows = [DeviceResult(node=n, device="cpu", name="x86_64", tflops=t) for n, t in (("a", 0.05), ("b", 0.03))]
+    assert judged(BurnInResult(devices=tuple(rows))) == []
+    (one,) = judged(BurnInResult(devices=(rows[0], replace(rows[1], tflops=0.01))))
     assert (one.id, one.level) == ("device-slow", "warning")
 
 
@@ -112,17 +119,20 @@ def test_a_bad_way_is_named(at: int, changes: dict[str, Any], id_: str, where: s
 
 def test_no_more_is_asked_of_a_way_than_its_nodes_can_do() -> None:
     """gloo on a processor does not fill a fast link."""
-    ways = [WayProof(nodes=(n,), ranks=2, bytes_s=0.9e9) for n in "ab"]
-    assert judged(Proof(ways=(*ways, WayProof(nodes=("a", "b"), ranks=2, bytes_s=0.8e9, speed=400_000)))) == []
-    (one,) = judged(Proof(ways=(*ways, WayProof(nodes=("a", "b"), ranks=2, bytes_s=0.02e9))))
+    ways = [AllReduceResult(nodes=(n,), ranks=2, bytes_s=0.9e9) for n in "ab"]
+    assert (
+        judged(BurnInResult(ways=(*ways, AllReduceResult(nodes=("a", "b"), ranks=2, bytes_s=0.8e9, speed=400_000))))
+        == []
+    )
+    (one,) = judged(BurnInResult(ways=(*ways, AllReduceResult(nodes=("a", "b"), ranks=2, bytes_s=0.02e9))))
     assert (one.id, one.seen) == ("link-slow", "20.0 MB/s, 900.0 MB/s within the nodes")
 
 
 def test_the_node_that_all_slow_ways_have_in_common_is_named() -> None:
-    alone = [WayProof(nodes=(n,), ranks=2, bytes_s=1e9) for n in "abc"]
+    alone = [AllReduceResult(nodes=(n,), ranks=2, bytes_s=1e9) for n in "abc"]
     slow = {("a", "c"): 0.01e9, ("b", "c"): 0.02e9, ("a", "b"): 0.9e9}
-    ways = [WayProof(nodes=pair, ranks=2, bytes_s=speed, speed=10_000) for pair, speed in slow.items()]
-    (one,) = judged(Proof(ways=(*alone, *ways)))
+    ways = [AllReduceResult(nodes=pair, ranks=2, bytes_s=speed, speed=10_000) for pair, speed in slow.items()]
+    (one,) = judged(BurnInResult(ways=(*alone, *ways)))
     assert (one.id, one.where) == ("link-slow", "c: to a, b")
 
 
@@ -143,7 +153,9 @@ class Played:
             yield json.dumps(row)
 
 
-def played(monkeypatch: pytest.MonkeyPatch, **rows: dict[str, list[dict[str, Any]]]) -> tuple[Story, list[Any]]:
+def played(
+    monkeypatch: pytest.MonkeyPatch, **rows: dict[str, list[dict[str, Any]]]
+) -> tuple[ClusterContext, list[Any]]:
     usual = {
         "product": [{"device": "cpu", "name": "x86_64", "tflops": 0.05, "wrong": False}],
         "rank 0": [{"port": 4711}, {"rank": 0, "bytes_s": 1e9, "wrong": 0}],
@@ -151,18 +163,18 @@ def played(monkeypatch: pytest.MonkeyPatch, **rows: dict[str, list[dict[str, Any
     }
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(
-        acting, "carrier_of", lambda link, plan, member: Played(link, asked, {**usual, **rows.get(member.name, {})})
+        acting, "create_runtime", lambda link, plan, member: Played(link, asked, {**usual, **rows.get(member.name, {})})
     )
     links = {"a": "a", "b": "b"}
-    story = SimpleNamespace(fleet=SimpleNamespace(links=links), app=SimpleNamespace(say=lambda text: None))
-    return cast("Story", story), asked
+    context = SimpleNamespace(fleet=SimpleNamespace(links=links), app=SimpleNamespace(say=lambda text: None))
+    return cast("ClusterContext", context), asked
 
 
 def test_devices_then_each_node_then_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    story, asked = played(monkeypatch)
+    context, asked = played(monkeypatch)
     address = NodeAddress(interface="ib0", address="10.0.0.2", mtu=1500, speed=25_000)
     known = {**FACTS, "b": facts("b", addresses=(address,))}
-    proof, found = prove(story, plan(), known)
+    proof, found = run_burn_in(context, plan(), known)
     assert found == ()
     assert [(way.nodes, way.ranks, way.bytes_s, way.speed) for way in proof.ways] == [
         (("a",), 2, 0.9e9, 0),
@@ -176,12 +188,12 @@ def test_devices_then_each_node_then_both(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_rank_that_never_comes_and_a_stack_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    story, _ = played(monkeypatch, b={"rank 1": []})
+    context, _ = played(monkeypatch, b={"rank 1": []})
     with pytest.raises(NodeError, match="cluster pair does not stand the proof") as caught:
-        require_proof(story, plan(), FACTS)
+        require_burn_in(context, plan(), FACTS)
     assert caught.value.where == "b"
     assert "1 of 2 ranks came to the end" in caught.value.what
-    story, _ = played(monkeypatch, b={"product": [{"missing": "No module named 'torch'"}]})
-    proof, (one,) = prove(story, plan(), FACTS)
+    context, _ = played(monkeypatch, b={"product": [{"missing": "No module named 'torch'"}]})
+    proof, (one,) = run_burn_in(context, plan(), FACTS)
     assert (proof.missing, one.id, one.level, one.where) == (("b",), "proof-no-torch", "warning", "b")
     assert [way.nodes for way in proof.ways] == [("a",)]
