@@ -140,7 +140,7 @@ def test_what_is_proposed_is_for_the_same_machine_and_place(
     rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch, words: str, step: str
 ) -> None:
     place = StageEnvironment(python=Path("/usr/bin/python3"), words=(), env={})
-    monkeypatch.setattr("rlbox.run.here.prepare_place", lambda *asked: place)
+    monkeypatch.setattr("rlbox.run.here.prepare_stage_environment", lambda *asked: place)
     dry = ["--dry-run"] if " run " in step else []
     said = rlbox(*words.split(), *(dry if words.startswith("run") else ()), "--project", str(CHECKOUT))
     assert said.code == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.image import compile_env as rooms
 from rlbox.image import compile_run as build
-from rlbox.target.lock import Deb, Lock
+from rlbox.target.lock import Deb
 from rlbox.values import Outcome
 
 
@@ -31,7 +32,7 @@ def test_another_compiler_is_another_folder(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
     gcc = Deb(name="g++", version="4:12", archive="debian", path="pool/g++.deb", sha256="c" * 64, size=9)
-    assert rooms.identify_host_compiler(Lock(**{**vars(WHOLE), "toolchain": (gcc,)})) == ""
+    assert rooms.identify_host_compiler(replace(WHOLE, toolchain=(gcc,))) == ""
 
 
 def test_a_python_that_the_build_cannot_see_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
