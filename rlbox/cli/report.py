@@ -150,8 +150,8 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     selection = select_files(list_files(run_dir), full=full)
     if app.dry_run:
         masks = load_run_masks(app, run_dir)  # names of files may hold secrets, too
-        told = {"run": run_dir.name, "file": str(out), **masks.tree(_plan(selection))}
-        return app.planned(told, masks.text(_table(selection)), f"write {out}")
+        told = {"run": run_dir.name, "file": str(out), **masks.mask_json(_plan(selection))}
+        return app.planned(told, masks.mask_text(_table(selection)), f"write {out}")
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
     texts = bundle_texts(run_dir, run_dir.name, _state(run_store, run_dir), selection)

@@ -252,4 +252,4 @@ def _come(parts: queue.Queue[NodePart]) -> Iterator[NodePart]:
 
 def masked(masks: SecretMasker, line: LogLine) -> LogLine:
     """Return a line without secrets."""
-    return LogLine(at=line.at, node=line.node, file=line.file, text=masks.text(line.text))
+    return LogLine(at=line.at, node=line.node, file=line.file, text=masks.mask_text(line.text))

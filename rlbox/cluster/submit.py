@@ -103,7 +103,7 @@ class _Shown:
     """What a driver writes, on stdout, without secrets and control sequences."""
 
     def __init__(self, masks: SecretMasker, *, quiet: bool) -> None:
-        self._masked, self._printable, self._quiet = masks.stream(), ControlFilter(), quiet
+        self._masked, self._printable, self._quiet = masks.open_stream(), ControlFilter(), quiet
 
     def write(self, text: str) -> None:
         self._put(self._printable.feed(self._masked.feed(text.encode())))

@@ -185,7 +185,7 @@ def format_redacted_report(found: Diagnosis, excerpt: str, environment: Mapping[
     `environment` holds the secrets of this process, which are masked however they are written.
     """
     text = f"{_QUESTION}\n\n{format_report(found, excerpt)}\n"
-    text = redact(SecretMasker(environment).text(text))
+    text = redact(SecretMasker(environment).mask_text(text))
     return text.encode("utf-8", "replace")[:MOST_BYTES].decode("utf-8", "ignore")
 
 

@@ -164,7 +164,7 @@ class LogPump:
         self._epoll.close()
 
     def _open(self, name: str, path: Path) -> LogFile:
-        log = self.logs[name] = LogFile(path, self._masks.stream())
+        log = self.logs[name] = LogFile(path, self._masks.open_stream())
         return log
 
     def _rouse(self) -> None:

@@ -83,7 +83,7 @@ class Journal:
 
     def event(self, stage: str, event: str, **fields: Any) -> None:
         """Append one event and tell whoever listens."""
-        record = {"t": utc_now(), "stage": stage, "event": event, **self.masks.tree(fields)}
+        record = {"t": utc_now(), "stage": stage, "event": event, **self.masks.mask_json(fields)}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
         self._attempt(lambda: self._events.append(line))
         for listener in self._listeners:

@@ -65,7 +65,7 @@ class SourceTree:
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in record.items()]
         files = {RECORD: "".join(lines)}
         if record["diff"]:
-            text = masks.text(self.diff)
+            text = masks.mask_text(self.diff)
             cut = f"\n[cut: {len(text)} characters in all]\n" if len(text) > _DIFF_BYTES else ""
             files[record["diff"]] = text[:_DIFF_BYTES] + cut
         return files

@@ -185,7 +185,9 @@ def write_run_state(run_dir: Path, run: RunState, masks: SecretMasker, *, durabl
     OSError
         The disk is full or gone; the old file is untouched and no draft is left.
     """
-    text = json.dumps({"schema": SCHEMA, **masks.tree(dataclasses.asdict(run))}, indent=1, ensure_ascii=False) + "\n"
+    text = (
+        json.dumps({"schema": SCHEMA, **masks.mask_json(dataclasses.asdict(run))}, indent=1, ensure_ascii=False) + "\n"
+    )
     replace_file(run_dir / RUN_FILE, text.encode("utf-8", "replace"), durable=durable)
 
 

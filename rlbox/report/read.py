@@ -151,13 +151,13 @@ class _Files:
         except (OSError, ValueError) as error:
             self.gaps.append(f"{name}: cannot be read: {error}")
             return {}
-        return self.masks.tree(found) if isinstance(found, dict) else {}
+        return self.masks.mask_json(found) if isinstance(found, dict) else {}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the JSON objects among the last lines of a file."""
         found: list[dict[str, Any]] = []
         for row in parse_json_lines(self.lines(name)):
-            found.append(self.masks.tree(row))
+            found.append(self.masks.mask_json(row))
             if len(found) >= 2 * _MOST_EVENTS:
                 del found[:_MOST_EVENTS]
         return found[-_MOST_EVENTS:]
@@ -175,7 +175,7 @@ class _Files:
         """Return the beginning of a text file; empty when it cannot be read."""
         try:
             with open_regular_file(path) as file:
-                return self.masks.text(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
+                return self.masks.mask_text(file.read(_TEXT_BYTES).decode("utf-8", "replace"))
         except OSError:
             return ""
 
@@ -198,7 +198,7 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
 
 
 def _masked(state: RunState, masks: SecretMasker) -> RunState:
-    return type_adapter(RunState).validate_python(masks.tree(dataclasses.asdict(state)))
+    return type_adapter(RunState).validate_python(masks.mask_json(dataclasses.asdict(state)))
 
 
 def _samples(files: _Files) -> list[Sample]:

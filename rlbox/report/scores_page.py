@@ -126,7 +126,7 @@ def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: SecretM
 
 
 def _text(row: Mapping[str, Any], name: str, masks: SecretMasker) -> str:
-    return remove_controls(masks.text(shorten_middle(str(row.get(name) or ""), MOST_TEXT)))
+    return remove_controls(masks.mask_text(shorten_middle(str(row.get(name) or ""), MOST_TEXT)))
 
 
 def shorten_middle(text: str, most: int) -> str:

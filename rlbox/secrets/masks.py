@@ -52,28 +52,28 @@ class SecretMasker:
         texts = {text for value in self.values for text in _pieces(value)}
         return MaskPatterns({form for text in texts for form in _encodings(text)})
 
-    def stream(self) -> MaskStream:
+    def open_stream(self) -> MaskStream:
         """Return what replaces every secret in a log by `***`, whatever it is cut into; credentials are left alone."""
         return MaskStream(self._patterns if self.values else None)
 
-    def text(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         if self.values:
             lone = "surrogateescape" if _whole(text) else "surrogatepass"
-            stream, data = self.stream(), text.encode("utf-8", lone)
+            stream, data = self.open_stream(), text.encode("utf-8", lone)
             text = (stream.feed(data) + stream.close()).decode("utf-8", lone)
         return mask_credentials(text)
 
-    def tree(self, value: Any) -> Any:
+    def mask_json(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self.text(value)
+            return self.mask_text(value)
         if isinstance(value, Mapping):
-            return {self.tree(key): self.tree(item) for key, item in value.items()}
-        return [self.tree(item) for item in value] if isinstance(value, (list, tuple)) else value
+            return {self.mask_json(key): self.mask_json(item) for key, item in value.items()}
+        return [self.mask_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-    def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def mask_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return `environment`, sorted, with the values of secrets and of names that sound like one replaced."""
         return {
-            name: MASK if value and self._hides(name) else self.text(value)
+            name: MASK if value and self._hides(name) else self.mask_text(value)
             for name, value in sorted(environment.items())
         }
 

@@ -303,7 +303,7 @@ def write_bundle(
 
 def mask_names(left: Iterable[SkippedFile], masks: SecretMasker) -> tuple[SkippedFile, ...]:
     """Return files that are left out, with secrets masked in their names."""
-    return tuple(dataclasses.replace(each, name=masks.text(each.name)) for each in left)
+    return tuple(dataclasses.replace(each, name=masks.mask_text(each.name)) for each in left)
 
 
 class _Writer:
@@ -317,7 +317,7 @@ class _Writer:
         """What could not be read, or not to its end."""
 
     def add_text(self, name: str, text: str) -> BundleEntry:
-        data = self._masks.text(text).encode("utf-8", "replace")
+        data = self._masks.mask_text(text).encode("utf-8", "replace")
         self._add(name, io.BytesIO(data), len(data))
         return BundleEntry(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
@@ -360,7 +360,7 @@ class _Writer:
             yield block
 
     def _masked(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        stream, rest = self._masks.stream(), b""
+        stream, rest = self._masks.open_stream(), b""
         for block in blocks:
             rest += stream.feed(block)
             end = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _BLOCK else 0)
@@ -374,7 +374,7 @@ class _Writer:
 
     def _name(self, name: str) -> str:
         """Return a name with secrets masked, and unlike those before it, which may have been masked to the same."""
-        found = masked = self._masks.text(name)
+        found = masked = self._masks.mask_text(name)
         number = 1
         while found in self._names:
             number += 1

@@ -452,7 +452,7 @@ def failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts)
         "command": list(stage.argv),
         "machine": dataclasses.asdict(failure.snapshot) if failure.snapshot else {},
         "packages": gathered.texts.get("packages.txt", "").split(),
-        "environment": dict(failure.masks.environment(_variables(failure))),
+        "environment": dict(failure.masks.mask_environment(_variables(failure))),
     }
 
 
@@ -461,7 +461,7 @@ def _variables(failure: StageFailure) -> dict[str, str]:
 
 
 def _environment(failure: StageFailure) -> str:
-    rows = failure.masks.environment(_variables(failure))
+    rows = failure.masks.mask_environment(_variables(failure))
     return "".join(f"{name}={json.dumps(value, ensure_ascii=False)}\n" for name, value in rows.items())
 
 

@@ -161,7 +161,7 @@ def _row(fatal: LogFailure, masks: SecretMasker) -> FatalEntry:
 
 
 def _shown(text: str, masks: SecretMasker) -> str:
-    return masks.text(text)[:_LINE]  # in this order: half a secret would not be masked
+    return masks.mask_text(text)[:_LINE]  # in this order: half a secret would not be masked
 
 
 def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFailure]) -> tuple[TimelineEntry, ...]:
@@ -358,7 +358,7 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
         free = failure.snapshot.free_bytes if failure.snapshot else {}
         folder = failure.plan.paths.data
         cause = make_disk_full_cause(folder, free.get(folder, 0))
-    line = failure.masks.text(quoted.line.text)[:_LINE_LIMIT]
+    line = failure.masks.mask_text(quoted.line.text)[:_LINE_LIMIT]
     cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.line.number}", line=line)
     if known := quoted.known:
         own = cause.next_step if cause.kind in EXHAUSTION_KINDS else ""
@@ -396,7 +396,7 @@ def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
         + "\n",
         **gathered.texts,
     }
-    problems = write_texts(folder, {name: failure.masks.text(text) for name, text in texts.items()})
+    problems = write_texts(folder, {name: failure.masks.mask_text(text) for name, text in texts.items()})
     with contextlib.suppress(OSError):  # the disk is full; the report is there
         write_hang_page(folder)
         write_manifest(folder, FILE_DESCRIPTIONS, {**gathered.missing, **problems}, failure.masks)
@@ -443,7 +443,9 @@ def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, 
         row = {"name": name, "bytes": facts.st_size, "sha256": _sum(folder / name) if summed else ""}
         rows.append({**row, "what": describe_file(what, name)})
     data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
-    replace_file(folder / MANIFEST_FILE, (json.dumps(masks.tree(data), indent=1, ensure_ascii=False) + "\n").encode())
+    replace_file(
+        folder / MANIFEST_FILE, (json.dumps(masks.mask_json(data), indent=1, ensure_ascii=False) + "\n").encode()
+    )
 
 
 def describe_file(what: Mapping[str, str], name: str) -> str:

@@ -159,7 +159,7 @@ class StageContext:
             members=lambda: {process.pid: process.name for process in self.processes.members()},
             event=partial(self.journal.event, stage.name),
             enter=lambda phase: self.journal.change_stage(stage.name, phase=phase),
-            hide=self.journal.masks.tree,
+            hide=self.journal.masks.mask_json,
             going_on=lambda: not self.interrupt.name,
         )
 

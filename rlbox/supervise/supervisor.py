@@ -218,7 +218,7 @@ def _run_status(cause: Cause | None) -> RunStatus:
 
 def _write_bug(run_dir: Path, masks: SecretMasker) -> str:
     try:
-        replace_file(run_dir / BUG_FILE, masks.text(traceback.format_exc()).encode("utf-8", "replace"))
+        replace_file(run_dir / BUG_FILE, masks.mask_text(traceback.format_exc()).encode("utf-8", "replace"))
     except OSError:
         return ""
     return BUG_FILE

@@ -87,9 +87,10 @@ def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
     def cut(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(removing, "remove_tree", cut)
-    with pytest.raises(KeyboardInterrupt):
-        remove_run(run_store, "one")
+    with monkeypatch.context() as patch:
+        patch.setattr(removing, "remove_tree", cut)
+        with pytest.raises(KeyboardInterrupt):
+            remove_run(run_store, "one")
     assert run_store.runs() == []
     assert (run_store.trash_dir / "one/plan.json").exists()
     run_store.reconcile_locked()

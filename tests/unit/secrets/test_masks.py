@@ -27,7 +27,7 @@ ENVIRONMENT = {
 
 
 def test_environment() -> None:
-    assert SecretMasker(ENVIRONMENT).environment(ENVIRONMENT) == {
+    assert SecretMasker(ENVIRONMENT).mask_environment(ENVIRONMENT) == {
         "EMPTY": "",
         "HF_TOKEN": "***",
         "RLBOX_SECRETS": "WANDB, EMPTY,ABSENT",
@@ -38,14 +38,14 @@ def test_environment() -> None:
 
 
 def test_tree() -> None:
-    assert SecretMasker(ENVIRONMENT).tree({"a": ["x planted", 1, None, ("planted",)]}) == {
+    assert SecretMasker(ENVIRONMENT).mask_json({"a": ["x planted", 1, None, ("planted",)]}) == {
         "a": ["x ***", 1, None, ["***"]]
     }
 
 
 def test_longer_secrets_first_and_short_ones_never() -> None:
     masks = SecretMasker({"RLBOX_SECRETS": "A,B,C", "A": "abcd", "B": "abcdef", "C": "x"})
-    assert masks.text("abcdef abcd x") == "*** *** x"
+    assert masks.mask_text("abcdef abcd x") == "*** *** x"
 
 
 SECRET = "q+7/planted=Z x\"'\u00fc"
@@ -96,7 +96,7 @@ FOLDED = base64.b64encode(b"user:" + BYTES + b"\n and more").decode()
     ],
 )
 def test_however_it_is_written(written: str) -> None:
-    masked = SecretMasker({"RLBOX_SECRETS": "A", "A": SECRET}).text(f"said {written} so")
+    masked = SecretMasker({"RLBOX_SECRETS": "A", "A": SECRET}).mask_text(f"said {written} so")
     assert "***" in masked
     rest = masked.replace("***", "").removeprefix("said ").removesuffix(" so")
     assert len(rest) <= 16 or written.count("\n") or "PT09" in rest, masked  # of base64 the neighbours' characters stay
@@ -105,7 +105,7 @@ def test_however_it_is_written(written: str) -> None:
 
 @pytest.mark.parametrize("width", range(1, 77, 5))
 def test_base64_folded_at_any_width(width: int) -> None:
-    masked = SecretMasker({"RLBOX_SECRETS": "A", "A": SECRET}).text("\n".join(textwrap.wrap(FOLDED, width)))
+    masked = SecretMasker({"RLBOX_SECRETS": "A", "A": SECRET}).mask_text("\n".join(textwrap.wrap(FOLDED, width)))
     shown = "".join(masked.split()).replace("***", "\0")
     core = base64.b64encode(BYTES).decode()[4:20]
     assert "\0" in shown
@@ -114,13 +114,13 @@ def test_base64_folded_at_any_width(width: int) -> None:
 
 def test_keys_of_a_tree_too() -> None:
     masks = SecretMasker({"RLBOX_SECRETS": "A", "A": SECRET})
-    assert masks.tree({f"/data/{SECRET}/x": {"of": SECRET}}) == {"/data/***/x": {"of": "***"}}
+    assert masks.mask_json({f"/data/{SECRET}/x": {"of": SECRET}}) == {"/data/***/x": {"of": "***"}}
 
 
 def test_a_secret_of_several_lines() -> None:
     key = "-----BEGIN KEY-----\nplantedplanted1\nplantedplanted2\nab\n-----END KEY-----\n"
     masks = SecretMasker({"RLBOX_SECRETS": "A", "A": key})
-    assert masks.text(f"all {key} one plantedplanted2 last ab") == "all ***\n one *** last ab"
+    assert masks.mask_text(f"all {key} one plantedplanted2 last ab") == "all ***\n one *** last ab"
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_a_secret_of_several_lines() -> None:
     ],
 )
 def test_what_nobody_declared_and_what_sounds_like_it(name: str, value: str, hidden: bool) -> None:
-    assert (SecretMasker({name: value}).text(f"x {value} y") == "x *** y") is hidden
+    assert (SecretMasker({name: value}).mask_text(f"x {value} y") == "x *** y") is hidden
 
 
 @given(st.text(min_size=4, max_size=40), st.text(max_size=20), st.text(max_size=20))
 def test_no_value_is_left(value: str, before: str, after: str) -> None:
     assume(value not in "***" and len(remove_separators(value.encode("utf-8", "surrogatepass"))) >= 4)
     assume(not before.endswith(("\\", "\x1b")))  # there the first characters of a value are an escape's
-    masked = SecretMasker({"RLBOX_SECRETS": "A", "A": value}).text(before + value + after)
+    masked = SecretMasker({"RLBOX_SECRETS": "A", "A": value}).mask_text(before + value + after)
     assert value not in masked.replace("***", "\0")
