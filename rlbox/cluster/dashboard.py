@@ -47,7 +47,7 @@ class Doorway:
     def _accept(self) -> None:
         while True:
             try:
-                one, _ = self._socket.accept()
+                one, __ = self._socket.accept()
             except OSError:
                 return
             threading.Thread(target=self._serve, args=(one,), daemon=True).start()
@@ -100,9 +100,9 @@ def admitted(head: bytes, port: int) -> bytes:
         or any(text not in [b"http://" + one for one in hosts] for text in origins)
     ):
         return b""
-    if any(name == b"upgrade" for name, _ in fields):
+    if any(name == b"upgrade" for name, __ in fields):
         return head + b"\r\n\r\n"
-    kept = [row for row, (name, _) in zip(rows, fields, strict=True) if name not in (b"connection", b"keep-alive")]
+    kept = [row for row, (name, __) in zip(rows, fields, strict=True) if name not in (b"connection", b"keep-alive")]
     return b"\r\n".join([first, *kept, b"Connection: close"]) + b"\r\n\r\n"
 
 

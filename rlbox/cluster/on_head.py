@@ -100,7 +100,7 @@ def evidence_folder(head: NodeConnection, run: str) -> str:
         names = head.ask("names", disk=disk, path="runs")["names"]
         (name,) = [run] if run in names else [name for name in names if name.startswith(run)]
         record = parse_json(str(head.ask("read", disk=disk, path=f"runs/{name}/run.json")["text"]))
-        (stage, *_) = [stage for stage in record["stages"] if stage.get("state") == "failed"]
+        (stage, *__) = [stage for stage in record["stages"] if stage.get("state") == "failed"]
         return f"runs/{name}/{stage['directory']}/evidence"
     return ""
 
