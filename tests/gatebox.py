@@ -80,7 +80,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     stage = stage or plan_case(case, run)
     gate = GateChecker(stage, KNOWN)
     for rule in gate.facts.before():
-        gate.hold(rule)
+        gate.mark_passed(rule)
     _write_files(case, run, old=True)
     before = FileSnapshot([file.path for file in stage.files if file.newer], lambda: None)
     _write_files(case, run, old=False)
@@ -119,11 +119,11 @@ def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateChecker) -> No
         ray = case["ray"]
         code = ray["code"]
         assert gate.facts.ray
-        (gate.hold if ray["status"] == "SUCCEEDED" else gate.refuse)(gate.facts.ray, ray["status"])
-    (gate.hold if code in stage.exit_codes else gate.refuse)(gate.facts.exit, f"exit code {code}")
+        (gate.mark_passed if ray["status"] == "SUCCEEDED" else gate.mark_failed)(gate.facts.ray, ray["status"])
+    (gate.mark_passed if code in stage.exit_codes else gate.mark_failed)(gate.facts.exit, f"exit code {code}")
     for probe, rule, answer in zip(stage.probes, gate.facts.probes, case.get("answers", []), strict=False):
         problem = find_response_problem(probe, answer["status"], answer["text"])
-        (gate.refuse if problem else gate.hold)(rule, problem)
+        (gate.mark_failed if problem else gate.mark_passed)(rule, problem)
 
 
 def _write_files(case: dict[str, Any], run: Path, *, old: bool) -> None:
@@ -144,7 +144,7 @@ def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: Gate
     for file, rule in zip(stage.files, gate.facts.files, strict=True):
         with _Writer([run / name for name in names]):
             fact = check_file(file, lambda: None, before=before if file.newer else None)
-        (gate.refuse if fact.problem else gate.hold)(rule, fact.problem or "complete")
+        (gate.mark_failed if fact.problem else gate.mark_passed)(rule, fact.problem or "complete")
 
 
 class _Writer:

@@ -77,7 +77,8 @@ def _file_text(file: FilePlan) -> str:
 class GateChecker:
     """The rules of one stage and their states.
 
-    `facts` are the rules that the caller decides (`hold`, `refuse`); lines and numbers decide all others. `revision`
+    `facts` are the rules that the caller decides (`mark_passed`, `mark_failed`); lines and numbers decide all others.
+    `revision`
     grows with every change of a state, so that a caller can tell cheaply whether there is something new to record.
     `forbidden` are forbidden lines that came, `breaches` other rules that can no longer hold: each of them ends the
     stage at once; `noted` are forbidden lines of a process that went on making steps. `benign` says which lines are no
@@ -160,11 +161,11 @@ class GateChecker:
         """Say that the command has ended, and all that it wrote was taken: no further step comes."""
         self._settle(over=True)
 
-    def excuses(self, log: str, number: int, text: str) -> bool:
+    def is_benign(self, log: str, number: int, text: str) -> bool:
         """Return whether a line is no failure: benign, what a model wrote, or of a lane that made steps after it."""
-        return self.outlived(log, number, text) or self.benign.excuses(log, number, text)
+        return self.is_superseded(log, number, text) or self.benign.is_benign(log, number, text)
 
-    def outlived(self, log: str, number: int, text: str) -> bool:
+    def is_superseded(self, log: str, number: int, text: str) -> bool:
         """Return whether what came after a line shows that it is no failure: the end of a model's text, or steps.
 
         Of these its lane must have made two, since one may have been on its way.
@@ -175,11 +176,11 @@ class GateChecker:
         """Return the last line of a log that is not blank, or an empty text."""
         return self._logs[log].last[:500]
 
-    def hold(self, rule: GateRule, seen: str = "") -> None:
+    def mark_passed(self, rule: GateRule, seen: str = "") -> None:
         """Record that one of the `facts` is as the rule wants it."""
         self._board.revision += rule.decide("held", seen)
 
-    def refuse(self, rule: GateRule, seen: str) -> None:
+    def mark_failed(self, rule: GateRule, seen: str) -> None:
         """Record that one of the `facts` breaks its rule."""
         self._board.revision += rule.decide("broken", seen)
 

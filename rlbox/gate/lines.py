@@ -143,7 +143,7 @@ class LineRule(GateRule):
 
     def _forbid(self, line: Line) -> None:
         ended = self._until is not None and 0 < self._until.number < line.number
-        if self._board.stopping or ended or self._benign.excuses(self.plan.log, line.number, line.text):
+        if self._board.stopping or ended or self._benign.is_benign(self.plan.log, line.number, line.text):
             return
         self.count += self._lines_of(line)
         quoted = self._quotes.is_open(line)
@@ -226,7 +226,7 @@ class BenignRules:
             if pattern:
                 yield self._mark(log, pattern)
 
-    def excuses(self, log: str, number: int, text: str) -> bool:
+    def is_benign(self, log: str, number: int, text: str) -> bool:
         ways = list_line_variants(text)
         due = (plan for plan in self._plans.values() if plan.log in ("", log) and self._is_due(plan, log, number))
         return any(compile_pattern(plan.pattern).fits(way) for plan in due for way in ways)

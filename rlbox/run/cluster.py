@@ -32,7 +32,7 @@ from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import VARIABLE, split_tag
 from rlbox.image.plan import load_image_plan
-from rlbox.job.clustered import ClusterParams, adapt_to_cluster
+from rlbox.job.cluster_job import ClusterParams, adapt_to_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan

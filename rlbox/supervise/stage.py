@@ -64,9 +64,9 @@ class StageServices:
                 rule = self._gate.facts.ports[service.name, name]
                 holder = "" if service.name in self._context.retained else find_port_holder(number)
                 if holder:
-                    self._gate.refuse(rule, f"taken by {holder}")
+                    self._gate.mark_failed(rule, f"taken by {holder}")
                     raise StageStopped(make_port_conflict_cause(name, number, holder))
-                self._gate.hold(rule, "free")
+                self._gate.mark_passed(rule, "free")
 
     def start(self, plan: ServicePlan) -> None:
         """Start a service, or take it over from the stage before, and wait until it does its work."""
@@ -81,11 +81,11 @@ class StageServices:
             while not service.ready:
                 self._watch.poll()
                 if start.is_late and not service.ready:
-                    self._gate.refuse(rule, service.answer)
+                    self._gate.mark_failed(rule, service.answer)
                     cause = never_ready(self._stage, plan, service.answer, start.elapsed_s)
                     raise StageStopped(self._watch.hang.explain(cause, plan.start_s, f"start of {plan.name}"))
         self._watch.reset_fatals(plan.name)
-        self._gate.hold(rule, "ready")
+        self._gate.mark_passed(rule, "ready")
         self._watch.record_service(service, state="ready", ready_at=utc_now())
 
     def _begin(self, plan: ServicePlan) -> RunningService:
@@ -115,7 +115,7 @@ class StageServices:
         service = kept.service
         self._watch.pump.attach_pipe(service.plan.name, self._folder / service.plan.log, kept.output)
         if (code := service.child.poll()) is not None:
-            self._gate.refuse(self._gate.facts.services[service.plan.name], describe_exit(code))
+            self._gate.mark_failed(self._gate.facts.services[service.plan.name], describe_exit(code))
             self._watch.record_service(service, state="ended", exit_code=code)
             raise StageStopped(lost_service(self._stage, service.plan, code, kept.stage))
         service.restart_probe()
@@ -246,9 +246,9 @@ class _StageRun:
         for need, rule in zip(self._stage.needs, self._gate.facts.needs, strict=True):
             fact = check_file(need, self._context.check_not_stopped)
             if fact.problem:
-                self._gate.refuse(rule, fact.problem)
+                self._gate.mark_failed(rule, fact.problem)
                 raise StageStopped(explain_needed_file(self._stage, need, fact))
-            self._gate.hold(rule, f"{fact.bytes} bytes")
+            self._gate.mark_passed(rule, f"{fact.bytes} bytes")
 
     def _lost_need(self, cause: Cause) -> Cause:
         """Return `cause`, or the needed file that was changed since it was checked, which then came first."""
@@ -300,7 +300,7 @@ class _StageRun:
         self._watch.record_events()
         self._watch.check_disk()
         good = code in self._stage.exit_codes
-        (self._gate.hold if good else self._gate.refuse)(self._gate.facts.exit, self._ended(code))
+        (self._gate.mark_passed if good else self._gate.mark_failed)(self._gate.facts.exit, self._ended(code))
         job_cause = self._job_cause()
         self._watch.record(exit_code=code)
         failed = bool(job_cause or not good)
@@ -323,7 +323,7 @@ class _StageRun:
         """Send the requests that must be answered while the services still run."""
         for probe, rule in zip(self._stage.probes, self._gate.facts.probes, strict=True):
             problem = wait_for_response(probe, self._watch.poll)
-            (self._gate.refuse if problem else self._gate.hold)(rule, problem or "as told")
+            (self._gate.mark_failed if problem else self._gate.mark_passed)(rule, problem or "as told")
             if problem:
                 raise StageStopped(explain_failed_probe(self._stage, probe, problem))
 
@@ -333,7 +333,7 @@ class _StageRun:
             return None
         facts = job.info
         succeeded = facts.status == SUCCEEDED
-        (self._gate.hold if succeeded else self._gate.refuse)(rule, facts.status)
+        (self._gate.mark_passed if succeeded else self._gate.mark_failed)(rule, facts.status)
         self._watch.record(ray_status=facts.status)
         return None if succeeded else failed_ray(self._stage, ray, facts.status, facts.exit_code, facts.message)
 
@@ -370,7 +370,7 @@ class _StageRun:
         for file, rule in zip(self._stage.files, self._gate.facts.files, strict=True):
             before = self._before if file in self._due else None
             fact = check_file(file, self._context.check_not_stopped, before=before)
-            (self._gate.refuse if fact.problem else self._gate.hold)(rule, fact.problem or "complete")
+            (self._gate.mark_failed if fact.problem else self._gate.mark_passed)(rule, fact.problem or "complete")
             if fact.problem:
                 problems.append(explain_missing_file(self._stage, file, fact))
         lines = [explain_missing_line(self._stage, asked, n, self._gate.last_line(asked.log)) for asked, n in missing]

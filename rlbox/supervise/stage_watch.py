@@ -55,7 +55,7 @@ class StageWatch:
         catalogue = load_run_signatures(context.run_dir)
         self._scanned = catalogue.scan_expressions
         warm_up()
-        self._finders = {name: FirstFatalFinder(partial(self.gate.excuses, name), catalogue) for name in names}
+        self._finders = {name: FirstFatalFinder(partial(self.gate.is_benign, name), catalogue) for name in names}
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None
         self._told: dict[str, FatalPosition] = {}
@@ -84,7 +84,7 @@ class StageWatch:
             raise StageStopped(lost)
         self.check_forbidden()
         if time.monotonic() - self._begun > self._stage.total_s:
-            self.gate.refuse(self.gate.facts.total, "passed")
+            self.gate.mark_failed(self.gate.facts.total, "passed")
             raise StageStopped(self.hang.explain(too_long(self._stage), self._stage.total_s))
         if not self.logs.has_unread:
             self.pump.wait(_LOOK_S)
@@ -122,7 +122,7 @@ class StageWatch:
         """Stop a stage that shows no sign of life."""
         cause = self.hang.look(self.logs)
         if cause:
-            self.gate.refuse(self.gate.facts.silence, self.gate.last_line(STAGE_LOG))
+            self.gate.mark_failed(self.gate.facts.silence, self.gate.last_line(STAGE_LOG))
             raise StageStopped(cause)
 
     def check_services(self, pardoned: tuple[int, ...] = ()) -> None:
@@ -214,7 +214,7 @@ class StageWatch:
         self._context.journal.change_service(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
-        self.gate.refuse(self.gate.facts.services[service.plan.name], seen)
+        self.gate.mark_failed(self.gate.facts.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         texts.hits = find_hit_lines((*self.gate.searches(log), *self._scanned), texts)
@@ -228,7 +228,7 @@ class StageWatch:
     def _find_fatal(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         finder = self._finders[log]
         finder.feed(first, offset, texts)
-        if finder.position and self.gate.outlived(log, finder.position.number, finder.position.text):
+        if finder.position and self.gate.is_superseded(log, finder.position.number, finder.position.text):
             self.reset_fatals(log)
 
 

@@ -142,9 +142,9 @@ def test_the_end_decides_what_still_waits() -> None:
 def test_a_broken_rule_does_not_heal() -> None:
     gate = GateChecker(stage())
     rule = gate.facts.services["vllm"]
-    gate.hold(rule, "ready")
-    gate.refuse(rule, "signal 9")
-    gate.hold(rule, "ready")
+    gate.mark_passed(rule, "ready")
+    gate.mark_failed(rule, "signal 9")
+    gate.mark_passed(rule, "ready")
     assert states(gate, "service") == [("broken", "signal 9", 0)]
 
 
@@ -179,8 +179,8 @@ def test_rules_that_read_alike_are_decided_one_by_one() -> None:
     alike = tuple(FilePlan(path="/data/out", min_bytes=size, manifest=False, why="") for size in (1, 2))
     gate = GateChecker(dataclasses.replace(stage(), files=alike))
     whole, small = gate.facts.files
-    gate.hold(whole, "complete")
-    gate.refuse(small, "has 1 bytes, at least 2 are due")
+    gate.mark_passed(whole, "complete")
+    gate.mark_failed(small, "has 1 bytes, at least 2 are due")
     assert states(gate, "file") == [("held", "complete", 0), ("broken", "has 1 bytes, at least 2 are due", 0)]
 
 
@@ -274,7 +274,7 @@ def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
     gate.close_logs()
     assert gate.forbidden == []
     assert [state for state, _, _ in states(gate, "require")] == ["waiting"]
-    assert gate.excuses("stage", 2, strip_terminal_codes(line)[:500])
+    assert gate.is_benign("stage", 2, strip_terminal_codes(line)[:500])
     gate.feed("stage", b"torch.OutOfMemoryError: CUDA out of memory\nPASSED\n")
     assert [broken.line.number for broken in gate.forbidden] == [3]
     assert states(gate, "require")[0][0] == "held"

@@ -46,7 +46,7 @@ def test_a_lane_that_goes_on_is_noted(mark: str, step: str) -> None:
     ((state, seen, count),) = states(gate, "forbid")
     assert (state, count) == ("held", 1)
     assert OOM in seen
-    assert gate.excuses("stage", 3, strip_terminal_codes(mark + OOM))
+    assert gate.is_benign("stage", 3, strip_terminal_codes(mark + OOM))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_steps_of_a_metric() -> None:
 
 def first_fatal(gate: GateChecker, *lines: str) -> int:
     feed(gate, *lines)
-    finder = FirstFatalFinder(lambda number, text: gate.excuses("stage", number, text))
+    finder = FirstFatalFinder(lambda number, text: gate.is_benign("stage", number, text))
     finder.feed(1, 0, lines)
     return finder.position.number if finder.position else 0
 
@@ -124,7 +124,7 @@ def test_a_text_of_several_lines() -> None:
     assert feed(gate, *text) == []
     assert feed(gate, "(D pid=1) INFO: update done.") == []
     assert states(gate, "require")[0][0] == "waiting"
-    assert gate.excuses("stage", 2, text[1])
+    assert gate.is_benign("stage", 2, text[1])
     assert feed(gate, f"(D pid=1) {OOM}") == [6]
 
 
@@ -137,7 +137,7 @@ def test_a_text_of_several_lines_in_another_lane() -> None:
 def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
     gate = judge(model_texts=SPAN)
     assert feed(gate, "DEBUG: answer", OOM) == []
-    assert not gate.excuses("stage", 2, OOM)
+    assert not gate.is_benign("stage", 2, OOM)
     feed(gate, *rest, *([OOM] if rest else []))
     gate.close_logs()
     assert gate.forbidden[0].line.number == 2

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.clustered import ClusterParams, adapt_to_cluster
+from rlbox.job.cluster_job import ClusterParams, adapt_to_cluster
 from rlbox.job.filler import RunPaths
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
