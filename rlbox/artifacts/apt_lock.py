@@ -185,15 +185,15 @@ def resolve_debs(
     Raises WorkFailed: apt finds no solution, or an archive does not answer; its last lines are quoted.
     """
     suites = [_suite(archive, suite, archives) for suite, archive in list_suites(base).items()]
-    with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
-        root = Path(folder)
+    with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
+        root = Path(directory)
         for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
             (root / name).mkdir(parents=True)
-        for name, text in render_apt_root(suites, pins, debian_architecture(platform), folder).items():
+        for name, text in render_apt_root(suites, pins, debian_architecture(platform), directory).items():
             (root / name).write_text(text)
         where = ", ".join(sorted({suite.url for suite in suites}))
-        told = _told(base, folder, ca_bundle, f"its archives ({where})")
-    return parse_print_uris(told, {suite.url: suite.archive for suite in suites})
+        output = _told(base, directory, ca_bundle, f"its archives ({where})")
+    return parse_print_uris(output, {suite.url: suite.archive for suite in suites})
 
 
 def resolve_debs_on_image(
@@ -203,8 +203,8 @@ def resolve_debs_on_image(
 
     The image's own source lists, keys and list of installed packages decide; `archives` may give other addresses.
     """
-    with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as folder:
-        root = Path(folder)
+    with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
+        root = Path(directory)
         extract_image_files(base.image, platform, store, _APT_FILES, root)
         if not (root / "var/lib/dpkg/status").is_file():
             raise WorkFailed(_("the base image has no list of apt packages"), where=base.image)
@@ -212,18 +212,18 @@ def resolve_debs_on_image(
             (root / name).mkdir(parents=True, exist_ok=True)
         lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})
         texts = {str(path): path.read_text("utf-8", "replace") for path in lists}
-        replaced = rewrite_image_sources(texts, archives, folder)
+        replaced = rewrite_image_sources(texts, archives, directory)
         for path, text in replaced.items():
             Path(path).write_text(text)
-        (root / "apt.conf").write_text(render_image_apt_conf(debian_architecture(platform), folder))
+        (root / "apt.conf").write_text(render_image_apt_conf(debian_architecture(platform), directory))
         (root / "etc/apt/preferences.d/rlbox").write_text(render_apt_pins(pins))
-        told = _told(base, folder, ca_bundle, f"the archives of {base.image}")
-    return parse_print_uris(told, parse_archives(replaced.values(), SHARED_ARCHIVES))
+        output = _told(base, directory, ca_bundle, f"the archives of {base.image}")
+    return parse_print_uris(output, parse_archives(replaced.values(), SHARED_ARCHIVES))
 
 
-def _told(base: Base, folder: str, ca_bundle: str, archives: str) -> str:
+def _told(base: Base, directory: str, ca_bundle: str, archives: str) -> str:
     trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
-    update, install = (replace(one, env={**one.env, **trust}) for one in plan_apt_commands(base, folder))
+    update, install = (replace(one, env={**one.env, **trust}) for one in plan_apt_commands(base, directory))
     check_command(update, f"apt cannot read {archives}", next_step=_LOOK)
     what = _("apt finds no set of packages for the base")
     outcome = check_command(install, what, next_step=_LOOK)

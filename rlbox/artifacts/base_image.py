@@ -65,17 +65,17 @@ def fetch_base_files(
     if not (missing := list_missing_base_files(store, base, platform)):
         return list_base_files(store, base, platform)
     tries = []
-    for place in places:
+    for source in places:
         try:
             while missing := list_missing_base_files(store, base, platform):
                 before(missing)
                 check_disk_space(store, missing)
-                _fetch_from(place.url, missing, store, ca_bundle, on_bytes)
+                _fetch_from(source.url, missing, store, ca_bundle, on_bytes)
             return list_base_files(store, base, platform)
         except NodeError:
             raise
         except RlboxError as error:
-            tries.append(f"\n  {place.mirror}: {error.what}")
+            tries.append(f"\n  {source.mirror}: {error.what}")
     raise RegistryError(
         _("the base image {base} cannot be fetched{tries}").format(base=base, tries="".join(tries)),
         where=missing[0].file,
@@ -128,43 +128,43 @@ def _fetch_from(
     reference = parse_reference(url)
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
-            with store.open_partial(file.sha256) as draft:
+            with store.open_partial(file.sha256) as partial:
                 if store.is_intact(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
-                    draft.reset()
-                    draft.write(registry.get_manifest(reference.repository, f"sha256:{file.sha256}").body)
+                    partial.reset()
+                    partial.write(registry.get_manifest(reference.repository, f"sha256:{file.sha256}").body)
                 else:
-                    download_blob(registry, reference.repository, file, draft, on_bytes)
-                draft.commit()
+                    download_blob(registry, reference.repository, file, partial, on_bytes)
+                partial.commit()
 
 
 def download_blob(
     registry: Registry,
     repository: str,
     file: Artifact,
-    draft: PartialObject,
+    partial: PartialObject,
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
 ) -> None:
-    """Fill `draft` with a blob, going on where it ends; `RegistryError` when its bytes are wrong."""
+    """Fill `partial` with a blob, going on where it ends; `RegistryError` when its bytes are wrong."""
 
     def append() -> None:
-        with registry.open_blob(repository, f"sha256:{file.sha256}", start=draft.size) as (start, blocks):
-            if start != draft.size:
-                draft.reset()
+        with registry.open_blob(repository, f"sha256:{file.sha256}", start=partial.size) as (start, blocks):
+            if start != partial.size:
+                partial.reset()
             for block in blocks:
-                draft.write(block)
-                on_bytes(file, draft.size)
+                partial.write(block)
+                on_bytes(file, partial.size)
 
-    resumed = draft.size > 0
-    if draft.size < file.size:
+    resumed = partial.size > 0
+    if partial.size < file.size:
         registry.retry(append)
-    if draft.digest != file.sha256 and resumed:
-        draft.reset()
+    if partial.digest != file.sha256 and resumed:
+        partial.reset()
         registry.retry(append)
-    if draft.digest != file.sha256:
-        found = draft.digest
-        draft.reset()
+    if partial.digest != file.sha256:
+        found = partial.digest
+        partial.reset()
         raise create_digest_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
 

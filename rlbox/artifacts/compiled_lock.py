@@ -87,23 +87,25 @@ def list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
 
 
 def resolve_compiled(
-    target: Target, lock: Lock, before: Lock | None, upgrade: UpgradeRequest, places: LockSources
+    target: Target, lock: Lock, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
 ) -> tuple[tuple[Deb, ...], tuple[CompileInputs, ...]]:
     """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
 
     `lock`: The new lock, as far as it has the stack's packages.
     Raises WorkFailed: the index has no source archive of that version, or uv or apt finds no solution.
     """
-    toolchain = _toolchain(target, before, upgrade, places)
-    return toolchain, tuple(_rows(target, lock, before, upgrade, places, toolchain))
+    toolchain = _toolchain(target, before, upgrade, lock_sources)
+    return toolchain, tuple(_rows(target, lock, before, upgrade, lock_sources, toolchain))
 
 
-def _toolchain(target: Target, before: Lock | None, upgrade: UpgradeRequest, places: LockSources) -> tuple[Deb, ...]:
+def _toolchain(
+    target: Target, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
+) -> tuple[Deb, ...]:
     base = build_toolchain_base(target)
     if base is None:
         return ()
     kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.moves(deb.name)}
-    return resolve_debs(base, target.python.platform, places.archives, kept, places.site.ca_bundle)
+    return resolve_debs(base, target.python.platform, lock_sources.archives, kept, lock_sources.site.ca_bundle)
 
 
 def _rows(
@@ -111,42 +113,46 @@ def _rows(
     lock: Lock,
     before: Lock | None,
     upgrade: UpgradeRequest,
-    places: LockSources,
+    lock_sources: LockSources,
     toolchain: Iterable[Deb],
 ) -> Iterator[CompileInputs]:
     known = {row.name: row for row in before.compiled} if before else {}
     for group, entry in target.compiled:
         row = known.get(entry.distribution)
-        source = _source(target, entry, row, upgrade, places)
+        source = _source(target, entry, row, upgrade, lock_sources)
         plan = plan_tool_inputs(
             entry, list_indexed_packages(lock.groups), None if upgrade.everything else row, upgrade.names
         )
-        tools = tuple(sorted(_packages(target, plan, row, upgrade, places), key=lambda package: package.name))
+        tools = tuple(sorted(_packages(target, plan, row, upgrade, lock_sources), key=lambda package: package.name))
         digest = compute_recipe_digest(target, entry, source, tools, toolchain)
         yield CompileInputs(name=entry.distribution, group=group.name, recipe=digest, source=source, tools=tools)
 
 
 def _source(
-    target: Target, entry: Compile, before: CompileInputs | None, upgrade: UpgradeRequest, places: LockSources
+    target: Target, entry: Compile, before: CompileInputs | None, upgrade: UpgradeRequest, lock_sources: LockSources
 ) -> Package | GitTree:
     if entry.url:
         known = [before.source] if before and isinstance(before.source, GitTree) else []
-        return resolve_git_tree(entry.distribution, entry.url, entry.ref, known, upgrade, places)
-    (source,) = _packages(target, plan_source_inputs(entry), before, upgrade, places)
+        return resolve_git_tree(entry.distribution, entry.url, entry.ref, known, upgrade, lock_sources)
+    (source,) = _packages(target, plan_source_inputs(entry), before, upgrade, lock_sources)
     return source
 
 
 def _packages(
-    target: Target, inputs: ResolverInputs, before: CompileInputs | None, upgrade: UpgradeRequest, places: LockSources
+    target: Target,
+    inputs: ResolverInputs,
+    before: CompileInputs | None,
+    upgrade: UpgradeRequest,
+    lock_sources: LockSources,
 ) -> tuple[Package, ...]:
     rows = (before.source, *before.tools) if before else ()
     sizes = {row.sha256: row.size for row in rows}
-    resolution = resolve_packages(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
+    resolution = resolve_packages(target, inputs, lock_sources.sources, lock_sources.site.ca_bundle, upgrade, sizes)
     return tuple(select_packages(target, resolution).values())
 
 
 def resolve_git_tree(
-    name: str, url: str, ref: str, known: Iterable[GitTree], upgrade: UpgradeRequest, places: LockSources
+    name: str, url: str, ref: str, known: Iterable[GitTree], upgrade: UpgradeRequest, lock_sources: LockSources
 ) -> GitTree:
     """Return the tree that `ref` of a repository means now, or the `known` one that `upgrade` does not move.
 
@@ -155,7 +161,7 @@ def resolve_git_tree(
     for tree in known:
         if (tree.name, tree.url, tree.ref) == (name, url, ref) and not upgrade.moves(name):
             return tree
-    facts = resolve_git_ref(url, ref, places.locator.git_urls(url), places.site.ca_bundle)
+    facts = resolve_git_ref(url, ref, lock_sources.locator.git_urls(url), lock_sources.site.ca_bundle)
     return GitTree(
         name=name, url=url, ref=ref, commit=facts.commit, tree=facts.tree, sha256=facts.sha256, size=facts.size
     )

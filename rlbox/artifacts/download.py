@@ -109,9 +109,9 @@ class Downloader:
         self._last: dict[str, str] = {}
 
     def download(
-        self, artifact: Artifact, links: Iterable[FileUrl], draft: PartialObject, tell: Callable[[str, int], None]
+        self, artifact: Artifact, links: Iterable[FileUrl], partial: PartialObject, tell: Callable[[str, int], None]
     ) -> str:
-        """Fill `draft` and keep it; return the mirror that gave the last byte.
+        """Fill `partial` and keep it; return the mirror that gave the last byte.
 
         `tell` is called with the mirror's name and the bytes of every block that came.
 
@@ -125,7 +125,7 @@ class Downloader:
             places, again = (_guarded(links, failed) if number == 0 else again), []
             for link in self._shy_last(places):
                 try:
-                    self._from_link(artifact, link, draft, tell)
+                    self._from_link(artifact, link, partial, tell)
                     self._silent[link.mirror] = 0
                     return link.mirror
                 except _LinkFailed as error:
@@ -152,58 +152,58 @@ class Downloader:
             raise Interrupted(_("stopped"))
 
     def _from_link(
-        self, artifact: Artifact, link: FileUrl, draft: PartialObject, tell: Callable[[str, int], None]
+        self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]
     ) -> None:
         """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
         cuts = restarts = 0
         while True:
-            foreign = draft.size > 0
+            foreign = partial.size > 0
             try:
-                if not artifact.size or draft.size != artifact.size:
-                    self._stream(artifact, link, draft, tell)
-                if draft.digest == artifact.sha256:
-                    draft.commit()
+                if not artifact.size or partial.size != artifact.size:
+                    self._stream(artifact, link, partial, tell)
+                if partial.digest == artifact.sha256:
+                    partial.commit()
                     return
-                raise _Restart(f"wrong bytes: sha256 {draft.digest[:12]}…, locked is {artifact.sha256[:12]}…")
+                raise _Restart(f"wrong bytes: sha256 {partial.digest[:12]}…, locked is {artifact.sha256[:12]}…")
             except _Cut:
                 cuts += 1
                 if cuts > 1:
                     raise
             except _Restart:
-                draft.reset()
+                partial.reset()
                 restarts += 1
                 if restarts > 1 or not foreign:
                     raise
 
     def _stream(
-        self, artifact: Artifact, link: FileUrl, draft: PartialObject, tell: Callable[[str, int], None]
+        self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]
     ) -> None:
         local = link.url.startswith("file:")
-        with closing(_local_blocks(link, draft) if local else self._remote_blocks(artifact, link, draft)) as blocks:
+        with closing(_local_blocks(link, partial) if local else self._remote_blocks(artifact, link, partial)) as blocks:
             for block in blocks:
                 if self._stop.is_set():
                     raise Interrupted(_("stopped"))
-                if artifact.size and draft.size + len(block) > artifact.size:
+                if artifact.size and partial.size + len(block) > artifact.size:
                     raise _Restart(f"has more than the locked {artifact.size} bytes")
-                draft.write(block)
+                partial.write(block)
                 tell(link.mirror, len(block))
-        if draft.size < artifact.size:
-            raise _Cut(f"ends after {draft.size} of {artifact.size} bytes", transient=True)
+        if partial.size < artifact.size:
+            raise _Cut(f"ends after {partial.size} of {artifact.size} bytes", transient=True)
 
-    def _remote_blocks(self, artifact: Artifact, link: FileUrl, draft: PartialObject) -> Generator[bytes, None, None]:
+    def _remote_blocks(self, artifact: Artifact, link: FileUrl, partial: PartialObject) -> Generator[bytes, None, None]:
         if self._silent.get(link.mirror, 0) >= _DEAD_AFTER:
             raise _LinkFailed(f"not tried after {_DEAD_AFTER} failures in a row: {self._last[link.mirror]}")
-        headers = {"Range": f"bytes={draft.size}-"} if draft.size else {}
+        headers = {"Range": f"bytes={partial.size}-"} if partial.size else {}
         began = False
         try:
             with self._http.stream("GET", link.url, headers=headers) as answer:
-                _check_answer(artifact, draft, answer)
+                _check_answer(artifact, partial, answer)
                 for block in answer.iter_bytes():
                     began = True
                     yield block
         except NoResponseError as error:
             if began and error.kind == "cut":
-                raise _Cut(f"cut after {draft.size} of {artifact.size} bytes", transient=True) from error
+                raise _Cut(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
             self._last[link.mirror] = why = mask_credentials(self._reason(error))
             if count == _SHY_AFTER:
@@ -224,27 +224,27 @@ def _guarded(links: Iterable[FileUrl], failed: dict[str, FailedAttempt]) -> Iter
         failed[""] = FailedAttempt(mirror="sources", why=mask_credentials(error.what))
 
 
-def _check_answer(artifact: Artifact, draft: PartialObject, answer: HttpResponse) -> None:
+def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpResponse) -> None:
     """Raise unless the answer's body is the file, or the rest of it; a whole body empties the draft."""
     status = answer.status
-    if status == 206 and draft.size:
-        if answer.headers.get("content-range", "").startswith(f"bytes {draft.size}-"):
+    if status == 206 and partial.size:
+        if answer.headers.get("content-range", "").startswith(f"bytes {partial.size}-"):
             return
         raise _Restart("answers with another range than was asked for")
-    if status == 416 and draft.size:
+    if status == 416 and partial.size:
         raise _Restart("has no such range")
     size = None if "content-encoding" in answer.headers else answer.content_length
     if why := find_response_error(status, answer.headers.get("content-type", ""), size, artifact):
         raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
-    if draft.size:
-        draft.reset()
+    if partial.size:
+        partial.reset()
 
 
-def _local_blocks(link: FileUrl, draft: PartialObject) -> Generator[bytes, None, None]:
+def _local_blocks(link: FileUrl, partial: PartialObject) -> Generator[bytes, None, None]:
     path = Path(unquote(urlsplit(link.url).path))
     try:
         with open(path, "rb", buffering=0) as file:
-            file.seek(draft.size)
+            file.seek(partial.size)
             while block := file.read(_BLOCK):
                 yield block
     except OSError as error:

@@ -82,8 +82,8 @@ def list_source_addresses(
     found = []
     for artifact in _samples(target, artifacts):
         mine = tuple(list_file_urls(artifact, profile, machine))
-        if not any(place.url.startswith("file:") and not place.page for place in mine):  # else it lies on this machine
-            found += [SourceAddress(kind=artifact.kind, place=place, artifact=artifact) for place in mine]
+        if not any(source.url.startswith("file:") and not source.page for source in mine):  # else it is local
+            found += [SourceAddress(kind=artifact.kind, place=source, artifact=artifact) for source in mine]
     found += [SourceAddress(kind="http", place=p) for file in target.http for p in list_http_urls(file.url, profile)]
     found += [SourceAddress(kind="git", place=p) for tree in target.git for p in list_git_urls(tree.url, profile)]
     found += [
@@ -154,17 +154,17 @@ def _proxies(machine: MachineSources) -> Iterator[HostContact]:
 
 
 def _address_contacts(address: SourceAddress, facts: EgressProbe) -> Iterator[HostContact]:
-    place = address.place
-    host = parse_host(place.url)
-    behind = facts.behind.get(place.url)
+    source = address.place
+    host = parse_host(source.url)
+    behind = facts.behind.get(source.url)
     unknown = "" if behind is not None or address.kind in ("git", "oci") else " (not asked where it leads: no network)"
 
     def contact(where: str, why: str) -> HostContact:
         return HostContact(
-            host=where, kind=address.kind, phases=_GETTING, declared=place.by, why=why, rule=_rule(address.kind)
+            host=where, kind=address.kind, phases=_GETTING, declared=source.by, why=why, rule=_rule(address.kind)
         )
 
-    yield contact(host, place.mirror + unknown if place.mirror != host else f"mirror{unknown}")
+    yield contact(host, source.mirror + unknown if source.mirror != host else f"mirror{unknown}")
     for further in behind or ():
         if further != host:
             yield contact(further, f"{host} leads there")
@@ -237,11 +237,11 @@ def probe_egress(
 
 
 def _behind(http: HttpClient, address: SourceAddress) -> tuple[str, ...] | None:
-    place, artifact = address.place, address.artifact
-    if not place.page:
-        return _redirects(http, place.url)
+    source, artifact = address.place, address.artifact
+    if not source.page:
+        return _redirects(http, source.url)
     try:
-        listed = read_index_page(http, place.url)
+        listed = read_index_page(http, source.url)
     except UnusableMirrorError:
         return None
     mine = [file for file in listed if artifact and is_same_file(file.file, artifact.file)] or listed[:1]

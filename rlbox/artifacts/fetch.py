@@ -168,30 +168,30 @@ class _Fetch:
 
     def _fetch(self, artifact: Artifact, downloader: Downloader) -> bool:
         """Fetch one file; return False when another fetch is at it."""
-        draft = self._store.try_open_partial(artifact.sha256)
-        if draft is None:
+        partial = self._store.try_open_partial(artifact.sha256)
+        if partial is None:
             self._tell(artifact, "waiting")
             return False
-        with draft:
+        with partial:
             if self._store.is_intact(artifact.sha256, artifact.size):
                 self._tell(artifact, "done", artifact.size)
                 return True
-            self._tell(artifact, "running", draft.size)
-            mirror = self._fill(artifact, draft, downloader)
+            self._tell(artifact, "running", partial.size)
+            mirror = self._fill(artifact, partial, downloader)
         self.fetched.append(artifact)
         self._tell(artifact, "done", artifact.size, mirror)
         return True
 
-    def _fill(self, artifact: Artifact, draft: PartialObject, downloader: Downloader) -> str:
+    def _fill(self, artifact: Artifact, partial: PartialObject, downloader: Downloader) -> str:
         def tell(mirror: str, count: int) -> None:
             with self._turn:
                 self.by_mirror[mirror] += count
-            self._tell(artifact, "running", draft.size, mirror)
+            self._tell(artifact, "running", partial.size, mirror)
 
         if artifact.kind == "git":
             urls = self._locator.git_urls(artifact.origin.rpartition(" ")[0])
-            return fetch_git_tree(artifact, urls, draft, self._site.ca_bundle)
-        return downloader.download(artifact, self._locator.list_urls(artifact), draft, tell)
+            return fetch_git_tree(artifact, urls, partial, self._site.ca_bundle)
+        return downloader.download(artifact, self._locator.list_urls(artifact), partial, tell)
 
     def _tell(self, artifact: Artifact, state: FetchState, done: int = 0, mirror: str = "") -> None:
         with self._turn:

@@ -118,24 +118,24 @@ def resolve_git_ref(url: str, ref: str, places: Iterable[FileUrl], ca_bundle: st
     )
 
 
-def fetch_git_tree(artifact: Artifact, places: Iterable[FileUrl], draft: PartialObject, ca_bundle: str) -> str:
+def fetch_git_tree(artifact: Artifact, places: Iterable[FileUrl], partial: PartialObject, ca_bundle: str) -> str:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
 
     A mirror that has not copied the commit yet is passed over. `DownloadError` when none has it.
     """
     tries = []
     for place in places:
-        draft.reset()
+        partial.reset()
         try:
             with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (repository, commit):
-                write_tree_tar(repository, commit, draft)
-            if draft.digest == artifact.sha256:
-                draft.commit()
+                write_tree_tar(repository, commit, partial)
+            if partial.digest == artifact.sha256:
+                partial.commit()
                 return place.mirror
-            tries.append(FailedAttempt(mirror=place.mirror, why=f"another tree: sha256 {draft.digest[:12]}…"))
+            tries.append(FailedAttempt(mirror=place.mirror, why=f"another tree: sha256 {partial.digest[:12]}…"))
         except (_NotThere, RlboxError) as error:
             tries.append(FailedAttempt(mirror=place.mirror, why=mask_credentials(str(error))))
-    draft.reset()
+    partial.reset()
     raise DownloadError(tuple(tries))
 
 
@@ -200,8 +200,8 @@ class _NotThere(Exception):
 @contextmanager
 def _fetched(url: str, ref: str, ca_bundle: str) -> Iterator[tuple[Path, str]]:
     """Yield a repository that has the commit which `ref` means at `url`, and that commit."""
-    with tempfile.TemporaryDirectory(prefix="rlbox-git-") as folder:
-        repository = Path(folder)
+    with tempfile.TemporaryDirectory(prefix="rlbox-git-") as directory:
+        repository = Path(directory)
         _git(repository, "init", "--quiet", "--bare")
         remote = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-gc")
         wanted = "FETCH_HEAD"

@@ -100,15 +100,15 @@ def read_index_page(http: HttpClient, url: str) -> tuple[ListedFile, ...]:
         raise UnusableMirrorError(_("its page is no list of files: {error}").format(error=error)) from error
 
 
-def _read_folder(folder: Path) -> str:
+def _read_folder(directory: Path) -> str:
     """Return the page of a folder: its `index.html`, or a page made of its files."""
     try:
-        index = folder / "index.html"
+        index = directory / "index.html"
         if index.is_file():
             return index.read_text("utf-8", "replace")
-        return "".join(f'<a href="{quote(path.name)}">' for path in sorted(folder.iterdir()) if path.is_file())
+        return "".join(f'<a href="{quote(path.name)}">' for path in sorted(directory.iterdir()) if path.is_file())
     except OSError as error:
-        raise UnusableMirrorError(f"{folder}: {error.strerror}") from error
+        raise UnusableMirrorError(f"{directory}: {error.strerror}") from error
 
 
 def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:

@@ -102,19 +102,19 @@ class FileLocator:
 
         A `git` artifact has none: see `git_urls`. Names decide; whoever fetches compares the sha256.
         """
-        for place in list_file_urls(artifact, self._profile, self._machine, self._choice):
-            if _host(place.url) in self._dead:
+        for source in list_file_urls(artifact, self._profile, self._machine, self._choice):
+            if _host(source.url) in self._dead:
                 continue
-            if not place.page:
-                yield place
+            if not source.page:
+                yield source
                 continue
             try:
-                yield from self._listed(place, artifact)
+                yield from self._listed(source, artifact)
             except UnusableMirrorError as error:
                 if error.dead:
-                    self._dead.add(_host(place.url))
-                if not place.url.startswith("file:"):  # a folder of this machine need not have every file
-                    self.report_skip(place.mirror, str(error))
+                    self._dead.add(_host(source.url))
+                if not source.url.startswith("file:"):  # a folder of this machine need not have every file
+                    self.report_skip(source.mirror, str(error))
 
     def http_urls(self, url: str) -> tuple[FileUrl, ...]:
         return list_http_urls(url, self._profile, self._choice)
@@ -130,15 +130,15 @@ class FileLocator:
             self.skipped.append((mirror, reason))
         self.on_skip(mirror, reason)
 
-    def _listed(self, place: FileUrl, artifact: Artifact) -> Iterator[FileUrl]:
-        listed = [file for file in self.read_page(place.url) if is_same_file(file.file, artifact.file)]
+    def _listed(self, source: FileUrl, artifact: Artifact) -> Iterator[FileUrl]:
+        listed = [file for file in self.read_page(source.url) if is_same_file(file.file, artifact.file)]
         if not listed:
             raise UnusableMirrorError(_("does not list {file}").format(file=artifact.file))
         for file in listed:
             if file.sha256 and file.sha256 != artifact.sha256:
-                self.report_skip(place.mirror, f"lists {artifact.file} with another sha256 than the lock")
+                self.report_skip(source.mirror, f"lists {artifact.file} with another sha256 than the lock")
             else:
-                yield replace(place, url=file.url, page="", sha256=file.sha256)
+                yield replace(source, url=file.url, page="", sha256=file.sha256)
 
     def read_page(self, url: str) -> tuple[ListedFile, ...]:
         """Return the files that the page at `url` lists; read once, though many threads ask.

@@ -100,21 +100,21 @@ class ImportResult:
     lock: bytes
 
 
-def export_to_directory(plan: ExportDocuments, files: Sequence[Artifact], store: ObjectStore, folder: Path) -> None:
+def export_to_directory(plan: ExportDocuments, files: Sequence[Artifact], store: ObjectStore, directory: Path) -> None:
     """Write an OCI layout of `files`; what an earlier export left is used again, and `index.json` comes last.
 
     Raises NodeError: the disk is full, or the folder cannot be written.
     Raises WorkFailed: the folder holds something else.
     """
-    blobs = folder / "blobs/sha256"
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / LAYOUT_FILE).exists():
+    blobs = directory / "blobs/sha256"
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / LAYOUT_FILE).exists():
         raise WorkFailed(
-            _("the folder of the export holds other things"), where=str(folder), next_step=_("name an empty one")
+            _("the folder of the export holds other things"), where=str(directory), next_step=_("name an empty one")
         )
-    with _disk_errors(folder):
+    with _disk_errors(directory):
         blobs.mkdir(parents=True, exist_ok=True)
-        (folder / "index.json").unlink(missing_ok=True)
-        write_atomic(folder / LAYOUT_FILE, LAYOUT)
+        (directory / "index.json").unlink(missing_ok=True)
+        write_atomic(directory / LAYOUT_FILE, LAYOUT)
         for left in blobs.glob(".*"):
             left.unlink()
         for file in files:
@@ -124,7 +124,7 @@ def export_to_directory(plan: ExportDocuments, files: Sequence[Artifact], store:
         for body in (plan.lock, plan.manifest):
             write_atomic(blobs / sha256_digest(body).removeprefix("sha256:"), body)
         os.sync()
-        write_atomic(folder / "index.json", plan.index)
+        write_atomic(directory / "index.json", plan.index)
 
 
 def _is_object(path: Path, source: Path, file: Artifact) -> bool:
@@ -137,14 +137,14 @@ def _is_object(path: Path, source: Path, file: Artifact) -> bool:
 
 
 def import_from_directory(
-    folder: Path, store: ObjectStore, on_file: Callable[[str], None] = lambda title: None
+    directory: Path, store: ObjectStore, on_file: Callable[[str], None] = lambda title: None
 ) -> ImportResult:
     """Take every whole file of an export into the store; `on_file` is told the name of each before it is read.
 
     Raises WorkFailed: it is no export, or one that was never finished.
     Raises NodeError: the store's disk is full.
     """
-    manifest = read_export_manifest(folder)
+    manifest = read_export_manifest(directory)
     taken = present = 0
     bad = []
     with _disk_errors(store.root):
@@ -154,18 +154,18 @@ def import_from_directory(
                 present += 1
                 continue
             on_file(layer.annotations.get(TITLE, digest))
-            why = _take(folder, layer, store)
+            why = _take(directory, layer, store)
             taken += not why
             bad += [f"{layer.annotations.get(TITLE, digest)}: {why}"] if why else []
     config = manifest.config
     assert config is not None  # noqa: S101  (`read_export_manifest` looked)
-    return ImportResult(taken=taken, present=present, bad=tuple(bad), lock=_read_blob(folder, config))
+    return ImportResult(taken=taken, present=present, bad=tuple(bad), lock=_read_blob(directory, config))
 
 
-def _take(folder: Path, layer: Descriptor, store: ObjectStore) -> str:
+def _take(directory: Path, layer: Descriptor, store: ObjectStore) -> str:
     """Take one file in; return what is wrong with it."""
     digest = layer.digest.removeprefix("sha256:")
-    path = folder / "blobs/sha256" / digest
+    path = directory / "blobs/sha256" / digest
     if not path.is_file():
         return "missing"
     if (size := path.stat().st_size) != layer.size:
@@ -174,39 +174,39 @@ def _take(folder: Path, layer: Descriptor, store: ObjectStore) -> str:
     return "" if found == digest else f"damaged: its sha256 is {found[:12]}…, not {digest[:12]}…"
 
 
-def read_export_manifest(folder: Path) -> Manifest:
-    if not (folder / "index.json").is_file():
+def read_export_manifest(directory: Path) -> Manifest:
+    if not (directory / "index.json").is_file():
         raise WorkFailed(
             _("there is no finished export: index.json is missing"),
-            where=str(folder),
+            where=str(directory),
             next_step=_("repeat rlbox fetch TARGET --export on the machine that has network"),
         )
     try:
-        for listed in parse_manifest((folder / "index.json").read_bytes()).manifests:
-            manifest = parse_manifest(_read_blob(folder, listed))
+        for listed in parse_manifest((directory / "index.json").read_bytes()).manifests:
+            manifest = parse_manifest(_read_blob(directory, listed))
             if is_export_manifest(manifest):
                 return manifest
     except (ValueError, OSError, json.JSONDecodeError) as error:
-        raise WorkFailed(_("the export is damaged: {error}").format(error=error), where=str(folder)) from error
-    raise WorkFailed(_("the folder is an OCI layout, but no export of rlbox"), where=str(folder))
+        raise WorkFailed(_("the export is damaged: {error}").format(error=error), where=str(directory)) from error
+    raise WorkFailed(_("the folder is an OCI layout, but no export of rlbox"), where=str(directory))
 
 
-def _read_blob(folder: Path, blob: Descriptor) -> bytes:
-    body = (folder / "blobs/sha256" / blob.digest.removeprefix("sha256:")).read_bytes()
+def _read_blob(directory: Path, blob: Descriptor) -> bytes:
+    body = (directory / "blobs/sha256" / blob.digest.removeprefix("sha256:")).read_bytes()
     if sha256_digest(body) != blob.digest:
         raise ValueError(_("blob {digest}… has other bytes").format(digest=blob.digest[:19]))
     return body
 
 
 @contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def _disk_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         full = is_disk_full(error)
         raise NodeError(
             _("the disk is full") if full else _("the disk fails: {strerror}").format(strerror=error.strerror),
-            where=str(error.filename or folder),
+            where=str(error.filename or directory),
             next_step=_("free space; the same command goes on where it stopped") if full else _("name another folder"),
         ) from error
 
@@ -250,10 +250,10 @@ def import_from_registry(
             if store.is_intact(file.sha256, file.size):
                 continue
             on_file(file.file)
-            with store.open_partial(file.sha256) as draft:
+            with store.open_partial(file.sha256) as partial:
                 try:
-                    download_blob(registry, source.repository, file, draft)
-                    draft.commit()
+                    download_blob(registry, source.repository, file, partial)
+                    partial.commit()
                     taken += 1
                 except RegistryError as error:
                     bad.append(f"{file.file}: {error.what}")

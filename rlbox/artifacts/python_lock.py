@@ -110,7 +110,9 @@ def plan_uv_commands(
     overrides = ("--override", "excluded.txt") if "excluded.txt" in inputs.files else ()
     roots = sorted(name for name in inputs.files if name.endswith(".in"))
     local = [
-        word for folder in sorted({w.rsplit("/", 1)[0] for w in sources.wheels}) for word in ("--find-links", folder)
+        word
+        for directory in sorted({w.rsplit("/", 1)[0] for w in sources.wheels})
+        for word in ("--find-links", directory)
     ]
     python = ("--python-version", target.python.version, "--python-platform", target.python.platform)
     moved = [word for name in sorted(upgrade.names) for word in ("--upgrade-package", name)]
@@ -323,14 +325,14 @@ def resolve_packages(
     """
     trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
     what = f"uv finds no set of packages for the {inputs.name} of target {target.name}"
-    with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as folder:
+    with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as directory:
         for name, text in inputs.files.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
-        for command in plan_uv_commands(target, inputs, find_uv_bin(), sources, folder, upgrade):
+            Path(directory, name).write_text(text, encoding="utf-8")
+        for command in plan_uv_commands(target, inputs, find_uv_bin(), sources, directory, upgrade):
             env = {**command.env, **trust}
-            check_command(Command(argv=command.argv, env=env, cwd=folder, timeout_s=command.timeout_s), what)
-        pins = Path(folder, PINS).read_text(encoding="utf-8")
-        files = toml_table(Path(folder, PYLOCK).read_text(encoding="utf-8"))
+            check_command(Command(argv=command.argv, env=env, cwd=directory, timeout_s=command.timeout_s), what)
+        pins = Path(directory, PINS).read_text(encoding="utf-8")
+        files = toml_table(Path(directory, PYLOCK).read_text(encoding="utf-8"))
     asked = {sha: url for sha, url in list_chosen_files(target, files).items() if sha not in known_sizes}
     return ResolverOutput(pins=pins, files=files, sizes={**known_sizes, **_sizes(asked, ca_bundle)})
 

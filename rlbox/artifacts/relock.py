@@ -33,7 +33,7 @@ def resolve_lock(
     runtime: tuple[str, ...],
     before: Lock | None,
     upgrade: UpgradeRequest,
-    places: LockSources,
+    lock_sources: LockSources,
     patches: Mapping[str, str],
 ) -> Lock:
     """Return the target's lock; `before` is kept where the spec still allows it and `upgrade` does not move it.
@@ -44,18 +44,18 @@ def resolve_lock(
     kept = list_kept_versions(before, upgrade)
     sizes = {package.sha256: package.size for package in before.packages()} if before else {}
     resolved = {
-        inputs.name: resolve_packages(target, inputs, places.sources, places.site.ca_bundle, upgrade, sizes)
+        inputs.name: resolve_packages(target, inputs, lock_sources.sources, lock_sources.site.ca_bundle, upgrade, sizes)
         for inputs in plan_resolver_inputs(target, runtime, kept)
     }
     planned = build_python_lock(target, runtime, resolved)
-    toolchain, compiled = resolve_compiled(target, planned, before, upgrade, places)
+    toolchain, compiled = resolve_compiled(target, planned, before, upgrade, lock_sources)
     lock = replace(
         planned,
-        debs=_debs(target, kept.get("apt", {}), places),
+        debs=_debs(target, kept.get("apt", {}), lock_sources),
         toolchain=toolchain,
         compiled=compiled,
-        git=tuple(_git(source, before, upgrade, places) for source in target.git),
-        http=tuple(_http(source, before, upgrade, places) for source in target.http),
+        git=tuple(_git(source, before, upgrade, lock_sources) for source in target.git),
+        http=tuple(_http(source, before, upgrade, lock_sources) for source in target.http),
         patches=tuple(hash_patch(file, patches[file]) for file in target.own_patches),
     )
     return keep_compiled_wheels(lock, before)
@@ -69,29 +69,29 @@ def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: 
     return replace(lock, patches=tuple(hash_patch(file, patches[file]) for file in target.own_patches))
 
 
-def _debs(target: Target, pins: Mapping[str, str], places: LockSources) -> tuple[Deb, ...]:
-    base, platform, ca_bundle = target.base, target.python.platform, places.site.ca_bundle
+def _debs(target: Target, pins: Mapping[str, str], lock_sources: LockSources) -> tuple[Deb, ...]:
+    base, platform, ca_bundle = target.base, target.python.platform, lock_sources.site.ca_bundle
     if base.bootstrap:
-        return resolve_debs(base, platform, places.archives, pins, ca_bundle)
+        return resolve_debs(base, platform, lock_sources.archives, pins, ca_bundle)
     if not base.packages:
         return ()
-    fetch_base_files(base.image, platform, places.store, places.images, ca_bundle)
-    return resolve_debs_on_image(base, platform, places.store, places.archives, pins, ca_bundle)
+    fetch_base_files(base.image, platform, lock_sources.store, lock_sources.images, ca_bundle)
+    return resolve_debs_on_image(base, platform, lock_sources.store, lock_sources.archives, pins, ca_bundle)
 
 
-def _git(source: GitSource, before: Lock | None, upgrade: UpgradeRequest, places: LockSources) -> GitTree:
-    return resolve_git_tree(source.name, source.url, source.ref, before.git if before else (), upgrade, places)
+def _git(source: GitSource, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources) -> GitTree:
+    return resolve_git_tree(source.name, source.url, source.ref, before.git if before else (), upgrade, lock_sources)
 
 
-def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, places: LockSources) -> HttpFile:
+def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources) -> HttpFile:
     for known in before.http if before else ():
         if (known.name, known.url) == (source.name, source.url) and not upgrade.moves(source.name):
             return known
     tries = []
-    for link in places.locator.http_urls(source.url):
+    for link in lock_sources.locator.http_urls(source.url):
         digest, size = hashlib.sha256(), 0
         try:
-            with create_client(places.site) as http, http.stream("GET", link.url) as answer:
+            with create_client(lock_sources.site) as http, http.stream("GET", link.url) as answer:
                 if answer.status == 200:
                     for block in answer.iter_bytes():
                         digest.update(block)
@@ -206,9 +206,9 @@ def update_lock(
         refreshed = refresh_lock(target, own_requirements(), before, patches)
         if refreshed:
             return own, refreshed
-    places = prepare_lock_sources(app, target, sources)
+    lock_sources = prepare_lock_sources(app, target, sources)
     with explain_unreachable_host(sources or target.sources):
-        return own, resolve_lock(target, own_requirements(), before, upgrade, places, patches)
+        return own, resolve_lock(target, own_requirements(), before, upgrade, lock_sources, patches)
 
 
 def _before(app: App, name: str) -> Lock | None:

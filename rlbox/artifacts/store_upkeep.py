@@ -217,9 +217,9 @@ def remove_entries(entries: Sequence[CacheEntry]) -> None:
         remove_tree(gone) if gone.is_dir() and not gone.is_symlink() else gone.unlink()
 
 
-def _inside(folder: Path) -> Iterable[Path]:
+def _inside(directory: Path) -> Iterable[Path]:
     try:
-        return sorted(folder.iterdir())
+        return sorted(directory.iterdir())
     except OSError:
         return []
 

@@ -152,15 +152,15 @@ def docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: bool) -
     The client makes no network: `docker_network_commands` makes the container's own one before.
     """
     network = plan.name if plan.network == OWN_NETWORK else plan.network
-    words = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
-    words += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
-    words += [*docker_limit_args(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
-    words += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
-    words += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
-    words += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
-    words += ["--interactive"] if interactive else []
-    words += ["--tty"] if terminal else []
-    return (*words, plan.image, *plan.argv)
+    args = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
+    args += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
+    args += [*docker_limit_args(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
+    args += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
+    args += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
+    args += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
+    args += ["--interactive"] if interactive else []
+    args += ["--tty"] if terminal else []
+    return (*args, plan.image, *plan.argv)
 
 
 def docker_network_commands(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -177,14 +177,14 @@ def docker_network_commands(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple
 
 
 def docker_limit_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
-    words = [f"--shm-size={_bytes(limits.shm_gib)}"]
+    args = [f"--shm-size={_bytes(limits.shm_gib)}"]
     if limits.memory_gib:  # without the second option as much again may be swapped
-        words += [f"--memory={_bytes(limits.memory_gib)}", f"--memory-swap={_bytes(limits.memory_gib)}"]
-    words += [f"--cpus={limits.cpus:g}"] if limits.cpus else []
-    words += [f"--pids-limit={limits.pids}"] if limits.pids else []
-    words += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
-    words += [f"--cap-add={name}" for name in limits.cap_add]
-    return words + [f"--device={row}" for row in format_devices(limits)]
+        args += [f"--memory={_bytes(limits.memory_gib)}", f"--memory-swap={_bytes(limits.memory_gib)}"]
+    args += [f"--cpus={limits.cpus:g}"] if limits.cpus else []
+    args += [f"--pids-limit={limits.pids}"] if limits.pids else []
+    args += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
+    args += [f"--cap-add={name}" for name in limits.cap_add]
+    return args + [f"--device={row}" for row in format_devices(limits)]
 
 
 def format_devices(limits: ContainerPlan | ContainerDefaults) -> list[str]:

@@ -37,27 +37,27 @@ def choose_data_dir(host: str, chosen: str | None) -> Path:
             where="disk.host",
             next_step=_("give --data DIR, or set RLBOX_DATA or disk.host"),
         )
-    folder = resolve_dir(text)
-    if _is_systems(folder):
+    directory = resolve_dir(text)
+    if _is_systems(directory):
         raise NodeError(
             _("this folder is the system's own, and no data disk"),
-            where=str(folder),
+            where=str(directory),
             next_step=_("name one of your own with --data DIR"),
         )
-    return folder
+    return directory
 
 
 def resolve_dir(text: str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(text)))
 
 
-def _is_systems(folder: Path) -> bool:
-    path = str(folder)
-    below = len(folder.parts) > 1 and folder.parts[1] in _SYSTEM and not path.startswith(_LENT)
+def _is_systems(directory: Path) -> bool:
+    path = str(directory)
+    below = len(directory.parts) > 1 and directory.parts[1] in _SYSTEM and not path.startswith(_LENT)
     return below or path in _SHARED
 
 
-def prepare_data_disk(app: App, folder: Path, limits: ContainerDefaults, need_gib: float | None = None) -> None:
+def prepare_data_disk(app: App, directory: Path, limits: ContainerDefaults, need_gib: float | None = None) -> None:
     """Create a target's own data disk if it is missing, and refuse one that is not usable.
 
     One that somebody named is not made: it may be a slip, and the disk that was meant another.
@@ -66,83 +66,84 @@ def prepare_data_disk(app: App, folder: Path, limits: ContainerDefaults, need_gi
     Raises NodeError: it is missing, no directory, read-only, or has less free.
     """
     with app.checking("data disk"):
-        if will_create_disk(folder, limits):
-            _make(app, folder)
-        elif not os.path.lexists(folder):
-            raise create_missing_disk_error(folder)
-        elif not os.path.isdir(folder):
+        if will_create_disk(directory, limits):
+            _make(app, directory)
+        elif not os.path.lexists(directory):
+            raise create_missing_disk_error(directory)
+        elif not os.path.isdir(directory):
             raise NodeError(
-                _("the data disk is not a directory"), where=str(folder), next_step=_("name another with --data DIR")
+                _("the data disk is not a directory"), where=str(directory), next_step=_("name another with --data DIR")
             )
         else:
-            _try_write(app, folder)
-        _require_room(folder, limits.need_gib if need_gib is None else need_gib)
+            _try_write(app, directory)
+        _require_room(directory, limits.need_gib if need_gib is None else need_gib)
 
 
-def will_create_disk(folder: Path, limits: ContainerDefaults) -> bool:
+def will_create_disk(directory: Path, limits: ContainerDefaults) -> bool:
     """Return whether a run makes the folder: it is the target's own data disk, and not there yet."""
-    return limits.create and not os.path.lexists(folder) and bool(limits.host) and folder == resolve_dir(limits.host)
+    is_default = bool(limits.host) and directory == resolve_dir(limits.host)
+    return limits.create and is_default and not os.path.lexists(directory)
 
 
-def create_missing_disk_error(folder: Path) -> NodeError:
+def create_missing_disk_error(directory: Path) -> NodeError:
     return NodeError(
         _("there is no such data disk"),
-        where=str(folder),
+        where=str(directory),
         next_step=_("mkdir -p {folder} (or mount it there), or name another with --data DIR").format(
-            folder=shlex.quote(str(folder))
+            folder=shlex.quote(str(directory))
         ),
     )
 
 
-def _try_write(app: App, folder: Path) -> None:
+def _try_write(app: App, directory: Path) -> None:
     try:
         if app.dry_run:
-            _require_writable(folder)
+            _require_writable(directory)
             return
-        with tempfile.TemporaryFile(dir=folder) as probe:
+        with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(b"rlbox")
     except OSError as error:
         raise NodeError(
             _("the data disk cannot be written: {strerror}").format(strerror=error.strerror),
-            where=str(folder),
+            where=str(directory),
             next_step=_("remount it writable, free space, or name another with --data DIR"),
         ) from error
 
 
-def _require_room(folder: Path, need_gib: float) -> None:
-    free = free_bytes(folder) / GIB
+def _require_room(directory: Path, need_gib: float) -> None:
+    free = free_bytes(directory) / GIB
     if free < need_gib:
         raise NodeError(
             _("the data disk is too full: {size} free, {asked_text} needed").format(
                 size=size_text(free * GIB), asked_text=asked_text(need_gib)
             ),
-            where=str(folder),
+            where=str(directory),
             next_step=_("free space, or name another with --data DIR"),
         )
 
 
-def _make(app: App, folder: Path) -> None:
+def _make(app: App, directory: Path) -> None:
     try:
         if app.dry_run:
-            _require_writable(next(parent for parent in folder.parents if parent.exists()))
-            app.dry.first.append(f"the data disk {folder} is made")
+            _require_writable(next(parent for parent in directory.parents if parent.exists()))
+            app.dry.first.append(f"the data disk {directory} is made")
             return
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NodeError(
             _("the data disk cannot be made: {strerror}").format(strerror=error.strerror),
-            where=str(folder),
+            where=str(directory),
             next_step=_("make it, or name another with --data DIR"),
         ) from error
 
 
-def _require_writable(folder: Path) -> None:
+def _require_writable(directory: Path) -> None:
     """Raise the `OSError` of a write into a folder, as far as that is known without one."""
-    code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
-    if not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OSError(code, os.strerror(code), str(folder))
+    code = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
+    if not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise OSError(code, os.strerror(code), str(directory))
 
 
 def check_devices(app: App, limits: ContainerDefaults) -> None:

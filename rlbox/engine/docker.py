@@ -66,12 +66,12 @@ def create_network(client: docker.DockerClient, name: str, labels: Mapping[str, 
     try:
         client.api.create_network(name, driver=_BRIDGE, labels=known)
     except APIError as error:
-        words = str(error.explanation or error)
-        if "address pool" in words:
+        message = str(error.explanation or error)
+        if "address pool" in message:
             what, step = _("the engine has no addresses for one more network"), _NO_ROOM_STEP
         else:
             what, step = _("the engine cannot make a network for the container"), _FAILED_STEP
-        raise EngineError(_("{what}: {words}").format(what=what, words=words), where=name, next_step=step) from error
+        raise EngineError(_("{what}: {words}").format(what=what, words=message), where=name, next_step=step) from error
 
 
 def remove_network(client: docker.DockerClient, name: str) -> None:
@@ -189,10 +189,10 @@ class DockerEngine:
         `login`: Of `find_login`; empty: none.
         """
         with self._heard():
-            words = self._client.api.push(
+            message = self._client.api.push(
                 reference.name, reference.tag, stream=True, decode=True, auth_config=dict(login) or None
             )
-            yield from cast(Iterator[dict[str, Any]], words)
+            yield from cast(Iterator[dict[str, Any]], message)
 
     def tag(self, image: str, reference: Reference) -> None:
         with self._asked():
@@ -417,26 +417,26 @@ class DockerEngine:
             api.timeout = _ANSWER_S
 
 
-def _refused(plan: ContainerPlan, words: str) -> EngineError:
-    words = words
-    if "No such image" in words:
+def _refused(plan: ContainerPlan, message: str) -> EngineError:
+    message = message
+    if "No such image" in message:
         target = plan.image.partition("/")[2].partition(":")[0]
         return EngineError(
             _("the engine has no image {image}").format(image=plan.image), next_step=f"rlbox build {target}"
         )
-    if plan.publish and ("already allocated" in words or "already in use" in words):
-        named = {int(port) for port in _TAKEN.findall(words)} & {*plan.publish}
+    if plan.publish and ("already allocated" in message or "already in use" in message):
+        named = {int(port) for port in _TAKEN.findall(message)} & {*plan.publish}
         return PortTakenError(
-            _("a port to publish is taken on the engine's machine: {words}").format(words=words),
+            _("a port to publish is taken on the engine's machine: {words}").format(words=message),
             ports=named or plan.publish,
         )
-    if "error setting rlimit" in words:
+    if "error setting rlimit" in message:
         return EngineError(
-            _("the engine may not raise a limit: {words}").format(words=words),
+            _("the engine may not raise a limit: {words}").format(words=message),
             next_step=_("lower it in the target's [run]"),
         )
-    if any(text in words for text in _ABOUT_GPUS):
+    if any(text in message for text in _ABOUT_GPUS):
         return EngineError(
-            _("the engine does not give the GPUs to the container: {words}").format(words=words), next_step=_GPU_STEP
+            _("the engine does not give the GPUs to the container: {words}").format(words=message), next_step=_GPU_STEP
         )
-    return EngineError(_("the engine refused the container: {words}").format(words=words), where=plan.image)
+    return EngineError(_("the engine refused the container: {words}").format(words=message), where=plan.image)

@@ -134,43 +134,43 @@ def parse_gpus(text: str, usual: int) -> GpuRequest:
     return GpuRequest(ids=ids)
 
 
-def choose_gpu_access(wish: GpuRequest, offer: GpuSupport, *, explicit: bool = False) -> GpuAccess:
-    """Return how a container gets the GPUs of `wish`.
+def choose_gpu_access(request: GpuRequest, offer: GpuSupport, *, explicit: bool = False) -> GpuAccess:
+    """Return how a container gets the GPUs of `request`.
 
     `explicit`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
     Raises EngineError: the engine offers no way.
     Raises NodeError: the machine has fewer GPUs, or not those.
     """
-    told = {GPUS_VARIABLE: wish.word} if explicit else {}
-    if wish.none:
+    told = {GPUS_VARIABLE: request.word} if explicit else {}
+    if request.none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
     if not offer.ways:
         raise EngineError(
             _("the engine cannot give a GPU to a container"), where=_why(offer), next_step=suggest_gpu_setup(offer)
         )
-    ids = _ids(wish, offer)
+    ids = _ids(request, offer)
     match offer.ways[0]:
         case "cdi":
             names = tuple(f"{CDI_KIND}={name}" for name in ids or _everything(offer))
             return GpuAccess(way="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
         case "gpus":
-            word = str(wish.count) if wish.count > 0 else "all"
-            return GpuAccess(way="gpus", names=ids if wish.ids else (word,), by_count=not wish.ids, env=told)
+            word = str(request.count) if request.count > 0 else "all"
+            return GpuAccess(way="gpus", names=ids if request.ids else (word,), by_count=not request.ids, env=told)
         case _:
             chosen = tuple(f"/dev/nvidia{name}" for name in ids) or offer.nodes
             env = {VISIBLE: LEFT_ALONE, **told}
             return GpuAccess(way="devices", nodes=(*chosen, *offer.control), mounts=offer.driver, env=env)
 
 
-def visible_gpu_env(wish: GpuRequest, shell: Mapping[str, str], count: int) -> dict[str, str]:
-    """Return the variables that let programs of this machine itself see the GPUs of `wish`, and no other.
+def visible_gpu_env(request: GpuRequest, shell: Mapping[str, str], count: int) -> dict[str, str]:
+    """Return the variables that let programs of this machine itself see the GPUs of `request`, and no other.
 
     `shell`: The caller's environment: a number of GPUs is taken of those that it names.
     `count`: GPUs of this machine; 0: not known.
     Raises NodeError: there are fewer.
     Raises SpecError: it is a way to name a GPU that only engines know.
     """
-    ids = wish.ids
+    ids = request.ids
     if any(":" in name for name in ids):
         raise SpecError(
             _("--gpus {ids}: in place a part of a GPU is named by its MIG-… id").format(ids=",".join(ids)),
@@ -178,25 +178,27 @@ def visible_gpu_env(wish: GpuRequest, shell: Mapping[str, str], count: int) -> d
         )
     usual = [name for name in shell.get(_SEEN, "").split(",") if name.strip()] or [str(one) for one in range(count)]
     absent = [name for name in ids if count and name.isdigit() and int(name) >= count]
-    if absent or (count and wish.count > len(usual)):
+    if absent or (count and request.count > len(usual)):
         what = (
-            _("GPU {absent} is").format(absent=absent[0]) if absent else _("{count} GPUs are").format(count=wish.count)
+            _("GPU {absent} is").format(absent=absent[0])
+            if absent
+            else _("{count} GPUs are").format(count=request.count)
         )
         raise NodeError(
             _("{what} wanted, this machine has {count}").format(what=what, count=len(usual)),
             next_step=f"--gpus {len(usual)}",
         )
-    if wish.count > 0:
-        ids = tuple(usual[: wish.count]) or tuple(map(str, range(wish.count)))
-    seen = {} if wish.count == ALL_GPUS else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
-    return {**seen, GPUS_VARIABLE: wish.word}
+    if request.count > 0:
+        ids = tuple(usual[: request.count]) or tuple(map(str, range(request.count)))
+    seen = {} if request.count == ALL_GPUS else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
+    return {**seen, GPUS_VARIABLE: request.word}
 
 
-def assume_cdi_access(wish: GpuRequest) -> GpuAccess:
+def assume_cdi_access(request: GpuRequest) -> GpuAccess:
     """Return how a container would get its GPUs where CDI is offered: for a dry run that no engine answers."""
-    count = wish.count if wish.count > 0 else 0
-    names = wish.ids or tuple(map(str, range(count))) or ("all",)
-    return NO_GPUS if wish.none else GpuAccess(way="cdi", names=tuple(f"{CDI_KIND}={name}" for name in names))
+    count = request.count if request.count > 0 else 0
+    names = request.ids or tuple(map(str, range(count))) or ("all",)
+    return NO_GPUS if request.none else GpuAccess(way="cdi", names=tuple(f"{CDI_KIND}={name}" for name in names))
 
 
 def suggest_gpu_setup(offer: GpuSupport) -> str:
@@ -217,10 +219,10 @@ def _why(offer: GpuSupport) -> str:
     return f"{offer.where}: no runtime nvidia, {cdi}, {'a' if offer.nodes else 'no'} /dev/nvidia0"
 
 
-def _ids(wish: GpuRequest, offer: GpuSupport) -> tuple[str, ...]:
+def _ids(request: GpuRequest, offer: GpuSupport) -> tuple[str, ...]:
     """Return the ids of the wished GPUs; empty: all there are."""
     known = {name.partition("=")[2] for name in offer.cdi} | {node.removeprefix("/dev/nvidia") for node in offer.nodes}
-    missing = [name for name in wish.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
+    missing = [name for name in request.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
     if missing:
         have = ", ".join(sorted(known - {"all"})) or _("all")
         raise NodeError(
@@ -228,21 +230,21 @@ def _ids(wish: GpuRequest, offer: GpuSupport) -> tuple[str, ...]:
             where=offer.where,
             next_step=_("it has: {have}").format(have=have),
         )
-    if wish.ids or wish.count == ALL_GPUS:
-        return wish.ids
-    if offer.count and wish.count > offer.count:
+    if request.ids or request.count == ALL_GPUS:
+        return request.ids
+    if offer.count and request.count > offer.count:
         step = _("--gpus {count}, or lower hardware.gpus of the target").format(count=offer.count)
         raise NodeError(
             _("{count} GPUs are wanted, this machine has {offer_count}").format(
-                count=wish.count, offer_count=offer.count
+                count=request.count, offer_count=offer.count
             ),
             where=offer.where,
             next_step=step,
         )
     if offer.ways[0] == "cdi" and offer.cdi and not offer.count:  # as on WSL, whose only device is `all`
         return ()
-    numbers = sorted(number for name in known if (number := whole_number(name)) is not None) or range(wish.count)
-    return tuple(str(number) for number in list(numbers)[: wish.count])
+    numbers = sorted(number for name in known if (number := whole_number(name)) is not None) or range(request.count)
+    return tuple(str(number) for number in list(numbers)[: request.count])
 
 
 def _everything(offer: GpuSupport) -> tuple[str, ...]:

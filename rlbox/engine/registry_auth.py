@@ -29,8 +29,8 @@ def read_docker_login(host: str) -> Mapping[str, str]:
       engine wants it.
     Raises RegistryError: the configuration or a helper cannot be read.
     """
-    folder = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
-    path = folder / "config.json"
+    directory = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
+    path = directory / "config.json"
     try:
         settings = parse_json(path.read_bytes())
     except FileNotFoundError:
@@ -131,9 +131,9 @@ class Authorizer:
             raise RegistryError(
                 _("{host} wants the password sent without encryption").format(host=self._host), where=realm
             )
-        asked = {"service": fields.get("service", ""), "scope": scope or fields.get("scope", "")}
-        asked = {key: value for key, value in asked.items() if value}
-        response = self._ask_service(realm, login, asked)
+        params = {"service": fields.get("service", ""), "scope": scope or fields.get("scope", "")}
+        params = {key: value for key, value in params.items() if value}
+        response = self._ask_service(realm, login, params)
         if response.status in (400, 401, 403):
             raise create_login_error(self._host, login_known=login is not None)
         if response.status in RETRYABLE_STATUSES:
@@ -150,15 +150,15 @@ class Authorizer:
             )
             raise RegistryError(what, where=realm) from error
 
-    def _ask_service(self, realm: str, login: RegistryLogin | None, asked: Mapping[str, str]) -> HttpResponse:
+    def _ask_service(self, realm: str, login: RegistryLogin | None, params: Mapping[str, str]) -> HttpResponse:
         if login and login.stands_for_both:
-            form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **asked}
+            form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **params}
             body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
             return self._http.request(
                 "POST", realm, headers={"Content-Type": "application/x-www-form-urlencoded"}, body=body
             )
         headers = {"Authorization": login.basic()} if login else {}
-        return self._http.request("GET", realm + ("&" if "?" in realm else "?") + urlencode(asked), headers=headers)
+        return self._http.request("GET", realm + ("&" if "?" in realm else "?") + urlencode(params), headers=headers)
 
 
 def may_send_login(url: str, plain_host: str = "") -> bool:

@@ -190,10 +190,10 @@ class RegistryConnection:
 
     def _refusal(self, response: HttpResponse, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host
-        status, words = response.status, _words(response)
+        status, message = response.status, _words(response)
         if _is_full(response):
             return RegistryError(
-                _("{host} has no room left: {status} {words}").format(host=self.host, status=status, words=words),
+                _("{host} has no room left: {status} {words}").format(host=self.host, status=status, words=message),
                 where=where,
                 next_step=_("free space in the registry; what it has already is not sent again"),
             )
@@ -202,19 +202,19 @@ class RegistryConnection:
         if status == 403:
             known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
             return RegistryError(
-                _("{host} refused: {known} ({words})").format(host=self.host, known=known, words=words),
+                _("{host} refused: {known} ({words})").format(host=self.host, known=known, words=message),
                 where=where,
                 next_step=_("docker login {host} with an account that may").format(host=self.host),
             )
         if status == 404:
             return RegistryError(
-                _("{host} does not have it: {words}").format(host=self.host, words=words),
+                _("{host} does not have it: {words}").format(host=self.host, words=message),
                 where=where,
                 next_step=_("check the name"),
             )
         may_pass = status in RETRYABLE_STATUSES
         error = (TransientRegistryError if may_pass else RegistryError)(
-            f"{self.host} answered {status}: {words}",
+            f"{self.host} answered {status}: {message}",
             where=response.url.partition("?")[0],
             next_step="try again later; what it has already is not sent again" if may_pass else "",
         )
@@ -223,7 +223,7 @@ class RegistryConnection:
         return error
 
     def _unreachable(self, error: NoResponseError) -> RegistryError:
-        words = str(error)
+        message = str(error)
         kind: type[RegistryError] = RegistryError
         if error.kind in ("late", "silent"):
             kind, what, step = (
@@ -232,14 +232,14 @@ class RegistryConnection:
                 "check the network, then try again",
             )
         elif error.kind == "untrusted":
-            what = f"the certificate of {self.host} is not trusted: {words}"
+            what = f"the certificate of {self.host} is not trusted: {message}"
             step = f"name the site's CA with RLBOX_CA_BUNDLE, or put it at {_CERTIFICATES}/{self.host}/ca.crt"
-        elif "WRONG_VERSION_NUMBER" in words or "RECORD_LAYER" in words:
+        elif "WRONG_VERSION_NUMBER" in message or "RECORD_LAYER" in message:
             what, step = f"{self.host} does not speak TLS", "if plain http will do there, give --plain-http"
         else:
-            lasting = error.kind == "address" or any(sign in words for sign in _LASTING)
+            lasting = error.kind == "address" or any(sign in message for sign in _LASTING)
             kind = RegistryError if lasting else TransientRegistryError
-            what, step = f"{self.host} does not answer: {words}", "check the address and the network"
+            what, step = f"{self.host} does not answer: {message}", "check the address and the network"
         return kind(what, where=self._base, next_step=step)
 
 

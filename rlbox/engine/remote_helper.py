@@ -53,7 +53,7 @@ sys.exit(main(start["words"]))
 
 @dataclass(frozen=True, kw_only=True)
 class HelperRun:
-    """What the container does: `words` after `rlbox`, with `env` more variables.
+    """What the container does: `args` after `rlbox`, with `env` more variables.
 
     `data` is a folder of the host, which is made when it is missing if `create`; `target` is the one of the `image`.
     """
@@ -120,11 +120,11 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> Containe
         container.put_archive("/", create_helper_archive(tunnel, project, helper))
         return container
     except (APIError, ImageNotFound) as error:
-        words = str(error.explanation or error)
-        if "bind source path does not exist" in words:
+        args = str(error.explanation or error)
+        if "bind source path does not exist" in args:
             step = _("make it over there, or name another with --data DIR")
             raise NodeError(_("the data disk is missing"), where=helper.data, next_step=step) from error
-        raise EngineError(_("the engine refused the container: {words}").format(words=words)) from error
+        raise EngineError(_("the engine refused the container: {words}").format(words=args)) from error
     except (DockerException, OSError) as error:
         raise create_unreachable_error(tunnel.address, error) from error
 
@@ -136,8 +136,8 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
         with contextlib.suppress(DockerException, OSError):
             container.kill(signal=signal.Signals(number).name)
 
-    words = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
-    client = Command(argv=words, env={"DOCKER_HOST": tunnel.address})
+    args = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
+    client = Command(argv=args, env={"DOCKER_HOST": tunnel.address})
     with handle_stop_signals(pass_on):
         try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
             return start_command(client, stdin=None, session=not terminal).wait()
@@ -161,7 +161,7 @@ def create_helper_archive(tunnel: EngineTunnel, project: Project, helper: Helper
     def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
         return None if "__pycache__" in info.name else owned(info)
 
-    facts = distribution("rlbox").read_text("METADATA") or ""
+    metadata = distribution("rlbox").read_text("METADATA") or ""
     start = json.dumps({"words": helper.words, "env": {**_environment(tunnel), **helper.env}})
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -171,7 +171,7 @@ def create_helper_archive(tunnel: EngineTunnel, project: Project, helper: Helper
             tar.addfile(owned(info))
         for path, name in _folders(project):
             tar.add(path, f"{_BASE}/{name}", filter=wanted)
-        for name, text, mode in (("lib/rlbox-0.dist-info/METADATA", facts, 0o644), ("start.json", start, 0o600)):
+        for name, text, mode in (("lib/rlbox-0.dist-info/METADATA", metadata, 0o644), ("start.json", start, 0o600)):
             info = tarfile.TarInfo(f"{_BASE}/{name}")
             info.size, info.mode = len(text.encode()), mode
             tar.addfile(owned(info), io.BytesIO(text.encode()))
