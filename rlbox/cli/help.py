@@ -61,12 +61,10 @@ class CommandGroup(click.Group):
     """Lists its commands with the whole first sentence of each, which click would cut."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """As click's."""
         cmd.context_class = TranslatedContext
         super().add_command(cmd, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, _summary(self.commands[name])) for name in self.list_commands(ctx)])
 
@@ -80,15 +78,12 @@ class TranslatedFormatter(click.HelpFormatter):
     """Translates each paragraph before it is broken into lines, which count what letters are wide."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """As click's."""
         super().write_usage(prog, args, prefix=f"{_translated(prefix or 'Usage:')} ")
 
     def write_heading(self, heading: str) -> None:
-        """As click's."""
         self.write(f"{'':>{self.current_indent}}{_translated(heading)}：\n")
 
     def write_text(self, text: str) -> None:
-        """As click's."""
         for number, paragraph in enumerate(paragraphs(text)):
             self.write("\n" if number else "")
             text = _translated(paragraph)

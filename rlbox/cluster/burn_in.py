@@ -83,7 +83,6 @@ class BurnInResult:
     missing: tuple[str, ...] = ()
 
     def within(self, node: str) -> AllReduceResult | None:
-        """Return the all-reduce within a node."""
         return next((way for way in self.ways if way.nodes == (node,)), None)
 
     def as_json(self) -> dict[str, Any]:

@@ -176,7 +176,6 @@ class SingleMachineBackend:
         return ""
 
     def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
-        """Return the job as it is."""
         return ResolvedJob(job=job, values=values)
 
 
