@@ -36,8 +36,8 @@ import os, sys
 from pathlib import Path
 import rlbox.run.here as here
 from rlbox.cli import main
-place = here.BroughtPlace(python=Path(sys.executable), words=(), env=dict(os.environ))
-here.prepare_place = lambda *words, **more: place
+place = here.StageEnvironment(python=Path(sys.executable), words=(), env=dict(os.environ))
+here.prepare_stage_environment = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
 
