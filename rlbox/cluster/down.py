@@ -85,7 +85,7 @@ def _refuse_rest(context: ClusterContext, gone: Mapping[str, list[str]]) -> None
     lines = "\n".join(f"  {one.where}: {one.title}: {one.seen}" for one in context.fleet.unreached)
     done = _("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else ""
     raise NodeError(
-        _("cluster {story} may be left on nodes that cannot be reached{done}\n{lines}").format(
+        _("cluster {context} may be left on nodes that cannot be reached{done}\n{lines}").format(
             context=context.name, done=done, lines=lines
         ),
         next_step=f"rlbox cluster down {context.options.option_text}, once they answer",

@@ -182,7 +182,7 @@ def _tiny_file(file: Path) -> Path:
     if not folder:
         raise SpecError(
             _("it is not said where the tiny set goes"), where="DATA_OUTPUT_DIR",
-            next_step=_("set DATA_OUTPUT_DIR to the folder of the data, or give --to FILE"),
+            next_step=_("set DATA_OUTPUT_DIR to the folder of the data, or give --output FILE"),
         )  # fmt: skip
     return Path(folder, f"{file.stem}_tiny{file.suffix}")
 

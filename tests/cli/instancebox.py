@@ -52,7 +52,7 @@ def platform(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     with serving(Platform(instances={NUMBER: row})) as served:
         monkeypatch.setenv("VAST_API_KEY", KEY)
         monkeypatch.setenv("VAST_URL", served.url)
-        for name in ("account", "instance"):
+        for name in ("api", "instance"):
             monkeypatch.setattr(f"rlbox.vast.{name}._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.vast.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
         monkeypatch.setattr("rlbox.fixes.catalogue.load_fixes", lambda project: ())

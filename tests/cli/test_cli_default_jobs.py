@@ -45,7 +45,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     driver = GpuDriver(present=True, devices=len(cards), cuda=(13, 0))
     monkeypatch.setattr("rlbox.planner.fit.probe_gpus", lambda: cards)
     monkeypatch.setattr("rlbox.planner.fit.total_memory", lambda: int((hardware.memory_gib or 1024) * GIB))
-    for name in ("planner.check", "engine.data_disk"):
+    for name in ("planner.fit", "engine.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: driver)
     models = (GpuModel(name=hardware.gpu, arch=hardware.arch),)

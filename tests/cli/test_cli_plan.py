@@ -246,7 +246,7 @@ def test_a_run_asks_the_disk_that_is_there(
 def test_a_dry_run_says_once_that_the_disk_is_too_small(
     rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("planner.check", "engine.data_disk"):
+    for name in ("planner.fit", "engine.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda folder: GIB)
     monkeypatch.setattr("rlbox.planner.fit.total_memory", lambda: 64 * GIB)
     refused = rlbox("run", "one", "--data", str(tmp_path), "--dry-run", "--json").data["verdict"]["refused"]

@@ -253,7 +253,7 @@ def test_an_interruptible_instance_is_bid_for(rlbox: Rlbox, platform: Platform) 
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("--data", "nothing-here"), 2, "--data nothing-here: there is no nothing-here"),
+        (("--upload", "nothing-here"), 2, "--upload nothing-here: there is no nothing-here"),
         (("--set", "nosuch=1"), 2, "nosuch"),
         (("--env-file", "nothing-here"), 2, "the file of --env-file is not there"),
         (("--profile", "nosuch"), 2, "nosuch"),
