@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from rlbox.artifacts.apt_lock import resolve_debs
 from rlbox.artifacts.git_tree import resolve_git_ref
-from rlbox.artifacts.python_lock import PINS, ResolverInputs, UpgradeRequest, resolve_packages, select_packages
+from rlbox.artifacts.python_lock import PINS, ResolverInputs, UpgradeRequest, resolve_packages, select_package_files
 from rlbox.artifacts.source_selection import LockSources
 from rlbox.errors import SpecError
 from rlbox.i18n import _
@@ -148,7 +148,7 @@ def _packages(
     rows = (before.source, *before.tools) if before else ()
     sizes = {row.sha256: row.size for row in rows}
     resolution = resolve_packages(target, inputs, lock_sources.sources, lock_sources.site.ca_bundle, upgrade, sizes)
-    return tuple(select_packages(target, resolution).values())
+    return tuple(select_package_files(target, resolution).values())
 
 
 def resolve_git_tree(

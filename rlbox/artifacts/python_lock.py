@@ -135,10 +135,10 @@ def build_python_lock(target: Target, runtime: tuple[str, ...], resolved: Mappin
     order = [group.name for group in target.stack]
     __, parents = parse_pins(resolved["stack"].pins)
     owner = _first_group(order, parents)
-    packages = select_packages(target, resolved["stack"])
-    own = select_packages(target, resolved["runtime"])
+    packages = select_package_files(target, resolved["stack"])
+    own = select_package_files(target, resolved["runtime"])
     sdists = [package for package in (*packages.values(), *own.values()) if not package.is_wheel]
-    tools = select_packages(target, resolved["build"]) if sdists else {}
+    tools = select_package_files(target, resolved["build"]) if sdists else {}
     return Lock(
         target=target.name,
         spec=compute_spec_checksum(target, runtime),
@@ -169,7 +169,7 @@ def _wheels(group: Group) -> Iterator[Package]:
         )
 
 
-def select_packages(target: Target, resolution: ResolverOutput) -> dict[str, Package]:
+def select_package_files(target: Target, resolution: ResolverOutput) -> dict[str, Package]:
     """Return the packages of a resolution by name, each with the one file that is installed.
 
     Raises WorkFailed: one is not pinned by version, has no sha256, or no file for the target's interpreter and

@@ -13,7 +13,7 @@ import click
 
 from rlbox import __version__
 from rlbox.app import DryRun, write_json
-from rlbox.cli.help import usage_error_text
+from rlbox.cli.help import translate_usage_message
 from rlbox.cli.terminal import NO_READER, OutputLost, discard_output
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
@@ -136,7 +136,7 @@ def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
 
 def _usage_text(error: click.UsageError) -> str:
     """Return what click would show, whose own `show` prints at once."""
-    message = usage_error_text(error)
+    message = translate_usage_message(error)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
         return message
     lines = [error.ctx.get_usage()] if error.ctx else []

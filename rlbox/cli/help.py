@@ -27,7 +27,7 @@ def _set_gettext_of_click(mark: Callable[[str], str], mark_plural: Callable[[str
 _set_gettext_of_click(_, ngettext)  # the standard one translates at once, and by the locale alone
 
 
-def usage_error_text(error: click.UsageError) -> str:
+def translate_usage_message(error: click.UsageError) -> str:
     """Return the translated message of an error, whose parts click joins with f-strings."""
     vars(error)["message"] = translate(error.message)
     _set_gettext_of_click(lambda text: translate(_(text)), lambda *texts: translate(ngettext(*texts)))

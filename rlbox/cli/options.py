@@ -14,7 +14,7 @@ import click
 from rlbox.app import App, project_of
 from rlbox.cli.completers import complete_profile, complete_setting, complete_sources, complete_target
 from rlbox.cli.failure import RefusedDry
-from rlbox.cli.terminal import interruptible
+from rlbox.cli.terminal import keyboard_interrupt_enabled
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES, _, set_fallback
@@ -59,7 +59,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
-        with interruptible():
+        with keyboard_interrupt_enabled():
             try:
                 return function(app, *args, **rest)
             except RlboxError as error:

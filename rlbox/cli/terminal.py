@@ -41,7 +41,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def keyboard_interrupt_enabled() -> Iterator[None]:
     """While a verb works Ctrl-C is a KeyboardInterrupt, so that what it began is cleared up."""
     if signal.getsignal(signal.SIGINT) is not _leave:  # rlbox is a guest of this process
         yield

@@ -84,14 +84,14 @@ def search(app: App, name: str, price: float, disk: float) -> int:
         told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
         asked = format_search_command(f"{platform_url()}{SEARCH_PATH}", needs)
         return app.planned(told, f"# offers with {needs.query()}\n{asked}", "ask vast.ai for its offers")
-    fitting = fitting_offers(needs, find_cuda12_variant(app.project, name))
+    fitting = search_fitting_offers(needs, find_cuda12_variant(app.project, name))
     rows = [offer_as_json(offer) for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, format_offers(fitting))
     app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
     return 0
 
 
-def fitting_offers(needs: OfferFilter, variant: str = "") -> tuple[Offer, ...]:
+def search_fitting_offers(needs: OfferFilter, variant: str = "") -> tuple[Offer, ...]:
     """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack.
 
     `variant` is the target of the same stack for older drivers, where there is one.
@@ -116,7 +116,7 @@ def choose_offer(needs: OfferFilter, number: int | None) -> Offer:
     """Ask the platform, and return the cheapest offer that fits, or the one with `number` if it fits."""
     from rlbox.errors import WorkFailed
 
-    fitting = fitting_offers(needs)
+    fitting = search_fitting_offers(needs)
     if number is None:
         return fitting[0]
     for offer in fitting:

@@ -12,9 +12,9 @@ from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.location import (
     CodeLocation,
     FailureLocation,
+    describe_missing_log,
     find_raising_code,
     locate_failure,
-    suggest_log_to_fetch,
 )
 from rlbox.diagnose.root_cause import Analysis, Link, build_chain
 
@@ -49,7 +49,7 @@ class Diagnosis:
     has_ending: bool = False
     files: tuple[LogStats, ...] = ()
     signatures: int = 0
-    log_to_fetch: str = ""
+    missing_log_description: str = ""
     location: FailureLocation = field(default_factory=FailureLocation)
     raised_in: CodeLocation | None = None
 
@@ -102,7 +102,7 @@ class Diagnosis:
             "also": [{"cause": one.cause or UNKNOWN, **self._place(one), "why": one.error_class} for one in self.also],
             "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
             "remedy": self.remedy,
-            "fetch": self.log_to_fetch,
+            "fetch": self.missing_log_description,
             "node": self.location.node,
             "rank": self.location.rank,
             "files": [
@@ -197,7 +197,7 @@ def build_diagnosis(
         has_ending=True,
         files=logs,
         signatures=signatures,
-        log_to_fetch=suggest_log_to_fetch(root, location),
+        missing_log_description=describe_missing_log(root, location),
         location=location,
         raised_in=find_raising_code(root),
     )

@@ -23,7 +23,7 @@ from rlbox.diagnose.signatures import SignatureSet
 from rlbox.diagnose.tracebacks import (
     LearnedPrefixes,
     TracebackParser,
-    announces_exception,
+    ends_with_inner_exception_header,
     find_exception_name,
     is_chain_line,
     starts_traceback,
@@ -187,7 +187,7 @@ class EventReader:
 
     def _see_row(self, row: LogLine, hit: bool) -> None:
         self._clock = row.clock or self._clock
-        if not row.body.strip() and (not row.has_prefix or row.has_bare_clock):
+        if not row.body.strip() and (not row.has_prefix or row.has_only_timestamp_prefix):
             for writer in [writer for writer, trace in self._open.items() if not trace.prefixed]:
                 self._feed(writer, row)
             self._tails.pop(row.writer, None)
@@ -240,7 +240,7 @@ class EventReader:
             self._end(next(iter(self._open)))
         self._tails.pop(row.writer, None)
         headless = "Traceback (most" not in row.body
-        self._around.remember_above(row.number)
+        self._around.keep_recurring_lines_above(row.number)
         self._open[row.writer] = TracebackParser(row, headless=headless)
         self._open[row.writer].is_muted = row.number - self._muted <= 2
 
@@ -281,7 +281,11 @@ class EventReader:
         event = self._tails.get(row.writer)
         if event is None:
             return False
-        other = row.has_prefix and bool(row.clock) and not (row.has_bare_clock and event.log_line.has_bare_clock)
+        other = (
+            row.has_prefix
+            and bool(row.clock)
+            and not (row.has_only_timestamp_prefix and event.log_line.has_only_timestamp_prefix)
+        )
         if other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
             del self._tails[row.writer]
             return False
@@ -306,7 +310,7 @@ class EventReader:
         event = make_line_event(
             row,
             max(strong, 1),
-            named=bool(find_exception_name(row.body)) and not announces_exception(row.body.rstrip()),
+            named=bool(find_exception_name(row.body)) and not ends_with_inner_exception_header(row.body.rstrip()),
         )
         self._keep(event)
         if "Fatal Python error" in row.body:

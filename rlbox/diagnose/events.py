@@ -160,7 +160,7 @@ class RecentLines:
             self._blocks.pop(0)
         self._blocks.append((first, block))
 
-    def remember_above(self, number: int) -> None:
+    def keep_recurring_lines_above(self, number: int) -> None:
         if number not in self._above and len(self._above) < _COMPARED:
             self._above[number] = tuple(find_recurring_lines(self._lines(number - COMPARED_LINES, number)))
 

@@ -185,7 +185,7 @@ class LogLine:
     clock_count: int = 0
 
     @property
-    def has_bare_clock(self) -> bool:
+    def has_only_timestamp_prefix(self) -> bool:
         """Whether nothing but one clock is in front of it, as containers write it."""
         return self.clock_count == 1 and not self.source and self.level == NO_LEVEL
 

@@ -330,7 +330,7 @@ _PEER = re.compile(r"by (?:remote )?peer \[?([\w.:]+?)\]?(?::\d+)?(?:$|[\s,])|re
 _ENGINE = re.compile(r"EngineCore|Engine core|WorkerProc|VllmWorker|[sS]cheduler|detokenizer")
 
 
-def suggest_log_to_fetch(root: Candidate, place: FailureLocation) -> str:
+def describe_missing_log(root: Candidate, place: FailureLocation) -> str:
     """Return for example `stderr of rank 2`; empty when the root cause itself is in the logs."""
     if root.error_class == "root":
         return ""

@@ -84,8 +84,8 @@ def _format_cause(diagnosis: Diagnosis) -> str:
 
 def _format_next(diagnosis: Diagnosis) -> str:
     remedy = diagnosis.remedy or ""
-    if diagnosis.log_to_fetch:
-        fetch = _("these are consequences; look at {log}").format(log=diagnosis.log_to_fetch)
+    if diagnosis.missing_log_description:
+        fetch = _("these are consequences; look at {log}").format(log=diagnosis.missing_log_description)
         has_remedy = remedy and diagnosis.cause != UNKNOWN
         return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if has_remedy else fetch
     return _(remedy) if remedy else _("none is known; `rlbox diagnose LOG --why` tells what else went wrong there")

@@ -119,7 +119,7 @@ def find_first(candidates: Sequence[Candidate]) -> Candidate:
     return best
 
 
-def sort_by_time(candidates: Sequence[Candidate]) -> list[Candidate]:
+def sort_by_occurrence(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Sort by clocks where there are any, else by position."""
     by_file: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -212,7 +212,7 @@ class RootCauseAnalyzer:
         candidates, alive = _split_recovered(candidates, reads)
         noise += alive
         _count_quotes(candidates)
-        return Analysis(_find_root(candidates, noise), sort_by_time(candidates), noise, timeline.skews_s)
+        return Analysis(_find_root(candidates, noise), sort_by_occurrence(candidates), noise, timeline.skews_s)
 
     def _assess(self, event: Event, words: str, kept: dict[int, tuple[tuple[int, ...], Candidate]]) -> Candidate:
         size = (len(event.tail), len(event.exceptions), *(len(one.tail) for one in event.exceptions))
@@ -429,7 +429,7 @@ def build_chain(root: Candidate, candidates: Sequence[Candidate], noise: Sequenc
     chain = [Link(root, "", -1)]
     apart: list[Candidate] = []
     echoes = {id(one): echo for one in noise if (echo := _find_echo(one, root))}
-    for candidate in sort_by_time([*candidates, *echoes.values()]) if echoes else candidates:
+    for candidate in sort_by_occurrence([*candidates, *echoes.values()]) if echoes else candidates:
         if candidate is root:
             continue
         link = _link(candidate, root, chain)

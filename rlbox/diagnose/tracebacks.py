@@ -84,7 +84,7 @@ class TracebackParser:
         self.is_headless = headless
         self.exceptions: list[RaisedException] = []
         self.prefixed = False
-        self.has_bare_clock = False
+        self.has_only_timestamp_prefix = False
         self.is_muted = False
         self.closed = False
         self.lines = 0
@@ -144,7 +144,7 @@ class TracebackParser:
             if not self._within and not self._link and not self._goes_on():
                 self.closed = True
                 return False
-            self._within, self.has_bare_clock = True, row.has_bare_clock
+            self._within, self.has_only_timestamp_prefix = True, row.has_only_timestamp_prefix
             self._levelled = row.level == self.head.level
             if len(self._frames) < MOST_FRAMES:
                 self._frames.append(StackFrame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
@@ -195,7 +195,7 @@ class TracebackParser:
         raised = RaisedException(
             row.number, name, message, text, self._link, [], self._frames, quotes, row.clock, row.text
         )
-        raised.quotes_other = quotes or bool(_REMOTE.search(text)) or announces_exception(text)
+        raised.quotes_other = quotes or bool(_REMOTE.search(text)) or ends_with_inner_exception_header(text)
         self.exceptions.append(raised)
         self._frames, self._link = [], ""
         self._within = raised.quotes_other
@@ -215,13 +215,17 @@ class TracebackParser:
         """Whether a line behind the exception is another statement of the same process."""
         if row.follows_progress_bar:
             return True
-        if row.has_prefix and (row.clock or row.source) and not (self.has_bare_clock and row.has_bare_clock):
+        if (
+            row.has_prefix
+            and (row.clock or row.source)
+            and not (self.has_only_timestamp_prefix and row.has_only_timestamp_prefix)
+        ):
             same = row.source == self.head.source and bool(row.source)
             return not (same and self.prefixed)
         return row.has_prefix != self.head.has_prefix and bool(self._blank)
 
 
-def announces_exception(text: str) -> bool:
+def ends_with_inner_exception_header(text: str) -> bool:
     """Whether an exception's text announces another one on the next line: `… raised:`."""
     return text.endswith((" raised:", "RemoteTraceback:", "_RemoteTraceback: "))
 

@@ -78,7 +78,7 @@ def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in found.items()}
 
 
-def find_latest_session(temp_dir: str) -> Path:
+def latest_session_path(temp_dir: str) -> Path:
     """Return the folder of the latest session in a head's folder of temporary files.
 
     The link to it names it as the head's own container sees it; it lies beside the link.
@@ -99,7 +99,7 @@ def find_job_session(plan: RayPlan) -> Path:
         if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
             return folder
     drivers = sorted(Path(plan.temp_dir).glob(f"session_*/logs/job-driver-{plan.submission_id}.log"))
-    return drivers[-1].parents[1] if drivers else find_latest_session(plan.temp_dir)
+    return drivers[-1].parents[1] if drivers else latest_session_path(plan.temp_dir)
 
 
 def create_ray_client(silent_s: float) -> HttpClient:

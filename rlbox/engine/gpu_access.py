@@ -279,7 +279,7 @@ def probe_gpu_support(info: Mapping[str, Any], where: str, *, here: bool) -> Gpu
     names = [name for name in told if name.startswith(f"{CDI_KIND}=")] or [
         name for text in texts for name in parse_cdi_devices(text)
     ]
-    named = [path for text in texts for path in parse_cdi_host_paths(text)]
+    named = [path for text in texts for path in parse_nvidia_cdi_mounts(text)]
     return GpuSupport(
         where=where,
         here=here,
@@ -300,7 +300,7 @@ def parse_cdi_devices(text: str) -> list[str]:
     return [f"{CDI_KIND}={name}" for name in names] if kind == CDI_KIND else []
 
 
-def parse_cdi_host_paths(text: str) -> list[str]:
+def parse_nvidia_cdi_mounts(text: str) -> list[str]:
     kind, __, paths = _parse_cdi(text)
     return paths if kind == CDI_KIND else []
 

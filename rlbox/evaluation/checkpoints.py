@@ -228,7 +228,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemovableFile:
+class RemovablePath:
     """What can be removed: a path, its bytes, and why nothing needs it."""
 
     path: str
@@ -244,7 +244,7 @@ class CheckpointSeries:
     checkpoints: tuple[Checkpoint, ...]
     tracker: str | None = None
     problems: tuple[str, ...] = ()
-    spare: tuple[RemovableFile, ...] = ()
+    spare: tuple[RemovablePath, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -300,7 +300,7 @@ def _judge(found: ScannedCheckpoint, tracker: str | None) -> Checkpoint:
     )
 
 
-def _spare(rows: Sequence[Checkpoint], entries: Mapping[str, Sequence[CheckpointFile]]) -> tuple[RemovableFile, ...]:
+def _spare(rows: Sequence[Checkpoint], entries: Mapping[str, Sequence[CheckpointFile]]) -> tuple[RemovablePath, ...]:
     """Return torn checkpoints, and the optimizer of those that were exported and that no run resumes from.
 
     Never touched: the one that the tracker names, the newest whole one, and what may just be being written. Of one
@@ -308,18 +308,18 @@ def _spare(rows: Sequence[Checkpoint], entries: Mapping[str, Sequence[Checkpoint
     """
     able = [row for row in rows if row.whole and row.has_optimizer]
     kept = next((row for row in able if row.latest), able[-1] if able else None)
-    found: list[RemovableFile] = []
+    found: list[RemovablePath] = []
     for row in rows:
         if kept is None or row is kept or row.latest or row.busy:
             continue
         if not row.whole:
-            found.append(RemovableFile(path=row.path, size=row.size, why=f"it is torn, and step {kept.step} is whole"))
+            found.append(RemovablePath(path=row.path, size=row.size, why=f"it is torn, and step {kept.step} is whole"))
         elif row.exported:
             found += _optimizer(row.path, entries[row.path])
     return tuple(found)
 
 
-def _optimizer(path: str, entries: Sequence[CheckpointFile]) -> list[RemovableFile]:
+def _optimizer(path: str, entries: Sequence[CheckpointFile]) -> list[RemovablePath]:
     """Return an optimizer's files: the folder where it has its own, else one pattern a folder."""
     sizes: dict[str, int] = {}
     for entry in entries:
@@ -329,7 +329,7 @@ def _optimizer(path: str, entries: Sequence[CheckpointFile]) -> list[RemovableFi
             at = folders[: folders.index("optimizer") + 1] if own else [*folders, f"{name.partition('_rank_')[0]}*"]
             sizes["/".join(at)] = sizes.get("/".join(at), 0) + entry.size
     why = "the optimizer of a step that no run resumes from"
-    return [RemovableFile(path=f"{path}/{at}", size=size, why=why) for at, size in sizes.items()]
+    return [RemovablePath(path=f"{path}/{at}", size=size, why=why) for at, size in sizes.items()]
 
 
 _DISTCP = re.compile(rb"__\d+_\d+\.distcp")

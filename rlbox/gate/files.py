@@ -43,7 +43,7 @@ def glob_paths(path: str) -> list[Path]:
     return sorted(set(found))
 
 
-def list_regular_files(path: Path) -> Iterator[Path]:
+def iter_files(path: Path) -> Iterator[Path]:
     """Yield the regular file at `path`, or all of them below the folder there; links to folders are not followed."""
     if path.is_dir():
         below = (path / name for name, _ in walk_files(path.resolve()))
@@ -111,7 +111,7 @@ class FileSnapshot:
         for path in paths:
             self._start_clock(Path(path))
             for found in [Path(path), *(glob_paths(path) if WILDCARD.search(path) else [])]:
-                for file in list_regular_files(found):
+                for file in iter_files(found):
                     self._see(file)
 
     def problem(self, path: Path) -> str:
@@ -213,7 +213,7 @@ def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, before: FileSnapsh
 
 def _probe_folder(rule: FilePlan, path: Path, before: FileSnapshot | None) -> FileCheck:
     """Return what is in a folder: with `before`, at least one file must have been written since."""
-    files = list(list_regular_files(path))
+    files = list(iter_files(path))
     if not files:
         return FileCheck(problem="the folder holds no file")
     if rule.manifest or rule.format or rule.min_bytes > 1:

@@ -35,7 +35,7 @@ def build_target(app: App, name: str, options: BuildOptions) -> int:
 
 def ensure_image_built(app: App, name: str) -> None:
     """Build the image of a target where there is none, or an outdated one; there is no result but the image."""
-    ImageBuild(app, load_image_plan(app.project, name), BuildOptions()).require()
+    ImageBuild(app, load_image_plan(app.project, name), BuildOptions()).ensure_built()
 
 
 _NOTHING = {
@@ -79,7 +79,7 @@ class ImageBuild:
             raise WorkFailed(what, next_step=_("whole log: {log}").format(log=log))
         return self._report(image["Id"], "verified" if options.verify else "built", log, self._layers(image))
 
-    def require(self) -> None:
+    def ensure_built(self) -> None:
         """Build, check and describe the image unless it is current."""
         if self._app.dry_run:
             self._look_first()
@@ -100,7 +100,7 @@ class ImageBuild:
         """
         from rlbox.artifacts.source_selection import explain_unreachable_host
         from rlbox.image.buildkit import find_builder
-        from rlbox.image.check import check_image, describe_image
+        from rlbox.image.check import check_or_untag_image, describe_image
         from rlbox.system.file_lock import hold_lock
 
         app, plan, options = self._app, self._plan, self._options
@@ -112,7 +112,7 @@ class ImageBuild:
         with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
             with explain_unreachable_host(options.sources or plan.sources):
                 run, log, digest = self._run_builder()
-            check_image(plan, again=options.no_cache or options.verify)
+            check_or_untag_image(plan, again=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
             describe_image(app, plan, hermetic=options.hermetic)
             if options.verify:

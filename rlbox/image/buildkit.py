@@ -174,7 +174,7 @@ _PASSING = (
 )
 
 
-def find_transient_failure(text: str) -> str:
+def explain_transient_failure(text: str) -> str:
     """Return why a build that said `text` failed, if that was none of its own doing; empty otherwise.
 
     Only the client's last word counts, never what a step wrote.
@@ -323,7 +323,7 @@ def _build(command: Command, tag: str, log: Path, on_step: Callable[[Step], None
             return
         if failed and failed.name.startswith("exporting"):  # the tag was set before
             connect_engine().remove_tag(tag)
-        why = find_transient_failure(text)
+        why = explain_transient_failure(text)
         if attempt == _ATTEMPTS or not why:
             raise _build_error(text, failed, code, log)
         again = f"building again (attempt {attempt + 1} of {_ATTEMPTS})"

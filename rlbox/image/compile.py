@@ -214,14 +214,14 @@ class _Work:
         site = prepare_build_requirements(self._target, row, self._store)
         make_build_directory(folder / "box", system, entry, row, self._store)
         folders = bind_folders(system, folder / "box", site, objects)
-        what = f"for {', '.join(entry.wanted_archs(self._target.hardware.arch)) or 'no GPU'}"
+        what = f"for {', '.join(entry.cuda_archs(self._target.hardware.arch)) or 'no GPU'}"
         app.say(f"compiling {row.name} {what}, {self._jobs} at a time; log: {folder / 'build.log'}")
         return run_build(app, self._target, entry, folders, python, self._jobs, folder / "build.log")
 
     def _plain(self, built: BuiltWheel, folder: Path) -> Path:
         wheel = folder / built.wheel.name
         write_reproducible_wheel(built.wheel, wheel)
-        check_archs(wheel, self._row.name, self._entry.wanted_archs(self._target.hardware.arch))
+        check_archs(wheel, self._row.name, self._entry.cuda_archs(self._target.hardware.arch))
         return wheel
 
     def _refuse_other(self, wheel: Path) -> None:
@@ -261,7 +261,7 @@ class _Work:
         return self._told(state, made.package(self._row), seconds=built.seconds)
 
     def _told(self, state: str, wheel: Package | None, *, seconds: float = 0.0, kept: int = 0) -> WheelResult:
-        archs = self._entry.wanted_archs(self._target.hardware.arch)
+        archs = self._entry.cuda_archs(self._target.hardware.arch)
         return WheelResult(
             compiled=self._row, state=state, archs=archs, wheel=wheel, seconds=seconds, kept=kept, jobs=self._jobs
         )

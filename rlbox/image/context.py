@@ -69,14 +69,15 @@ COMPLETE = "complete"
 def list_deciding_entries(plan: ImagePlan) -> dict[str, str | Path]:
     """Return what decides the image: path in the build context to its text, or to the file it is copied from.
 
-    The bytes that the lock names are not among them, since their checksums are; nor are the `list_other_entries`.
+    The bytes that the lock names are not among them, since their checksums are; nor are those of
+    `list_non_deciding_entries`.
     """
     entries: dict[str, str | Path] = dict(plan.context)
     entries |= {f"{_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if decides_image(name)}
     return entries | ({BAKED_CA: Path(_ca_bundle())} if plan.bake_ca else {})
 
 
-def list_other_entries() -> dict[str, str | Path]:
+def list_non_deciding_entries() -> dict[str, str | Path]:
     """Return the rest of rlbox: it is in every image, for whoever types `rlbox` there, and decides none.
 
     With it go the targets, jobs and templates of the wheel: on a rented machine a run in place begins with them.

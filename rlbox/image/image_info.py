@@ -9,7 +9,7 @@ from typing import Any
 
 from rlbox.amounts import duration_text, size_text
 from rlbox.image.buildkit import Step
-from rlbox.image.layers import split_group
+from rlbox.image.layers import split_into_layers
 from rlbox.target.lock import Lock
 
 # What the engine's history says of each `COPY --link --from=STAGE /out/LAYER/ /`, and of the lock's copy above them.
@@ -94,7 +94,7 @@ def _parts(lock: Lock, count: int, patched: bool) -> tuple[str, ...]:
     wheels = sorted((p for group in lock.groups for p in group.packages), key=lambda p: (-p.size, p.name))
     for most in range(len(wheels) + 1):
         alone = {package.sha256 for package in wheels[:most]}
-        python = [name for group in lock.groups for name, _ in split_group(group.name, group.packages, alone)]
+        python = [name for group in lock.groups for name, _ in split_into_layers(group.name, group.packages, alone)]
         if len(before) + len(python) + len(after) == count:
             return (*before, *python, *after)
     return ("",) * count

@@ -29,7 +29,7 @@ from rlbox.image.context import (
     build_labels,
     list_deciding_entries,
     list_locked_entries,
-    list_other_entries,
+    list_non_deciding_entries,
     write_context,
 )
 from rlbox.image.labels import FORCED_LABEL
@@ -70,7 +70,8 @@ class BuildInputs:
         run = self._run(folder or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
         base = lock.base if run.base else ""
         dockerfile = {"Dockerfile": adapt_dockerfile(plan.context["Dockerfile"], _engine(), base)}
-        write_context({**list_deciding_entries(plan), **list_other_entries(), **carried, **dockerfile}, run.context)
+        entries = {**list_deciding_entries(plan), **list_non_deciding_entries()}
+        write_context({**entries, **carried, **dockerfile}, run.context)
         return run if options.hermetic else replace(run, env=self._settings())
 
     def look(self) -> BuildRun:

@@ -55,11 +55,11 @@ def plan_layers(target: Target, lock: Lock | None) -> tuple[Layer, ...]:
     return tuple(
         Layer(name=name, group=spec.name, packages=part, channel=_channel(spec.name, part))
         for spec in target.stack
-        for name, part in split_group(spec.name, groups[spec.name].packages if spec.name in groups else (), alone)
+        for name, part in split_into_layers(spec.name, groups[spec.name].packages if spec.name in groups else (), alone)
     )
 
 
-def split_group(
+def split_into_layers(
     group: str, packages: tuple[Package, ...], alone: Collection[str]
 ) -> Iterator[tuple[str, tuple[Package, ...]]]:
     """Yield the name and the packages of each layer of a group: those with a sha256 in `alone`, then all others."""

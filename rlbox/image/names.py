@@ -98,11 +98,11 @@ def remember_project(project: Project) -> None:
     """Note where the project of a name is, so that what is left of one that is gone can be told; no error if not."""
     name, path = project_name(project), str(project.folder)
     with contextlib.suppress(OSError):
-        if read_project_folder(name) != path:
+        if find_noted_project_folder(name) != path:
             write_atomic(_note(name), json.dumps({"schema": 1, "folder": path}))
 
 
-def read_project_folder(name: str) -> str:
+def find_noted_project_folder(name: str) -> str:
     """Return where the project of a name was when it last named an image; empty for one that this user has not."""
     return str(read_json_object(_note(name), links=True).get("folder", ""))
 

@@ -15,7 +15,7 @@ from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.names import NO_PROJECT, VARIABLE, image_tag, project_name, read_project_folder, split_tag
+from rlbox.image.names import NO_PROJECT, VARIABLE, find_noted_project_folder, image_tag, project_name, split_tag
 from rlbox.image.plan import load_image_plan
 
 REPLACED, GONE = "replaced by a later build", "its project is gone"
@@ -142,7 +142,7 @@ def remove_images(rows: Iterable[CachedImage]) -> None:
 
 def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> CachedImage:
     target, of = split_tag(name)
-    folder = read_project_folder(of) if of else ""
+    folder = find_noted_project_folder(of) if of else ""
     state, spare = _standing(project, own, row, target, of, folder) if target else _of_no_project(name)
     return CachedImage(
         name=name,

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from rlbox.foreign import decimal, finite_number
 from rlbox.logs.lines import strip_ray_prefix, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
-from rlbox.secrets.url_credentials import compile_bytes_regex
+from rlbox.secrets.url_credentials import compile_re2_bytes
 from rlbox.system.safe_files import open_regular_file
 
 LINE_LIMIT = 16 * 1024
@@ -278,7 +278,7 @@ def _re(pattern: bytes) -> re.Pattern[bytes]:
 
 @functools.cache
 def _candidates() -> re.Pattern[bytes]:
-    return compile_bytes_regex(_CANDIDATE)
+    return compile_re2_bytes(_CANDIDATE)
 
 
 _BAR_NUMBER = r"(\d{1,15}(?:\.\d{1,6})?)([kMGT]?)i?B?"

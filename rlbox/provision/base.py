@@ -206,7 +206,7 @@ def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
     return check_imports(base, done, last or next((name for name in base.packages if name not in begun), ""))
 
 
-def choose_python(target: Target, named: str) -> str:
+def choose_python_request(target: Target, named: str) -> str:
     """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
 
     Raises

@@ -27,7 +27,7 @@ from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
 from rlbox.provision.apply import NOTHING, ApplyResult, Supplies, execute_plan, uninstall
-from rlbox.provision.base import adopt_base_packages, choose_python, import_base_packages
+from rlbox.provision.base import adopt_base_packages, choose_python_request, import_base_packages
 from rlbox.provision.desired import DesiredState, list_apt_packages, move_data_disk, plan_desired_state
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_layout, forget_layout, lock_layout, record_layout
@@ -174,7 +174,7 @@ def prepare(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | 
         base = adopt_base_packages(
             target, user_options.python or target.python.interpreter, user_options.accept, layout
         )
-    interpreter = base.python if base else choose_python(target, user_options.python)
+    interpreter = base.python if base else choose_python_request(target, user_options.python)
     desired = plan_desired_state(
         target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
     )

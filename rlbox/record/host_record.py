@@ -51,7 +51,7 @@ def run_outcome(state: RunState) -> RunOutcome:
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
 
-def verify_against_exit(state: RunState, last: ExitInfo, before: Iterable[str] | None) -> RunState:
+def fail_on_unconfirmed_pass(state: RunState, last: ExitInfo, before: Iterable[str] | None) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
 
     Parameters

@@ -21,7 +21,7 @@ from rlbox.diagnose.cause import Cause, ExitInfo, ExitKind, get_exit_code, make_
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
-from rlbox.record.host_record import ContainerRef, verify_against_exit
+from rlbox.record.host_record import ContainerRef, fail_on_unconfirmed_pass
 from rlbox.record.state import (
     EVENTS_FILE,
     RUN_FILE,
@@ -92,7 +92,7 @@ def write_final_state(
     """
     state = load_last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
     remove_drafts(run_dir)
-    true = verify_against_exit(state, word or last, before)
+    true = fail_on_unconfirmed_pass(state, word or last, before)
     if true.state != "running":
         if true != state or not read_json_object(run_dir / RUN_FILE):
             write_run_state(run_dir, true, SecretMasker({}))

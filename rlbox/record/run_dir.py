@@ -103,7 +103,7 @@ def append_override(entry: Mapping[str, Any], known: str = "") -> str:
     return json.dumps({"schema": 1, "entries": entries}, indent=1, ensure_ascii=False) + "\n"
 
 
-def write_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
+def record_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
     """Add `entry` (from `plan.overrides.override_entry`) to the run's file, which is always whole.
 
     Raises

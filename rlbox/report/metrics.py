@@ -10,7 +10,7 @@ from typing import Literal
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.progress import ProgressReading, parse_metrics_record, rank_metric, read_log_progress
 from rlbox.record.state import StageState
-from rlbox.report.plots import Points, Series, thin_points, trend_points
+from rlbox.report.plots import Points, Series, mean_per_stretch, thin_points
 from rlbox.system.json_files import read_json_lines
 from rlbox.system.safe_files import find_files
 
@@ -102,4 +102,4 @@ def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> Metric:
     points = sorted(zip(map(float, chosen), (value for _, _, value in raw), strict=True))
     unit = name.removeprefix(f"{_RATE} ") if name.startswith(f"{_RATE} ") else ""
     series = Series(name=unit or name, points=thin_points(points, limit), unit=unit)
-    return Metric(stage=stage, source=source, x=x, series=series, trend=trend_points(points))
+    return Metric(stage=stage, source=source, x=x, series=series, trend=mean_per_stretch(points))

@@ -49,7 +49,7 @@ def thin_points(points: Sequence[tuple[float, float]], limit: int) -> Points:
     return tuple(found)
 
 
-def trend_points(points: Sequence[tuple[float, float]]) -> Points:
+def mean_per_stretch(points: Sequence[tuple[float, float]]) -> Points:
     """Return the means of stretches of the points, to see through the noise; nothing for too few points."""
     if len(points) < 2 * _STRETCHES:
         return ()

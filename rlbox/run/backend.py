@@ -140,7 +140,7 @@ class Backend(Protocol):
         return.
         """
 
-    def build_missing(self, app: App, target: str) -> None:
+    def ensure_engine_and_image(self, app: App, target: str) -> None:
         """Make what runs of `target` need here and what is missing: an engine, the image."""
 
     def prepare(

@@ -157,7 +157,7 @@ class ClusterBackend:
         options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
         return find_head(resolve_cluster_name(load_target(app.project, target).target, options.name), options)
 
-    def build_missing(self, app: App, target: str) -> None:
+    def ensure_engine_and_image(self, app: App, target: str) -> None:
         """Refuse: what a cluster runs in was made when it was started."""
         raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
 

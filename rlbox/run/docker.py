@@ -72,7 +72,7 @@ class DockerBackend(SingleMachineBackend):
             run_on_remote_engine(app, target, data, {name: secret.reveal() for name, secret in secrets.items()})
         return open_local_run_store(app, target, data)
 
-    def build_missing(self, app: App, target: str) -> None:
+    def ensure_engine_and_image(self, app: App, target: str) -> None:
         """Start an engine where none answers, and build the image where there is none, or an outdated one."""
         from rlbox.engine.setup import install_engine, plan_engine_setup
         from rlbox.image.build import ensure_image_built

@@ -48,7 +48,7 @@ class HostBackend(SingleMachineBackend):
         """Return the data disk of this machine."""
         return open_local_run_store(app, target, data)
 
-    def build_missing(self, app: App, target: str) -> None:
+    def ensure_engine_and_image(self, app: App, target: str) -> None:
         """Make nothing: what is missing is laid when the place is made ready."""
 
     def prepare(

@@ -20,7 +20,7 @@ from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.planner.fit import require_fit_to_resume, require_paths
 from rlbox.record.reconcile import FINISHED_STATES
-from rlbox.record.run_dir import lock_owner, write_override, write_plan
+from rlbox.record.run_dir import lock_owner, record_override, write_plan
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, first_unpassed_stage, plan_attempts
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
@@ -184,7 +184,7 @@ class _ResumedRun:
             notes=now.notes,
             resume=True,
         )
-        write_override(self.run_dir, {**entry, "attempt": now.attempt, **forced})
+        record_override(self.run_dir, {**entry, "attempt": now.attempt, **forced})
         self._keep_specs(forced.get("changed_specs", []))
         for name in (SUPERVISOR_FILE, STOP_FILE):
             remove_file(self.run_dir / name)

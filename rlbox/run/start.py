@@ -89,7 +89,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     job, values = given.job, given.values
     fit = _fit(app, job, values, target, run_store, place, options)
     if options.build:
-        place.build_missing(app, target)
+        place.ensure_engine_and_image(app, target)
     ready = place.prepare(
         app, target, run_store, read_gpus_option(options.gpus), fit.need_gib if fit and not options.force else None
     )

@@ -41,7 +41,7 @@ _STARTED = re.compile(
 )
 
 
-def compile_bytes_regex(expression: bytes) -> re.Pattern[bytes]:
+def compile_re2_bytes(expression: bytes) -> re.Pattern[bytes]:
     """Return an expression of RE2, which searches bytes at memory speed where Python's own looks at each of them."""
     import re2  # who has no log and no secret does not pay for it
 
@@ -59,7 +59,7 @@ class CredentialMaskStream:
     """
 
     def __init__(self) -> None:
-        self._in_url = compile_bytes_regex(_IN_URL)
+        self._in_url = compile_re2_bytes(_IN_URL)
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:

@@ -305,7 +305,7 @@ class _StageRun:
         self._watch.record(exit_code=code)
         failed = bool(job_cause or not good)
         self._watch.check_services(TOLD_TO_STOP if failed else ())
-        self._watch.check_forbidden()
+        self._watch.stop_on_violation()
         if failed:
             self._watch.await_dying_service(_SETTLE_S)
             usual = self._stage.exit_codes == (0,)
@@ -365,7 +365,7 @@ class _StageRun:
         """Look at what only the end of a command that ended well shows: required lines, metrics and files."""
         missing = self._gate.missing_lines()
         self._gate.end()
-        self._watch.check_forbidden()
+        self._watch.stop_on_violation()
         problems = []
         for file, rule in zip(self._stage.files, self._gate.facts.files, strict=True):
             before = self._before if file in self._due else None

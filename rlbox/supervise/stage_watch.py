@@ -82,7 +82,7 @@ class StageWatch:
         self.check_services()
         if lost := self._context.nodes.find_lost_node(self._stage):
             raise StageStopped(lost)
-        self.check_forbidden()
+        self.stop_on_violation()
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.mark_failed(self.gate.facts.total, "passed")
             raise StageStopped(self.hang.explain(too_long(self._stage), self._stage.total_s))
@@ -132,7 +132,7 @@ class StageWatch:
             if code is None or code in pardoned:
                 continue
             self.logs.drain()
-            self.check_forbidden(service.plan.name)
+            self.stop_on_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
             running = self.main is not None
@@ -150,7 +150,7 @@ class StageWatch:
                 cause = silent_service(self._stage, service.plan)
                 raise StageStopped(self.hang.explain(cause, service.plan.silence_s, f"work of {service.plan.name}"))
 
-    def check_forbidden(self, log: str = "") -> None:
+    def stop_on_violation(self, log: str = "") -> None:
         """Stop a stage whose logs (or the one named) held a forbidden line."""
         found = [broken for broken in self.gate.forbidden if log in ("", broken.rule.log)]
         if not found:

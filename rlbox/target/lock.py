@@ -225,7 +225,7 @@ def _stack_fields(group: Group, arch: str) -> dict[str, Any]:
     """Return the fields of a group; how much memory a compiler takes decides nothing."""
     found = _set_fields(group, "wheels", "compile")
     rows = [(one, _set_fields(one, "memory_gib")) for one in group.compile]
-    compiled = [{**row, "memory_gib": 0, "archs": one.wanted_archs(arch)} for one, row in rows]
+    compiled = [{**row, "memory_gib": 0, "archs": one.cuda_archs(arch)} for one, row in rows]
     return found | ({"compile": compiled} if compiled else {})
 
 
@@ -352,7 +352,7 @@ def compute_recipe_digest(
         "tools": sorted(package.sha256 for package in tools),
         "system": sorted(deb.sha256 for deb in toolchain) or f"this machine's: {target.base.image}",
         "python": [target.python.version, target.python.platform],
-        "archs": entry.wanted_archs(target.hardware.arch),
+        "archs": entry.cuda_archs(target.hardware.arch),
         "cuda": entry.cuda,
         "env": recipe_environment(target, entry),
         "units": entry.units if units else (),
@@ -366,5 +366,5 @@ def compute_objects_digest(target: Target, entry: Compile, compiled: CompileInpu
 
 def recipe_environment(target: Target, entry: Compile) -> dict[str, str]:
     """Return the environment that the spec gives a build; how many compilers it starts decides nothing."""
-    given = {**arch_variables(entry.wanted_archs(target.hardware.arch)), **entry.env}
+    given = {**arch_variables(entry.cuda_archs(target.hardware.arch)), **entry.env}
     return {name: text for name, text in sorted(given.items()) if name != "MAX_JOBS"}

@@ -20,7 +20,7 @@ from rlbox.artifacts.python_lock import (
     parse_pins,
     plan_resolver_inputs,
     plan_uv_commands,
-    select_packages,
+    select_package_files,
 )
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import WorkFailed
@@ -113,7 +113,7 @@ def test_real_notes_of_uv() -> None:
 
 
 def test_real_files_of_uv(folder: Folder) -> None:
-    found = select_packages(target(folder, "torch"), replace(REAL["stack"], sizes={C: 7, SDIST.sha256: 117034}))
+    found = select_package_files(target(folder, "torch"), replace(REAL["stack"], sizes={C: 7, SDIST.sha256: 117034}))
     assert set(found) == set(parse_pins(PINS)[0])
     assert found["pyyaml"] == Package(
         name="pyyaml",
@@ -137,7 +137,7 @@ SDIST = Package(
 
 def test_the_files_that_the_index_is_asked_about(folder: Folder) -> None:
     urls = list_chosen_files(target(folder, "torch"), PYLOCK)
-    assert set(urls) == {p.sha256 for p in select_packages(target(folder, "torch"), REAL["stack"]).values()}
+    assert set(urls) == {p.sha256 for p in select_package_files(target(folder, "torch"), REAL["stack"]).values()}
     assert urls[SDIST.sha256].endswith("/antlr4-python3-runtime-4.9.3.tar.gz")
     row = {"name": "six", "version": "1", "wheels": [{"path": "w/six-1-py3-none-any.whl", "hashes": {"sha256": A}}]}
     assert list_chosen_files(target(folder, "torch"), {"packages": [row]}) == {A: "w/six-1-py3-none-any.whl"}
@@ -210,13 +210,13 @@ def test_torch_wheels_are_told_apart(folder: Folder) -> None:
         wheel("torch", "2+cu128", A, "cp311-cp311-manylinux_2_28_x86_64"),
         wheel("six", "1+mine", B),
     )
-    found = select_packages(mine, stack)
+    found = select_package_files(mine, stack)
     assert {name: (package.file, package.source) for name, package in found.items()} == {
         "torch": ("torch-2+cu128-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-wheels/cu128"),
         "six": ("six-1+mine-py3-none-any.whl", "python"),
     }
     public = resolution("torch==2\n    # via -r torch.in\n", wheel("torch", "2"))
-    assert select_packages(mine, public)["torch"].source == "python"
+    assert select_package_files(mine, public)["torch"].source == "python"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ NO_VERSION = {"name": "six", "archive": {"path": "six.tar.gz", "hashes": {"sha25
 )
 def test_files_that_cannot_be_locked(folder: Folder, rows: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(WorkFailed) as caught:
-        select_packages(target(folder, "one"), resolution("six==1\n", *rows))
+        select_package_files(target(folder, "one"), resolution("six==1\n", *rows))
     assert str(caught.value) == message
 
 

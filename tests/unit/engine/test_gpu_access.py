@@ -22,8 +22,8 @@ from rlbox.engine.gpu_access import (
     assume_cdi_access,
     choose_gpu_access,
     parse_cdi_devices,
-    parse_cdi_host_paths,
     parse_gpus,
+    parse_nvidia_cdi_mounts,
     probe_gpu_support,
     visible_gpu_env,
 )
@@ -109,7 +109,7 @@ def test_a_specification_is_read() -> None:
     rows = [{"name": name.partition("=")[2], "containerEdits": {}} for name in NAMES]
     for text in (told, json.dumps({"kind": "nvidia.com/gpu", "devices": rows, "containerEdits": edits})):
         assert parse_cdi_devices(text) == list(NAMES)
-        assert parse_cdi_host_paths(text) == ["/usr/bin/nvidia-smi"]
+        assert parse_nvidia_cdi_mounts(text) == ["/usr/bin/nvidia-smi"]
         assert parse_cdi_devices(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
     assert parse_cdi_devices("{torn") == parse_cdi_devices("") == []
 

@@ -194,9 +194,9 @@ def test_a_wheel_without_gpu_code(tmp_path: Path) -> None:
     wheel = tmp_path / "te-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr("te.so", b"\x7fELF")
-    check_archs(wheel, "te", entry(cuda="").wanted_archs("sm_80"))
+    check_archs(wheel, "te", entry(cuda="").cuda_archs("sm_80"))
     with pytest.raises(WorkFailed, match="the wheel of te has no GPU code, and sm_80 was asked for") as refused:
-        check_archs(wheel, "te", entry().wanted_archs("sm_80"))
+        check_archs(wheel, "te", entry().cuda_archs("sm_80"))
     assert refused.value.next_step.startswith("if it is C++ alone, leave out cuda and archs of te in [[stack.compile]]")
 
 

@@ -20,7 +20,7 @@ from rlbox.image.context import (
     find_outdated_reason,
     list_deciding_entries,
     list_locked_entries,
-    list_other_entries,
+    list_non_deciding_entries,
     write_context,
 )
 from rlbox.image.labels import BUILD_LABEL
@@ -76,7 +76,7 @@ def test_entries_of_a_context(tmp_path: Path) -> None:
         "scripts/install.sh": "#!/bin/sh\n",
     }
     assert {f"{LIB}errors.py", f"{LIB}supervise/__main__.py", f"{LIB}hang/phases.toml"} <= own
-    other = set(list_other_entries())
+    other = set(list_non_deciding_entries())
     assert {f"{OTHER}__main__.py", f"{OTHER}cli/root.py", f"{OTHER}target/defaults.toml"} <= other
     assert {f"{OTHER}_shipped/{name}" for name in ("images/local/lock.json", "jobs/smoke.toml")} <= other
     assert [name for name in (*own, *other) if "__pycache__" in name or name.endswith(".pyc")] == []
@@ -222,7 +222,7 @@ def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, mo
     monkeypatch.setattr("rlbox.image.context.PACKAGE", tmp_path)
     found = {
         name
-        for name in {**list_deciding_entries(image_plan()), **list_other_entries()}
+        for name in {**list_deciding_entries(image_plan()), **list_non_deciding_entries()}
         if name.startswith((LIB, OTHER))
     }
     own = {name for name in found if not name.startswith(f"{OTHER}_shipped/")}  # which lies beside the package here
@@ -230,7 +230,7 @@ def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, mo
 
 
 def test_an_image_knows_no_mirrors() -> None:
-    found = {name for name in list_other_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
+    found = {name for name in list_non_deciding_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
     assert found == {f"{OTHER}artifacts/profiles/direct.toml"}
 
 

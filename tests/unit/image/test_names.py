@@ -15,10 +15,10 @@ from rlbox.errors import SpecError
 from rlbox.image.context import build_labels, list_deciding_entries
 from rlbox.image.names import (
     check_name,
+    find_noted_project_folder,
     image_tag,
     make_unique_name,
     project_name,
-    read_project_folder,
     remember_project,
     split_tag,
     tag_to_file_name,
@@ -116,9 +116,9 @@ def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.Monkey
 
 def test_where_a_project_is_is_remembered(tmp_path: Path) -> None:
     there = project(tmp_path / "work", "images")
-    assert read_project_folder(project_name(there)) == ""
+    assert find_noted_project_folder(project_name(there)) == ""
     remember_project(there)
-    assert read_project_folder(project_name(there)) == str(tmp_path / "work")
+    assert find_noted_project_folder(project_name(there)) == str(tmp_path / "work")
 
 
 def test_a_note_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

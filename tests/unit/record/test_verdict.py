@@ -11,9 +11,9 @@ from rlbox.diagnose.cause import ExitInfo, ExitKind
 from rlbox.record.host_record import (
     BEGUN_LINE,
     RunOutcome,
+    fail_on_unconfirmed_pass,
     run_outcome,
     stage_passed_line,
-    verify_against_exit,
     verify_against_outcome,
 )
 from rlbox.record.state import RunState, StageState, StageStatus, run_cause
@@ -47,7 +47,7 @@ TRUE = [
 
 @pytest.mark.parametrize(("state", "last"), TRUE)
 def test_what_agrees_stays(state: RunState, last: ExitInfo) -> None:
-    assert verify_against_exit(state, last, ()) == state
+    assert fail_on_unconfirmed_pass(state, last, ()) == state
     assert verify_against_outcome(state, run_outcome(state)) == verify_against_outcome(state, None) == state
 
 
@@ -77,7 +77,7 @@ FALSE = [
 
 @pytest.mark.parametrize(("state", "last", "what"), FALSE)
 def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -> None:
-    true = verify_against_exit(state, last, ())
+    true = fail_on_unconfirmed_pass(state, last, ())
     cause = run_cause(true)
     assert cause
     assert (true.state, true.exit_code, cause.kind) == ("failed", 1, "contradiction")
@@ -92,7 +92,7 @@ def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -
     ],
 )
 def test_who_is_killed_may_have_written_what_nobody_heard(last: ExitInfo, what: str) -> None:
-    true = verify_against_exit(run("passed", "passed", "passed"), last, ())
+    true = fail_on_unconfirmed_pass(run("passed", "passed", "passed"), last, ())
     cause = run_cause(true)
     assert cause
     assert (true.state, [stage.state for stage in true.stages], cause.kind) == ("failed", ["passed", "failed"], "lost")
@@ -101,9 +101,9 @@ def test_who_is_killed_may_have_written_what_nobody_heard(last: ExitInfo, what: 
 
 def test_stages_of_earlier_attempts() -> None:
     state = run("failed", "passed", "failed", attempt=2)
-    assert verify_against_exit(state, word(1, ""), ("a",)) == state
-    assert verify_against_exit(state, word(1, ""), None) == state  # nobody here knows more
-    assert verify_against_exit(state, word(1, ""), ()).stages[0].state == "failed"
+    assert fail_on_unconfirmed_pass(state, word(1, ""), ("a",)) == state
+    assert fail_on_unconfirmed_pass(state, word(1, ""), None) == state  # nobody here knows more
+    assert fail_on_unconfirmed_pass(state, word(1, ""), ()).stages[0].state == "failed"
 
 
 def test_a_record_that_is_changed_later() -> None:
