@@ -82,9 +82,9 @@ def card_text(size: float) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB / 10 or not size else f"{size / MIB:.0f} MiB"
 
 
-def counted(count: int, one: str, more: str) -> str:
+def counted(count: int, singular: str, more: str) -> str:
     """Return how many there are: `1 file`, `3 files`."""
-    return f"1 {one}" if count == 1 else f"{count} {more}"
+    return f"1 {singular}" if count == 1 else f"{count} {more}"
 
 
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:

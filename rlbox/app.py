@@ -102,8 +102,8 @@ class App:
             elif str(error) not in map(str, self.dry.refused):  # several checks may meet the same
                 self.dry.refused.append(error)
 
-    def not_checked(self, why: str, *what: str) -> None:
-        known = self.dry.unchecked.setdefault(why, [])
+    def not_checked(self, reason: str, *what: str) -> None:
+        known = self.dry.unchecked.setdefault(reason, [])
         known += [one for one in what if one not in known]
 
     def planned(self, data: Mapping[str, Any], text: str, would: str, *, code: int = 0) -> int:

@@ -143,7 +143,7 @@ def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: Gate
     names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
     for file, rule in zip(stage.files, gate.facts.files, strict=True):
         with _Writer([run / name for name in names]):
-            fact = check_file(file, lambda: None, before=before if file.newer else None)
+            fact = check_file(file, lambda: None, earlier_snapshot=before if file.newer else None)
         (gate.mark_failed if fact.problem else gate.mark_passed)(rule, fact.problem or "complete")
 
 

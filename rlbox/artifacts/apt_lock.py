@@ -124,13 +124,14 @@ def render_image_apt_conf(architecture: str, root: str) -> str:
     return _settings(settings)
 
 
-def parse_archives(sources: Iterable[str], named: Iterable[str]) -> dict[str, str]:
+def parse_archives(sources: Iterable[str], archive_names: Iterable[str]) -> dict[str, str]:
     """Return the addresses in apt source lists, each with the name that a lock gives its archive.
 
-    That is the last part of the address for an archive in `named` (every mirror has it), else the address itself.
+    That is the last part of the address for an archive in `archive_names` (every mirror has it), else the address
+    itself.
     """
     urls = {url.rstrip("/") for text in sources for url in re.findall(r"https?://[^\s\]]+", _uncommented(text))}
-    return {url: name if (name := url.rpartition("/")[2]) in set(named) else url for url in sorted(urls)}
+    return {url: name if (name := url.rpartition("/")[2]) in set(archive_names) else url for url in sorted(urls)}
 
 
 def _uncommented(text: str) -> str:

@@ -52,11 +52,11 @@ def fetch_base_files(
     places: Iterable[FileUrl],
     ca_bundle: str = "",
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
-    before: Callable[[Sequence[Artifact]], None] = lambda missing: None,
+    on_missing: Callable[[Sequence[Artifact]], None] = lambda missing: None,
 ) -> tuple[Artifact, ...]:
     """Return the files of a base image when the store holds all of them; a place that fails is passed over.
 
-    `on_bytes` is told how much of a file is there, each time some came; `before` of the files that are known to be
+    `on_bytes` is told how much of a file is there, each time some came; `on_missing` of the files that are known to be
     missing, before they are fetched.
 
     Raises NodeError: the store's disk has no room for them.
@@ -68,7 +68,7 @@ def fetch_base_files(
     for source in places:
         try:
             while missing := list_missing_base_files(store, base, platform):
-                before(missing)
+                on_missing(missing)
                 check_disk_space(store, missing)
                 _fetch_from(source.url, missing, store, ca_bundle, on_bytes)
             return list_base_files(store, base, platform)
@@ -173,18 +173,18 @@ def fetch_locked_base(
     lock: Lock,
     store: ObjectStore,
     sources: str,
-    before: Callable[[Sequence[Artifact]], None] = lambda missing: None,
+    on_missing: Callable[[Sequence[Artifact]], None] = lambda missing: None,
 ) -> tuple[Artifact, ...]:
     """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base.
 
-    `before` is told what is missing, as in `fetch_base_files`.
+    `on_missing` is told what is missing, as in `fetch_base_files`.
     """
     if "@" not in lock.base:
         return ()
     places = list_image_references(lock.base, load_profile(app.project, sources))
 
     def tell(missing: Sequence[Artifact]) -> None:
-        before(missing)
+        on_missing(missing)
         if whole := sum(file.size for file in missing):
             app.say(f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {size_text(whole)}")
 

@@ -33,16 +33,16 @@ def plan_source_inputs(entry: Compile) -> ResolverInputs:
 
 
 def plan_tool_inputs(
-    entry: Compile, stack: Iterable[Package], before: CompileInputs | None, moved: Iterable[str]
+    entry: Compile, stack: Iterable[Package], previous: CompileInputs | None, moved: Iterable[str]
 ) -> ResolverInputs:
     """Return what uv is asked for the packages that a build imports.
 
     `stack`: The packages of the stack: what is asked for without a version has theirs, and so have its requirements.
-    `before`, `moved`: Where the lock before has other packages, they are kept, but for the names that `--upgrade`
+    `previous`, `moved`: Where the lock before has other packages, they are kept, but for the names that `--upgrade`
       moves.
     """
     versions = {str(canonicalize_name(package.name)): package.version for package in stack}
-    kept = {package.name: package.version for package in before.tools} if before else {}
+    kept = {package.name: package.version for package in previous.tools} if previous else {}
     pins: dict[str, str] = {**{name: version for name, version in kept.items() if name not in set(moved)}, **versions}
     roots = [_root(text, versions) for text in entry.needs]
     roots += [f"{name}=={entry.cuda}.*" for name in COMPILER_WHEELS if entry.cuda]
@@ -74,9 +74,9 @@ def build_toolchain_base(target: Target) -> Base | None:
     return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
 
 
-def keep_compiled_wheels(lock: Lock, before: Lock | None) -> Lock:
+def keep_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
     for row in lock.compiled:
-        wheel = before.wheel(row) if before else None
+        wheel = previous_lock.wheel(row) if previous_lock else None
         if wheel:
             lock = lock.with_wheel(row, wheel)
     return lock
@@ -87,15 +87,15 @@ def list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
 
 
 def resolve_compiled(
-    target: Target, lock: Lock, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
+    target: Target, lock: Lock, previous_lock: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
 ) -> tuple[tuple[Deb, ...], tuple[CompileInputs, ...]]:
     """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
 
     `lock`: The new lock, as far as it has the stack's packages.
     Raises WorkFailed: the index has no source archive of that version, or uv or apt finds no solution.
     """
-    toolchain = _toolchain(target, before, upgrade, lock_sources)
-    return toolchain, tuple(_rows(target, lock, before, upgrade, lock_sources, toolchain))
+    toolchain = _toolchain(target, previous_lock, upgrade, lock_sources)
+    return toolchain, tuple(_rows(target, lock, previous_lock, upgrade, lock_sources, toolchain))
 
 
 def _toolchain(

@@ -135,9 +135,9 @@ def plan_egress(
     return tuple(dict.fromkeys(found))
 
 
-def list_hosts_by_phase(found: Iterable[HostContact]) -> dict[str, list[str]]:
+def list_hosts_by_phase(contacts: Iterable[HostContact]) -> dict[str, list[str]]:
     """Return phase to the hosts that it contacts, sorted; those that a setting closes are not among them."""
-    known = [one for one in found if one.host and not one.closed_by]
+    known = [one for one in contacts if one.host and not one.closed_by]
     return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
 
 

@@ -302,17 +302,17 @@ class GroupSize:
 
 
 def measure_groups(
-    lock: Lock, extra: Sequence[Artifact], has: Callable[[str], bool], *, here: bool = False
+    lock: Lock, extra: Sequence[Artifact], has: Callable[[str], bool], *, without_image: bool = False
 ) -> tuple[GroupSize, ...]:
     """Return a row for each group of `lock` in the order of the image, after those of `extra` (a base image).
 
-    `here`: Of the groups that a machine without an image takes.
+    `without_image`: Of the groups that a machine without an image takes.
     """
-    groups = [] if here else [*(artifact.group for artifact in extra), *["os"] * bool(lock.debs), "runtime"]
+    groups = [] if without_image else [*(artifact.group for artifact in extra), *["os"] * bool(lock.debs), "runtime"]
     groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]
     files: dict[str, list[Artifact]] = {group: [] for group in groups}
     seen: set[str] = set()
-    for artifact in (*extra, *(list_inplace_artifacts(lock) if here else list_artifacts(lock))):
+    for artifact in (*extra, *(list_inplace_artifacts(lock) if without_image else list_artifacts(lock))):
         if artifact.sha256 not in seen:
             files.setdefault(artifact.group, []).append(artifact)
         seen.add(artifact.sha256)

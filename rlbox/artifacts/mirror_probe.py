@@ -82,17 +82,17 @@ def choose_probe_file(rule: MirrorRule, artifacts: Sequence[Artifact]) -> Artifa
     return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
 
 
-def rank_probes(found: Iterable[MirrorProbe]) -> tuple[MirrorProbe, ...]:
-    return tuple(sorted(found, key=lambda probed: (probed.kind, bool(probed.reason), probed.total_s)))
+def rank_probes(probes: Iterable[MirrorProbe]) -> tuple[MirrorProbe, ...]:
+    return tuple(sorted(probes, key=lambda probed: (probed.kind, bool(probed.reason), probed.total_s)))
 
 
 def hash_profile(profile: Profile) -> str:
     return hashlib.sha256(profile.model_dump_json().encode()).hexdigest()
 
 
-def ranking_json(profile: Profile, found: Sequence[MirrorProbe], at: float, *, quick: bool = False) -> dict[str, Any]:
+def ranking_json(profile: Profile, probes: Sequence[MirrorProbe], at: float, *, quick: bool = False) -> dict[str, Any]:
     """Return a ranking as it is remembered; `at` is the time of the probe, or of a quick look, seconds since 1970."""
-    return {"profile": hash_profile(profile), "at": at, "quick": quick, "found": [asdict(probed) for probed in found]}
+    return {"profile": hash_profile(profile), "at": at, "quick": quick, "found": [asdict(probed) for probed in probes]}
 
 
 def parse_ranking(data: Mapping[str, Any], profile: Profile, now: float) -> tuple[MirrorProbe, ...] | None:
@@ -105,7 +105,7 @@ def parse_ranking(data: Mapping[str, Any], profile: Profile, now: float) -> tupl
         return None
 
 
-def choose_by_probes(profile: Profile, found: Sequence[MirrorProbe]) -> MirrorChoice:
+def choose_by_probes(profile: Profile, probes: Sequence[MirrorProbe]) -> MirrorChoice:
     """Return the order that a ranking gives: live rules by their times, then those that were not probed.
 
     A kind whose rules are all dead keeps the profile's order: they may be back.
@@ -113,17 +113,17 @@ def choose_by_probes(profile: Profile, found: Sequence[MirrorProbe]) -> MirrorCh
     rules: dict[str, tuple[MirrorRule, ...]] = {}
     for kind in dict.fromkeys(rule.kind for rule in profile.rule):
         mine = {identify_rule(rule): rule for rule in profile.rules(kind)}
-        probed = {one.place: one for one in found if one.kind == kind and one.place in mine}
+        probed = {one.place: one for one in probes if one.kind == kind and one.place in mine}
         live = [mine[one.place] for one in rank_probes(probed.values()) if not one.reason]
         rest = [rule for place, rule in mine.items() if place not in probed]
         rules[kind] = tuple(live + rest) or profile.rules(kind)
-    skipped = tuple((one.mirror, one.reason) for one in found if one.reason)
+    skipped = tuple((one.mirror, one.reason) for one in probes if one.reason)
     return MirrorChoice(profile=profile.name, rules=rules, skipped=skipped)
 
 
-def list_unavailable_kinds(found: Sequence[MirrorProbe]) -> list[str]:
-    kinds = dict.fromkeys(one.kind for one in found)
-    return [kind for kind in kinds if all(one.reason for one in found if one.kind == kind)]
+def list_unavailable_kinds(probes: Sequence[MirrorProbe]) -> list[str]:
+    kinds = dict.fromkeys(one.kind for one in probes)
+    return [kind for kind in kinds if all(one.reason for one in probes if one.kind == kind)]
 
 
 _AT_ONCE = 8
@@ -291,10 +291,10 @@ def load_locked_files(app: App, target: str) -> tuple[Artifact, ...]:
     return (*list_artifacts(lock), *list_base_artifacts(lock.base))
 
 
-def save_ranking(profile: Profile, found: Sequence[MirrorProbe], *, quick: bool = False) -> None:
+def save_ranking(profile: Profile, probes: Sequence[MirrorProbe], *, quick: bool = False) -> None:
     """Remember a ranking for the verbs that follow; a full or read-only cache folder is no error."""
     try:
-        write_atomic(_memory(profile), json.dumps(ranking_json(profile, found, time.time(), quick=quick)))
+        write_atomic(_memory(profile), json.dumps(ranking_json(profile, probes, time.time(), quick=quick)))
     except OSError:
         return
 
@@ -350,8 +350,8 @@ def format_mirrors(rows: Iterable[dict[str, str]]) -> str:
     return "\n".join(columns(cells))
 
 
-def format_probes(found: Iterable[MirrorProbe]) -> str:
-    return "\n".join(columns(map(_cells, found)))
+def format_probes(probes: Iterable[MirrorProbe]) -> str:
+    return "\n".join(columns(map(_cells, probes)))
 
 
 def _cells(one: MirrorProbe) -> tuple[str, ...]:

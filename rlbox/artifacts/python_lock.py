@@ -65,7 +65,7 @@ class ResolverInputs:
 
 
 def plan_resolver_inputs(
-    target: Target, runtime: tuple[str, ...], kept: Mapping[str, Mapping[str, str]]
+    target: Target, rlbox_requirements: tuple[str, ...], kept: Mapping[str, Mapping[str, str]]
 ) -> tuple[ResolverInputs, ...]:
     """Return what has to be resolved: the stack, rlbox's own environment, the tools that build source archives.
 
@@ -75,7 +75,7 @@ def plan_resolver_inputs(
     stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
     left_out = (*target.python.exclude, *target.base.holds, *(entry.distribution for __, entry in target.compiled))
     stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
-    own = {"runtime.in": "".join(f"{line}\n" for line in sorted(runtime))}
+    own = {"runtime.in": "".join(f"{line}\n" for line in sorted(rlbox_requirements))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
     return tuple(
         ResolverInputs(name=name, files={**files, PINS: _pins(kept.get(name, {}))})
@@ -130,7 +130,9 @@ def plan_uv_commands(
     )
 
 
-def build_python_lock(target: Target, runtime: tuple[str, ...], resolved: Mapping[str, ResolverOutput]) -> Lock:
+def build_python_lock(
+    target: Target, rlbox_requirements: tuple[str, ...], resolved: Mapping[str, ResolverOutput]
+) -> Lock:
     """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
     order = [group.name for group in target.stack]
     __, parents = parse_pins(resolved["stack"].pins)
@@ -141,7 +143,7 @@ def build_python_lock(target: Target, runtime: tuple[str, ...], resolved: Mappin
     tools = select_package_files(target, resolved["build"]) if sdists else {}
     return Lock(
         target=target.name,
-        spec=compute_spec_checksum(target, runtime),
+        spec=compute_spec_checksum(target, rlbox_requirements),
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,

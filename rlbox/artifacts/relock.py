@@ -30,41 +30,48 @@ from rlbox.target.target import GitSource, HttpSource, Target
 
 def resolve_lock(
     target: Target,
-    runtime: tuple[str, ...],
-    before: Lock | None,
+    rlbox_requirements: tuple[str, ...],
+    previous_lock: Lock | None,
     upgrade: UpgradeRequest,
     lock_sources: LockSources,
     patches: Mapping[str, str],
 ) -> Lock:
-    """Return the target's lock; `before` is kept where the spec still allows it and `upgrade` does not move it.
+    """Return the target's lock; `previous_lock` is kept where the spec still allows it and `upgrade` does not move it.
 
     `patches`: The target's patches, file name to text.
     Raises WorkFailed: uv or apt finds no solution, or a source does not answer; what they said is quoted.
     """
-    kept = list_kept_versions(before, upgrade)
-    sizes = {package.sha256: package.size for package in before.packages()} if before else {}
+    kept = list_kept_versions(previous_lock, upgrade)
+    sizes = {package.sha256: package.size for package in previous_lock.packages()} if previous_lock else {}
     resolved = {
         inputs.name: resolve_packages(target, inputs, lock_sources.sources, lock_sources.site.ca_bundle, upgrade, sizes)
-        for inputs in plan_resolver_inputs(target, runtime, kept)
+        for inputs in plan_resolver_inputs(target, rlbox_requirements, kept)
     }
-    planned = build_python_lock(target, runtime, resolved)
-    toolchain, compiled = resolve_compiled(target, planned, before, upgrade, lock_sources)
+    planned = build_python_lock(target, rlbox_requirements, resolved)
+    toolchain, compiled = resolve_compiled(target, planned, previous_lock, upgrade, lock_sources)
     lock = replace(
         planned,
         debs=_debs(target, kept.get("apt", {}), lock_sources),
         toolchain=toolchain,
         compiled=compiled,
-        git=tuple(_git(source, before, upgrade, lock_sources) for source in target.git),
-        http=tuple(_http(source, before, upgrade, lock_sources) for source in target.http),
+        git=tuple(_git(source, previous_lock, upgrade, lock_sources) for source in target.git),
+        http=tuple(_http(source, previous_lock, upgrade, lock_sources) for source in target.http),
         patches=tuple(hash_patch(file, patches[file]) for file in target.own_patches),
     )
-    return keep_compiled_wheels(lock, before)
+    return keep_compiled_wheels(lock, previous_lock)
 
 
-def refresh_lock(target: Target, runtime: tuple[str, ...], lock: Lock, patches: Mapping[str, str]) -> Lock | None:
+def refresh_lock(
+    target: Target, rlbox_requirements: tuple[str, ...], lock: Lock, patches: Mapping[str, str]
+) -> Lock | None:
     """Return the lock with its patches as they are now, or None when the spec wants more than that."""
     made_for = (lock.target, lock.python, lock.platform, lock.spec)
-    if made_for != (target.name, target.python.version, target.python.platform, compute_spec_checksum(target, runtime)):
+    if made_for != (
+        target.name,
+        target.python.version,
+        target.python.platform,
+        compute_spec_checksum(target, rlbox_requirements),
+    ):
         return None
     return replace(lock, patches=tuple(hash_patch(file, patches[file]) for file in target.own_patches))
 
@@ -109,13 +116,13 @@ def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, lock
 _MOST_NAMED = 8
 
 
-def check_unchanged(target: str, before: Lock | None, lock: Lock) -> None:
-    if before is None or before.text() != lock.text():
+def check_unchanged(target: str, previous_lock: Lock | None, lock: Lock) -> None:
+    if previous_lock is None or previous_lock.text() != lock.text():
         raise WorkFailed(
             _("the lock of target {target} drifted: its sources no longer offer what it names\n{lock_diff}").format(
-                target=target, lock_diff=diff_locks(before.text() if before else "", lock.text())
+                target=target, lock_diff=diff_locks(previous_lock.text() if previous_lock else "", lock.text())
             ),
-            next_step=f"rlbox lock {target} --upgrade {_drifted(before, lock)}".rstrip(),
+            next_step=f"rlbox lock {target} --upgrade {_drifted(previous_lock, lock)}".rstrip(),
         )
 
 
@@ -126,8 +133,8 @@ def _drifted(before: Lock | None, lock: Lock) -> str:
     return " ".join(names) if len(names) <= _MOST_NAMED else ""
 
 
-def check_known_packages(packages: Sequence[str], before: Lock | None, lock: Lock) -> None:
-    found = {name for known in (before, lock) if known for name in known.names()}
+def check_known_packages(packages: Sequence[str], previous_lock: Lock | None, lock: Lock) -> None:
+    found = {name for known in (previous_lock, lock) if known for name in known.names()}
     if unknown := sorted(set(packages) - found):
         near = difflib.get_close_matches(unknown[0], found, n=1)
         raise SpecError(
@@ -189,20 +196,20 @@ def update_lock(
     sources: str,
     *,
     includes: Sequence[str] = (),
-    again: bool = False,
+    force: bool = False,
 ) -> tuple[Lock | None, Lock]:
     """Return the lock before, None without one, and the lock now.
 
     `sources`: A sources profile, empty for the target's own.
     `includes`: The targets that it includes, the nearest first. Without a lock of its own it goes on from theirs:
       nothing is resolved that its spec leaves as it is.
-    `again`: Ask the sources even when the spec did not change.
+    `force`: Ask the sources even when the spec did not change.
     """
     own = _before(app, target.name)
     before = own or _inherited(app, target.name, includes)
     files = app.project.patches(target.name, target.own_patches)
     patches = {path.name: path.read_text("utf-8") for path in files}
-    if before and not again and not (upgrade.everything or upgrade.names):
+    if before and not force and not (upgrade.everything or upgrade.names):
         refreshed = refresh_lock(target, own_requirements(), before, patches)
         if refreshed:
             return own, refreshed
@@ -227,13 +234,13 @@ def _inherited(app: App, name: str, includes: Sequence[str]) -> Lock | None:
     return None
 
 
-def write_lock(app: App, before: Lock | None, lock: Lock) -> bool:
+def write_lock(app: App, previous_lock: Lock | None, lock: Lock) -> bool:
     """Write the lock, unless it is a dry run, and say what changed; return whether something did."""
-    changed = before is None or before.text() != lock.text()
+    changed = previous_lock is None or previous_lock.text() != lock.text()
     if not app.dry_run:
         changed = write_if_changed(app.project.writable_lock_file(lock.target), lock.text()) or changed
-    if before and before.text() != lock.text():
-        app.say(diff_locks(before.text(), lock.text()))
+    if previous_lock and previous_lock.text() != lock.text():
+        app.say(diff_locks(previous_lock.text(), lock.text()))
     if sdists := [package.file for package in lock.packages() if not package.is_wheel]:
         app.say(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

@@ -196,8 +196,8 @@ def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
     app.result({"compare": comparison_to_json(found)}, "\n".join(format_comparison(found)))
 
 
-def not_comparable(error: LocksDifferError, again: str) -> WorkFailed:
-    """Return the refusal of two locks, which names the fields; `again` is the command that `--across` may follow."""
+def not_comparable(error: LocksDifferError, command: str) -> WorkFailed:
+    """Return the refusal of two locks, which names the fields; `command` is the command that `--across` may follow."""
     fields = [f"{change.field}: {change.one!r} and {change.other!r}" for change in error.fields[:_MAX_FIELDS]]
     more = len(error.fields) - len(fields)
     fields += [f"and {more} more"] if more else []
@@ -207,7 +207,7 @@ def not_comparable(error: LocksDifferError, again: str) -> WorkFailed:
     return WorkFailed(
         _("not comparable, the evaluation locks differ in{lines}").format(lines=lines),
         next_step=_("judge both with one lock; or, to compare just that: {again} {allowed}").format(
-            again=again, allowed=allowed
+            again=command, allowed=allowed
         ),
     )
 

@@ -271,7 +271,7 @@ def export(app: App, name: str, form: str, image: str, gpus: str, way: str | Non
     if output:
         with app.checking("file"):
             require_writable_file(Path(output), "another with --output")
-    text = export_text(app, name, form, image=image, gpus=gpus, way=way or "gpus")
+    text = export_text(app, name, form, image=image, gpus=gpus, gpu_method=way or "gpus")
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
     if app.dry_run:
         would = f"write {output}" if output else "print this, and write nothing"

@@ -91,7 +91,7 @@ def _relock(
 
     loaded = load_target_with_fixes(app.project, name)
     require_no_conflict(app, loaded.target, None)
-    before, lock = update_lock(app, loaded.target, moved, sources, includes=loaded.includes, again=again)
+    before, lock = update_lock(app, loaded.target, moved, sources, includes=loaded.includes, force=again)
     require_no_conflict(app, loaded.target, lock)
     return before, lock
 

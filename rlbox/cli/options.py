@@ -231,7 +231,7 @@ def open_browser(app: App, opened: str, address: str) -> None:
 
 
 def write_page(
-    app: App, html: str, out: str | None, default: str, told: dict[str, Any], opened: str, gaps: Iterable[str] = ()
+    app: App, html: str, out: str | None, default: str, result: dict[str, Any], opened: str, gaps: Iterable[str] = ()
 ) -> int:
     """Write a page to `out` (`-`: standard output) or to `default` here, say what is not in it, and open it."""
     from rlbox.system.files import require_writable_file, write_atomic
@@ -243,13 +243,13 @@ def write_page(
     path = Path(out or default)
     with app.checking("file"):
         require_writable_file(path, "another with --out")
-    told = {**told, "report": os.path.abspath(path)}
+    result = {**result, "report": os.path.abspath(path)}
     for gap in gaps:
         app.say(f"left out: {gap}")
     if app.dry_run:
-        return app.planned(told, "", f"write {path}")
+        return app.planned(result, "", f"write {path}")
     write_atomic(path, data)
-    app.result(told, str(path))
+    app.result(result, str(path))
     open_browser(app, opened, path.resolve().as_uri())
     return 0
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _GOING = ("starting", "running")
 
 
-def run_row(run_store: RunStore, run_dir: Path, found: ReconcileResult) -> dict[str, Any]:
+def run_row(run_store: RunStore, run_dir: Path, reconciled: ReconcileResult) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
     from rlbox.record.run_dir import load_plan
@@ -40,7 +40,9 @@ def run_row(run_store: RunStore, run_dir: Path, found: ReconcileResult) -> dict[
         state = run_store.load_state(run_dir, load_plan(run_dir))
     except RlboxError as error:
         return row | {"state": "unknown", "cause": error.what}
-    alive = run_dir.name in found.alive or (found.lock_owner is not None and found.lock_owner.run == run_dir.name)
+    alive = run_dir.name in reconciled.alive or (
+        reconciled.lock_owner is not None and reconciled.lock_owner.run == run_dir.name
+    )
     if state is None:
         return row | {"state": "starting" if alive else "never started"}
     cause, stage = run_cause(state), _stage(state)
@@ -50,7 +52,7 @@ def run_row(run_store: RunStore, run_dir: Path, found: ReconcileResult) -> dict[
         "stage": stage.name if stage else "",
         "phase": stage.phase if stage and stage.state in _GOING else "",
         "time": _took(state),
-        "cause": cause.what if cause else found.unresolved.get(run_dir.name, ""),
+        "cause": cause.what if cause else reconciled.unresolved.get(run_dir.name, ""),
         "started_at": state.started_at,
         "attempt": state.attempt,
         "exit_code": state.exit_code,
@@ -211,7 +213,7 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
     before = time.time() - older
     run_store = open_existing_run_store(app, target, data)
     rows = decide_unused_removals(
-        list_removal_candidates(run_store, app, run_store.runs()), before=before, checkpoints=checkpoints
+        list_removal_candidates(run_store, app, run_store.runs()), newest_s=before, checkpoints=checkpoints
     )
     return _carry_out(app, run_store, rows, yes=yes)
 

@@ -423,7 +423,7 @@ def _require_fit(
     wish = Suggestion(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
     loaded = load_job(app.project, job)
     values, name = resolve_params(loaded, profiles, wish.settings), target or loaded.target
-    check_source(app, loaded, values, here=False, force=False)
+    check_source(app, loaded, values, is_local=False, force=False)
     plan_container_run(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
     fit = check_fit(loaded, values, load_declared_capacity(app, name, ""))
     require_fit(app, loaded, fit, wish, force=force)

@@ -91,10 +91,10 @@ def search(app: App, name: str, price: float, disk: float) -> int:
     return 0
 
 
-def search_fitting_offers(needs: OfferFilter, variant: str = "") -> tuple[Offer, ...]:
+def search_fitting_offers(needs: OfferFilter, older_driver_target: str = "") -> tuple[Offer, ...]:
     """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack.
 
-    `variant` is the target of the same stack for older drivers, where there is one.
+    `older_driver_target` is the target of the same stack for older drivers, where there is one.
     """
     from rlbox.errors import WorkFailed
     from rlbox.vast.api import search_offers
@@ -105,7 +105,11 @@ def search_fitting_offers(needs: OfferFilter, variant: str = "") -> tuple[Offer,
     if fitting:
         return fitting
     shown = [f"  offer {number}: {'; '.join(missing)}" for number, missing in list(lacks.items())[:5]]
-    older = _("; machines with an older driver: rlbox vast search {variant}").format(variant=variant) if variant else ""
+    older = (
+        _("; machines with an older driver: rlbox vast search {variant}").format(variant=older_driver_target)
+        if older_driver_target
+        else ""
+    )
     raise WorkFailed(
         "\n".join([f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}", *shown]),
         next_step=_("raise --price, or try again later: offers change by the minute{older}").format(older=older),
@@ -419,11 +423,11 @@ def start(app: App, number: int, timeout: float) -> int:
     return 0
 
 
-def disk_of(app: App, one: Instance) -> str:
+def disk_of(app: App, instance: Instance) -> str:
     """Return where the data disk of an instance is: where its target has it."""
     from rlbox.target.target import load_target
 
-    return load_target(app.project, one.target).target.disk.mount
+    return load_target(app.project, instance.target).target.disk.mount
 
 
 @click.command()

@@ -239,7 +239,7 @@ class ContainerRuntime:
     def _gpus(self) -> GpuAccess:
         if not self.member.gpus:
             return NO_GPUS
-        offer = probe_gpu_support(self.link.engine().info(), self.link.name, here=self.link.options.local)
+        offer = probe_gpu_support(self.link.engine().info(), self.link.name, is_local=self.link.options.local)
         return choose_gpu_access(parse_gpus(str(self.member.gpus), self.member.gpus), offer)
 
     def execute(self, words: tuple[str, ...]) -> Iterator[str]:

@@ -310,7 +310,8 @@ class EventReader:
         event = make_line_event(
             row,
             max(strong, 1),
-            named=bool(find_exception_name(row.body)) and not ends_with_inner_exception_header(row.body.rstrip()),
+            names_exception=bool(find_exception_name(row.body))
+            and not ends_with_inner_exception_header(row.body.rstrip()),
         )
         self._keep(event)
         if "Fatal Python error" in row.body:

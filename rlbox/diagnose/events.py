@@ -83,16 +83,18 @@ class Event:
         for raised in self.exceptions:
             yield Statement(raised.number, raised.text, raised.kind, raised.tail)
 
-    def class_at(self, text: str, kind: str) -> ErrorClass:
+    def class_at(self, text: str, exception_name: str) -> ErrorClass:
         if self.level in (0, 1, LEVEL_WARNING) and not self.exceptions:
             return "noise"
         if any(one.quotes_other and one.text == text for one in self.exceptions):
             return "relayed"
-        return classify_error(text, kind)
+        return classify_error(text, exception_name)
 
 
-def make_line_event(row: LogLine, weight: int, *, named: bool = False) -> Event:
-    return Event(row.number, row.text, row.body.strip(), row, row.number, row.number, weight, names_exception=named)
+def make_line_event(row: LogLine, weight: int, *, names_exception: bool = False) -> Event:
+    return Event(
+        row.number, row.text, row.body.strip(), row, row.number, row.number, weight, names_exception=names_exception
+    )
 
 
 def make_traceback_event(trace: TracebackParser, weight: int) -> Event | None:
@@ -160,9 +162,11 @@ class RecentLines:
             self._blocks.pop(0)
         self._blocks.append((first, block))
 
-    def keep_recurring_lines_above(self, number: int) -> None:
-        if number not in self._above and len(self._above) < _COMPARED:
-            self._above[number] = tuple(find_recurring_lines(self._lines(number - COMPARED_LINES, number)))
+    def keep_recurring_lines_above(self, line_number: int) -> None:
+        if line_number not in self._above and len(self._above) < _COMPARED:
+            self._above[line_number] = tuple(
+                find_recurring_lines(self._lines(line_number - COMPARED_LINES, line_number))
+            )
 
     def above(self, number: int) -> tuple[RecurringLine, ...]:
         return self._above.get(number, ())

@@ -216,20 +216,20 @@ def read_log_blocks(path: Path, end: int = sys.maxsize) -> Iterator[bytes]:
             yield block
 
 
-def read_excerpt(found: Diagnosis, sources: Sequence[LogSource], lines: int = 5) -> str:
+def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int = 5) -> str:
     """Return the lines around the root, it marked `>`; empty when its log cannot be read again."""
-    if found.root is None:
+    if diagnosis.root is None:
         return ""
-    source, event = sources[found.root.event.file], found.root.event
+    source, event = sources[diagnosis.root.event.file], diagnosis.root.event
     if source.path is None or source.member or is_compressed(source.path):
         return ""
     spot = FatalPosition(
-        number=found.root.number, text=event.text, block_number=event.offset[0], block_offset=event.offset[1]
+        number=diagnosis.root.number, text=event.text, block_number=event.offset[0], block_offset=event.offset[1]
     )
     line = read_fatal_line(source.path, spot, links=True)
     before, after = line.before[-lines:], line.after[:lines]
     rows = [(line.number - len(before) + place, " ", text) for place, text in enumerate(before)]
-    rows.append((line.number, ">", get_full_line(found.root)))
+    rows.append((line.number, ">", get_full_line(diagnosis.root)))
     rows += [(line.number + 1 + place, " ", text) for place, text in enumerate(after)]
     return "\n".join(f"{mark}{number:7d} {strip_terminal_codes(text)[:_SHOWN]}" for number, mark, text in rows)
 
@@ -271,10 +271,10 @@ def read_log_failures(run_dir: Path, spots: Mapping[str, FatalPosition]) -> tupl
     return sort_failures(found)
 
 
-def sort_failures(found: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
-    """Return `found` by time; at the same time by what the lines state themselves, else services first."""
+def sort_failures(failures: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
+    """Return `failures` by time; at the same time by what the lines state themselves, else services first."""
     ordered: list[LogFailure] = []
-    for fatal in sorted(found, key=lambda fatal: fatal.log.endswith("/stage.log")):
+    for fatal in sorted(failures, key=lambda fatal: fatal.log.endswith("/stage.log")):
         at = next((index for index, other in enumerate(ordered) if _before(fatal, other)), len(ordered))
         ordered.insert(at, fatal)
     return tuple(ordered)

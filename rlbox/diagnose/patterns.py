@@ -71,9 +71,9 @@ def _filled(text: str) -> str:
 ErrorClass = Literal["root", "relayed", "victim", "death", "noise"]
 
 
-def classify_error(text: str, kind: str = "") -> ErrorClass:
-    """Classify an error by its text; `kind` is its exception's name where it has one."""
-    if is_never_fatal(text) or (not kind and compile_union("class", "noise").search(text)):
+def classify_error(text: str, exception_name: str = "") -> ErrorClass:
+    """Classify an error by its text; `exception_name` is its exception's name where it has one."""
+    if is_never_fatal(text) or (not exception_name and compile_union("class", "noise").search(text)):
         return "noise"
     if compile_union("class", "relayed").search(text):
         return "relayed"

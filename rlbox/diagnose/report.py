@@ -179,12 +179,12 @@ _REDACTIONS = (
 """What is hidden, and what stands in its place: keys, people, hosts, and the folders of paths but for packages'."""
 
 
-def format_redacted_report(found: Diagnosis, excerpt: str, environment: Mapping[str, str]) -> str:
+def format_redacted_report(diagnosis: Diagnosis, excerpt: str, environment: Mapping[str, str]) -> str:
     """Return what a stranger may be asked with: the question, the answer so far, and the lines around the root.
 
     `environment` holds the secrets of this process, which are masked however they are written.
     """
-    text = f"{_QUESTION}\n\n{format_report(found, excerpt)}\n"
+    text = f"{_QUESTION}\n\n{format_report(diagnosis, excerpt)}\n"
     text = redact(SecretMasker(environment).mask_text(text))
     return text.encode("utf-8", "replace")[:MOST_BYTES].decode("utf-8", "ignore")
 

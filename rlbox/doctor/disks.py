@@ -46,18 +46,18 @@ class DirectoryFacts:
     mine: bool = False
 
 
-def check_directories(places: Sequence[DirectoryFacts], requirements: Requirements, who: str) -> list[Finding]:
+def check_directories(places: Sequence[DirectoryFacts], requirements: Requirements, user: str) -> list[Finding]:
     """Return what is wrong with the folders, one finding for what several of them share.
 
     Parameters
     ----------
-    who
+    user
         The user that writes: `uid 1000`.
     """
     found: list[Finding] = []
     told: set[tuple[str, int, int]] = set()
     for place in places:
-        for finding in check_directory(place, requirements, who):
+        for finding in check_directory(place, requirements, user):
             shared = (finding.id.rpartition("-")[2], place.total, place.free >> 24)
             if finding.id.endswith(("-full", "-inodes")) and shared in told:
                 continue

@@ -154,7 +154,7 @@ def probe_engine() -> EngineFacts:
     return EngineFacts(
         where=open_engine_address(),
         version=_numbers(str(info.get("ServerVersion", ""))),
-        gpu_ways=probe_gpu_support(info, open_engine_address(), here=is_engine_local() and not is_in_image()).ways,
+        gpu_ways=probe_gpu_support(info, open_engine_address(), is_local=is_engine_local() and not is_in_image()).ways,
         root=root,
         room=free_bytes(Path(root)) if root and is_engine_local() and Path(root).is_dir() else None,
         containers=tuple(map(_container, containers)),

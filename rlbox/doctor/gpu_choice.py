@@ -39,7 +39,7 @@ def read_gpus_option(text: str) -> str:
 
 def probe_gpu_offer() -> GpuSupport:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
-    return probe_gpu_support(connect_engine().info(), engine_url(), here=is_engine_local() and not is_in_image())
+    return probe_gpu_support(connect_engine().info(), engine_url(), is_local=is_engine_local() and not is_in_image())
 
 
 def choose_container_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
@@ -117,8 +117,8 @@ def require_usable_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess
         app.say(f"warning: {finding.title}: {finding.seen}\n  next:  {finding.remedy}")
 
 
-def parse_image_environment(found: Mapping[str, Any]) -> dict[str, str]:
-    lines = (found.get("Config") or {}).get("Env") or ()
+def parse_image_environment(image_info: Mapping[str, Any]) -> dict[str, str]:
+    lines = (image_info.get("Config") or {}).get("Env") or ()
     return {name: value for name, _, value in (str(line).partition("=") for line in lines)}
 
 

@@ -133,13 +133,13 @@ def _live(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
         yield describe_running_runs(runs, place="here", where="processes", stop=runs[0])
 
 
-def describe_running_runs(seen: Sequence[str], *, place: str, where: str, stop: str) -> Finding:
+def describe_running_runs(runs: Sequence[str], *, place: str, where: str, stop: str) -> Finding:
     """Return the note that runs go on at a place; `stop` are the words after `rlbox stop` that end the first."""
     return Finding(
         id="live-runs",
         title=_("runs of rlbox go on {place}").format(place=place),
         level="note",
-        seen=listed(seen),
+        seen=listed(runs),
         where=where,
         remedy=_("leave it alone, or end it with: rlbox stop {stop}").format(stop=stop),
     )

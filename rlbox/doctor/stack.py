@@ -261,9 +261,9 @@ class StackProbe:
         """Return how one process imports `names`, MODULE or MODULE:ATTRIBUTE, and runs `kernel` on a GPU."""
         return self._run("probe_import.py", [kernel, *names], self._environ, tuple, deadline)
 
-    def data(self, asked: Mapping[str, object], deadline: float) -> ProgramFacts:
+    def data(self, request: Mapping[str, object], deadline: float) -> ProgramFacts:
         """Return what is in files of training data, or how their first rows were written; see probe_data.py."""
-        return self._run("probe_data.py", [json.dumps(asked)], self._environ, tuple, deadline)
+        return self._run("probe_data.py", [json.dumps(request)], self._environ, tuple, deadline)
 
     def end(self) -> None:
         """End what still runs of all that was started; for one who does not wait for it."""

@@ -267,13 +267,13 @@ _VERSIONED = ("libnvidia-gpucomp.so.*", "libnvidia-allocator.so.1", "libnvidia-p
 _HOOK = "nvidia-container-runtime-hook"  # an engine that finds it takes `--gpus` without a runtime of that name
 
 
-def probe_gpu_support(info: Mapping[str, Any], where: str, *, here: bool) -> GpuSupport:
+def probe_gpu_support(info: Mapping[str, Any], where: str, *, is_local: bool) -> GpuSupport:
     """Return what is offered by the engine that gave `info` (its `/info`) at the address `where`.
 
-    `here`: The engine is on this machine, so its files and devices can be looked at.
+    `is_local`: The engine is on this machine, so its files and devices can be looked at.
     """
     folders = tuple(info.get("CDISpecDirs") or ())
-    files = tuple(_spec_files(folders or CDI_FOLDERS)) if here else ()
+    files = tuple(_spec_files(folders or CDI_FOLDERS)) if is_local else ()
     texts = [_read_text(path) for path in files]
     told = [str(row.get("ID", "")) for row in info.get("DiscoveredDevices") or ()]  # since Docker 28.2
     names = [name for name in told if name.startswith(f"{CDI_KIND}=")] or [
@@ -282,15 +282,16 @@ def probe_gpu_support(info: Mapping[str, Any], where: str, *, here: bool) -> Gpu
     named = [path for text in texts for path in parse_nvidia_cdi_mounts(text)]
     return GpuSupport(
         where=where,
-        here=here,
-        runtime=any("nvidia" in name for name in info.get("Runtimes") or ()) or (here and bool(shutil.which(_HOOK))),
+        here=is_local,
+        runtime=any("nvidia" in name for name in info.get("Runtimes") or ())
+        or (is_local and bool(shutil.which(_HOOK))),
         cdi_on=bool(folders),
         cdi=tuple(dict.fromkeys(names)),
         cdi_files=files,
         stale=next((path for path in named if not os.path.lexists(path)), ""),
-        nodes=tuple(sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda node: int(node[11:]))) if here else (),
-        control=tuple(node for node in _CONTROL if os.path.exists(node)) if here else (),
-        driver=tuple(_driver_mounts()) if here else (),
+        nodes=tuple(sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda node: int(node[11:]))) if is_local else (),
+        control=tuple(node for node in _CONTROL if os.path.exists(node)) if is_local else (),
+        driver=tuple(_driver_mounts()) if is_local else (),
     )
 
 
@@ -300,8 +301,8 @@ def parse_cdi_devices(text: str) -> list[str]:
     return [f"{CDI_KIND}={name}" for name in names] if kind == CDI_KIND else []
 
 
-def parse_nvidia_cdi_mounts(text: str) -> list[str]:
-    kind, __, paths = _parse_cdi(text)
+def parse_nvidia_cdi_mounts(spec_text: str) -> list[str]:
+    kind, __, paths = _parse_cdi(spec_text)
     return paths if kind == CDI_KIND else []
 
 

@@ -202,28 +202,28 @@ class PushResult:
 
 
 def push_image(
-    image: dict[str, Any],
-    tag: str,
+    image_info: dict[str, Any],
+    local_tag: str,
     destination: PushDestination,
     *,
     on_layer: Callable[[LayerProgress], None],
     on_retry: Callable[[str], None],
 ) -> PushResult:
-    """Have the engine push its image `tag` to `destination`, and verify what the registry holds then.
+    """Have the engine push its image `local_tag` to `destination`, and verify what the registry holds then.
 
-    `image`: The engine's description of `tag`.
+    `image_info`: The engine's description of `local_tag`.
     `on_retry`: Told why, and how long from now, the engine's push is repeated.
     Raises RegistryError: the registry does not answer, refused, failed four times, or holds something else than was
       pushed; or its address means this machine, and the engine is on another.
     Raises EngineError: plain http was allowed here, but the engine insists on TLS.
     """
-    contents = (image.get("RootFS") or {}).get("Layers") or []
-    stored = find_manifest_digest(image)
+    contents = (image_info.get("RootFS") or {}).get("Layers") or []
+    stored = find_manifest_digest(image_info)
     _check_route(destination)
     there = destination.find() if stored else None
     if there and there.digest == stored:
         return PushResult(manifest=there, count=count_push({}, there.layers, contents), exact=True)
-    with _tagged(image["Id"], tag, destination.reference):
+    with _tagged(image_info["Id"], local_tag, destination.reference):
         log = _push(destination.reference, on_layer, on_retry)
     manifest = _verified(destination, stored or log.digest)
     return PushResult(manifest=manifest, count=count_push(log.layers, manifest.layers, contents), exact=bool(stored))

@@ -266,16 +266,16 @@ class ScannedCheckpoint:
     entries: tuple[CheckpointFile, ...]
 
 
-def analyze_series(path: str, found: Sequence[ScannedCheckpoint], tracker: str | None) -> CheckpointSeries:
+def analyze_series(path: str, checkpoints: Sequence[ScannedCheckpoint], tracker: str | None) -> CheckpointSeries:
     """Return the checkpoints of one folder, judged by their files and by the tracker beside them."""
-    ordered = sorted(found, key=lambda row: (-1 if row.step is None else row.step, row.path))
+    ordered = sorted(checkpoints, key=lambda row: (-1 if row.step is None else row.step, row.path))
     rows = tuple(_judge(row, tracker) for row in ordered)
     problems = []
     if tracker is not None and not any(row.latest for row in rows):
         problems.append(f"the tracker names {tracker!r}, which is not there: nothing can be resumed")
     if tracker is None and any(row.kind == "megatron" for row in rows):
         problems.append(f"{TRACKERS[0]} is missing: Megatron loads nothing without it")
-    spare = _spare(rows, {row.path: row.entries for row in found})
+    spare = _spare(rows, {row.path: row.entries for row in checkpoints})
     return CheckpointSeries(path=path, checkpoints=rows, tracker=tracker, problems=tuple(problems), spare=spare)
 
 
@@ -463,9 +463,9 @@ def _read(path: Path) -> bytes:
 _COLUMNS = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
 
 
-def format_series(found: Sequence[CheckpointSeries], *, removable: bool) -> str:
+def format_series(all_series: Sequence[CheckpointSeries], *, removable: bool) -> str:
     """Return all series as text; what can be removed only when asked for."""
-    return "\n\n".join("\n".join(_lines(series, removable)) for series in found)
+    return "\n\n".join("\n".join(_lines(series, removable)) for series in all_series)
 
 
 def _lines(series: CheckpointSeries, removable: bool) -> Iterator[str]:

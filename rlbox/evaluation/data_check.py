@@ -40,7 +40,7 @@ class DataReport:
     notes: tuple[str, ...]
 
 
-def analyze_data(steps: Sequence[Mapping[str, Any]], wish: DataCheckOptions, split: str | None) -> DataReport:
+def analyze_data(steps: Sequence[Mapping[str, Any]], options: DataCheckOptions, split: str | None) -> DataReport:
     """Return the report.
 
     Parameters
@@ -51,7 +51,7 @@ def analyze_data(steps: Sequence[Mapping[str, Any]], wish: DataCheckOptions, spl
         Text of the split's mapping; None: there is none.
     """
     files = {str(row["name"]): row for row in steps if row["step"] == "file"}
-    problems = [*_files(files, wish), *(str(row["error"]) for row in steps if row["step"] == "error")]
+    problems = [*_files(files, options), *(str(row["error"]) for row in steps if row["step"] == "error")]
     notes = []
     for row in steps:
         match row["step"]:
@@ -60,7 +60,9 @@ def analyze_data(steps: Sequence[Mapping[str, Any]], wish: DataCheckOptions, spl
                 both = f"{row['count']} rows are in {row['left']} and in {row['right']}"
                 problems.append(f"{both} ({pairs}): val/loss would be too good")
             case "tokens" if row["over"]:
-                notes.append(f"{row['name']}: {row['over']} rows are longer than {wish.longest} tokens and will be cut")
+                notes.append(
+                    f"{row['name']}: {row['over']} rows are longer than {options.longest} tokens and will be cut"
+                )
     notes += [f"{name}: {row['twice']} rows are there twice" for name, row in files.items() if row["twice"]]
     if split is not None:
         problems += _split(split, files)
@@ -134,8 +136,8 @@ def check_data(
     app: App,
     files: Mapping[str, Path],
     split: Path | None,
-    asked: Mapping[str, str],
-    wish: DataCheckOptions,
+    reader_settings: Mapping[str, str],
+    options: DataCheckOptions,
     python: str,
     timeout_s: float,
 ) -> int:
@@ -145,10 +147,10 @@ def check_data(
     said = run_data_reader(
         find_stack(python, _NEXT),
         dict(os.environ),
-        {"files": paths, **asked, "longest": wish.longest},
+        {"files": paths, **reader_settings, "longest": options.longest},
         timeout_s,
     )
-    report = analyze_data(said, wish, split.read_text(encoding="utf-8", errors="replace") if split else None)
+    report = analyze_data(said, options, split.read_text(encoding="utf-8", errors="replace") if split else None)
     lines = [*report.facts, *(f"note: {text}" for text in report.notes)]
     lines += [f"wrong: {text}" for text in report.problems]
     app.result({"files": paths, **asdict(report)}, "\n".join(lines))
@@ -196,7 +198,7 @@ def _there(*paths: Path) -> None:
 
 
 def run_data_reader(
-    stack: StackLocation, environ: Mapping[str, str], asked: Mapping[str, object], timeout_s: float
+    stack: StackLocation, environ: Mapping[str, str], request: Mapping[str, object], timeout_s: float
 ) -> Sequence[Mapping[str, Any]]:
     """Return the steps of `probe_data.py`.
 
@@ -208,7 +210,7 @@ def run_data_reader(
         It did not come to an end.
     """
     with open_stack_probe(stack, environ) as probe:
-        facts = probe.data(asked, time.monotonic() + timeout_s)
+        facts = probe.data(request, time.monotonic() + timeout_s)
     error = next((str(row["error"]) for row in facts.steps if not row.get("ok")), "")
     if facts.exit_code is None:
         raise TimedOut(_("the data were not read in time"), where=stack.python, next_step=_("give more with --timeout"))

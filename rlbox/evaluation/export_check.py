@@ -84,8 +84,8 @@ def compare_configs(export: Mapping[str, Any], own: Mapping[str, Any], path: str
             yield ExportFault(of=f"config.json: {name}", says=f"{one!r}, not {other!r}", facts={"kind": "config"})
 
 
-def format_report(report: ExportReport, named: int) -> Iterator[str]:
-    """Yield how a check went; `named` faults at most."""
+def format_report(report: ExportReport, max_faults: int) -> Iterator[str]:
+    """Yield how a check went; `max_faults` faults at most."""
     yield f"compared with {report.form} of {report.ranks} ranks"
     yield f"tensors: {report.equal} of {report.tensors} are the trainer's, bit by bit"
     for cast in report.casts:
@@ -95,10 +95,10 @@ def format_report(report: ExportReport, named: int) -> Iterator[str]:
         yield f"tokenizer: the same {report.words} tokens and chat template"
     if report.logits:
         yield _logits_line(report.logits)
-    for fault in report.faults[:named]:
+    for fault in report.faults[:max_faults]:
         yield f"[FAIL] {fault.of}: {fault.says}"
-    if len(report.faults) > named:
-        yield f"and {len(report.faults) - named} more"
+    if len(report.faults) > max_faults:
+        yield f"and {len(report.faults) - max_faults} more"
 
 
 def _logits_line(logits: Mapping[str, Any]) -> str:
@@ -283,7 +283,7 @@ def find_trainer_model(export: Path, against: Path) -> Path | None:
     return None
 
 
-def check_export(wish: ExportCheckOptions, tell: Callable[[int, int], None]) -> ExportReport:
+def check_export(options: ExportCheckOptions, tell: Callable[[int, int], None]) -> ExportReport:
     """Return how an export stands to its checkpoint; `tell` hears how many tensors are done, and of how many.
 
     Raises
@@ -293,17 +293,17 @@ def check_export(wish: ExportCheckOptions, tell: Callable[[int, int], None]) -> 
     ValueError
         A configuration or a tokenizer cannot be read.
     """
-    checkpoint = find_trainer_checkpoint(wish.against)
-    config = _config(wish.export)
-    words, own = _words(wish.export), _words(wish.model)
+    checkpoint = find_trainer_checkpoint(options.against)
+    config = _config(options.export)
+    words, own = _words(options.export), _words(options.model)
     if not own.there:
-        raise ValueError(_("{model} has no tokenizer").format(model=wish.model))
+        raise ValueError(_("{model} has no tokenizer").format(model=options.model))
     faults = [ExportFault(of=part, says=says, facts={"kind": "words"}) for part, says in compare_tokenizers(words, own)]
-    faults += compare_configs(config, _config(wish.model))
+    faults += compare_configs(config, _config(options.model))
     end: dict[str, Any] = {}
     logits: dict[str, Any] | None = None
-    with merge_shards(checkpoint, wish.python) as weights:
-        for row in _rows(wish, config, weights):
+    with merge_shards(checkpoint, options.python) as weights:
+        for row in _rows(options, config, weights):
             match row["step"]:
                 case "at":
                     tell(row["done"], row["of"])

@@ -102,14 +102,14 @@ class SplitPlan:
     notes: tuple[str, ...] = ()
 
 
-def plan_split(facts: GpuInventory, wish: SplitRequest) -> SplitPlan:
-    rooms = _rooms(facts, wish)
-    placed, problems = _place(wish, rooms)
-    problems = [*_here(facts, wish), *_by_ray(facts, wish), *problems]
+def plan_split(facts: GpuInventory, request: SplitRequest) -> SplitPlan:
+    rooms = _rooms(facts, request)
+    placed, problems = _place(request, rooms)
+    problems = [*_here(facts, request), *_by_ray(facts, request), *problems]
     notes = []
-    if wish.needed and not problems and (idle := sum(rooms) - wish.needed) > 0:
+    if request.needed and not problems and (idle := sum(rooms) - request.needed) > 0:
         notes.append(f"{idle} of {sum(rooms)} GPUs stay idle")
-    if wish.needed and facts.ray is None:
+    if request.needed and facts.ray is None:
         notes.append(f"Ray is not up, so its view is not known: {facts.why_no_ray}")
     return SplitPlan(placed=tuple(placed), problems=tuple(problems), notes=tuple(notes))
 

@@ -87,9 +87,11 @@ def diff_locks(one: EvaluationLock, other: EvaluationLock) -> list[LockDifferenc
     return [one for one in found if not any(other.field.startswith(f"{one.field}.") for other in found)]
 
 
-def filter_disallowed(found: Sequence[LockDifference], across: Sequence[str]) -> list[LockDifference]:
+def filter_disallowed(differences: Sequence[LockDifference], across: Sequence[str]) -> list[LockDifference]:
     """Return the differences that no name of `across` allows: a field, or all below it."""
-    return [one for one in found if not any(one.field == name or one.field.startswith(f"{name}.") for name in across)]
+    return [
+        one for one in differences if not any(one.field == name or one.field.startswith(f"{name}.") for name in across)
+    ]
 
 
 def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

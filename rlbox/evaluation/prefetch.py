@@ -214,7 +214,7 @@ def _open(path: str) -> int:
         ) from error
 
 
-def read_into_cache(found: CacheReport, on_bytes: Callable[[int], None]) -> CacheReport:
+def read_into_cache(report: CacheReport, on_bytes: Callable[[int], None]) -> CacheReport:
     """Read what `measure_cache` found not to be resident, and return what is afterwards.
 
     What was driven out again while the rest was read is read once more, and a third time at most.
@@ -230,7 +230,7 @@ def read_into_cache(found: CacheReport, on_bytes: Callable[[int], None]) -> Cach
         A file cannot be read.
     """
     began = time.monotonic()
-    known, read = {(piece.path, piece.offset): piece for piece in found.pieces}, 0
+    known, read = {(piece.path, piece.offset): piece for piece in report.pieces}, 0
     for __ in range(_PASSES):
         missing = [piece for piece in known.values() if not piece.whole]
         if not missing:
@@ -241,8 +241,8 @@ def read_into_cache(found: CacheReport, on_bytes: Callable[[int], None]) -> Cach
         if any(piece.resident is None for piece in after):
             break  # it can be read, but not be known
     pieces = tuple(known.values())
-    files = add_resident_bytes(found.files, pieces)
-    return CacheReport(files=files, pieces=pieces, before=found.before, read=read, seconds=time.monotonic() - began)
+    files = add_resident_bytes(report.files, pieces)
+    return CacheReport(files=files, pieces=pieces, before=report.before, read=read, seconds=time.monotonic() - began)
 
 
 def _read_all(pieces: Sequence[FileRange], on_bytes: Callable[[int], None]) -> int:

@@ -222,13 +222,13 @@ def make_candidates(
     ]
 
 
-def best_to_json(found: BestResult) -> dict[str, Any]:
+def best_to_json(best: BestResult) -> dict[str, Any]:
     """Return it as it is written to `best_checkpoint.json` (P189, P191)."""
     told: dict[str, Any] = {
-        "step": found.best.step,
-        "name": found.best.name,
-        "lock": found.best.lock.digest,
-        "scores": {name: dict(row) for name, row in found.best.scores.items()},
+        "step": best.best.step,
+        "name": best.best.name,
+        "lock": best.best.lock.digest,
+        "scores": {name: dict(row) for name, row in best.best.scores.items()},
         "rungs": [
             {
                 "leader": rung.leader,
@@ -236,44 +236,44 @@ def best_to_json(found: BestResult) -> dict[str, Any]:
                 "smallest": rung.smallest,
                 "against": {name: difference_to_json(pair, rung.smallest) for name, pair in rung.against.items()},
             }
-            for rung in found.choice.rungs
+            for rung in best.choice.rungs
         ],
     }
-    if not found.held:
+    if not best.held:
         return told
     told["against"] = {
-        suite: difference_to_json(pair, smallest_detectable_difference(pair, comparisons=len(found.against)))
-        for suite, pair in found.against.items()
+        suite: difference_to_json(pair, smallest_detectable_difference(pair, comparisons=len(best.against)))
+        for suite, pair in best.against.items()
     }
     told["comparison"] = {"verdict": "unknown"}
-    if known := found.regression:
+    if known := best.regression:
         told["comparison"] = {
             "verdict": known.verdict,
             "difference": known.pair.difference,
             "smallest": known.smallest,
             "margin": known.margin,
         }
-    return told | {"regression": found.worse}
+    return told | {"regression": best.worse}
 
 
-def format_best(found: BestResult) -> Iterator[str]:
+def format_best(best: BestResult) -> Iterator[str]:
     """Yield the table, how the choice went, and how the best stands to the baseline."""
-    yield from map(str, format_table(found.results).splitlines())
-    for rung in found.choice.rungs:
+    yield from map(str, format_table(best.results).splitlines())
+    for rung in best.choice.rungs:
         for name, pair in rung.against.items():
             by, low, high = format_points(pair)
             yield f"{name} to {rung.leader}: {by} points ({low} to {high})"
         yield f"one that is {rung.smallest:.1%} worse is left out with a chance of 95 %; left: {', '.join(rung.left)}"
-    for suite, pair in found.against.items():
+    for suite, pair in best.against.items():
         by, low, high = format_points(pair)
         yield f"{suite} accepted@1 to the baseline: {by} points ({low} to {high})"
-    if not found.held:
+    if not best.held:
         yield "[WARN] no baseline was given: regression was not looked for"
-    elif found.regression is None:
-        yield f"[WARN] {found.guard} was not judged of both: regression was not looked for"
+    elif best.regression is None:
+        yield f"[WARN] {best.guard} was not judged of both: regression was not looked for"
     else:
-        known = found.regression
+        known = best.regression
         mark, by = _MARKS[known.verdict], format_points(known.pair)[0]
-        yield f"[{mark}] {found.guard} accepted@1: {by} points, {known.verdict}"
+        yield f"[{mark}] {best.guard} accepted@1: {by} points, {known.verdict}"
         yield f"a loss of {known.smallest:.1%} is seen with a chance of 95 %"
-    yield f"best checkpoint: step {found.best.step}, {found.best.name}"
+    yield f"best checkpoint: step {best.best.step}, {best.best.name}"

@@ -84,14 +84,14 @@ class Suite(SpecModel):
 
 
 def select_problems(
-    suite: Suite, found: Mapping[str, Problem], wanted: Sequence[str], *, any_size: bool
+    suite: Suite, problems: Mapping[str, Problem], wanted: Sequence[str], *, any_size: bool
 ) -> list[Problem]:
     """Return the problems of a suite in the order of its manifest, `wanted`, or as they are in the file without one.
 
     `ProblemError` where one is missing, none is left, or there are more or fewer than the suite says.
     """
-    names = list(wanted) or list(found)
-    if missing := [name for name in names if name not in found]:
+    names = list(wanted) or list(problems)
+    if missing := [name for name in names if name not in problems]:
         raise ProblemError(
             _("{suite} has no row {missing!r} of its manifest ({count} are missing)").format(
                 suite=suite.name, missing=missing[0], count=len(missing)
@@ -107,7 +107,7 @@ def select_problems(
                 suite=suite.name, count=len(names), rows=suite.rows
             )
         )
-    return [found[name] for name in names]
+    return [problems[name] for name in names]
 
 
 def describe_suite(suite: Suite, problems: Sequence[Problem]) -> dict[str, Any]:

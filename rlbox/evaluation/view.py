@@ -45,46 +45,48 @@ def compare_results(one: EvaluationResult, other: EvaluationResult, across: Sequ
     return Comparison(one=one, other=other, across=allowed, suites=suites)
 
 
-def comparison_to_json(found: Comparison) -> dict[str, Any]:
+def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     return {
-        "one": describe_result(found.one),
-        "other": describe_result(found.other),
-        "across": [{"field": one.field, "one": one.one, "other": one.other} for one in found.across],
-        "suites": {suite: difference_to_json(pair, found.smallest(suite)) for suite, pair in found.suites.items()},
+        "one": describe_result(comparison.one),
+        "other": describe_result(comparison.other),
+        "across": [{"field": one.field, "one": one.one, "other": one.other} for one in comparison.across],
+        "suites": {
+            suite: difference_to_json(pair, comparison.smallest(suite)) for suite, pair in comparison.suites.items()
+        },
     }
 
 
-def format_comparison(found: Comparison) -> Iterator[str]:
+def format_comparison(comparison: Comparison) -> Iterator[str]:
     """Yield what may differ, then a line for each suite and what it could show."""
-    yield from (f"across {one.field}: {one.one!r} and {one.other!r}" for one in found.across)
-    for suite, pair in found.suites.items():
+    yield from (f"across {one.field}: {one.one!r} and {one.other!r}" for one in comparison.across)
+    for suite, pair in comparison.suites.items():
         by, low, high = format_points(pair)
         counts = len(pair.won), len(pair.lost), pair.problems
         yield f"{suite}: {by} points ({low} to {high}), {counts[0]} won, {counts[1]} lost of {counts[2]}"
         verdict = "not told apart" if pair.undecided else "higher" if pair.difference > 0 else "lower"
-        yield f"  {verdict}; a difference of {found.smallest(suite):.1%} shows with a chance of 95 %"
+        yield f"  {verdict}; a difference of {comparison.smallest(suite):.1%} shows with a chance of 95 %"
         if pair.won:
             yield f"  won: {_names(pair.won)}"
         if pair.lost:
             yield f"  lost: {_names(pair.lost)}"
 
 
-def describe_result(found: EvaluationResult) -> dict[str, Any]:
+def describe_result(result: EvaluationResult) -> dict[str, Any]:
     """Return which result it is: name, step, digest of its lock, weights."""
-    weights = str(found.lock.subject.get("weights", ""))
-    return {"name": found.name, "step": found.step, "lock": found.lock.digest, "weights": weights}
+    weights = str(result.lock.subject.get("weights", ""))
+    return {"name": result.name, "step": result.step, "lock": result.lock.digest, "weights": weights}
 
 
-def format_result(found: EvaluationResult, *, unsolved: bool) -> Iterator[str]:
+def format_result(result: EvaluationResult, *, unsolved: bool) -> Iterator[str]:
     """Yield one result: what was judged, with which lock, each suite with its interval; `unsolved` names problems."""
-    step = f", step {found.step}" if found.step >= 0 else ""
-    yield f"{found.name}{step}"
-    facts = describe_result(found)
-    rows = [_suite_row(suite, row) for suite, row in found.scores.items()]
+    step = f", step {result.step}" if result.step >= 0 else ""
+    yield f"{result.name}{step}"
+    facts = describe_result(result)
+    rows = [_suite_row(suite, row) for suite, row in result.scores.items()]
     yield from columns([("  lock:", facts["lock"]), ("  weights:", facts["weights"])])
     yield from (f"  {line}" for line in columns([_SUITE_COLUMNS, *rows]))
-    for suite in found.scores if unsolved else ():
-        missed = [name for name, values in found.figure(suite, ACCEPTED).items() if not any(values)]
+    for suite in result.scores if unsolved else ():
+        missed = [name for name, values in result.figure(suite, ACCEPTED).items() if not any(values)]
         if missed:
             yield f"  {suite}, not solved: {', '.join(missed)}"
 

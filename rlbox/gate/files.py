@@ -164,7 +164,7 @@ _JSON_LIMIT = 64 << 20
 """Bytes of JSON that are read at once: as values it takes twenty times as many."""
 
 
-def check_file(rule: FilePlan, on_block: OnBlock, *, before: FileSnapshot | None = None) -> FileCheck:
+def check_file(rule: FilePlan, on_block: OnBlock, *, earlier_snapshot: FileSnapshot | None = None) -> FileCheck:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
 
     Of a folder every regular file in it counts; nothing of their content is asked.
@@ -173,7 +173,7 @@ def check_file(rule: FilePlan, on_block: OnBlock, *, before: FileSnapshot | None
     ----------
     on_block
         Called for every MiB that is summed, and while a file is waited for; what it raises ends the look.
-    before
+    earlier_snapshot
         What was there before it had to be written; None: any time will do.
     """
     one = not WILDCARD.search(rule.path) or os.path.lexists(rule.path)
@@ -181,7 +181,7 @@ def check_file(rule: FilePlan, on_block: OnBlock, *, before: FileSnapshot | None
     if not one and len(paths) < rule.count:
         return FileCheck(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
     problems = _growth_problems(rule, paths, on_block)
-    facts = {path: _probe_one(rule, path, on_block, before, problems.get(path, "")) for path in paths}
+    facts = {path: _probe_one(rule, path, on_block, earlier_snapshot, problems.get(path, "")) for path in paths}
     for path, fact in facts.items():
         if fact.problem:
             return fact if one else FileCheck(bytes=fact.bytes, problem=f"{path.name} {fact.problem}")

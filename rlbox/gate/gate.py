@@ -264,7 +264,7 @@ class _MetricRule(GateRule):
     def _tell(self, line: Line | None) -> None:
         self.count = self._metric.points
         if self._metric.problem:
-            self._board.breach(self, self.plan.log, self._metric.problem, line=line, why=self.plan.why)
+            self._board.breach(self, self.plan.log, self._metric.problem, line=line, reason=self.plan.why)
             return
         self.seen = self._metric.told
         self._board.revision += self.count & (self.count - 1) == 0  # 1, 2, 4, 8: each is written to the disk

@@ -37,7 +37,7 @@ class RuleEvents:
     breaches: list[Violation] = field(default_factory=list)
 
     def breach(
-        self, rule: GateRule, log: str, problem: str, *, line: Line | None = None, why: str = "", late: bool = False
+        self, rule: GateRule, log: str, problem: str, *, line: Line | None = None, reason: str = "", late: bool = False
     ) -> None:
         """Record that a rule is broken for good; after the stop nothing is."""
         if self.stopping or rule.state == "broken":
@@ -45,7 +45,7 @@ class RuleEvents:
         rule.decide("broken", f"{problem}: {line.text}" if line else problem)
         self.revision += 1
         self.breaches.append(
-            Violation(kind=rule.kind, rule=rule.text, log=log, problem=problem, line=line, why=why, late=late)
+            Violation(kind=rule.kind, rule=rule.text, log=log, problem=problem, line=line, why=reason, late=late)
         )
 
 
@@ -115,7 +115,9 @@ class LineRule(GateRule):
         limit = self.plan.within_s
         if limit is not None and self.state == "waiting" and elapsed_s > limit:
             seen = f"{self.count} of {self.plan.count} lines" if self.plan.count > 1 else "no such line"
-            self._board.breach(self, self.plan.log, f"{seen} within {limit_text(limit)}", why=self.plan.why, late=True)
+            self._board.breach(
+                self, self.plan.log, f"{seen} within {limit_text(limit)}", reason=self.plan.why, late=True
+            )
 
     def settle(self, *, over: bool = False) -> None:
         """Decide on forbidden lines in doubt: those of a text that ended are gone, of a lane that made a step noted.
@@ -169,7 +171,7 @@ class LineRule(GateRule):
             return
         if self.before and not self.before.count:
             self._board.breach(
-                self, self.plan.log, f"came before {self.before.plan.pattern}", line=line, why=self.plan.why
+                self, self.plan.log, f"came before {self.before.plan.pattern}", line=line, reason=self.plan.why
             )
             return
         self.count += self._lines_of(line)
@@ -182,7 +184,7 @@ class LineRule(GateRule):
             self._watcher.done = self.state == "held"
         elif self.count > self.plan.at_most:
             problem = f"{self.count} lines, at most {self.plan.at_most} are allowed"
-            self._board.breach(self, self.plan.log, problem, line=line, why=self.plan.why)
+            self._board.breach(self, self.plan.log, problem, line=line, reason=self.plan.why)
 
     def _lines_of(self, line: Line) -> int:
         """Return how many lines one stands for.

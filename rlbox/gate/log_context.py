@@ -120,11 +120,11 @@ class StepTracker:
         self.elapsed_s = 0.0
         self._steps: dict[tuple[str, str], _Steps] = {}
 
-    def meet(self, line: Line, way: str) -> None:
+    def meet(self, line: Line, pattern: str) -> None:
         """Take a line that may tell of a step, read in the given way."""
-        reading = parse_progress(way)
+        reading = parse_progress(pattern)
         if reading is not None and reading.step is not None:
-            self.hear(line, re.split(r"\d", way, maxsplit=1)[0][-40:], reading.step)
+            self.hear(line, re.split(r"\d", pattern, maxsplit=1)[0][-40:], reading.step)
 
     def hear(self, line: Line, kind: str, step: float) -> None:
         """Take a line that tells of a step; one that is not greater than the last of its kind shows nothing."""

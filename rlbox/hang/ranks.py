@@ -315,7 +315,7 @@ def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
 
 
 def sample_ranks(
-    before: ActivitySample, now: ActivitySample, ranks: Iterable[RankProcess], communicators: tuple[Communicator, ...]
+    previous: ActivitySample, now: ActivitySample, ranks: Iterable[RankProcess], communicators: tuple[Communicator, ...]
 ) -> RankSample:
     told = {pid: number for one in communicators for number, pid in one.pids.items()}
     members = {member.pid: member for member in ranks}
@@ -324,11 +324,11 @@ def sample_ranks(
         Rank(
             pid=pid,
             number=members[pid].number if pid in members and members[pid].number >= 0 else told.get(pid, -1),
-            doing=classify_activity(_rates_of(before, now, {pid}), pid, now.gpus),
+            doing=classify_activity(_rates_of(previous, now, {pid}), pid, now.gpus),
         )
         for pid in alive
     )
-    others = _rates_of(before, now, {process.pid for process in now.processes} - set(alive))
+    others = _rates_of(previous, now, {process.pid for process in now.processes} - set(alive))
     work = others.cpu >= OTHERS_CPU or max(others.read, others.write) >= FLOORS["read"]
     absent = _absent([members[pid] for pid in alive if pid in members])
     return RankSample(ranks=found, absent=absent, others_work=work, communicators=communicators)

@@ -112,7 +112,7 @@ class ImageBuild:
         with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
             with explain_unreachable_host(options.sources or plan.sources):
                 run, log, digest = self._run_builder()
-            check_or_untag_image(plan, again=options.no_cache or options.verify)
+            check_or_untag_image(plan, force=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
             describe_image(app, plan, hermetic=options.hermetic)
             if options.verify:

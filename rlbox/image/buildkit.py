@@ -174,12 +174,12 @@ _PASSING = (
 )
 
 
-def explain_transient_failure(text: str) -> str:
-    """Return why a build that said `text` failed, if that was none of its own doing; empty otherwise.
+def explain_transient_failure(client_output: str) -> str:
+    """Return why a build that said `client_output` failed, if that was none of its own doing; empty otherwise.
 
     Only the client's last word counts, never what a step wrote.
     """
-    last = "\n".join(re.findall(r"^(?:ERROR: )?failed to .*", text, re.M))
+    last = "\n".join(re.findall(r"^(?:ERROR: )?failed to .*", client_output, re.M))
     return next((why for sign, why in _PASSING if re.search(sign, last)), "")
 
 

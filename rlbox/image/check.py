@@ -36,7 +36,7 @@ _SHORT = 24
 _SEEN = ("fixes/", "programs/", "wheels/")  # folders of the build context
 
 
-def check_or_untag_image(plan: ImagePlan, *, again: bool) -> None:
+def check_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
     """Check the fixes of the image of `plan`; one that is absent takes the tag off, so that nobody uses the image.
 
     What checks can see is remembered once all have passed: a build that changes nothing of it (rlbox itself, a label,
@@ -44,7 +44,7 @@ def check_or_untag_image(plan: ImagePlan, *, again: bool) -> None:
 
     Parameters
     ----------
-    again
+    force
         Check in any case.
 
     Raises
@@ -53,7 +53,7 @@ def check_or_untag_image(plan: ImagePlan, *, again: bool) -> None:
         A check failed; every one is named with what it saw.
     """
     memory = cache_path("checks", plan.target, checks_checksum(plan)[:_SHORT])
-    if not again and memory.is_file():
+    if not force and memory.is_file():
         return
     try:
         done = connect_engine().run(_container(plan), _LIMIT_S)
@@ -174,6 +174,6 @@ def adopt_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
         app.say(f"{names[0]} is what the specs say: it is {plan.tag}, too, and nothing is built")
 
         connect_engine().tag(row["Id"], parse_reference(plan.tag))
-        check_or_untag_image(plan, again=False)
+        check_or_untag_image(plan, force=False)
         return connect_engine().find_image(plan.tag)
     return None

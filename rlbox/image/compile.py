@@ -369,7 +369,7 @@ def estimate_seconds(units: Iterable[int], jobs_now: int, kept: int) -> float:
     return max(len(every) - kept, 0) * (sum(made) / len(made)) / jobs_now
 
 
-def compile_json(target: str, told: Sequence[WheelResult]) -> dict[str, Any]:
+def compile_json(target: str, results: Sequence[WheelResult]) -> dict[str, Any]:
     rows = [
         {
             "name": one.compiled.name,
@@ -383,14 +383,14 @@ def compile_json(target: str, told: Sequence[WheelResult]) -> dict[str, Any]:
             "kept": one.kept,
             "jobs": one.jobs,
         }
-        for one in told
+        for one in results
     ]
     return {"target": target, "wheels": rows}
 
 
-def compile_text(told: Sequence[WheelResult]) -> str:
+def compile_text(results: Sequence[WheelResult]) -> str:
     """Return a line for each: what decides it, what it is for, how it stands."""
-    return "\n".join(columns([_row(one) for one in told]))
+    return "\n".join(columns([_row(one) for one in results]))
 
 
 def _row(one: WheelResult) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from rlbox.image.names import target_tag
 from rlbox.image.plan import ImageSources, load_image_plan
 
 
-def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", way: str = "gpus") -> str:
+def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", gpu_method: str = "gpus") -> str:
     """Return the target in `form` (`compose`, `apptainer`).
 
     Raises
@@ -30,7 +30,13 @@ def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", w
     if form == "compose":
         container = container_defaults(target, render_fixes(recipe.fixes, target, collect_stack_versions(target, lock)))
         return plan_compose(
-            target, container, templates, tag=target_tag(app.project, name), image=image, gpus=gpus, way=way
+            target,
+            container,
+            templates,
+            local_tag=target_tag(app.project, name),
+            registry_image=image,
+            gpus=gpus,
+            gpu_method=gpu_method,
         )
     if not image:
         load_image_plan(app.project, name).require_lock()

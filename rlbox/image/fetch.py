@@ -118,7 +118,7 @@ def _look(
     app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, place: Path | Reference | None, options: FetchOptions
 ) -> int:
     base = _base(lock, store, options)
-    rows = measure_groups(lock, base, store.is_intact, here=options.here)
+    rows = measure_groups(lock, base, store.is_intact, without_image=options.here)
     if unknown := "@" in lock.base and not base and options.base:
         app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
     missing = [file for file in (*base, *_files(lock, options)) if not store.is_intact(file.sha256, file.size)]

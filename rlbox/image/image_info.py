@@ -112,14 +112,14 @@ def _part(row: Any) -> ImagePart:
     return ImagePart(name=row.name, version=getattr(row, "version", getattr(row, "commit", "")), sha256=row.sha256)
 
 
-def lock_changes(before: Lock, after: Lock) -> tuple[LockChange, ...]:
+def lock_changes(old_lock: Lock, after: Lock) -> tuple[LockChange, ...]:
     """Return what is in one lock and not, or otherwise, in the other: group by group, sorted by name."""
     changes = [
-        LockChange(group="target", name=key, before=getattr(before, key), after=getattr(after, key))
+        LockChange(group="target", name=key, before=getattr(old_lock, key), after=getattr(after, key))
         for key in ("python", "platform", "base")
-        if getattr(before, key) != getattr(after, key)
+        if getattr(old_lock, key) != getattr(after, key)
     ]
-    old, new = lock_groups(before), lock_groups(after)
+    old, new = lock_groups(old_lock), lock_groups(after)
     for group in dict.fromkeys([*new, *old]):
         olds, news = ({row.name: row for row in rows.get(group, ())} for rows in (old, new))
         for name in sorted({*olds, *news}):

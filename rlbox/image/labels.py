@@ -30,7 +30,11 @@ _SHOWN = 6
 
 
 def compute_image_keys(
-    target: Target, lock: Lock | None, baked: RenderedFixes, patching: tuple[ResolvedPatch, ...], named: Iterable[str]
+    target: Target,
+    lock: Lock | None,
+    baked: RenderedFixes,
+    patching: tuple[ResolvedPatch, ...],
+    set_keys: Iterable[str],
 ) -> dict[str, str]:
     """Return what decides an image: the keys of the spec that its files name, lock, fixes and patches.
 
@@ -38,13 +42,13 @@ def compute_image_keys(
 
     Parameters
     ----------
-    named
+    set_keys
         Keys that a file of the target sets: the others are defaults, which no file can say.
     """
     spec = dict(
         iter_dotted_keys(target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}}))
     )
-    keys = {key: _shown(key, spec[key]) for key in sorted(named) if key in spec}
+    keys = {key: _shown(key, spec[key]) for key in sorted(set_keys) if key in spec}
     baking = [fix for fix in baked.fixes if fix.bakes]
     keys |= {f"{FIX}{fix.id}": _sum(fix.model_dump(mode="json", include={"bake", "check"})) for fix in baking}
     keys |= {f"{PATCH}{row.name}": _sum([row.diff, row.skip]) for row in patching if not row.fix}
@@ -67,7 +71,7 @@ def read_keys(text: str) -> dict[str, str]:
 
 
 def list_changed_keys(
-    before: Mapping[str, str], now: Mapping[str, str], files: Mapping[str, str], target: str
+    old_keys: Mapping[str, str], new_keys: Mapping[str, str], files: Mapping[str, str], target: str
 ) -> list[str]:
     """Return a sentence for each piece that differs, specs first; a value is told where the label has it.
 
@@ -77,10 +81,14 @@ def list_changed_keys(
         Key to the file that sets it now.
     """
     own = f"images/{target}/target.toml"
-    changed = [key for key in (*now, *(key for key in before if key not in now)) if before.get(key) != now.get(key)]
+    changed = [
+        key
+        for key in (*new_keys, *(key for key in old_keys if key not in new_keys))
+        if old_keys.get(key) != new_keys.get(key)
+    ]
     spec = [key for key in changed if not key.startswith((LOCK, FIX, PATCH))]
-    told = [_of_spec(files.get(key, own), key, before.get(key), now.get(key)) for key in spec]
-    told += [_other(key, key in before, key in now, target) for key in changed if key not in spec]
+    told = [_of_spec(files.get(key, own), key, old_keys.get(key), new_keys.get(key)) for key in spec]
+    told += [_other(key, key in old_keys, key in new_keys, target) for key in changed if key not in spec]
     return told[:_SHOWN] + ([f"and {len(told) - _SHOWN} more"] if len(told) > _SHOWN else [])
 
 

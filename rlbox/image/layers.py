@@ -60,12 +60,12 @@ def plan_layers(target: Target, lock: Lock | None) -> tuple[Layer, ...]:
 
 
 def split_into_layers(
-    group: str, packages: tuple[Package, ...], alone: Collection[str]
+    group: str, packages: tuple[Package, ...], own_layer_sha256: Collection[str]
 ) -> Iterator[tuple[str, tuple[Package, ...]]]:
-    """Yield the name and the packages of each layer of a group: those with a sha256 in `alone`, then all others."""
-    large = [package for package in packages if package.sha256 in alone]
+    """Yield the name and the packages of each layer of a group: those in `own_layer_sha256`, then all others."""
+    large = [package for package in packages if package.sha256 in own_layer_sha256]
     yield from ((f"{group}.{package.name.lower()}", (package,)) for package in large)
-    rest = tuple(package for package in packages if package.sha256 not in alone)
+    rest = tuple(package for package in packages if package.sha256 not in own_layer_sha256)
     if rest or not large:
         yield group, rest
 

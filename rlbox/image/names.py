@@ -44,9 +44,9 @@ def tag_to_file_name(tag: str) -> str:
     return tag.removeprefix(NAMESPACE).replace("/", "_").replace(":", ".")
 
 
-def make_unique_name(word: str, identity: str) -> str:
-    """Return a name of a project that people recognise by `word`, and that no other `identity` has."""
-    slug = re.sub(r"[^a-z0-9]+", "-", word.lower())[:_LONGEST].strip("-")
+def make_unique_name(prefix: str, identity: str) -> str:
+    """Return a name of a project that people recognise by `prefix`, and that no other `identity` has."""
+    slug = re.sub(r"[^a-z0-9]+", "-", prefix.lower())[:_LONGEST].strip("-")
     return f"{slug or 'project'}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:6]}"
 
 
@@ -102,9 +102,9 @@ def remember_project(project: Project) -> None:
             write_atomic(_note(name), json.dumps({"schema": 1, "folder": path}))
 
 
-def find_noted_project_folder(name: str) -> str:
+def find_noted_project_folder(project_name: str) -> str:
     """Return where the project of a name was when it last named an image; empty for one that this user has not."""
-    return str(read_json_object(_note(name), links=True).get("folder", ""))
+    return str(read_json_object(_note(project_name), links=True).get("folder", ""))
 
 
 def _note(name: str) -> Path:

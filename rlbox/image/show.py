@@ -127,8 +127,8 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _TARGET, _SPEC, _LOCK = "rlbox.target", "rlbox.spec", "rlbox.lock"
 
 
-def show_image(app: App, word: str) -> bool:
-    """Explain the image that `word` names (tag, id, digest); return False when it names none and does not look so.
+def show_image(app: App, reference: str) -> bool:
+    """Explain the image that `reference` names (tag, id, digest); return False when it names none and does not look so.
 
     Raises
     ------
@@ -137,21 +137,21 @@ def show_image(app: App, word: str) -> bool:
     SpecError
         It is an image that rlbox did not make.
     """
-    looks_so = bool(set(word) & set("/:@"))
-    if not _WORD.fullmatch(word):
+    looks_so = bool(set(reference) & set("/:@"))
+    if not _WORD.fullmatch(reference):
         return False
     try:
-        image = find_image(word)
+        image = find_image(reference)
     except EngineError:
         if looks_so:
             raise
         return False
     if image is None:
         if looks_so:
-            next_step = f"docker pull {word}, or rlbox load FILE"
-            raise EngineError(_("the engine has no image {word}").format(word=word), next_step=next_step)
+            next_step = f"docker pull {reference}, or rlbox load FILE"
+            raise EngineError(_("the engine has no image {word}").format(word=reference), next_step=next_step)
         return False
-    facts = _facts(app, word, image)
+    facts = _facts(app, reference, image)
     app.result({"image": image_json(facts)}, image_text(facts))
     return True
 

@@ -49,7 +49,7 @@ def require_cluster(job: Job) -> ClusterTable:
     return job.cluster
 
 
-def adapt_to_cluster(job: Job, values: ParamValues, gives: ClusterParams) -> tuple[Job, ParamValues]:
+def adapt_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> tuple[Job, ParamValues]:
     """Return a job without a Ray of its own, and its parameters; what `--set` says stays.
 
     Raises
@@ -58,14 +58,14 @@ def adapt_to_cluster(job: Job, values: ParamValues, gives: ClusterParams) -> tup
         As `require_cluster`.
     """
     table = require_cluster(job)
-    given = {name: gives.value(word) for name, word in table.params.items() if values.origins.get(name) != SET}
+    given = {name: cluster_params.value(word) for name, word in table.params.items() if values.origins.get(name) != SET}
     unset = (_ADDRESS, *table.unset)
     moved = job.model_copy(
         update={
-            "ports": {**job.ports, **{name: gives.ports[part] for name, part in table.ports.items()}},
+            "ports": {**job.ports, **{name: cluster_params.ports[part] for name, part in table.ports.items()}},
             "env": _left(job.env, unset),
             "services": tuple(one for one in job.services if one.name != table.ray),
-            "stages": tuple(_stage(stage, table.ray or "", gives, unset) for stage in job.stages),
+            "stages": tuple(_stage(stage, table.ray or "", cluster_params, unset) for stage in job.stages),
         }
     )
     return moved, ParamValues(
@@ -75,13 +75,13 @@ def adapt_to_cluster(job: Job, values: ParamValues, gives: ClusterParams) -> tup
     )
 
 
-def _stage(stage: Stage, head: str, gives: ClusterParams, unset: Collection[str]) -> Stage:
+def _stage(stage: Stage, head: str, cluster_params: ClusterParams, unset: Collection[str]) -> Stage:
     """Return a stage whose command is a job of the cluster's where it needs a Ray.
 
     Its processes are in other containers, and on other machines: that those here do nothing says nothing of them.
     """
-    dashboard = f"http://127.0.0.1:{gives.ports['dashboard']}"
-    ray = RayJob.model_construct(dashboard=dashboard, service="", temp_dir=gives.temp_dir)
+    dashboard = f"http://127.0.0.1:{cluster_params.ports['dashboard']}"
+    ray = RayJob.model_construct(dashboard=dashboard, service="", temp_dir=cluster_params.temp_dir)
     away = stage.ray is not None or stage.own_ray
     return stage.model_copy(
         update={

@@ -179,7 +179,7 @@ def build_override_entry(
     values: ParamValues,
     settings: Mapping[str, str],
     *,
-    before: Mapping[str, Scalar],
+    old_params: Mapping[str, Scalar],
     first_stage: str = "",
     force: bool = False,
     notes: Sequence[str] = (),
@@ -191,7 +191,7 @@ def build_override_entry(
     ----------
     settings
         `--set` of this command line.
-    before
+    old_params
         The parameters as they were: the job's defaults for a new run, those of the last attempt for a resumed one.
     first_stage, force
         `--from` and `--force`.
@@ -199,9 +199,9 @@ def build_override_entry(
         What the user must know of it (`RunPlan.notes`).
     """
     changed = {
-        name: {"before": before.get(name), "now": value, "origin": values.origins.get(name, "")}
+        name: {"before": old_params.get(name), "now": value, "origin": values.origins.get(name, "")}
         for name, value in values.params.items()
-        if before.get(name) != value
+        if old_params.get(name) != value
     }
     return {
         "resume": resume,

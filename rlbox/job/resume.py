@@ -15,9 +15,9 @@ from rlbox.job.plan import RunPlan, plan_stage, select_stages
 
 
 def plan_resume(
-    job: Job, before: RunPlan, attempts: Mapping[str, int], settings: Mapping[str, str] | None = None
+    job: Job, previous_plan: RunPlan, attempts: Mapping[str, int], settings: Mapping[str, str] | None = None
 ) -> RunPlan:
-    """Return `before` with the stages that run now planned anew.
+    """Return `previous_plan` with the stages that run now planned anew.
 
     Parameters
     ----------
@@ -32,31 +32,35 @@ def plan_resume(
     SpecError
         A setting is wrong, or the job no longer has the stages of the run.
     """
-    wanted = select_stages(job, before.profile)
-    if [stage.name for stage in wanted] != [stage.name for stage in before.stages]:
+    wanted = select_stages(job, previous_plan.profile)
+    if [stage.name for stage in wanted] != [stage.name for stage in previous_plan.stages]:
         raise SpecError(
             _("job {job} no longer has the stages of run {run_id}: {stages}").format(
-                job=job.name, run_id=before.run_id, stages=", ".join(stage.name for stage in before.stages)
+                job=job.name,
+                run_id=previous_plan.run_id,
+                stages=", ".join(stage.name for stage in previous_plan.stages),
             ),
-            next_step=_("start a new run: rlbox run {job} --place {place}").format(job=job.name, place=before.place),
+            next_step=_("start a new run: rlbox run {job} --place {place}").format(
+                job=job.name, place=previous_plan.place
+            ),
         )
-    known = {name: value for name, value in before.params.items() if name in job.params}
-    values = ParamValues(profile=before.profile, params=known, origins=before.origins)
+    known = {name: value for name, value in previous_plan.params.items() if name in job.params}
+    values = ParamValues(profile=previous_plan.profile, params=known, origins=previous_plan.origins)
     fresh = override_params(job, values, False, settings or {})
     again = override_params(job, values, True, settings or {})
     now = again if any(attempt > 1 for attempt in attempts.values()) else fresh
     stages = []
-    for number, (stage, old) in enumerate(zip(wanted, before.stages, strict=True), start=1):
+    for number, (stage, old) in enumerate(zip(wanted, previous_plan.stages, strict=True), start=1):
         attempt = attempts.get(stage.name, 0)
-        fill = PlaceholderFiller(job, again if attempt > 1 else fresh, before.paths, attempt)
-        stages.append(plan_stage(job, stage, number, fill, before.run_id) if attempt else old)
+        fill = PlaceholderFiller(job, again if attempt > 1 else fresh, previous_plan.paths, attempt)
+        stages.append(plan_stage(job, stage, number, fill, previous_plan.run_id) if attempt else old)
     return dataclasses.replace(
-        before,
+        previous_plan,
         params=dict(now.params),
         origins=dict(now.origins),
         units=list_units(job),
         stages=tuple(stages),
-        notes=(*before.notes, *_notes(job, attempts)),
+        notes=(*previous_plan.notes, *_notes(job, attempts)),
     )
 
 

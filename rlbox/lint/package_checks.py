@@ -208,7 +208,7 @@ def _called(snippet: Snippet) -> Iterator[tuple[str, ast.Call]]:
             yield ast.unparse(node.func), node
 
 
-def find_shell_commands_in_python(document: Document, rule: DriftRule, where: MachineInfo) -> Iterator[Hit]:
+def find_shell_commands_in_python(document: Document, rule: DriftRule, machine: MachineInfo) -> Iterator[Hit]:
     """Find command lines that are written as Python: `torch.distributed.launch --help` is a subtraction."""
     for snippet in _alone(document):
         for node in ast.walk(snippet.tree):

@@ -33,7 +33,7 @@ CommandCallback = Callable[[Piece, frozenset[str]], None]
 
 
 def read_python(
-    document: Document, piece: Piece, how: str, call: Call | None, sets: SettingCallback, runs: CommandCallback
+    document: Document, piece: Piece, source_kind: str, call: Call | None, sets: SettingCallback, runs: CommandCallback
 ) -> None:
     """Read Python into a document; what is no Python is left alone.
 
@@ -51,7 +51,7 @@ def read_python(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(piece.text)
-            snippet = Snippet(tree, piece, Lines.of(piece.text), how, call)
+            snippet = Snippet(tree, piece, Lines.of(piece.text), source_kind, call)
             _Visitor(document, snippet, sets, runs).visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return

@@ -185,7 +185,7 @@ def check_fit(job: Job, values: ParamValues, room: Capacity) -> FitResult | None
     return None if needs is None else FitResult(needs=needs, room=room, lacks=find_shortages(needs, room))
 
 
-def require_fit(app: App, job: Job, fit: FitResult | None, wish: Suggestion, *, force: bool = False) -> None:
+def require_fit(app: App, job: Job, fit: FitResult | None, requested: Suggestion, *, force: bool = False) -> None:
     """Refuse a run that does not fit: `NodeError` says what, where, and the nearest setting that does.
 
     What is computed may be wrong: with `force` it is only said.
@@ -198,7 +198,7 @@ def require_fit(app: App, job: Job, fit: FitResult | None, wish: Suggestion, *, 
     raise NodeError(
         _("job {job} does not fit: {refusal}").format(job=job.name, refusal=join_shortages(fit.lacks)),
         where=fit.room.where,
-        next_step=_next(job, fit, wish),
+        next_step=_next(job, fit, requested),
     )
 
 
@@ -248,8 +248,10 @@ class BudgetOptions:
     price: str = ""
 
 
-def plan_job(app: App, name: str, wish: Suggestion, target: str, machine: str, gpus: str, budget: BudgetOptions) -> int:
-    """Show what a run of the job `name` needs and what there is; `wish` has its profiles and settings.
+def plan_job(
+    app: App, name: str, requested: Suggestion, target: str, machine: str, gpus: str, budget: BudgetOptions
+) -> int:
+    """Show what a run of the job `name` needs and what there is; `requested` has its profiles and settings.
 
     Raises
     ------
@@ -257,7 +259,7 @@ def plan_job(app: App, name: str, wish: Suggestion, target: str, machine: str, g
         It does not fit; the nearest setting that does is named.
     """
     job = load_job(app.project, name)
-    values = resolve_params(job, wish.profiles, wish.settings)
+    values = resolve_params(job, requested.profiles, requested.settings)
     spec = load_target(app.project, target or job.target).target
     room = load_declared_capacity(app, spec.name, gpus)
     if machine:
@@ -277,5 +279,5 @@ def plan_job(app: App, name: str, wish: Suggestion, target: str, machine: str, g
     told = {"--target": target, "--machine": machine, "--gpus": gpus}
     beside = tuple(word for option, value in told.items() if value for word in (option, value))
     start = ("plan" if machine else "run", name)  # a run asks the machine that it takes place on
-    require_fit(app, job, fit, replace(wish, start=start, beside=beside))
+    require_fit(app, job, fit, replace(requested, start=start, beside=beside))
     return 0

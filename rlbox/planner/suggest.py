@@ -43,14 +43,14 @@ class Suggestion:
         return resolve_params(job, self.profiles, self.settings)
 
 
-def suggest_fit(job: Job, wish: Suggestion, room: Capacity) -> Suggestion | None:
-    """Return the setting nearest to `wish` that fits `room`; None when none of what may be turned does.
+def suggest_fit(job: Job, requested: Suggestion, room: Capacity) -> Suggestion | None:
+    """Return the setting nearest to `requested` that fits `room`; None when none of what may be turned does.
 
     One parameter alone comes first, then another profile in the place of those asked for, or over them, then two that
     the command line set itself, or some of these left out, then any two, then a profile with one, then a profile with
     some left out. The model stays.
     """
-    models = _models(job, wish)
+    models = _models(job, requested)
     bases: dict[tuple[str, ...], ParamValues] = {}  # of each choice of profiles, which thousands of settings lie over
 
     def fits(found: Suggestion) -> bool:
@@ -60,7 +60,7 @@ def suggest_fit(job: Job, wish: Suggestion, room: Capacity) -> Suggestion | None
         except SpecError:  # out of a parameter's range, or a formula without a value
             return False
 
-    return next(filter(fits, _near(job, wish)), None)
+    return next(filter(fits, _near(job, requested)), None)
 
 
 def _bare(job: Job, wish: Suggestion) -> ParamValues:

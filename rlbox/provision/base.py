@@ -59,7 +59,9 @@ def required_base_packages(target: Target) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in target.base.holds.items()}
 
 
-def adopt_python(target: Target, found: MachinePython, accepted: Mapping[str, str], command: str) -> AdoptedBase:
+def adopt_python(
+    target: Target, machine_python: MachinePython, accepted: Mapping[str, str], command: str
+) -> AdoptedBase:
     """Return what the machine's interpreter gives of the target's base image.
 
     Parameters
@@ -75,18 +77,18 @@ def adopt_python(target: Target, found: MachinePython, accepted: Mapping[str, st
         Something is missing, or of another version; all of it is named.
     """
     holds = required_base_packages(target)
-    if gaps := tuple(_gaps(target, holds, found, accepted)):
+    if gaps := tuple(_gaps(target, holds, machine_python, accepted)):
         raise NodeError(
             _("this machine does not hold what target {target} takes of its base image: {gaps}").format(
                 target=target.name, gaps="; ".join(gaps)
             ),
-            where=f"{found.path}{f' (Python {found.version})' if found.version else ''}",
-            next_step=_next_step(target, holds, found, accepted, command),
+            where=f"{machine_python.path}{f' (Python {machine_python.version})' if machine_python.version else ''}",
+            next_step=_next_step(target, holds, machine_python, accepted, command),
         )
     return AdoptedBase(
-        python=found.path,
-        folders=found.folders,
-        packages={name: found.packages[name] for name in holds},
+        python=machine_python.path,
+        folders=machine_python.folders,
+        packages={name: machine_python.packages[name] for name in holds},
     )
 
 
@@ -127,7 +129,7 @@ def _next_step(
     return _("name the interpreter that has them: {command} --python FILE").format(command=command)
 
 
-def check_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) -> tuple[str, ...]:
+def check_imports(base: AdoptedBase, tried_imports: tuple[TriedImport, ...], last: str) -> tuple[str, ...]:
     """Return what could not be proven for want of a GPU driver, one sentence each.
 
     Parameters
@@ -140,7 +142,7 @@ def check_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) 
     NodeError
         A package cannot be imported.
     """
-    broken = [row for row in found if row.error and _DRIVER not in row.error]
+    broken = [row for row in tried_imports if row.error and _DRIVER not in row.error]
     told = [f"{row.name}: {row.error}" for row in broken]
     told += [f"{last}: its import ended the interpreter"] if last else []
     if told:
@@ -150,7 +152,9 @@ def check_imports(base: AdoptedBase, found: tuple[TriedImport, ...], last: str) 
             where=base.python,
             next_step=_("repair it there, or name another interpreter with --python FILE"),
         )
-    return tuple(f"{row.name} is not proven: it wants the GPU driver, which is not here" for row in found if row.error)
+    return tuple(
+        f"{row.name} is not proven: it wants the GPU driver, which is not here" for row in tried_imports if row.error
+    )
 
 
 _PROGRAM = Path(__file__).with_name("programs") / "probe_base.py"
@@ -206,7 +210,7 @@ def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
     return check_imports(base, done, last or next((name for name in base.packages if name not in begun), ""))
 
 
-def choose_python_request(target: Target, named: str) -> str:
+def choose_python_request(target: Target, user_path: str) -> str:
     """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
 
     Raises
@@ -214,11 +218,11 @@ def choose_python_request(target: Target, named: str) -> str:
     NodeError
         An interpreter that was named is not there, or of another version.
     """
-    path = named or target.python.interpreter
+    path = user_path or target.python.interpreter
     found = probe_python(path)
     if not found.error and found.version == target.python.version:
         return path
-    if path == _USUAL and not named:
+    if path == _USUAL and not user_path:
         return target.python.version  # the system's is another: any of that version will do
     why = found.error or _("it is Python {version}").format(version=found.version)
     raise NodeError(
@@ -227,7 +231,7 @@ def choose_python_request(target: Target, named: str) -> str:
         ),
         where=path,
         next_step=_("name another with --python FILE")
-        if named
+        if user_path
         else _("correct python.interpreter, or give --python FILE"),
     )
 

@@ -49,12 +49,12 @@ def merge_lines(theirs: str, ours: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def remove_merged_lines(now: str, ours: str, before: str) -> str:
+def remove_merged_lines(merged_text: str, ours: str, old_text: str) -> str:
     """Return a merged file without ours: names of ours have the lines that they had before, every other line stays."""
     desired = {name for name, _ in _assignments(ours)}
-    old = {match[1]: line for line in _lines(before) if (match := _NAME.fullmatch(line))}
+    old = {match[1]: line for line in _lines(old_text) if (match := _NAME.fullmatch(line))}
     lines = []
-    for line in _lines(now):
+    for line in _lines(merged_text):
         match = _NAME.fullmatch(line)
         if not match or match[1] not in desired:
             lines.append(line)

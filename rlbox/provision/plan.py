@@ -351,16 +351,16 @@ def step_diff(step: PathChange) -> list[str]:
     return list(difflib.unified_diff(old, new, "now", "then", lineterm="", n=1))
 
 
-def skipped_lines(left: Sequence[Skipped]) -> Iterator[str]:
+def skipped_lines(skipped: Sequence[Skipped]) -> Iterator[str]:
     """Yield what the machine does not get, one line for each reason."""
-    for reason in dict.fromkeys(row.reason for row in left):
-        names = sorted({row.what for row in left if row.reason == reason})
+    for reason in dict.fromkeys(row.reason for row in skipped):
+        names = sorted({row.what for row in skipped if row.reason == reason})
         yield f"left out    {', '.join(names)}: {reason}"
 
 
-def finding_lines(findings: Iterable[Finding], left: Sequence[Skipped]) -> Iterator[str]:
+def finding_lines(findings: Iterable[Finding], skipped: Sequence[Skipped]) -> Iterator[str]:
     """Yield the checks that fail; one of a fix that this machine cannot have whole is marked."""
-    partial = {row.origin for row in left}
+    partial = {row.origin for row in skipped}
     for row in findings:
         note = " (only in part on this machine)" if row.id in partial else ""
         yield f"fails       {row.id}{note}: {row.seen or row.title}\n            next: {row.remedy}"
@@ -372,9 +372,9 @@ def steps_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
     return [{key: getattr(step, key) for key in keys} for step in steps]
 
 
-def skipped_json(left: Iterable[Skipped]) -> list[dict[str, str]]:
+def skipped_json(skipped: Iterable[Skipped]) -> list[dict[str, str]]:
     """Return what the machine does not get as JSON types."""
-    return [{"what": row.what, "fix": row.origin, "reason": row.reason} for row in left]
+    return [{"what": row.what, "fix": row.origin, "reason": row.reason} for row in skipped]
 
 
 def compare_result(desired: DesiredState, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
@@ -388,7 +388,7 @@ def compare_result(desired: DesiredState, plan: ApplyPlan, *, differences: bool)
 
 def apply_result(
     desired: DesiredState,
-    left: Sequence[Skipped],
+    skipped: Sequence[Skipped],
     steps: Sequence[PathChange],
     kept: Sequence[str],
     checks: tuple[int, Sequence[Finding]],
@@ -399,7 +399,7 @@ def apply_result(
     changes = f", {len(steps)} changes" if steps else ""
     lines = [f"{desired.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
     lines += [f"kept        {path}" for path in kept]
-    lines += [*skipped_lines(left), *finding_lines(findings, left)]
+    lines += [*skipped_lines(skipped), *finding_lines(findings, skipped)]
     data = {
         "target": desired.target,
         "prefix": layout.prefix,
@@ -407,7 +407,7 @@ def apply_result(
         "state": state,
         "steps": steps_json(steps),
         "kept": list(kept),
-        "left": skipped_json(left),
+        "left": skipped_json(skipped),
         "checks": {"count": count, "failed": [row.as_json() for row in findings]},
     }
     return data, "\n".join(lines)

@@ -29,12 +29,12 @@ _TEXT_BYTES = 1 << 16
 _ELF = b"\x7fELF"
 
 
-def probe_machine(desired: DesiredState, why_no_packages: str) -> MachineState:
+def probe_machine(desired: DesiredState, why_no_apt: str) -> MachineState:
     """Return the facts that `plan_apply` decides by.
 
     Parameters
     ----------
-    why_no_packages
+    why_no_apt
         Why apt packages are not installed now; empty when they may be.
     """
     layout = desired.layout
@@ -53,7 +53,7 @@ def probe_machine(desired: DesiredState, why_no_packages: str) -> MachineState:
         torn=ours and not stamp and os.path.lexists(venv),
         foreign=not ours and _is_filled(venv),
         debs=installed_debs(desired.debs),
-        why_no_packages=_why_no_apt(layout) or why_no_packages,
+        why_no_packages=_why_no_apt(layout) or why_no_apt,
     )
 
 

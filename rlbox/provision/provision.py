@@ -198,10 +198,10 @@ def choose_roomy_layout(prepared: PreparedTarget, layout: Layout) -> Layout:
     return choose_venv(layout, prepared.desired.bytes, free_bytes(own), free_bytes(data), same_disk)
 
 
-def plan_target(prepared: PreparedTarget, why_no_packages: str) -> ApplyPlan:
+def plan_target(prepared: PreparedTarget, why_no_apt: str) -> ApplyPlan:
     """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
     check_layout(prepared.desired.layout)
-    return plan_apply(prepared.desired, probe_machine(prepared.desired, why_no_packages))
+    return plan_apply(prepared.desired, probe_machine(prepared.desired, why_no_apt))
 
 
 def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: ApplyOptions) -> ApplyResult:

@@ -183,7 +183,7 @@ def _apt(*words: str) -> str:
     return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
 
 
-def install_part(part: PartToInstall, store: ObjectStore, before: InstalledPart) -> None:
+def install_part(part: PartToInstall, store: ObjectStore, previous: InstalledPart) -> None:
     """Put a git tree or a file from the store in its place, beside it first."""
     path, source = Path(part.path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
@@ -195,7 +195,7 @@ def install_part(part: PartToInstall, store: ObjectStore, before: InstalledPart)
             _unpack(source, draft)
         else:
             write_atomic(draft, source.read_bytes(), int(part.mode, 8))
-        clear_path(path, before)
+        clear_path(path, previous)
         os.rename(draft, path)
 
 

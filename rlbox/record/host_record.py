@@ -51,36 +51,40 @@ def run_outcome(state: RunState) -> RunOutcome:
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
 
-def fail_on_unconfirmed_pass(state: RunState, last: ExitInfo, before: Iterable[str] | None) -> RunState:
+def fail_on_unconfirmed_pass(state: RunState, exit_info: ExitInfo, passed_earlier: Iterable[str] | None) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
 
     Parameters
     ----------
-    before
+    passed_earlier
         Stages that had passed before this attempt and did not run again; None when nobody knows them.
     """
-    if not last.container or last.kind not in _SEEN:
+    if not exit_info.container or exit_info.kind not in _SEEN:
         return state
     passed = [stage.name for stage in state.stages if stage.state == "passed"]
-    again = last.kind == "again"
-    if last.exit_code == 0 and not again:
+    again = exit_info.kind == "again"
+    if exit_info.exit_code == 0 and not again:
         if state.state == "passed":
             return state
-        return _contradicted(state, f"it says {state.state}, container {last.container} ended with exit code 0", "")
-    lines = last.note.splitlines()
+        return _contradicted(
+            state, f"it says {state.state}, container {exit_info.container} ended with exit code 0", ""
+        )
+    lines = exit_info.note.splitlines()
     if again and lines.count(BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
-        lines, before = [], ()
+        lines, passed_earlier = [], ()
     said = {name for name in passed if stage_passed_line(name) in lines}
-    unsaid = [name for name in passed if name not in said and (before is None or name not in before)]
-    if before is None:  # the record of an earlier attempt is not on this host
+    unsaid = [name for name in passed if name not in said and (passed_earlier is None or name not in passed_earlier)]
+    if passed_earlier is None:  # the record of an earlier attempt is not on this host
         unsaid = unsaid if state.attempt == 1 else []
     if not unsaid:
         return state
-    if last.kind in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
-        cause = make_lost_run_cause(last, f"before it was seen that stage {unsaid[0]} passed", state.run_id)
+    if exit_info.kind in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
+        cause = make_lost_run_cause(exit_info, f"before it was seen that stage {unsaid[0]} passed", state.run_id)
         return _failed(state, cause, unsaid[0])
-    how = "was started a second time" if again else f"ended with {describe_exit(last.exit_code)}"
-    return _contradicted(state, f"it says that stage {unsaid[0]} passed, container {last.container} {how}", unsaid[0])
+    how = "was started a second time" if again else f"ended with {describe_exit(exit_info.exit_code)}"
+    return _contradicted(
+        state, f"it says that stage {unsaid[0]} passed, container {exit_info.container} {how}", unsaid[0]
+    )
 
 
 def verify_against_outcome(state: RunState, verdict: RunOutcome | None) -> RunState:

@@ -68,9 +68,9 @@ class RuntimeHandle(Protocol):
 def write_final_state(
     run_dir: Path,
     plan: RunPlan,
-    last: ExitInfo,
-    before: Iterable[str] | None = (),
-    word: ExitInfo | None = None,
+    exit_info: ExitInfo,
+    passed_earlier: Iterable[str] | None = (),
+    runtime_exit_info: ExitInfo | None = None,
 ) -> RunState:
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
 
@@ -80,9 +80,9 @@ def write_final_state(
 
     Parameters
     ----------
-    last
+    exit_info
         How it ended, as the facts tell that are written down.
-    before, word
+    passed_earlier, runtime_exit_info
         What `checked` is to know: the stages of earlier attempts, and its carrier's own word where there is one.
 
     Raises
@@ -92,12 +92,12 @@ def write_final_state(
     """
     state = load_last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
     remove_drafts(run_dir)
-    true = fail_on_unconfirmed_pass(state, word or last, before)
+    true = fail_on_unconfirmed_pass(state, runtime_exit_info or exit_info, passed_earlier)
     if true.state != "running":
         if true != state or not read_json_object(run_dir / RUN_FILE):
             write_run_state(run_dir, true, SecretMasker({}))
         return true
-    ended = _final_state(true, last, read_stop_request(run_dir))
+    ended = _final_state(true, exit_info, read_stop_request(run_dir))
     write_run_state(run_dir, ended, SecretMasker({}))
     _append_end_event(run_dir, ended)
     return ended
@@ -185,7 +185,7 @@ def runtime_exit_info(
 
 
 def finish_dead_run(
-    run_dir: Path, plan: RunPlan, last: ExitInfo | None, before: Iterable[str] | None
+    run_dir: Path, plan: RunPlan, exit_info: ExitInfo | None, passed_earlier: Iterable[str] | None
 ) -> RunState | None:
     """End what is left of a run, write its end down and return it; one that never began stays as it is.
 
@@ -201,14 +201,14 @@ def finish_dead_run(
     if plan.owns_processes:
         kill_leftover_processes(run_dir)
     wrote = any(read_stat(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
-    began = facts or wrote or last is not None
+    began = facts or wrote or exit_info is not None
     if not began:
         return None
-    word, seen = last, last is not None and last.kind in ("memory", "ended", "again")
+    word, seen = exit_info, exit_info is not None and exit_info.kind in ("memory", "ended", "again")
     if facts and not is_same_boot(facts, life) and not seen:
         ended: ExitKind = "restarted" if facts.boot_id == life.boot_id else "rebooted"
-        last = ExitInfo(kind="elsewhere" if elsewhere else ended, host=plan.host)
-    return write_final_state(run_dir, plan, last or ExitInfo(kind="gone"), before, word)
+        exit_info = ExitInfo(kind="elsewhere" if elsewhere else ended, host=plan.host)
+    return write_final_state(run_dir, plan, exit_info or ExitInfo(kind="gone"), passed_earlier, word)
 
 
 def _is_written_to(run_dir: Path) -> bool:

@@ -48,13 +48,13 @@ def decide_named_removals(rows: Iterable[RemovalCandidate]) -> list[RemovalDecis
 
 
 def decide_unused_removals(
-    rows: Sequence[RemovalCandidate], *, before: float, checkpoints: bool
+    rows: Sequence[RemovalCandidate], *, newest_s: float, checkpoints: bool
 ) -> list[RemovalDecision]:
     """Return what becomes of all runs: those go that have ended, and that nothing needs.
 
     Parameters
     ----------
-    before
+    newest_s
         A run that began later stays; Unix seconds.
     checkpoints
         Runs that hold checkpoints go, too.
@@ -71,7 +71,7 @@ def decide_unused_removals(
             return f"it is the latest of job {row.job} that passed"
         if row.checkpoints and not checkpoints:
             return f"it holds {len(row.checkpoints)} checkpoints: --checkpoints to remove them, too"
-        return "it is younger than --older" if row.began > before else ""
+        return "it is younger than --older" if row.began > newest_s else ""
 
     return [
         RemovalDecision(run=row.run, size=row.size, kept_because=stays(row), lost_checkpoints=row.checkpoints)

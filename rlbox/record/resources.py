@@ -76,7 +76,7 @@ _OF_GPU = [each.name for each in fields(GpuSample)]
 
 
 def make_sample(
-    before: ActivitySample | None,
+    previous: ActivitySample | None,
     after: ActivitySample,
     *,
     parts: Mapping[str, set[int]],
@@ -91,9 +91,9 @@ def make_sample(
 
     A process that was not there before counts from its start; without a look before, every rate is 0.
     """
-    before = before or after
-    rates, pace = compute_rates(before, after), compute_cpu_usage(before, after, cores)
-    earlier = {process.key: process.cpu_s for process in before.processes}
+    previous = previous or after
+    rates, pace = compute_rates(previous, after), compute_cpu_usage(previous, after, cores)
+    earlier = {process.key: process.cpu_s for process in previous.processes}
     return Sample(
         t=t,
         stage=stage,
@@ -105,8 +105,8 @@ def make_sample(
         resident_bytes=sum(process.resident_bytes for process in after.processes),
         read_bps=round(rates.read),
         write_bps=round(rates.write),
-        received_bps=round(max(0, after.received_bytes - before.received_bytes) / rates.seconds),
-        sent_bps=round(max(0, after.sent_bytes - before.sent_bytes) / rates.seconds),
+        received_bps=round(max(0, after.received_bytes - previous.received_bytes) / rates.seconds),
+        sent_bps=round(max(0, after.sent_bytes - previous.sent_bytes) / rates.seconds),
         disk_free_bytes=disk_free_bytes,
         load=pressure.load,
         waits_cpu_pct=pressure.cpu_pct,

@@ -318,20 +318,20 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
     return _mark_skipped(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
 
 
-def plan_attempts(before: RunState, begin_at: str) -> dict[str, int]:
+def plan_attempts(previous_state: RunState, begin_at: str) -> dict[str, int]:
     """Return the stages that run when the run is taken up again, with the number of each one's attempt, from 1.
 
     They are all from `begin_at` on; when that is empty, from the first that has not passed.
     """
-    names = [stage.name for stage in before.stages]
-    begin_at = begin_at or first_unpassed_stage(before)
+    names = [stage.name for stage in previous_state.stages]
+    begin_at = begin_at or first_unpassed_stage(previous_state)
     first = names.index(begin_at) if begin_at in names else len(names)
-    return {stage.name: stage.attempt + bool(stage.started_at) for stage in before.stages[first:]}
+    return {stage.name: stage.attempt + bool(stage.started_at) for stage in previous_state.stages[first:]}
 
 
-def first_unpassed_stage(before: RunState) -> str:
+def first_unpassed_stage(previous_state: RunState) -> str:
     """Return the first stage that has not passed; empty when all have."""
-    return next((stage.name for stage in before.stages if stage.state not in ("passed", "skipped")), "")
+    return next((stage.name for stage in previous_state.stages if stage.state not in ("passed", "skipped")), "")
 
 
 def _restart_stage(run_dir: Path, stage: StageState, old: StageState | None, runs: dict[str, int]) -> StageState:

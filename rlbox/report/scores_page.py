@@ -60,16 +60,16 @@ class ProblemView:
 
 
 def read_answers(
-    found: Sequence[tuple[Path, EvaluationResult]], masks: SecretMasker, wanted: str = ""
+    results: Sequence[tuple[Path, EvaluationResult]], masks: SecretMasker, wanted: str = ""
 ) -> Iterator[ProblemView]:
     """Yield the problems that results were judged on, suite by suite, or those of the name `wanted`.
 
     Each result comes with the folder that it lies in.
     """
-    kept = [(result, AnswerFiles(folder, make_answer_keys(result.lock))) for folder, result in found]
-    suites = dict.fromkeys(suite for _, result in found for suite in result.by_problem)
+    kept = [(result, AnswerFiles(folder, make_answer_keys(result.lock))) for folder, result in results]
+    suites = dict.fromkeys(suite for _, result in results for suite in result.by_problem)
     for suite in suites:
-        for name in dict.fromkeys(name for _, result in found for name in result.figure(suite, ACCEPTED)):
+        for name in dict.fromkeys(name for _, result in results for name in result.figure(suite, ACCEPTED)):
             if wanted in ("", name):
                 yield _problem(suite, name, kept, masks)
 

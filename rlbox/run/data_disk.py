@@ -74,9 +74,9 @@ def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
     return choose_data_dir(host, data)
 
 
-def current_lock_owner(what: str) -> LockOwner:
+def current_lock_owner(action: str) -> LockOwner:
     """Return this command line as holder of a data disk."""
-    return LockOwner(what=what, user=user_name(), uid=os.getuid(), host=socket.gethostname())
+    return LockOwner(what=action, user=user_name(), uid=os.getuid(), host=socket.gethostname())
 
 
 def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
@@ -96,14 +96,14 @@ def load_run_masks(app: App, run_dir: Path) -> SecretMasker:
     return load_project_masks(app, named, {})
 
 
-def load_project_masks(app: App, named: Sequence[str], secrets: Mapping[str, Secret]) -> SecretMasker:
-    """Return masks for what the environment and `.env` say now, for the variables `named`, and for `secrets`."""
+def load_project_masks(app: App, variables: Sequence[str], secrets: Mapping[str, Secret]) -> SecretMasker:
+    """Return masks for what the environment and `.env` say now, for the variables `variables`, and for `secrets`."""
     values: dict[str, str] = {}
     with contextlib.suppress(OSError):  # most projects have none
         values = dict(parse_env_file((app.project.folder / ENV_FILE).read_bytes()).values)
     # A weak value would be masked wherever ordinary text says the same.
     strong = (name for name, value in values.items() if not find_weakness(value))
-    names = ",".join((*named, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
+    names = ",".join((*variables, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
     given = {name: secret.reveal() for name, secret in secrets.items()}
     return SecretMasker({**values, **os.environ, **given, SECRETS_VARIABLE: names})
 

@@ -34,10 +34,10 @@ _PUBLISHING = (OWN_NETWORK, "bridge")
 _NOTES = (_OPEN, _TAKEN) = ("open: ", "not published: ")
 
 
-def no_bridge_message(what: str, network: str) -> str:
+def no_bridge_message(subject: str, network: str) -> str:
     """Return what a user is told of a run, or a shell, on an engine without bridges."""
     return (
-        f"{_OPEN}this engine has no bridge, so the {what} is on the network {network}, where others reach what it "
+        f"{_OPEN}this engine has no bridge, so the {subject} is on the network {network}, where others reach what it "
         "listens on; start the engine without `--bridge none` to close it"
     )
 

@@ -150,13 +150,13 @@ def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> 
 
 
 def check_source(
-    app: App, job: Job, values: ParamValues, *, here: bool, force: bool
+    app: App, job: Job, values: ParamValues, *, is_local: bool, force: bool
 ) -> tuple[ParamValues, SourceTree | None]:
     """Return the values with the whole path of the user's tree, and the tree; None for the installed package.
 
     Parameters
     ----------
-    here
+    is_local
         Whether the run takes place on this machine.
     force
         Whether a tree of another minor version is accepted.
@@ -169,7 +169,7 @@ def check_source(
     if job.source is None or not values.params[SOURCE_PARAM]:
         return values, None
     with app.checking(SOURCE_PARAM):
-        if not here:
+        if not is_local:
             raise remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
         _check_version(app, job.name, job.source, found, force=force)

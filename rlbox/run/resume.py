@@ -178,7 +178,7 @@ class _ResumedRun:
         entry = build_override_entry(
             ParamValues(profile=now.profile, params=now.params, origins=now.origins),
             options.settings,
-            before=self.plan.params,
+            old_params=self.plan.params,
             first_stage=options.first_stage,
             force=options.force,
             notes=now.notes,

@@ -82,7 +82,9 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     if options.place == CLUSTER:
         require_cluster(job)
     forced = require_consistent_stack(app, target, force=options.force)
-    values, tree = check_source(app, job, values, here=place.is_local and options.place != CLUSTER, force=options.force)
+    values, tree = check_source(
+        app, job, values, is_local=place.is_local and options.place != CLUSTER, force=options.force
+    )
     secrets = load_job_secrets(app, job, target, options.data, options.env_file, values.params)
     run_store = place.open_data_disk(app, target, options.data, secrets)
     given = place.resolve_job(app, target, job, values)
@@ -188,7 +190,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
 def _overrides(job: Job, values: ParamValues, options: RunOptions) -> str:
     before, stage, force = default_params(job), options.first_stage, options.force
     return append_override(
-        build_override_entry(values, options.settings, before=before, first_stage=stage, force=force)
+        build_override_entry(values, options.settings, old_params=before, first_stage=stage, force=force)
     )
 
 

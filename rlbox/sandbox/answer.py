@@ -21,27 +21,27 @@ _SAYS = {
 _OVER = ("cpu", "sleep", "wall")
 
 
-def command_result(told: Mapping[str, Any], number: int = 0) -> dict[str, Any]:
+def command_result(outcome: Mapping[str, Any], number: int = 0) -> dict[str, Any]:
     """Return what SandboxFusion calls a command's result; `execution_time` is processor time."""
-    program, limit = told["programs"][number], told["limit"]
+    program, limit = outcome["programs"][number], outcome["limit"]
     status = "TimeLimitExceeded" if limit in _OVER else "Error" if limit else "Finished"
     if program["return_code"] is None or limit == "cancelled":
         status = "TimeLimitExceeded" if limit in _OVER else "Error"
     note = f"sandbox: {_SAYS[limit]}\n" if limit in _SAYS else ""
     return {
         "status": status,
-        "execution_time": told["cpu_s"],
+        "execution_time": outcome["cpu_s"],
         "return_code": None if limit in _OVER else program["return_code"],
         "stdout": program["stdout"],
         "stderr": program["stderr"] + note,
     }
 
 
-def answer(told: Mapping[str, Any], *, build: Mapping[str, Any] | None = None, runs: bool = True) -> dict[str, Any]:
-    """Return the answer to `/run_code`: `told` of the program, `build` of its compiler; not `runs`: that failed."""
-    if problem := _problem(told):
+def answer(outcome: Mapping[str, Any], *, build: Mapping[str, Any] | None = None, runs: bool = True) -> dict[str, Any]:
+    """Return the answer to `/run_code`: `outcome` of the program, `build` of its compiler; not `runs`: that failed."""
+    if problem := _problem(outcome):
         return problem
-    result = command_result(told) if runs else None
+    result = command_result(outcome) if runs else None
     compiled = command_result(build) if build else None
     good = bool(result) and result["status"] == "Finished" and result["return_code"] == 0  # type: ignore[index]
     return {
@@ -50,19 +50,19 @@ def answer(told: Mapping[str, Any], *, build: Mapping[str, Any] | None = None, r
         "compile_result": compiled,
         "run_result": result,
         "executor_pod_name": None,
-        "files": told["files"],
-        "rlbox": report_isolation(told),
+        "files": outcome["files"],
+        "rlbox": report_isolation(outcome),
     }
 
 
-def verdict(told: Mapping[str, Any]) -> dict[str, Any]:
+def verdict(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to `/check`: `verdict` is accepted, wrong, failed or timeout, and `detail` says why.
 
     Accepted is the checker's own last word and nothing else: neither how the program ended nor what it printed.
     """
-    if problem := _problem(told):
+    if problem := _problem(outcome):
         return problem
-    limit, word = told["limit"], told["word"]
+    limit, word = outcome["limit"], outcome["word"]
     first, _, detail = word.partition(" ")
     if limit:
         found, detail = "timeout" if limit in _OVER else "failed", _SAYS.get(limit, "more processor time than it may")
@@ -76,17 +76,17 @@ def verdict(told: Mapping[str, Any]) -> dict[str, Any]:
         "message": "",
         "verdict": found,
         "detail": detail,
-        "run_result": command_result(told, 1),
-        "rlbox": report_isolation(told),
+        "run_result": command_result(outcome, 1),
+        "rlbox": report_isolation(outcome),
     }
 
 
-def report_isolation(told: Mapping[str, Any]) -> dict[str, Any]:
+def report_isolation(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is ours in an answer."""
-    strength = IsolationLevel.of(told["layers"], dict(told["missing"]))
+    strength = IsolationLevel.of(outcome["layers"], dict(outcome["missing"]))
     kept = ("limit", "cpu_s", "wall_s", "memory_mb", "alive")
     known = {"version": VERSION, "strength": strength.name, "missing": strength.missing}
-    return {**known, **{name: told[name] for name in kept}}
+    return {**known, **{name: outcome[name] for name in kept}}
 
 
 def report_error(message: str) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def next_fork(listener: int) -> int:
     return int(struct.unpack_from("=Q", asked)[0])
 
 
-def answer_fork(listener: int, asked: int, *, allowed: bool) -> None:
+def answer_fork(listener: int, notification_id: int, *, allowed: bool) -> None:
     """Let what asked be born, or say that there is no room."""
-    answer = bytearray(struct.pack("=QqiI", asked, 0, 0 if allowed else -11, 1 if allowed else 0))
+    answer = bytearray(struct.pack("=QqiI", notification_id, 0, 0 if allowed else -11, 1 if allowed else 0))
     fcntl.ioctl(listener, _SEND, answer, True)

@@ -78,7 +78,7 @@ class ProgramRequest:
     check: ProgramCheck | None = None
 
 
-def read_request(asked: object, *, checks: bool = False) -> ProgramRequest:
+def read_request(document: object, *, checks: bool = False) -> ProgramRequest:
     """Return a request from its JSON; keys that are not known are left aside, as SandboxFusion does.
 
     Raises
@@ -86,21 +86,21 @@ def read_request(asked: object, *, checks: bool = False) -> ProgramRequest:
     AskedWrong
         With the field that is wrong.
     """
-    if not isinstance(asked, dict):
+    if not isinstance(document, dict):
         raise InvalidRequestError(_("a request is a JSON object"))
-    files = asked.get("files") or {}
+    files = document.get("files") or {}
     if not isinstance(files, dict):
         raise InvalidRequestError(_("files: no object"))
     return ProgramRequest(
-        code=_text(asked, "code", None),
-        language=_text(asked, "language", "python"),
-        stdin=_text(asked, "stdin", ""),
-        run_s=_number(asked, "run_timeout"),
-        compile_s=_number(asked, "compile_timeout"),
-        memory_mb=_number(asked, "memory_limit_MB"),
+        code=_text(document, "code", None),
+        language=_text(document, "language", "python"),
+        stdin=_text(document, "stdin", ""),
+        run_s=_number(document, "run_timeout"),
+        compile_s=_number(document, "compile_timeout"),
+        memory_mb=_number(document, "memory_limit_MB"),
         files=_files(files),
-        fetch=tuple(_path(name) for name in _list(asked, "fetch_files")),
-        check=_check(asked) if checks else None,
+        fetch=tuple(_path(name) for name in _list(document, "fetch_files")),
+        check=_check(document) if checks else None,
     )
 
 

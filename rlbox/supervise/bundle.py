@@ -301,9 +301,9 @@ def write_bundle(
     return Bundle(files=tuple(rows), left=left)
 
 
-def mask_names(left: Iterable[SkippedFile], masks: SecretMasker) -> tuple[SkippedFile, ...]:
+def mask_names(skipped: Iterable[SkippedFile], masks: SecretMasker) -> tuple[SkippedFile, ...]:
     """Return files that are left out, with secrets masked in their names."""
-    return tuple(dataclasses.replace(each, name=masks.mask_text(each.name)) for each in left)
+    return tuple(dataclasses.replace(each, name=masks.mask_text(each.name)) for each in skipped)
 
 
 class _Writer:

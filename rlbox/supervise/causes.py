@@ -56,11 +56,11 @@ def _asked(ready: ReadyPlan) -> str:
     return " and ".join(part for part in (*parts, f"a line like /{ready.line}/" if ready.line else "") if part)
 
 
-def lost_service(stage: StagePlan, service: ServicePlan, code: int, before: str) -> Cause:
+def lost_service(stage: StagePlan, service: ServicePlan, code: int, started_by: str) -> Cause:
     """A service that was kept from an earlier stage ended before this one could use it."""
     return Cause(
         kind="service",
-        what=f"service {service.name} ended with {describe_exit(code)} between stages {before} and {stage.name}",
+        what=f"service {service.name} ended with {describe_exit(code)} between stages {started_by} and {stage.name}",
         where=resolve_log_path(stage, service.name),
     )
 

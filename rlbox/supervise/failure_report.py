@@ -430,7 +430,9 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     return problems
 
 
-def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, str], masks: SecretMasker) -> None:
+def write_manifest(
+    folder: Path, descriptions: Mapping[str, str], missing: Mapping[str, str], masks: SecretMasker
+) -> None:
     """Write `manifest.json`: `files` (name, bytes, sha256, what it is) and `missing` (name to why it is not there).
 
     Every file of the folder is named, also those that others put there, with secrets masked; of what is larger than
@@ -441,16 +443,16 @@ def write_manifest(folder: Path, what: Mapping[str, str], missing: Mapping[str, 
         summed = facts.st_size <= left
         left -= facts.st_size if summed else 0
         row = {"name": name, "bytes": facts.st_size, "sha256": _sum(folder / name) if summed else ""}
-        rows.append({**row, "what": describe_file(what, name)})
+        rows.append({**row, "what": describe_file(descriptions, name)})
     data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
     replace_file(
         folder / MANIFEST_FILE, (json.dumps(masks.mask_json(data), indent=1, ensure_ascii=False) + "\n").encode()
     )
 
 
-def describe_file(what: Mapping[str, str], name: str) -> str:
+def describe_file(descriptions: Mapping[str, str], name: str) -> str:
     """Return what a file is, by its name or by that of the folder it is in."""
-    return what.get(name) or what.get(name.partition("/")[0], "")
+    return descriptions.get(name) or descriptions.get(name.partition("/")[0], "")
 
 
 def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:

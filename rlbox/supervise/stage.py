@@ -369,7 +369,7 @@ class _StageRun:
         problems = []
         for file, rule in zip(self._stage.files, self._gate.facts.files, strict=True):
             before = self._before if file in self._due else None
-            fact = check_file(file, self._context.check_not_stopped, before=before)
+            fact = check_file(file, self._context.check_not_stopped, earlier_snapshot=before)
             (self._gate.mark_failed if fact.problem else self._gate.mark_passed)(rule, fact.problem or "complete")
             if fact.problem:
                 problems.append(explain_missing_file(self._stage, file, fact))

@@ -136,9 +136,9 @@ class ServiceStartup:
         self.pids: set[int] = {child.pid}
         self._watch, self._clock = watch, clock
 
-    def take(self, before: ActivitySample, after: ActivitySample, real_s: float) -> None:
+    def take(self, previous: ActivitySample, after: ActivitySample, real_s: float) -> None:
         """Take two looks at the run's processes."""
-        own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (before, after)]
+        own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (previous, after)]
         waits_disk = any(process.waits_disk for process in own[1].processes)
         self._clock.take(compute_rates(*own), real_s, waits_disk=waits_disk)
 

@@ -141,13 +141,13 @@ def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str]
     return Outcome(command=command, exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
-def check_command(command: Command, what: str, next_step: str = "") -> Outcome:
+def check_command(command: Command, action: str, next_step: str = "") -> Outcome:
     """Run `command` and return its outcome; a non-zero exit is a `WorkFailed` that quotes its last lines."""
     outcome = run_command(command)
     if not outcome.ok:
         tail = "\n".join(f"  | {line}" for line in (outcome.stderr or outcome.stdout).strip().splitlines()[-15:])
         raise WorkFailed(
-            _("{what} (exit code {exit_code})\n{tail}").format(what=what, exit_code=outcome.exit_code, tail=tail),
+            _("{what} (exit code {exit_code})\n{tail}").format(what=action, exit_code=outcome.exit_code, tail=tail),
             where=" ".join(command.argv[:6]),
             next_step=next_step,
         )

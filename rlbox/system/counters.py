@@ -108,15 +108,15 @@ class ActivityRates:
     gpu_memory: int = 0
 
 
-def compute_rates(before: ActivitySample, after: ActivitySample) -> ActivityRates:
+def compute_rates(previous: ActivitySample, after: ActivitySample) -> ActivityRates:
     """Return what happened between two looks.
 
     Processes are compared one by one: a new one counts from zero, one that is gone does not make a sum fall. `read`
     and `write` are the larger of what passed disks and what passed calls, so that mapped files count too; where a file
     system counts neither (FUSE), what was mapped counts by the pages that were waited for.
     """
-    seconds = max(after.t_s - before.t_s, _NO_TIME_S)
-    earlier = {process.key: process for process in before.processes}
+    seconds = max(after.t_s - previous.t_s, _NO_TIME_S)
+    earlier = {process.key: process for process in previous.processes}
     pairs = [(earlier.get(process.key), process) for process in after.processes]
 
     def grown(field: str) -> float:
@@ -128,8 +128,8 @@ def compute_rates(before: ActivitySample, after: ActivitySample) -> ActivityRate
         seconds=seconds,
         read=max(grown("read_bytes"), grown("read_chars"), _PAGE_BYTES * grown("major_faults")),
         write=max(grown("write_bytes"), grown("write_chars")),
-        network=_grown(before, after, "received_bytes", "sent_bytes") / seconds,
-        local=_grown(before, after, "local_bytes") / seconds,
+        network=_grown(previous, after, "received_bytes", "sent_bytes") / seconds,
+        local=_grown(previous, after, "local_bytes") / seconds,
         memory=moved / seconds,
         faults=grown("minor_faults") + grown("major_faults"),
         cpu=grown("cpu_s"),
@@ -171,29 +171,29 @@ class CpuUsage:
         return self.held / (self.held + self.got) if self.held + self.got > WAITS_CORES else 0.0
 
 
-def compute_cpu_usage(before: ActivitySample, after: ActivitySample, cores: float) -> CpuUsage:
+def compute_cpu_usage(previous: ActivitySample, after: ActivitySample, cores: float) -> CpuUsage:
     """Return the pace of the processes of two looks; they can use `cores` at once, and wait for each other beyond that.
 
     Source: `/proc/PID/schedstat`, of which the second number is how long the first thread was ready and had no core,
     whoever kept it from one. Measured on Linux 6.18: a limit of 0.2 cores shows as 0.8 s a second there too.
     """
-    seconds = max(after.t_s - before.t_s, _NO_TIME_S)
-    earlier = {process.key: process for process in before.processes}
+    seconds = max(after.t_s - previous.t_s, _NO_TIME_S)
+    earlier = {process.key: process for process in previous.processes}
     got = waited = moved = 0.0
     for now in after.processes:
         was = earlier.get(now.key)
         got += max(0.0, now.cpu_s - (was.cpu_s if was else 0.0))
         waited += max(0.0, now.waited_s - (was.waited_s if was else 0.0))
         moved += max(0, _passed(now) - (_passed(was) if was else 0))
-    busy = max(0.0, after.busy_s - before.busy_s)
+    busy = max(0.0, after.busy_s - previous.busy_s)
     return CpuUsage(
         seconds=seconds,
         wanted=min(cores, (got + waited) / seconds),
         got=got / seconds,
         others=max(0.0, busy - got) / seconds,
-        held=_held(before.limit, after.limit, got, waited, seconds) / seconds,
+        held=_held(previous.limit, after.limit, got, waited, seconds) / seconds,
         limit=after.limit.cores if after.limit else None,
-        disk=_disk(before, after, seconds, moved),
+        disk=_disk(previous, after, seconds, moved),
         moved=moved / seconds,
     )
 

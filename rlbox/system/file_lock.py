@@ -69,7 +69,7 @@ def open_locked_file(path: Path, *, create: bool) -> int | None:
 
 @contextmanager
 def hold_lock(
-    path: Path, what: str, *, patience_s: float = PATIENCE_S, tell: Callable[[str], None] = lambda text: None
+    path: Path, purpose: str, *, patience_s: float = PATIENCE_S, tell: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
     """Hold the lock file `path` while the block runs.
 
@@ -86,7 +86,7 @@ def hold_lock(
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False
     while (handle := open_locked_file(path, create=True)) is None:
-        waited, busy = time.monotonic() - begun, _busy(path, what)
+        waited, busy = time.monotonic() - begun, _busy(path, purpose)
         if waited >= patience_s:
             raise busy
         if waited > _QUIET_S and not told:
@@ -96,7 +96,7 @@ def hold_lock(
     with os.fdopen(handle, "r+", encoding="utf-8") as file:
         file.truncate(0)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        file.write(json.dumps({"pid": os.getpid(), "since": since, "what": what}))
+        file.write(json.dumps({"pid": os.getpid(), "since": since, "what": purpose}))
         file.flush()
         try:
             yield

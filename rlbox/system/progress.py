@@ -51,13 +51,13 @@ def show_progress(app: App, *, in_bytes: bool = True, whole: int = 0) -> Iterato
 
 
 @contextmanager
-def show_byte_progress(app: App, what: str, total: int) -> Iterator[Callable[[int], None]]:
+def show_byte_progress(app: App, title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function to be told of bytes as they pass; it shows a bar on a terminal, nothing elsewhere."""
     if not app.interactive:
         yield lambda count: None
         return
     with _bars(in_bytes=True) as bars:
-        task = bars.add_task(what, total=total, mark="")
+        task = bars.add_task(title, total=total, mark="")
         yield lambda count: bars.advance(task, count)
 
 

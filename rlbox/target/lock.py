@@ -207,7 +207,7 @@ def _with(group: LockedGroup, compiled: CompileInputs, wheel: Package) -> Locked
     return replace(group, packages=tuple(sorted((*others, wheel), key=lambda package: package.name)))
 
 
-def compute_spec_checksum(target: Target, runtime: tuple[str, ...]) -> str:
+def compute_spec_checksum(target: Target, rlbox_requirements: tuple[str, ...]) -> str:
     """Return the checksum of everything a lock is made from: base, interpreter, groups, rlbox's own requirements."""
     made_from = {
         "base": _set_fields(target.base, "holds", "holds_apt"),
@@ -216,7 +216,7 @@ def compute_spec_checksum(target: Target, runtime: tuple[str, ...]) -> str:
         "git": [tree.model_dump(mode="json") for tree in target.git],
         "http": [file.model_dump(mode="json") for file in target.http],
         "patches": [*target.own_patches],
-        "runtime": sorted(runtime),
+        "runtime": sorted(rlbox_requirements),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
@@ -235,7 +235,9 @@ def _set_fields(model: SpecModel, *later: str) -> dict[str, Any]:
     return {key: value for key, value in fields_.items() if value or key not in later}
 
 
-def describe_lock_state(target: Target, lock: Lock | None, runtime: tuple[str, ...], patches: Mapping[str, str]) -> str:
+def describe_lock_state(
+    target: Target, lock: Lock | None, rlbox_requirements: tuple[str, ...], patches: Mapping[str, str]
+) -> str:
     """Return how a lock stands to its spec: `current`, `missing`, or `stale` or `incomplete` with the reason.
 
     `patches` maps the target's patches to their text.
@@ -247,7 +249,7 @@ def describe_lock_state(target: Target, lock: Lock | None, runtime: tuple[str, .
         return f"stale: made for Python {' on '.join(made_for)}, the spec says Python {' on '.join(wanted)}"
     if lock.target != target.name:
         return f"stale: made for the target {lock.target!r}"
-    if lock.spec != compute_spec_checksum(target, runtime):
+    if lock.spec != compute_spec_checksum(target, rlbox_requirements):
         return "stale: the spec changed since"
     if waiting := lock.uncompiled():
         return f"incomplete: {', '.join(waiting)} not compiled yet"

@@ -109,18 +109,18 @@ def count_tokens(name: str, chats: list[Any], tokenizer: str, longest: int) -> N
     say("tokens", ok=True, name=name, middle=middle, most=max(counts, default=0), over=len(over), rows=over[:_FIRST])
 
 
-def check(asked: dict[str, Any]) -> None:
+def check(request: dict[str, Any]) -> None:
     """Look at the files, at rows that are in more than one, and at lengths."""
     keys: dict[str, list[str]] = {}
     sound: dict[str, list[Any]] = {}
-    for name, path in asked["files"].items():
-        keys[name], sound[name] = look(name, path, asked["column"])
+    for name, path in request["files"].items():
+        keys[name], sound[name] = look(name, path, request["column"])
     for left, right in itertools.combinations(keys, 2):
         places = {key: number for number, key in enumerate(keys[left])}
         both = [[places[key], number] for number, key in enumerate(keys[right]) if key in places]
         say("overlap", ok=True, left=left, right=right, count=len(both), rows=both[:_FIRST])
-    for name, chats in sound.items() if asked["tokenizer"] else ():
-        count_tokens(name, chats, asked["tokenizer"], asked["longest"])
+    for name, chats in sound.items() if request["tokenizer"] else ():
+        count_tokens(name, chats, request["tokenizer"], request["longest"])
 
 
 def write_first(path: str, to: str, rows: int) -> None:

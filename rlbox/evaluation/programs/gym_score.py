@@ -17,12 +17,12 @@ except ImportError as error:
     raise SystemExit(3) from error
 
 
-def score(asked: dict[str, Any]) -> float:
+def score(request: dict[str, Any]) -> float:
     """Return 0 to 1; what stands in the last pair of <answer> counts, or the whole answer without one."""
-    entry = json.loads(asked["wanted"])
+    entry = json.loads(request["wanted"])
     tasks = reasoning_gym.create_dataset(entry["dataset"], **entry["settings"])
-    given = extract_answer(asked["answer"])
-    return float(tasks.score_answer(asked["answer"].strip() if given is None else given, entry["entry"]))
+    given = extract_answer(request["answer"])
+    return float(tasks.score_answer(request["answer"].strip() if given is None else given, entry["entry"]))
 
 
 asked = json.load(sys.stdin)

@@ -18,10 +18,10 @@ except ImportError as error:
     raise SystemExit(3) from error
 
 
-def score(asked: dict[str, Any]) -> float:
+def score(request: dict[str, Any]) -> float:
     """Return 1 or 0: the answer's last boxed or stated expression against the one that is wanted."""
-    wanted = parse("\\boxed{" + asked["wanted"] + "}", parsing_timeout=None)
-    given = parse(asked["answer"], parsing_timeout=None)
+    wanted = parse("\\boxed{" + request["wanted"] + "}", parsing_timeout=None)
+    given = parse(request["answer"], parsing_timeout=None)
     return float(bool(wanted) and bool(given) and verify(wanted, given, timeout_seconds=None))
 
 

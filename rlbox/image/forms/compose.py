@@ -25,7 +25,7 @@ def committed_compose(target: Target, container: ContainerDefaults, templates: S
     """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
     if target.hardware.platform:
         return {}
-    text = plan_compose(target, container, templates, committed=True)
+    text = plan_compose(target, container, templates, is_render_output=True)
     return {f"images/{target.name}/compose.yaml": text}
 
 
@@ -34,45 +34,47 @@ def plan_compose(
     container: ContainerDefaults,
     templates: Sequence[Path],
     *,
-    tag: str = "",
-    image: str = "",
+    local_tag: str = "",
+    registry_image: str = "",
     gpus: str = "",
-    way: str = "gpus",
-    committed: bool = False,
+    gpu_method: str = "gpus",
+    is_render_output: bool = False,
 ) -> str:
     """Return the text of a compose file with one service, named like the target, that has its limits and data disk.
 
     Parameters
     ----------
-    tag, image
+    local_tag, registry_image
         Name in the engine, never pulled (empty: Compose is told the project's); name in a registry, pulled where it is
         missing.
-    gpus, way
+    gpus, gpu_method
         Which GPUs, as `--gpus` takes them (empty: the target's own), and one of `WAYS`.
-    committed
+    is_render_output
         Whether it is the file that `rlbox render` writes; the first line says so.
     """
     values: dict[str, Any] = {
         "target": target,
         "container": container,
-        "image": quote_compose(image or tag) if image or tag else _OWN_IMAGE.format(target.name),
-        "pulled": bool(image),
-        "committed": committed,
+        "image": quote_compose(registry_image or local_tag)
+        if registry_image or local_tag
+        else _OWN_IMAGE.format(target.name),
+        "pulled": bool(registry_image),
+        "committed": is_render_output,
         "capabilities": sorted({*DISK_CAPABILITIES, *container.cap_add}),
         "devices": format_devices(container),
         "by_caller": container.user == "caller",
         "ulimits": _ulimits(container.ulimits),
-        "gpus": _gpus(parse_gpus(gpus, container.gpus), way),
+        "gpus": _gpus(parse_gpus(gpus, container.gpus), gpu_method),
         "disk": _disk(container.host),
     }
     return render(templates, TEMPLATE, values)
 
 
-def _gpus(request: GpuRequest, way: str) -> str:
+def _gpus(request: GpuRequest, gpu_method: str) -> str:
     """Return the reservation of a service's GPUs as YAML; empty for none."""
     if request.none:
         return ""
-    if way == "gpus":
+    if gpu_method == "gpus":
         which = f"device_ids: {json.dumps(request.ids)}" if request.ids else f"count: {request.number or 'all'}"
         return f"{{driver: nvidia, {which}, capabilities: [gpu]}}"
     ids = request.ids or (map(str, range(request.number)) if request.number else ("all",))

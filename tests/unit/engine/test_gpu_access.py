@@ -115,7 +115,7 @@ def test_a_specification_is_read() -> None:
 
 
 def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
-    return probe_gpu_support(info, "unix:///e", here=here)
+    return probe_gpu_support(info, "unix:///e", is_local=here)
 
 
 def test_an_engine_without_any_way() -> None:

@@ -25,7 +25,7 @@ def problem(path: Path | str, work: Callable[[], object]) -> str:
     before = FileSnapshot([rule.path], lambda: None)
     work()
     try:
-        return check_file(rule, lambda: None, before=before).problem
+        return check_file(rule, lambda: None, earlier_snapshot=before).problem
     finally:
         before.close()
 

@@ -237,7 +237,7 @@ def test_resumed_twice_and_told_otherwise(job: Job) -> None:
     entry = build_override_entry(
         ParamValues(profile=third.profile, params=third.params, origins=third.origins),
         {"timeout": "2h"},
-        before=second.params,
+        old_params=second.params,
         notes=third.notes[1:],
         resume=True,
     )
@@ -262,7 +262,9 @@ def test_a_resume_of_a_job_that_has_other_stages_now(job: Job, folder: Folder) -
 
 def test_what_is_recorded_of_a_new_run(job: Job) -> None:
     values = resolve_params(job, "smoke", {"dynamic": "on"})
-    entry = build_override_entry(values, {"dynamic": "on"}, before=default_params(job), first_stage="train", force=True)
+    entry = build_override_entry(
+        values, {"dynamic": "on"}, old_params=default_params(job), first_stage="train", force=True
+    )
     assert entry == {
         "resume": False,
         "profile": "smoke",

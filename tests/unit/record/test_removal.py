@@ -44,7 +44,7 @@ def test_what_nothing_needs_goes() -> None:
 
 
 def test_each_that_stays_says_why() -> None:
-    found = {row.run: row.kept_because for row in decide_unused_removals(ROWS, before=100, checkpoints=False)}
+    found = {row.run: row.kept_because for row in decide_unused_removals(ROWS, newest_s=100, checkpoints=False)}
     assert found["passed"] == "it is the latest of job smoke that passed"
     assert found["with-weights"] == "it holds 2 checkpoints: --checkpoints to remove them, too"
     assert found["going"] == "it has not ended"
