@@ -38,8 +38,8 @@ KNOWN = {
 }
 DIGESTS = {
     ("extraction", 1): "a925c03b32cdb7a7",
-    ("scoring", 1): "e28d3051a4ca658f",
-    ("sandbox", 1): "13a4f5487fcb3b39",
+    ("scoring", 1): "24f253a1acd9bdca",
+    ("sandbox", 1): "47c6c107a2f18ea5",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
 

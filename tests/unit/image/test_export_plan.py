@@ -155,7 +155,7 @@ def test_compose_of_a_pushed_image_pulls_it(folder: Folder) -> None:
     ],
 )
 def test_compose_gives_gpus_as_the_engine_takes_them(gpus: str, way: str, words: str) -> None:
-    lines = [line.strip() for line in compose(SHIPPED, "vast-5090", gpus=gpus, way=way).splitlines()]
+    lines = [line.strip() for line in compose(SHIPPED, "vast-5090", gpus=gpus, gpu_method=way).splitlines()]
     assert [line for line in lines if line.startswith("- {driver")] == ([f"- {words}"] if words else [])
     assert ("deploy:" in lines) == bool(words)
 

@@ -33,14 +33,14 @@ ROWS = (
 
 
 def gone(**asked: object) -> list[str]:
-    found = decide_unused_removals(ROWS, **{"before": 100.0, "checkpoints": False, **asked})  # type: ignore[arg-type]
+    found = decide_unused_removals(ROWS, **{"newest_s": 100.0, "checkpoints": False, **asked})  # type: ignore[arg-type]
     return [row.run for row in found if not row.kept_because]
 
 
 def test_what_nothing_needs_goes() -> None:
     assert gone() == ["old-failed", "old-passed"]
     assert gone(checkpoints=True) == ["old-failed", "old-passed", "with-weights"]
-    assert gone(before=1.5) == ["old-failed"]
+    assert gone(newest_s=1.5) == ["old-failed"]
 
 
 def test_each_that_stays_says_why() -> None:
