@@ -58,13 +58,13 @@ class FailedAttempt:
     """One place that did not give a file; `status` is the answer's, 0 when there was none."""
 
     mirror: str
-    why: str
+    reason: str
     status: int = 0
 
 
 class DownloadError(Exception):
     def __init__(self, tries: tuple[FailedAttempt, ...]) -> None:
-        super().__init__("; ".join(f"{one.mirror}: {one.why}" for one in tries))
+        super().__init__("; ".join(f"{one.mirror}: {one.reason}" for one in tries))
         self.tries = tries
 
 
@@ -130,7 +130,7 @@ class Downloader:
                     return link.mirror
                 except _LinkFailed as error:
                     failed[link.url] = FailedAttempt(
-                        mirror=link.mirror, why=mask_credentials(str(error)), status=error.status
+                        mirror=link.mirror, reason=mask_credentials(str(error)), status=error.status
                     )
                     again += [link] if error.transient else []
             if not again:
@@ -221,7 +221,7 @@ def _guarded(links: Iterable[FileUrl], failed: dict[str, FailedAttempt]) -> Iter
     try:
         yield from links
     except RlboxError as error:
-        failed[""] = FailedAttempt(mirror="sources", why=mask_credentials(error.what))
+        failed[""] = FailedAttempt(mirror="sources", reason=mask_credentials(error.what))
 
 
 def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpResponse) -> None:

@@ -257,7 +257,7 @@ def _skips(
     """Return why no mirror lists a file: what was said of it, and of mirrors as a whole."""
     files = {other.file for other in missing} - {artifact.file}
     return tuple(
-        FailedAttempt(mirror=mirror, why=reason, status=404 if artifact.file in reason else 0)
+        FailedAttempt(mirror=mirror, reason=reason, status=404 if artifact.file in reason else 0)
         for mirror, reason in skipped
         if artifact.file in reason or not any(file in reason for file in files)
     )
@@ -274,7 +274,7 @@ def create_fetch_error(failures: Mapping[Artifact, tuple[FailedAttempt, ...]], t
         gone = all(one.status in (404, 410) for one in tries)
         lost = _("no source offers {files} any more (yanked or superseded)").format(files=names)
         lines.append(lost if gone else names)
-        lines += [f"  {one.mirror}: {one.why}" for one in tries]
+        lines += [f"  {one.mirror}: {one.reason}" for one in tries]
         outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
     count = len(failures)
     return WorkFailed(

@@ -132,9 +132,9 @@ def fetch_git_tree(artifact: Artifact, places: Iterable[FileUrl], partial: Parti
             if partial.digest == artifact.sha256:
                 partial.commit()
                 return place.mirror
-            tries.append(FailedAttempt(mirror=place.mirror, why=f"another tree: sha256 {partial.digest[:12]}…"))
+            tries.append(FailedAttempt(mirror=place.mirror, reason=f"another tree: sha256 {partial.digest[:12]}…"))
         except (_NotThere, RlboxError) as error:
-            tries.append(FailedAttempt(mirror=place.mirror, why=mask_credentials(str(error))))
+            tries.append(FailedAttempt(mirror=place.mirror, reason=mask_credentials(str(error))))
     partial.reset()
     raise DownloadError(tuple(tries))
 

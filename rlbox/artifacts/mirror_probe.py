@@ -69,7 +69,7 @@ class MirrorProbe:
 
 
 def identify_rule(rule: MirrorRule) -> str:
-    return rule.base or rule.protocol
+    return rule.base_url or rule.protocol
 
 
 def choose_probe_file(rule: MirrorRule, artifacts: Sequence[Artifact]) -> Artifact | None:
@@ -327,7 +327,7 @@ def _row(rule: MirrorRule, probed: MirrorProbe | None, today: str) -> dict[str, 
         "kind": rule.kind,
         "mirror": rule.title,
         "protocol": rule.protocol,
-        "url": rule.base,
+        "url": rule.base_url,
         "match": rule.match,
         "checked": rule.checked.isoformat() if rule.checked else "",
         "expires": expires,

@@ -69,7 +69,7 @@ def plan_package_indexes(
     extra = [url for url in site.extra_index_urls if not url.startswith("file:")]
     if mirror and mirror.protocol == "flat":
         pages.append(mirror.url)
-    elif index := mirror.base if mirror else site.index_url:
+    elif index := mirror.base_url if mirror else site.index_url:
         env |= {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index}
     if indexes or extra:
         env |= {"UV_INDEX": " ".join([*indexes, *extra]), "UV_INDEX_STRATEGY": "unsafe-best-match"}
@@ -82,7 +82,7 @@ def plan_package_indexes(
 def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
     if mirror is None:
         return [], [f"{TORCH_WHEELS}/{channel}" for channel in channels]
-    urls = [f"{mirror.base}/{channel}" for channel in channels]
+    urls = [f"{mirror.base_url}/{channel}" for channel in channels]
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
@@ -175,7 +175,7 @@ def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSources) -
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
     name = archive.rpartition("/")[2]
     if rule.protocol != "direct":
-        return f"{rule.base}/{name}"
+        return f"{rule.base_url}/{name}"
     return archive if "://" in archive else machine.archives.get(archive, "")
 
 
@@ -220,7 +220,7 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
-    base = f"{rule.base}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.base
+    base = f"{rule.base_url}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.base_url
     if rule.protocol == "flat":
         yield FileUrl(mirror=rule.title, url=f"{base}/", page="flat")
     else:
@@ -267,7 +267,7 @@ def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: 
 def rewrite_url(rule: MirrorRule, url: str) -> str:
     match rule.protocol:
         case "url-prefix":
-            return f"{rule.base}/{url}"
+            return f"{rule.base_url}/{url}"
         case "host" | "git-instead-of":
             rest = url.removeprefix(rule.match)
             return rule.url.rstrip("/") + ("/" if rule.url.endswith("/") and not rest.startswith("/") else "") + rest
@@ -281,7 +281,7 @@ def list_image_references(image: str, profile: Profile, choice: MirrorChoice = N
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
     for rule in order_rules("oci", profile, choice):
-        base = rule.base.partition("://")[2]
+        base = rule.base_url.partition("://")[2]
         if rule.protocol == "direct":
             found.append(FileUrl(mirror="direct", url=image, by="target"))
         elif rule.match not in ("", wanted.host) or (rule.allow and not is_image_allowed(wanted.name, rule.allow)):

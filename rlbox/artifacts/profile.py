@@ -99,7 +99,7 @@ class MirrorRule(SpecModel):
         return self.name or (urlsplit(self.url).hostname or self.url if self.url else "direct")
 
     @property
-    def base(self) -> str:
+    def base_url(self) -> str:
         return self.url.rstrip("/")
 
 
@@ -124,7 +124,7 @@ class Profile(SpecModel):
         seen: dict[tuple[str, str, str], int] = {}
         problems = []
         for number, rule in enumerate(self.rule):
-            first = seen.setdefault((rule.kind, rule.base, rule.match), number)
+            first = seen.setdefault((rule.kind, rule.base_url, rule.match), number)
             if first != number:
                 problems.append(_("rule[{number}]: the same place as rule[{first}]").format(number=number, first=first))
         if problems:

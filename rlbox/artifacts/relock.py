@@ -18,7 +18,7 @@ from rlbox.artifacts.python_lock import (
     plan_resolver_inputs,
     resolve_packages,
 )
-from rlbox.artifacts.source_selection import LockSources, explain_unreachable_host, prepare_lock_sources
+from rlbox.artifacts.source_selection import LockSources, convert_unreachable_host_errors, prepare_lock_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -214,7 +214,7 @@ def update_lock(
         if refreshed:
             return own, refreshed
     lock_sources = prepare_lock_sources(app, target, sources)
-    with explain_unreachable_host(sources or target.sources):
+    with convert_unreachable_host_errors(sources or target.sources):
         return own, resolve_lock(target, own_requirements(), before, upgrade, lock_sources, patches)
 
 

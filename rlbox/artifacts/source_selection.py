@@ -74,7 +74,7 @@ def _look(rule: MirrorRule, artifact: Artifact | None, profile: Profile, http: H
     if rule.protocol == "direct":
         return ""
     if artifact is None:
-        return _head(http, f"{rule.base}/", None)
+        return _head(http, f"{rule.base_url}/", None)
     reasons: list[str] = []
     choice = MirrorChoice(profile=profile.name, rules={rule.kind: (rule,)})
     locator = FileLocator(
@@ -140,7 +140,7 @@ def select_sources(
 
 
 @contextmanager
-def explain_unreachable_host(sources: str) -> Iterator[None]:
+def convert_unreachable_host_errors(sources: str) -> Iterator[None]:
     """Add to a failure that is about a host what to write into the profile `sources` about it."""
     try:
         yield

@@ -19,17 +19,17 @@ from rlbox.i18n import _
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add TARGET, `--nodes`, `--name` and `--data`, and hand the verb a `ClusterWish` in their place."""
+    """Add TARGET, `--nodes`, `--name` and `--data`, and hand the verb a `ClusterOptions` in their place."""
 
     @click.argument("target", metavar="TARGET", shell_complete=complete_target)
     @click.option("--nodes", metavar="A,B,…", default="", help="The nodes, the head first.")
     @click.option("--name", default="", metavar="NAME", help="One of several clusters of yours on the same nodes.")
     @click.option("--data", default="", metavar="DIR", help="Data disk of every node, in place of disk.host.")
     @functools.wraps(function)
-    def with_wish(*args: Any, target: str, nodes: str, name: str, data: str, **rest: Any) -> Any:
+    def with_options(*args: Any, target: str, nodes: str, name: str, data: str, **rest: Any) -> Any:
         return function(*args, options=ClusterOptions(target=target, nodes=nodes, name=name, data=data), **rest)
 
-    return with_wish
+    return with_options
 
 
 @click.command()

@@ -36,7 +36,7 @@ _RECORD = ".fetched.json"
 class ResultsDisk:
     """A data disk and the way to it; `disks` are its names there, `troubles` what could not be read."""
 
-    way: RemoteShell
+    shell: RemoteShell
     disk: str
     instance: int | None = None
     disks: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class ResultsDisk:
         """Return the files below the disk that are not here as they are there, without their sums."""
         from rlbox.ssh.files import list_files
 
-        files, __ = list_files(self.way, self.disk, roots)
+        files, __ = list_files(self.shell, self.disk, roots)
         return home.find_missing(files)
 
     def bring(self, app: App, home: DownloadDirectory, roots: Sequence[str]) -> tuple[int, int]:
@@ -93,14 +93,14 @@ class ResultsDisk:
         from rlbox.ssh.files import list_files, total_bytes
         from rlbox.system.progress import show_byte_progress
 
-        files, troubles = list_files(self.way, self.disk, roots)
+        files, troubles = list_files(self.shell, self.disk, roots)
         lacking = home.find_missing(files)
         brings = f"{len(lacking)} of {len(files)} files, {size_text(total_bytes(lacking))}"
         app.say(f"bringing {brings}, to {home.path}")
-        summed, more = list_files(self.way, self.disk, [file.path for file in lacking], with_sums=True)
+        summed, more = list_files(self.shell, self.disk, [file.path for file in lacking], with_sums=True)
         home.path.mkdir(parents=True, exist_ok=True)
         with show_byte_progress(app, "fetch", total_bytes(summed)) as tell:
-            home.fetch(self.way, self.disk, summed, tell)
+            home.fetch(self.shell, self.disk, summed, tell)
         for trouble in (*troubles, *more):
             app.say(f"not brought: {trouble}")
             self.troubles.append(trouble)
@@ -136,7 +136,7 @@ class ResultsDisk:
         return found if isinstance(found, dict) else {}
 
     def _ask(self, command: str) -> str:
-        return self.way.check_output(command, "the data disk cannot be looked at")
+        return self.shell.check_output(command, "the data disk cannot be looked at")
 
 
 @contextlib.contextmanager
@@ -153,12 +153,12 @@ def disk_with_results(app: App, instance: int | None, target: str, data: str | N
 
         one = find_own_instance(instance)
         with SshConnection(ssh_address(one)) as connection:
-            yield ResultsDisk(way=connection, disk=disk_of(app, one), instance=instance)
+            yield ResultsDisk(shell=connection, disk=disk_of(app, one), instance=instance)
     elif engine_url().startswith("ssh://"):
         with SshConnection(parse_ssh_url(engine_url())) as connection:
-            yield ResultsDisk(way=connection, disk=_disk_there(app, connection, target, data))
+            yield ResultsDisk(shell=connection, disk=_disk_there(app, connection, target, data))
     else:
-        yield ResultsDisk(way=LocalShell(), disk=str(open_existing_run_store(app, target, data).data_dir))
+        yield ResultsDisk(shell=LocalShell(), disk=str(open_existing_run_store(app, target, data).data_dir))
 
 
 def _disk_there(app: App, way: RemoteShell, target: str, data: str | None) -> str:

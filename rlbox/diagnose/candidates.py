@@ -199,7 +199,7 @@ def find_recovery_reason(candidate: Candidate, read: LogEvents) -> str:
     hard = (
         (candidate.event.exceptions and not is_logged_exception(candidate.event))
         or candidate.event.weight == CERTAIN
-        or candidate.event.kind
+        or candidate.event.exception_name
     )
     if hard:
         return "survived" if steps >= 2 or counts["served"] >= 2 or counts["ready"] + counts["done"] >= 1 else ""

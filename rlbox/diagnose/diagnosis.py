@@ -38,7 +38,7 @@ class LogStats:
 class Diagnosis:
     """The root of a failure, what followed from it, and what was none; see `as_json` for the keys.
 
-    `ended`: the logs say how it ended, well or not.
+    `has_ending`: the logs say how it ended, well or not.
     """
 
     root: Candidate | None
@@ -48,7 +48,7 @@ class Diagnosis:
     ending: Ending = "unseen"
     has_ending: bool = False
     files: tuple[LogStats, ...] = ()
-    signatures: int = 0
+    signature_count: int = 0
     missing_log_description: str = ""
     location: FailureLocation = field(default_factory=FailureLocation)
     raised_in: CodeLocation | None = None
@@ -110,7 +110,7 @@ class Diagnosis:
                 for one in self.files
             ],
             "placed": asdict(self.raised_in) if self.raised_in else None,
-            "signatures": self.signatures,
+            "signatures": self.signature_count,
         }
 
     def _name(self, candidate: Candidate | None) -> str:
@@ -184,7 +184,7 @@ def build_diagnosis(
             ending=ending,
             has_ending=_has_ended(reads),
             files=logs,
-            signatures=signatures,
+            signature_count=signatures,
         )
     chain = build_chain(root, analysis.candidates, analysis.benign)
     location = locate_failure(root, analysis.candidates, reads, [one.name for one in files])
@@ -196,7 +196,7 @@ def build_diagnosis(
         ending="failed",
         has_ending=True,
         files=logs,
-        signatures=signatures,
+        signature_count=signatures,
         missing_log_description=describe_missing_log(root, location),
         location=location,
         raised_in=find_raising_code(root),

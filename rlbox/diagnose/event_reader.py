@@ -250,7 +250,7 @@ class EventReader:
         if (
             last is None
             or last.exceptions
-            or not last.kind
+            or not last.exception_name
             or last.writer != row.writer
             or row.number - last.number > _LINKED
         ):

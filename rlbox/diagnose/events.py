@@ -72,14 +72,14 @@ class Event:
         return max((one.number for one in self.exceptions), default=self.number)
 
     @property
-    def kind(self) -> str:
+    def exception_name(self) -> str:
         """The exception, without modules, that a single line names; empty when it names none."""
         name = find_exception_name(self.body) if self.names_exception else None
         return name.rpartition(".")[2] if name else ""
 
     def statements(self) -> Iterator[Statement]:
         if not self.exceptions:
-            yield Statement(self.number, self.body, self.kind, self.tail)
+            yield Statement(self.number, self.body, self.exception_name, self.tail)
         for raised in self.exceptions:
             yield Statement(raised.number, raised.text, raised.kind, raised.tail)
 

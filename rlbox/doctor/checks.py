@@ -70,7 +70,9 @@ def _ray(context: CheckContext) -> list[Finding]:
 
 
 def _torch(context: CheckContext) -> Iterator[Finding]:
-    facts = context.stack.torch(lambda: context.extensions(context.end - 2 - time.monotonic()), context.end - _SPARE_S)
+    facts = context.stack.probe_torch(
+        lambda: context.extensions(context.end - 2 - time.monotonic()), context.end - _SPARE_S
+    )
     context.note_unfinished(facts, "end", "torch")
     return chain(check_torch(facts, context.requirements, context.venv), check_gpu_kernels(facts, context.requirements))
 

@@ -133,7 +133,7 @@ def _make_context(
 def _mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
     rules = [rule for rule in load_profile(app.project, image.sources).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
-    return [Endpoint(name=rule.title, url=f"{rule.base}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
+    return [Endpoint(name=rule.title, url=f"{rule.base_url}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
 
 
 def _examine_image(

@@ -233,7 +233,7 @@ class StackProbe:
     def usable(self) -> bool:
         return bool(self._folder)
 
-    def torch(self, extensions: Callable[[], Sequence[str]], deadline: float, arch: str = "") -> ProgramFacts:
+    def probe_torch(self, extensions: Callable[[], Sequence[str]], deadline: float, arch: str = "") -> ProgramFacts:
         """Return what torch does; `extensions` are asked for once it is on its way.
 
         `arch` (`sm_120`) is what Triton compiles for where no GPU is; empty: it does not.

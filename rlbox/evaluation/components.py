@@ -406,7 +406,7 @@ def _import(probe: StackProbe, ground: StackContext, end: float, component: Comp
 def _torch(probe: StackProbe, ground: StackContext, end: float) -> Iterable[ComponentResult]:
     if "torch" not in ground.packages:
         return [make_absent_result(_needed("torch"), ground)]
-    return report_torch(probe.torch(tuple, end, ground.demands.arch or _ARCH), ground)
+    return report_torch(probe.probe_torch(tuple, end, ground.demands.arch or _ARCH), ground)
 
 
 def _ray(probe: StackProbe, ground: StackContext, end: float) -> ComponentResult:

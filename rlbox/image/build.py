@@ -98,7 +98,7 @@ class ImageBuild:
 
         `why` is a line that says why an image that is there is not good enough, or empty.
         """
-        from rlbox.artifacts.source_selection import explain_unreachable_host
+        from rlbox.artifacts.source_selection import convert_unreachable_host_errors
         from rlbox.image.buildkit import find_builder
         from rlbox.image.check import check_or_untag_image, describe_image
         from rlbox.system.file_lock import hold_lock
@@ -110,7 +110,7 @@ class ImageBuild:
             app.say(why)
         find_builder()  # a missing tool is met before anything is fetched
         with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
-            with explain_unreachable_host(options.sources or plan.sources):
+            with convert_unreachable_host_errors(options.sources or plan.sources):
                 run, log, digest = self._run_builder()
             check_or_untag_image(plan, force=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")

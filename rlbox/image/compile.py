@@ -18,7 +18,7 @@ from rlbox.artifacts.base_image import list_base_files
 from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_lock
-from rlbox.artifacts.source_selection import create_locator, explain_unreachable_host
+from rlbox.artifacts.source_selection import convert_unreachable_host_errors, create_locator
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed, page
@@ -205,7 +205,7 @@ class _Work:
         size = sum(file.size for file in missing)
         sources = self._options.sources or self._target.sources
         app.say(f"fetching {len(missing)} files, {size_text(size)}")
-        with explain_unreachable_host(sources), show_fetch_progress(app, size) as on_progress:
+        with convert_unreachable_host_errors(sources), show_fetch_progress(app, size) as on_progress:
             fetch_artifacts(files, create_locator(app, sources, files), store, on_progress, target=self._target.name)
 
     def _build(self, folder: Path, objects: Path) -> BuiltWheel:

@@ -56,7 +56,7 @@ class CompileProgress:
     running: set[str] = field(default_factory=set)
     ended: dict[str, CompiledUnit] = field(default_factory=dict)
 
-    def hear(self, unit: CompiledUnit) -> None:
+    def record(self, unit: CompiledUnit) -> None:
         """Take in one line of `units.log`."""
         if unit.state == "begun":
             self.running.add(unit.file)
@@ -241,7 +241,7 @@ def _follow(
         whole = data[: data.rfind(b"\n") + 1]
         units.total = parse_step_count(read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")) or units.total
         for unit in parse_units(whole[heard:].decode("utf-8", "replace").splitlines()):
-            units.hear(unit)
+            units.record(unit)
             show(unit)
         heard = len(whole)
         if code is not None:

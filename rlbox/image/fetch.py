@@ -31,7 +31,7 @@ from rlbox.artifacts.offline_export import (
     plan_export,
     read_export_manifest,
 )
-from rlbox.artifacts.source_selection import create_locator, explain_unreachable_host
+from rlbox.artifacts.source_selection import convert_unreachable_host_errors, create_locator
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
@@ -158,7 +158,7 @@ def _fetch(
         whole = sum(file.size for file in files)
         return (*base, *files), FetchResult(present=len(files), present_bytes=whole, by_mirror={})
     app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
-    with explain_unreachable_host(profile), show_fetch_progress(app, sum(missing)) as on_progress:
+    with convert_unreachable_host_errors(profile), show_fetch_progress(app, sum(missing)) as on_progress:
         report = fetch_artifacts(
             files, create_locator(app, profile, files), store, on_progress, target=plan.target, jobs=options.jobs
         )

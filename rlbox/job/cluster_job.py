@@ -30,7 +30,7 @@ class ClusterParams:
     temp_dir: str
     ports: Mapping[str, int] = field(default_factory=dict)
 
-    def value(self, word: str) -> str | int:
+    def get(self, word: str) -> str | int:
         """Return what a word of `[cluster.params]` means."""
         known: dict[str, str | int] = {"head": self.head, "nodes": self.nodes}
         return {**known, "node-gpus": self.node_gpus, "gpus": self.gpus}[word]
@@ -58,7 +58,7 @@ def adapt_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParam
         As `require_cluster`.
     """
     table = require_cluster(job)
-    given = {name: cluster_params.value(word) for name, word in table.params.items() if values.origins.get(name) != SET}
+    given = {name: cluster_params.get(word) for name, word in table.params.items() if values.origins.get(name) != SET}
     unset = (_ADDRESS, *table.unset)
     moved = job.model_copy(
         update={

@@ -18,7 +18,7 @@ from rlbox.provision.desired import DesiredState, Skipped
 from rlbox.provision.files import (
     BACKUPS,
     clear_drafts,
-    explain_disk_errors,
+    convert_disk_errors,
     find_backup_path,
     install_file,
     list_missing_directories,
@@ -170,7 +170,7 @@ def _begin(desired: DesiredState, python: str, accepted: Mapping[str, str], forc
 
 
 def _saved(layout: Layout, record: InstallRecord) -> InstallRecord:
-    with explain_disk_errors(Path(layout.record)):
+    with convert_disk_errors(Path(layout.record)):
         clear_drafts(Path(layout.record))
         write_record(layout, record)
     return record
@@ -225,7 +225,7 @@ def _files(
     """Lay the files, and write that all is laid; return copies that were kept of what was there."""
     steps = list(steps)
     known = {*record.kept, *(row.backup for row in record.laid.values())}
-    with explain_disk_errors(Path(layout.own, BACKUPS)):
+    with convert_disk_errors(Path(layout.own, BACKUPS)):
         record = _saved(layout, record_files(layout, record, steps))
     for step in steps:
         on_step(step)

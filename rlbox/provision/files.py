@@ -35,7 +35,7 @@ def back_up(layout: Layout, path: Path, path_state: PathState) -> str:
         return ""
     copy = Path(layout.own, BACKUPS, f"{path_state.sha256[:12]}-{path.name}")
     if not copy.exists():
-        with explain_disk_errors(copy):
+        with convert_disk_errors(copy):
             clear_drafts(copy)
             write_atomic(copy, path.read_bytes(), int(path_state.mode, 8) & 0o700 | 0o400)
     return str(copy)
@@ -72,7 +72,7 @@ def record_files(layout: Layout, record: InstallRecord, steps: Iterable[PathChan
 def install_file(laid: FileToInstall) -> None:
     """Put a file or link in its place; readers see what was there, or the whole of it."""
     path = Path(laid.path)
-    with explain_disk_errors(path):
+    with convert_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_drafts(path)
         if not laid.to:
@@ -118,7 +118,7 @@ def restore_file(layout: Layout, record: InstallRecord, path: str) -> tuple[Inst
 
 
 def _restore(path: Path, before: PathState, backup: str) -> None:
-    with explain_disk_errors(path):
+    with convert_disk_errors(path):
         if before.kind == "file":
             write_atomic(path, Path(backup).read_bytes(), int(before.mode, 8))
             if (before.uid, before.gid) != (os.geteuid(), os.getegid()):
@@ -137,7 +137,7 @@ def find_backup_path(path: Path) -> str:
 
 def clear_path(path: Path, part: InstalledPart) -> None:
     """Make room at `path`: what is the user's goes where the record says, what is rlbox's is removed."""
-    with explain_disk_errors(path):
+    with convert_disk_errors(path):
         if part.before and not os.path.lexists(part.before):
             if os.path.lexists(path):
                 os.rename(path, part.before)
@@ -147,7 +147,7 @@ def clear_path(path: Path, part: InstalledPart) -> None:
 
 def restore_path(path: Path, part: InstalledPart) -> None:
     """Remove what rlbox put at `path`, and put back what stood there."""
-    with explain_disk_errors(path):
+    with convert_disk_errors(path):
         if part.before and not os.path.lexists(part.before):
             return  # an earlier try has put it back
         remove_tree(path)
@@ -176,7 +176,7 @@ def remove_folders(folders: Iterable[str]) -> None:
 
 
 @contextmanager
-def explain_disk_errors(path: Path) -> Iterator[None]:
+def convert_disk_errors(path: Path) -> Iterator[None]:
     """Turn a full or read-only disk into an error that says which, and that nothing is half laid."""
     try:
         yield

@@ -18,7 +18,7 @@ from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, PartToInstall
-from rlbox.provision.files import clear_path, explain_disk_errors
+from rlbox.provision.files import clear_path, convert_disk_errors
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import InstalledPart, environment_fingerprint
 from rlbox.provision.probe import STAMP, installed_debs, probe_installed
@@ -90,7 +90,7 @@ def _stand_on(desired: DesiredState, venv: Path) -> None:
     if not desired.base:
         told.unlink(missing_ok=True)
         return
-    with explain_disk_errors(told):
+    with convert_disk_errors(told):
         write_atomic(told, "".join(f"import site; site.addsitedir({folder!r})\n" for folder in desired.base.folders))
         found = next((path for folder in desired.base.folders if (path := Path(folder, _NVIDIA)).is_dir()), None)
         if found and not nvidia.exists():
@@ -99,7 +99,7 @@ def _stand_on(desired: DesiredState, venv: Path) -> None:
 
 def _make_folder(layout: Layout, venv: Path) -> None:
     """Make the environment's folder; where another disk holds it, a link to a new one there."""
-    with explain_disk_errors(venv):
+    with convert_disk_errors(venv):
         venv.parent.mkdir(parents=True, exist_ok=True)
         if layout.venv:
             clear_path(Path(layout.venv), InstalledPart())
@@ -139,7 +139,7 @@ def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
 @contextmanager
 def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tuple[list[str], str]]:
     """Write what uv is told, and show the store's files by their names, as long as the block runs."""
-    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, explain_disk_errors(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
         Path(folder, "requirements.txt").write_text(desired.requirements, "utf-8")
         words = ["--no-index"] if supply.offline else []
         if desired.build:
@@ -187,7 +187,7 @@ def install_part(part: PartToInstall, store: ObjectStore, previous: InstalledPar
     """Put a git tree or a file from the store in its place, beside it first."""
     path, source = Path(part.path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
-    with explain_disk_errors(path):
+    with convert_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_path(draft, InstalledPart())
         if part.kind == "git":
@@ -220,7 +220,7 @@ def apply_patches(desired: DesiredState, scripts: Mapping[str, str]) -> None:
     WorkFailed
         A patch does not fit; nothing was written then.
     """
-    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, explain_disk_errors(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
         for name, text in {**scripts, "manifest.json": desired.patches}.items():
             Path(folder, name).write_text(text, "utf-8")
         words = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")

@@ -213,7 +213,7 @@ class RunStore:
         return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
 
     def write_ref(self, note: ContainerRef, plan: RunPlan | None = None) -> None:
-        """Write down a carrier that is about to be made for `plan`, or that has started."""
+        """Write down a container that is about to be made for `plan`, or that has started."""
         known = self._records.read(note.run)
         self._records.write(note.run, dataclasses.replace(known, note=note, plan=plan or known.plan))
 

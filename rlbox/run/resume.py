@@ -55,8 +55,8 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
 
     Parameters
     ----------
-    wish
-        Its target is the one whose data disk holds the run, when the wish names no disk; by default `local`.
+    options
+        Its target is the one whose data disk holds the run, when the options name no disk; by default `local`.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
 
 
 def _with_cluster_of(options: RunOptions, plan: RunPlan) -> RunOptions:
-    """Return the wish with the cluster that the run is on, unless it names one."""
+    """Return the options with the cluster that the run is on, unless they name one."""
     named = options.cluster or (plan.cluster.name if plan.cluster else "")
     return dataclasses.replace(options, cluster=named)
 

@@ -193,7 +193,7 @@ class Pool:
         """Have a keeper carry out one plan; nothing of it is left afterwards, whatever became of the keeper."""
         keeper = self._take()
         try:
-            return keeper.ask(plan, wait_s)
+            return keeper.run_or_kill(plan, wait_s)
         finally:
             self._give_back(keeper)
 

@@ -35,7 +35,7 @@ class WorkerHandle:
     left: int
     broken: bool = False
 
-    def ask(self, plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
+    def run_or_kill(self, plan: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
         """Give it a plan and return what it tells; when it does not in time it is killed. `left` counts down."""
         self.left -= 1
         try:

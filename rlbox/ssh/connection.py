@@ -60,7 +60,7 @@ class SshAddress:
         """The ssh command that a person types to reach the host."""
         return f"ssh -p {self.port} {self.login}" if self.port else f"ssh {self.login}"
 
-    def to_argv(self, *options: str) -> tuple[str, ...]:
+    def to_argv_prefix(self, *options: str) -> tuple[str, ...]:
         """Return the start of an ssh command line: everything before the login; `options` as `-o` takes them."""
         if self.known_hosts:
             options = (*options, "StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={self.known_hosts}")
@@ -147,7 +147,7 @@ class SshConnection:
         master = ("-M", "-S", self._socket, "-T", "--", self.address.login, f"echo {_READY}; exec cat >/dev/null")
         errors = self._directory / "errors"
         try:
-            self._master = start_ssh((*self.address.to_argv(), *master), errors)
+            self._master = start_ssh((*self.address.to_argv_prefix(), *master), errors)
         except SshMissing:
             self._close()
             raise
@@ -181,7 +181,7 @@ class SshConnection:
     def to_argv(self, command: str) -> tuple[str, ...]:
         """Return the ssh command line that runs a shell command over this connection."""
         session = ("-S", self._socket, "-o", "ControlMaster=no", "-T", "--", self.address.login, command)
-        return (*self.address.to_argv(), *session)
+        return (*self.address.to_argv_prefix(), *session)
 
     def _connection_lost(self, error: str) -> ConnectionLost:
         test = self.address.shell_command.replace("ssh", "ssh -oBatchMode=yes", 1)
@@ -219,4 +219,6 @@ def _last_line(outcome: Outcome) -> str:
 
 def run_terminal(address: SshAddress, command: str) -> int:
     """Give this terminal to a shell there, or to one command, and return its exit code."""
-    return run_in_foreground(Command(argv=(*address.to_argv(), "--", address.login, *((command,) if command else ()))))
+    return run_in_foreground(
+        Command(argv=(*address.to_argv_prefix(), "--", address.login, *((command,) if command else ())))
+    )

@@ -59,7 +59,7 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     local, errors = directory / "docker.sock", directory / "ssh.err"
     forward = ("-T", "-L", f"{local}:{socket}", "--", address.login, _REMOTE.format(socket=socket))
     try:
-        ssh = start_ssh((*address.to_argv(*_OPTIONS), *forward), errors)
+        ssh = start_ssh((*address.to_argv_prefix(*_OPTIONS), *forward), errors)
     except SshMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
     atexit.register(_kill, ssh)

@@ -198,7 +198,7 @@ def gpu_text() -> str:
 
     Raises
     ------
-    NotHere
+    PartUnavailableError
         There is no driver, or it does not answer.
     """
     users = "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"
@@ -211,7 +211,7 @@ def kernel_text(since: str) -> str:
 
     Raises
     ------
-    NotHere
+    PartUnavailableError
         They may not be read from here.
     """
     begin = datetime.fromisoformat(since) - timedelta(seconds=5)
@@ -291,7 +291,7 @@ def package_text(python: str) -> str:
 
     Raises
     ------
-    NotHere
+    PartUnavailableError
         There is no package, or the interpreter does not tell.
     """
     names = [path.name.removesuffix(".dist-info") for path in _own_packages(Path(python).parent.parent)]
@@ -324,7 +324,7 @@ def resource_text(run_dir: Path, stage: str) -> str:
 
     Raises
     ------
-    NotHere
+    PartUnavailableError
         None was taken.
     """
     mark = f'"stage": {json.dumps(stage)}'
@@ -344,7 +344,7 @@ def ray_log_text(ray: RayPlan) -> str:
 
     Raises
     ------
-    NotHere
+    PartUnavailableError
         There is no session.
     """
     folder = (find_job_session(ray) / "logs").resolve()

@@ -102,7 +102,7 @@ class RunningService:
         return f"no line like /{self.plan.ready.line}/ yet" if found == READY and self._line_missing else found
 
     @property
-    def ready(self) -> bool:
+    def has_been_ready(self) -> bool:
         """Whether the service has shown that it does its work."""
         return self._good_at is not None and not self._line_missing
 

@@ -78,9 +78,9 @@ class StageServices:
         self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
         rule = self._gate.facts.services[plan.name]
         with self._context.starvation.track_startup(service.child, plan.start_s) as start:
-            while not service.ready:
+            while not service.has_been_ready:
                 self._watch.poll()
-                if start.is_late and not service.ready:
+                if start.is_late and not service.has_been_ready:
                     self._gate.mark_failed(rule, service.answer)
                     cause = never_ready(self._stage, plan, service.answer, start.elapsed_s)
                     raise StageStopped(self._watch.hang.explain(cause, plan.start_s, f"start of {plan.name}"))

@@ -136,7 +136,9 @@ class StageWatch:
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
             running = self.main is not None
-            raise StageStopped(dead_service(self._stage, service.plan, code, ready=service.ready, running=running))
+            raise StageStopped(
+                dead_service(self._stage, service.plan, code, ready=service.has_been_ready, running=running)
+            )
 
     def check_answers(self) -> None:
         """Stop a stage one of whose services lives, but answers or writes no more for longer than it may."""

@@ -26,8 +26,8 @@ class ProcessCounters:
     """Counters of one process since it started; `started` (clock ticks) tells it from a later one with its id.
 
     `read_bytes` and `write_bytes` passed a disk or a network file system, `read_chars` and `write_chars` passed a read
-    or write call (page cache, pipes and sockets included). Zero where the kernel does not let us look. `waited_s` is
-    how long its first thread was ready to go on and had no core.
+    or write call (page cache, pipes and sockets included). Zero where the kernel does not let us look.
+    `main_thread_run_delay_s` is how long its first thread was ready to go on and had no core.
     """
 
     pid: int
@@ -42,7 +42,7 @@ class ProcessCounters:
     write_bytes: int = 0
     read_chars: int = 0
     write_chars: int = 0
-    waited_s: float = 0.0
+    main_thread_run_delay_s: float = 0.0
 
     @property
     def waits_disk(self) -> bool:
@@ -183,7 +183,7 @@ def compute_cpu_usage(previous: ActivitySample, after: ActivitySample, cores: fl
     for now in after.processes:
         was = earlier.get(now.key)
         got += max(0.0, now.cpu_s - (was.cpu_s if was else 0.0))
-        waited += max(0.0, now.waited_s - (was.waited_s if was else 0.0))
+        waited += max(0.0, now.main_thread_run_delay_s - (was.main_thread_run_delay_s if was else 0.0))
         moved += max(0, _passed(now) - (_passed(was) if was else 0))
     busy = max(0.0, after.busy_s - previous.busy_s)
     return CpuUsage(
@@ -302,7 +302,7 @@ def probe_process_activity(pid: int) -> ProcessCounters | None:
         write_bytes=io.get("write_bytes:", 0),
         read_chars=io.get("rchar:", 0),
         write_chars=io.get("wchar:", 0),
-        waited_s=_probe_waited(pid),
+        main_thread_run_delay_s=_probe_waited(pid),
     )
 
 

@@ -318,5 +318,7 @@ def test_passwords_in_addresses_are_masked(text: str, masked: str) -> None:
 
 
 def test_unfetched_names_its_tries() -> None:
-    error = DownloadError((FailedAttempt(mirror="a", why="down"), FailedAttempt(mirror="b", why="gone", status=404)))
+    error = DownloadError(
+        (FailedAttempt(mirror="a", reason="down"), FailedAttempt(mirror="b", reason="gone", status=404))
+    )
     assert str(error) == "a: down; b: gone"

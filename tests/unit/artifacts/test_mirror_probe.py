@@ -148,15 +148,15 @@ def test_what_a_ranking_decides() -> None:
     )
     mine = profile(a, b, c, d, MirrorRule(kind="apt", protocol="archive", url="https://apt.example"))
     found = [
-        probed("python", a.base, 0.2),
-        probed("python", b.base, 0.1),
-        probed("python", d.base, 0, "answered 404"),
+        probed("python", a.base_url, 0.2),
+        probed("python", b.base_url, 0.1),
+        probed("python", d.base_url, 0, "answered 404"),
         probed("apt", "https://apt.example", 0, "no connection"),
     ]
     choice = choose_by_probes(mine, found)
     assert choice.rules["python"] == (b, a, c)
     assert choice.rules["apt"] == mine.rules("apt")
-    assert choice.skipped == ((d.base, "answered 404"), ("https://apt.example", "no connection"))
+    assert choice.skipped == ((d.base_url, "answered 404"), ("https://apt.example", "no connection"))
     assert choice.preferred_rule("python") == b
     assert choice.preferred_rule("git") is None
 
@@ -218,7 +218,7 @@ def test_a_fresh_ranking_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (MirrorRule(kind="python", protocol="index", url=f"https://{name}.example") for name in "ab")
     mine = profile(a, b)
     assert load_ranking(mine) is None
-    save_ranking(mine, [probed("python", a.base, 2.0), probed("python", b.base, 1.0)])
+    save_ranking(mine, [probed("python", a.base_url, 2.0), probed("python", b.base_url, 1.0)])
     assert choose_mirrors(mine, NetworkSettings(), [SIX]).rules == {"python": (b, a)}
     later = time.time() + FRESH_S
     monkeypatch.setattr(time, "time", lambda: later)

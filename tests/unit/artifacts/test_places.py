@@ -8,7 +8,7 @@ from mirrorbox import mirrors
 
 from rlbox.app import App
 from rlbox.artifacts.mirrors import MachineSources
-from rlbox.artifacts.source_selection import explain_unreachable_host, prepare_lock_sources, select_sources
+from rlbox.artifacts.source_selection import convert_unreachable_host_errors, prepare_lock_sources, select_sources
 from rlbox.errors import WorkFailed
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.target import load_target
@@ -69,7 +69,7 @@ def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch
 
 
 def test_a_failure_about_a_host_says_the_rule_to_add() -> None:
-    with pytest.raises(WorkFailed) as caught, explain_unreachable_host("direct"):
+    with pytest.raises(WorkFailed) as caught, convert_unreachable_host_errors("direct"):
         raise WorkFailed("it failed\n  | curl: (6) Could not resolve host: x.example", next_step="whole log: L")
     assert caught.value.what == "it failed\n  | curl: (6) Could not resolve host: x.example"
     assert caught.value.next_step.startswith("x.example is not reached from here.")
@@ -79,6 +79,6 @@ def test_a_failure_about_a_host_says_the_rule_to_add() -> None:
 
 def test_any_other_failure_is_left_alone() -> None:
     failure = WorkFailed("it failed", next_step="n")
-    with pytest.raises(WorkFailed) as caught, explain_unreachable_host("direct"):
+    with pytest.raises(WorkFailed) as caught, convert_unreachable_host_errors("direct"):
         raise failure
     assert caught.value is failure

@@ -63,7 +63,11 @@ def test_a_project_wins_and_adds(folder: Folder) -> None:
     assert load_profile(folder.project, "cn").title == "mine"
     lan = load_profile(folder.project, "lan")
     (rule,) = lan.rule
-    assert (rule.title, rule.base, rule.expires) == ("lan", "https://mirror.example/simple", datetime.date(2030, 1, 1))
+    assert (rule.title, rule.base_url, rule.expires) == (
+        "lan",
+        "https://mirror.example/simple",
+        datetime.date(2030, 1, 1),
+    )
     assert [(one.host, one.phase) for one in lan.egress] == [("*.lan.example", "build")]
     assert list(folder.project.source_profiles()) == ["cn", "direct", "lan"]
 

@@ -21,7 +21,7 @@ def process(pid: int, cpu_s: float, waited_s: float) -> ProcessCounters:
         resident_bytes=0,
         minor_faults=0,
         major_faults=0,
-        waited_s=waited_s,
+        main_thread_run_delay_s=waited_s,
     )
 
 

@@ -116,7 +116,7 @@ def test_units_as_compilers_tell_them() -> None:
         "x\ty\tz",
     ]
     for unit in parse_units(lines):
-        units.hear(unit)
+        units.record(unit)
     assert [unit.file for unit in units.of("made")] == ["a.cu"]
     assert units.running == {"d.cu"}
     assert units.left_s(jobs=2) == 150.0

@@ -47,7 +47,10 @@ def test_a_sample_is_what_happened_between_two_looks() -> None:
 
 
 def test_what_others_left_of_the_machine() -> None:
-    before, after = look(10, process(1, 5.0)), look(20, dataclasses.replace(process(1, 6.0), waited_s=9.0))
+    before, after = (
+        look(10, process(1, 5.0)),
+        look(20, dataclasses.replace(process(1, 6.0), main_thread_run_delay_s=9.0)),
+    )
     sample = make_sample(
         before, dataclasses.replace(after, busy_s=20.0), parts={}, t="t", stage="", phase="", disk_free_bytes=9,
         cores=2, pressure=CALM,
