@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import rlbox
@@ -41,7 +42,7 @@ class Endpoint:
 
     name: str
     url: str
-    kind: str = "mirror"
+    kind: Literal["mirror", "proxy", "endpoint", "ray"] = "mirror"
     error: str = ""
     optional: bool = False
     skew_s: float | None = None

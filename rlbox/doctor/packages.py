@@ -9,6 +9,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from packaging.utils import canonicalize_name
 
@@ -32,7 +33,7 @@ class FileDamage:
 
     package: str
     path: str
-    kind: str
+    kind: Literal["missing", "short", "changed", "broken"]
     what: str
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
@@ -123,7 +124,7 @@ class Step:
 
     number: int
     name: str
-    state: str = "running"
+    state: Literal["running", "done", "cached", "failed"] = "running"
     seconds: float | None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from rlbox.amounts import GIB
 from rlbox.errors import SpecError
@@ -39,7 +40,7 @@ class Capacity:
     """
 
     where: str
-    told: str = "target"
+    told: Literal["target", "here", "named"] = "target"
     nodes: int = 1
     gpus: int = 0
     card: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rlbox.amounts import card_text, size_text
 from rlbox.errors import SpecError
@@ -162,7 +163,7 @@ def _says(name: str, billions: float) -> bool:
 class Shortage:
     """One thing that does not fit; `kind` is gpus, nodes, card, host, disk, rule or size, `text` the sentence."""
 
-    kind: str
+    kind: Literal["gpus", "nodes", "card", "host", "disk", "rule", "size"]
     stage: str
     text: str
 

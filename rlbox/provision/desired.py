@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 from packaging.utils import canonicalize_name
 
@@ -135,7 +135,7 @@ class PartToInstall:
     """A git tree (`kind` git) or a file (`http`) that lies at `path` of this machine."""
 
     name: str
-    kind: str
+    kind: Literal["git", "http"]
     path: str
     sha256: str
     mode: str = "0644"
