@@ -65,7 +65,7 @@ class DryRun:
 
 @dataclass(frozen=True, kw_only=True)
 class App:
-    """Options that every verb shares, and the plans they start from; `dry` collects what a dry run meets."""
+    """Options that every command shares, and the plans they start from; `dry` collects what a dry run meets."""
 
     project: Project
     as_json: bool = False
@@ -152,7 +152,7 @@ def project_of(folder: str | None) -> Project:
     """Return the project of `--project`, `RLBOX_PROJECT`, or the working directory; `SpecError` when that is gone."""
     try:
         here = os.getcwd()
-    except FileNotFoundError as error:  # which no verb, and no program that one starts, can do without
+    except FileNotFoundError as error:  # which no command, and no program that one starts, can do without
         raise SpecError(
             _("the working directory has been removed"), next_step=_("cd to a folder that is there")
         ) from error

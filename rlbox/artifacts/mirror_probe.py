@@ -292,7 +292,7 @@ def load_locked_files(app: App, target: str) -> tuple[Artifact, ...]:
 
 
 def save_ranking(profile: Profile, probes: Sequence[MirrorProbe], *, quick: bool = False) -> None:
-    """Remember a ranking for the verbs that follow; a full or read-only cache folder is no error."""
+    """Remember a ranking for the commands that follow; a full or read-only cache folder is no error."""
     try:
         write_atomic(_memory(profile), json.dumps(ranking_json(profile, probes, time.time(), quick=quick)))
     except OSError:

@@ -1,4 +1,4 @@
-"""The command line: one entry, one error handler, one file per verb that is only imported when it is typed."""
+"""The command line: one entry, one error handler, one file per command that is only imported when it is typed."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         from rlbox.cli.root import run_root
 
         return run_root(words)
-    except KeyboardInterrupt:  # of the moments around a verb, in which `watch_interrupts` is not in force
+    except KeyboardInterrupt:  # of the moments around a command, in which `watch_interrupts` is not in force
         return 130

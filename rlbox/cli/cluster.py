@@ -19,7 +19,7 @@ from rlbox.i18n import _
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add TARGET, `--nodes`, `--name` and `--data`, and hand the verb a `ClusterOptions` in their place."""
+    """Add TARGET, `--nodes`, `--name` and `--data`, and hand the command a `ClusterOptions` in their place."""
 
     @click.argument("target", metavar="TARGET", shell_complete=complete_target)
     @click.option("--nodes", metavar="A,B,…", default="", help="The nodes, the head first.")

@@ -52,7 +52,7 @@ def _job(ctx: click.Context) -> Job:
 
 
 def _name(ctx: click.Context) -> str:
-    """Return the verb's argument; before an option without its value, which is being typed, click leaves it apart."""
+    """Return the command's argument; click leaves it apart before an option whose value is being typed."""
     return ctx.params.get("name") or next(iter(ctx.args), "")
 
 

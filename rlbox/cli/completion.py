@@ -1,4 +1,4 @@
-"""`rlbox completion`: the script that makes a shell complete verbs, targets and jobs."""
+"""`rlbox completion`: the script that makes a shell complete commands, targets and jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that every verb has, spelt once."""
+"""The options that every command has, spelt once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--project`, `--json`, `--lang`, `-v`, `-q` and hand the verb an `App` as its first argument."""
+    """Add `--project`, `--json`, `--lang`, `-v`, `-q` and hand the command an `App` as its first argument."""
 
     @click.option("--project", metavar="DIR", help="Folder with your own images/ and jobs/ [RLBOX_PROJECT].")
     @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -88,7 +88,7 @@ def _there(project: Project, *, named: bool) -> Project:
 
 
 def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--dry-run` to a verb that changes something; it reads `app.dry_run`."""
+    """Add `--dry-run` to a command that changes something; it reads `app.dry_run`."""
     return click.option("--dry-run", is_flag=True, help="Print what would be done or refused; change nothing.")(
         function
     )
@@ -255,7 +255,7 @@ def write_page(
 
 
 def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--gpus WHICH` to a verb that starts a container; empty when the target's own number is meant."""
+    """Add `--gpus WHICH` to a command that starts a container; empty when the target's own number is meant."""
     return click.option(
         "--gpus",
         metavar="WHICH",
@@ -265,12 +265,12 @@ def gpus_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stack_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--force` to a verb that uses a target whose stack must fit together."""
+    """Add `--force` to a command that uses a target whose stack must fit together."""
     return click.option("--force", is_flag=True, help="Go on though the stack contradicts itself.")(function)
 
 
 def sources_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--sources NAME` to a verb that gets files from outside; empty when the target's own profile is meant."""
+    """Add `--sources NAME` to a command that gets files from outside; empty when the target's own profile is meant."""
     return click.option(
         "--sources",
         metavar="NAME",

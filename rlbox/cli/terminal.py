@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def watch_interrupts() -> None:
-    """Take over Ctrl-C for this process: outside a verb nothing is to be cleared up, and it ends at once.
+    """Take over Ctrl-C for this process: outside a command nothing is to be cleared up, and it ends at once.
 
     An exception would not do there: Python drops it where it meets a callback, wraps it where a class is made, and dies
     by the signal where nobody catches it. What is registered first runs last, when no code could answer any more.
@@ -42,7 +42,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def keyboard_interrupt_enabled() -> Iterator[None]:
-    """While a verb works Ctrl-C is a KeyboardInterrupt, so that what it began is cleared up."""
+    """While a command works Ctrl-C is a KeyboardInterrupt, so that what it began is cleared up."""
     if signal.getsignal(signal.SIGINT) is not _leave:  # rlbox is a guest of this process
         yield
         return

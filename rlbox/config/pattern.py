@@ -89,7 +89,7 @@ def compile_re2(text: str) -> re2._Regexp[str]:
 
     Raises ValueError: RE2 does not take it.
     """
-    import re2  # 20 ms, which no verb without patterns pays
+    import re2  # 20 ms, which no command without patterns pays
 
     try:
         return re2.compile(text, create_re2_options())

@@ -1,1 +1,1 @@
-"""What a run writes about itself, who holds the disk, and what the next verb makes of a dead run."""
+"""What a run writes about itself, who holds the disk, and what the next command makes of a dead run."""

@@ -368,7 +368,7 @@ def remove_run(run_store: RunStore, run: str) -> None:
     """Remove one run that has ended; whoever calls holds the disk.
 
     It is moved out of the list of runs first, so that one which is removed in part looks like no run; what a kill left
-    is removed by the next verb that settles runs.
+    is removed by the next command that settles runs.
 
     Raises
     ------

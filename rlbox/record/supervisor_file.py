@@ -2,7 +2,7 @@
 
 It is written once an attempt, before anything of it starts: a second supervisor of the same attempt is refused.
 
-What a run in place leaves when all that watched over it was killed is ended by the next verb. A process is the run's
+What a run in place leaves when all that watched over it was killed is ended by the next command. A process is the run's
 when it carries its marks or is in its control group, when its supervisor had written it down (id and start) among what
 this host knows, or when it is below such a one or in its session. Nothing is found by name, and nothing that lies on
 the data disk names a process.

@@ -42,7 +42,7 @@ SINGLE_MACHINE_PLACES = tuple(name for name in PLACES if name != CLUSTER)
 DEFAULT_PLACE = next(iter(PLACES))
 
 DEFAULT_TARGET = "local"
-"""The target whose data disk a verb about runs looks at when none is named."""
+"""The target whose data disk a command about runs looks at when none is named."""
 
 
 def load_backend(name: str) -> Backend:

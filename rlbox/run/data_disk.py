@@ -1,6 +1,6 @@
-"""Which data disk a verb about runs looks at, the runs on it brought up to date, and their secrets masked.
+"""Which data disk a command about runs looks at, the runs on it brought up to date, and their secrets masked.
 
-With an engine on another machine the disk is there, too, and the verb goes on beside it.
+With an engine on another machine the disk is there, too, and the command goes on beside it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def open_run_store(app: App, target: str, data: str | None, env: Mapping[str, st
 
 
 def open_existing_run_store(app: App, target: str, data: str | None) -> RunStore:
-    """As `disk_of`, for a verb that looks at what is there: `NodeError` when what was named is not."""
+    """As `disk_of`, for a command that looks at what is there: `NodeError` when what was named is not."""
     run_store = open_run_store(app, target, data)
     if (data or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
         raise NodeError(

@@ -73,6 +73,6 @@ def _settle(run_dir: Path, code: int) -> None:
     from rlbox.record.run_dir import load_plan
     from rlbox.system.tail import read_last_bytes
 
-    with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next verb tries again
+    with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next command tries again
         said = read_last_bytes(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
         write_final_state(run_dir, load_plan(run_dir), make_process_exit_info(code, said))
