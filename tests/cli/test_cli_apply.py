@@ -178,40 +178,6 @@ def test_a_file_changed_since_is_left_and_named(rlbox: Rlbox, prefix: Path) -> N
     assert not (prefix / "opt/venv").exists()
 
 
-@pytest.mark.parametrize(
-    ("more", "code", "message"),
-    [
-        (("--check", "--remove"), 2, "exclude each other"),
-        (("--prefix", "relative"), 2, "an absolute folder of letters"),
-        (("--data", "/with blanks"), 2, "--data '/with blanks'"),
-        (("--prefix", "/proc/1/rlbox"), 5, "/proc/1"),
-        (("--sources", "nowhere"), 2, "unknown sources profile 'nowhere'"),
-    ],
-)
-def test_wrong_words(rlbox: Rlbox, prefix: Path, more: tuple[str, ...], code: int, message: str) -> None:
-    said = rlbox(*words(prefix, *more))
-    assert said.code == code
-    assert message in said.err
-
-
-def test_a_store_that_lacks_a_file_says_what_to_do(rlbox: Rlbox, prefix: Path, store: ObjectStore) -> None:
-    shutil.rmtree(store.root)
-    said = rlbox(*words(prefix))
-    assert said.code == 1
-    assert "the store lacks" in said.err
-    assert "rlbox fetch small" in said.err
-    assert not prefix.exists()
-
-
-@pytest.mark.slow
-def test_a_torn_record_is_no_reason_to_overwrite(rlbox: Rlbox, prefix: Path) -> None:
-    rlbox(*words(prefix))
-    (prefix / "opt/rlbox/share/applied.json").write_text("{")
-    said = rlbox(*words(prefix))
-    assert said.code == 5
-    assert "torn" in said.err
-
-
 @pytest.mark.slow
 def test_python_that_is_not_there(rlbox: Rlbox, prefix: Path, folder: Folder, store: ObjectStore) -> None:
     give(folder.path, store, FIRST, python="3.99")
@@ -359,11 +325,6 @@ def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: 
     assert not (disk / "rlbox").exists()
 
 
-def test_a_prefix_in_full_is_taken(follow: Follow, prefix: Path) -> None:
-    step = follow("apply", "small", "--offline", "--prefix", "place", "--dry-run", "--data", str(prefix.parent))
-    follow.again(step, *step.options({"DIR": str(prefix)}))
-
-
 def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: Path, store: ObjectStore) -> None:
     out = prefix.parent / "export"
     out.mkdir()
@@ -389,12 +350,6 @@ def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path)
     step = follow(*words(prefix, "--check"))
     record.rename(record.with_suffix(".torn"))
     follow.changed(step, list(words(prefix)), 0)
-
-
-def test_another_disk_has_room(follow: Follow, prefix: Path) -> None:
-    """A file system of the kernel's own has none."""
-    step = follow(*words(prefix), "--prefix", "/proc/place")
-    follow.again(step, *step.options({"DIR": str(prefix)}))
 
 
 @pytest.fixture
@@ -445,12 +400,6 @@ def test_an_engine_that_would_do_instead_is_said(rlbox: Rlbox, at_root: list[str
     assert PATHS in said.err
     assert f"a Docker engine answers here ({engine.address}): rlbox run JOB uses it" in said.err
     assert re.search(r"# verdict: this would make \d+ changes at /, once you said yes", said.out)
-
-
-def test_undo_is_another_word_for_remove(rlbox: Rlbox, prefix: Path) -> None:
-    said = rlbox(*words(prefix, "--undo"))
-    assert (said.code, said.out) == (2, "")
-    assert "--undo: here it is --remove" in said.err
 
 
 class Terminal(io.StringIO):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from applybox import PYTHON, give, hold, lay_package
 from fakes import Folder, Rlbox, Said
-from following import Follow
 
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.system.files import cache_path
@@ -191,46 +190,3 @@ def test_a_run_in_place_finds_both(apply: Apply, foreign: Foreign, folder: Folde
     argv += ["--data", str(prefix.parent / "disk")]
     done = subprocess.run(argv, env={**os.environ, "CONDA_PREFIX": "/x"}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_interpreter_that_has_them_is_named(follow: Follow, foreign: Foreign, prefix: Path) -> None:
-    step = follow("apply", "held", "--prefix", str(prefix), "--dry-run", "--python", sys.executable)
-    (named,) = step.commands({"FILE": str(foreign.python)})
-    follow.changed(step, [*named, "--dry-run"], 0)
-
-
-def test_the_versions_that_are_there_are_taken(follow: Follow, foreign: Foreign, prefix: Path) -> None:
-    foreign.lay("torch", "2.9.2+cu129", TORCH)
-    step = follow("apply", "held", "--prefix", str(prefix), "--dry-run", "--python", str(foreign.python))
-    follow.changed(step, [*step.commands({})[0], "--dry-run"], 0)
-
-
-def test_another_place_is_taken_than_the_environment_itself(follow: Follow, foreign: Foreign, prefix: Path) -> None:
-    inner = Foreign(prefix / "opt/venv")
-    inner.lay("torch", "2.9.1+cu129", TORCH)
-    inner.lay("flash-attn", "2.8.1", "")
-    step = follow("apply", "held", "--prefix", str(prefix), "--dry-run", "--python", str(inner.python))
-    follow.again(step, *step.options({"DIR": f"{prefix}-other"}))
-
-
-@pytest.mark.slow
-def test_what_cannot_be_imported_is_repaired(follow: Follow, apply: Apply, foreign: Foreign, prefix: Path) -> None:
-    foreign.lay("flash-attn", "2.8.1", "import nosuch\n")
-    (foreign.site / "__editable__.flash_attn.pth").unlink()
-    words = ("apply", "held", "--offline", "--prefix", str(prefix), "--data", str(prefix.parent / "disk"))
-    step = follow(*words, "--python", str(foreign.python))
-    (foreign.site / "flash_attn/__init__.py").write_text("import torch\nwhere = __file__\n")
-    follow.again(step)
-
-
-def test_an_interpreter_of_the_right_version_is_named(
-    follow: Follow, rlbox: Rlbox, folder: Folder, tmp_path: Path
-) -> None:
-    """In the place of one that is none."""
-    give(folder.path, ObjectStore(cache_path("store")), {"alpha": "1.0"}, patched=False)
-    none = folder.write("python", "#!/bin/sh\necho 'bash: nothing here' >&2\n")
-    none.chmod(0o755)
-    (tmp_path / "disk").mkdir()
-    words = ("apply", "small", "--offline", "--prefix", str(tmp_path / "p"), "--data", str(tmp_path / "disk"))
-    step = follow(*words, "--python", str(none))
-    follow.again(step, *step.options({"FILE": sys.executable}))

@@ -10,11 +10,10 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import CASES, CHECKOUT, ON_IMAGE, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
+from fakes import CASES, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 from following import Follow
 
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -71,15 +70,6 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     return make
 
 
-def test_no_lock(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine", ON_IMAGE)
-    message = "rlbox: error: the lock of target mine is {}\n  where: images/mine/lock.json\n  next:  rlbox lock mine\n"
-    assert rlbox("build", "mine") == Said(code=2, out="", err=message.format("missing"))
-    folder.lock("mine")
-    folder.target("mine", ON_IMAGE.replace("1.16.0", "1.17.0"))
-    assert rlbox("build", "mine") == Said(code=2, out="", err=message.format("stale: the spec changed since"))
-
-
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
@@ -129,26 +119,6 @@ def test_dry_run(
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.allow("processes")
-def test_dry_run_as_json(rlbox: Rlbox, mine: Folder, client: Callable[..., Path]) -> None:
-    client()
-    data = rlbox("build", "mine", "--dry-run", "--json").data
-    assert (data["target"], data["image"], data["command"][-1]) == (
-        "mine",
-        TAG,
-        str(cache_path("contexts", "mine.tests")),
-    )
-    why = "no Docker engine answers (unix:///var/run/docker.sock)"
-    assert data["verdict"] == {
-        "would": f"build {TAG}",
-        "exit_code": 0,
-        "refused": [],
-        "not_checked": [{"what": ["image", "engine"], "why": why}],
-        "first": [],
-    }
-
-
-@pytest.mark.usefixtures("no_engine")
-@pytest.mark.allow("processes")
 @pytest.mark.parametrize(
     ("more", "network", "last"),
     [
@@ -172,18 +142,6 @@ def test_dry_run_of_every_wish(
     assert (said.code, said.err, lacks) == ((1, "", True) if "--hermetic" in more else (0, "", False))
     assert f"--network={network}" in words
     assert [word for word in words if word == "--no-cache"] == last
-
-
-@pytest.mark.allow("sockets")
-@pytest.mark.parametrize("more", [[], ["--rebuild"], ["--no-cache"], ["--hermetic"], ["--verify"]], ids=str)
-def test_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/no.sock")
-    assert rlbox("build", "mine", *more) == Said(
-        code=4,
-        out="",
-        err=f"rlbox: error: no Docker engine answers\n  where: unix://{mine.path}/no.sock\n"
-        "  next:  rlbox engine up (starts one; as root it installs it where there is none)\n",
-    )
 
 
 @pytest.mark.allow("sockets")
@@ -244,34 +202,6 @@ def stored(name: str) -> Package:
     """Put a wheel into the store and return what a lock says of it."""
     body = name.encode()
     return Package(name=name, version="1", file=f"{name}-1-py3-none-any.whl", sha256=hold(body), size=len(body))
-
-
-@pytest.mark.allow("sockets", "processes")
-def test_uv_is_carried_by_every_build(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
-) -> None:
-    client()
-    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
-    assert rlbox("build", "mine").code == 0
-    wheels = cache_path("contexts", "mine.tests") / "wheels"
-    assert sorted(path.relative_to(wheels).as_posix() for path in wheels.glob("*/**/*") if path.is_file()) == [
-        "runtime/README",
-        "runtime/requirements.txt",
-        "tools/tools/README",
-        "tools/tools/requirements.txt",
-        "uv/README",
-        f"uv/{UV.file}",
-    ]
-
-
-@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--hermetic"]], ids=str)
-def test_an_unknown_sources_profile(rlbox: Rlbox, mine: Folder, more: list[str]) -> None:
-    assert rlbox("build", "mine", "--sources", "direkt", *more) == Said(
-        code=2,
-        out="",
-        err="rlbox: error: unknown sources profile 'direkt' (did you mean 'direct'?)\n"
-        f"  where: {mine.path}/sources and {CHECKOUT}/rlbox/artifacts/profiles\n  next:  choose one of: cn, direct\n",
-    )
 
 
 @pytest.mark.allow("sockets", "processes")
@@ -505,82 +435,6 @@ def test_no_tool_to_make_the_base(rlbox: Rlbox, folder: Folder, monkeypatch: pyt
     )
 
 
-class Built(dict[str, Any]):
-    """The images of an engine that has one from the moment when the docker client was asked to build it."""
-
-    def __init__(self, noted: Path, image: dict[str, Any]) -> None:
-        super().__init__({TAG: image})
-        self._noted = noted
-
-    def __contains__(self, tag: object) -> bool:
-        return super().__contains__(tag) and self._noted.exists()
-
-    def items(self) -> Any:
-        return super().items() if self._noted.exists() else {}.items()
-
-
-@pytest.mark.allow("sockets", "processes")
-@pytest.mark.parametrize(
-    ("line", "code"), [("run one --dry-run", 0), ("shell mine -- true", 0), ("save mine x.tar", 4)]
-)
-def test_an_image_that_is_not_there_is_built(
-    follow: Follow,
-    mine: Folder,
-    engine: EngineSocket,
-    client: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    line: str,
-    code: int,
-) -> None:
-    """This engine cannot give its image to a file."""
-    mine.job("one")
-    monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
-    engine.images = Built(client(CASES / "image/build_log/built-docker-20.10.txt"), image_of(mine))
-    step = follow(*line.split())
-    follow.types(step)
-    follow.again(step, code=code)
-
-
-@pytest.mark.allow("sockets")
-def test_an_engine_is_brought(
-    follow: Follow, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.images[TAG] = image_of(mine)
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/none.sock")
-    step = follow("build", "mine")
-    monkeypatch.setattr(
-        "rlbox.engine.setup.install_engine", lambda say: monkeypatch.setenv("DOCKER_HOST", engine.address)
-    )
-    ready = SimpleNamespace(ready=True, as_json=dict, text=str)  # what a machine's engine is asked for elsewhere
-    monkeypatch.setattr("rlbox.engine.setup.probe_engine_status", lambda: ready)
-    follow.types(step)
-    follow.again(step)
-
-
-@pytest.mark.allow("sockets", "processes")
-def test_it_is_built_without_being_proven(
-    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
-) -> None:
-    engine.answers["/version"] = 200, b'{"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"}'
-    client()
-    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
-    step = follow("build", "mine", "--verify")
-    (left,) = step.options({})
-    follow.changed(step, [word for word in step.typed if word != left], 0)
-
-
-@pytest.mark.allow("sockets", "processes")
-def test_the_client_that_is_missing_is_there(
-    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
-    monkeypatch.setenv("PATH", str(mine.path))
-    step = follow("build", "mine")
-    client(CASES / "image/build_log/built-docker-20.10.txt")
-    follow.again(step)
-
-
 @pytest.mark.allow("sockets", "processes")
 def test_what_was_locked_is_built_and_looked_into(
     follow: Follow,
@@ -596,85 +450,6 @@ def test_what_was_locked_is_built_and_looked_into(
     step = follow("build", "mine")
     client()
     follow.changed(step, [*step.commands({})[0], "--", "true"], 0)
-
-
-@pytest.mark.allow("sockets")
-def test_a_context_goes_into_a_new_folder(follow: Follow, mine: Folder, engine: EngineSocket) -> None:
-    step = follow("render", "mine", "--context", ".")
-    follow.instead(step, ".", "fresh")
-
-
-@pytest.mark.allow("sockets", "processes")
-@pytest.mark.parametrize("what", ["step", "nothing", "engine"])
-def test_what_a_build_failed_of_is_looked_at_and_mended(
-    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path, what: str
-) -> None:
-    """The whole log says more than was printed of it; the engine is reached again."""
-    if what == "engine":
-        (tmp_path / "shown").write_text("ERROR: Cannot connect to the Docker daemon at unix:///x. Is it running?\n")
-    else:
-        (tmp_path / "shown").write_bytes((CASES / "image/build_log/failed-docker-26.txt").read_bytes())
-    client(tmp_path / "shown", code=0 if what == "nothing" else 1)
-    step = follow("build", "mine")
-    if what != "engine":
-        assert Path(step.text.removeprefix("whole log: ")).read_text() == (tmp_path / "shown").read_text()
-    client()
-    engine.images[TAG] = image_of(mine)
-    follow.again(step)
-
-
-@pytest.mark.allow("sockets", "processes")
-def test_the_plugin_is_installed(
-    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
-) -> None:
-    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
-    client(buildx=False)
-    step = follow("build", "mine")
-    client()
-    follow.again(step)
-
-
-@pytest.mark.allow("sockets", "processes")
-def test_the_base_is_an_image_where_no_tool_makes_one(
-    follow: Follow, folder: Folder, engine: EngineSocket, client: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.target("mine")
-    folder.lock("mine", debs=())
-    hold(UV_WHEEL)
-    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
-    bin_folder = client().parent / "bin"
-    monkeypatch.setenv("PATH", str(bin_folder))
-    step = follow("build", "mine")
-    monkeypatch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.defpath}")
-    folder.target("mine", ON_IMAGE)
-    folder.lock("mine")
-    follow.again(step)
-
-
-@pytest.mark.allow("sockets")
-def test_the_shipped_image_runs_the_smoke_test(
-    follow: Follow, mine: Folder, engine: EngineSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RLBOX_DATA", str(tmp_path))
-    mine.target("local", ON_IMAGE)
-    mine.lock("local")
-    plan = load_image_plan(mine.project, "local")
-    labels = {"rlbox.build": build_labels(list_deciding_entries(plan), plan)["rlbox.build"]}
-    engine.images["rlbox/local:tests"] = {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": labels}}
-    step = follow("build", "local")
-    assert follow.rlbox(*step.commands({})[0], "--dry-run").code == 0
-
-
-@pytest.mark.allow("sockets", "processes")
-def test_a_lock_that_changed_while_it_was_read(
-    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client()
-    engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr("rlbox.image.inputs.load_lock", lambda path: None)
-        step = follow("build", "mine")
-    follow.types(step)
 
 
 @pytest.mark.allow("sockets", "processes")

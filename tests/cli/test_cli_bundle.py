@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import pytest
-from fakes import Folder, Rlbox, Said
+from fakes import Folder, Rlbox
 
 from rlbox.diagnose.cause import Cause
 from rlbox.job.filler import RunPaths
@@ -98,14 +98,6 @@ def test_as_json(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
     assert [row["name"] for row in data["left_out"]] == ["model.safetensors"]
 
 
-def test_dry_run_lists(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
-    run(disk)
-    said = rlbox("bundle", "--dry-run")
-    assert said.code == 0
-    assert "      27 B  stages/1-train/stage.log\n" in said.out
-    assert not list(tmp_path.glob("*.tar.gz"))
-
-
 @pytest.mark.parametrize("broken", ["run.json", "plan.json", "events.jsonl"])
 def test_torn_and_lost_runs(rlbox: Rlbox, disk: Path, tmp_path: Path, broken: str) -> None:
     (run(disk) / broken).write_text("{torn")
@@ -146,16 +138,6 @@ def test_long_logs_keep_their_end_and_the_fatal_line(
     assert len(read(tmp_path / "full.tar.gz")["smoke-1/stages/1-train/stage.log"]) == 100 * count + 18
 
 
-def test_the_same_run_gives_the_same_files_in_order(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
-    run(disk)
-    orders = []
-    for name in ("a.tar.gz", "b.tar.gz"):
-        assert rlbox("bundle", "--out", name).code == 0
-        with tarfile.open(tmp_path / name) as file:
-            orders.append([(m.name, m.mode, m.mtime, m.uid) for m in file.getmembers()])
-    assert orders[0] == orders[1]
-
-
 def test_links_out_of_the_run_are_not_followed(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("private")
     (run(disk) / "link.txt").symlink_to(tmp_path / "outside.txt")
@@ -179,24 +161,6 @@ def test_what_cannot_be_read_is_named(
     left = json.loads(read(tmp_path / "smoke-1.tar.gz")["smoke-1/manifest.json"])["left_out"]
     name = "stages/1-train/stage.log"
     assert left == [{"name": name, "bytes": 27, "why": "cannot be read: Permission denied"}]
-
-
-def test_not_into_the_run_itself(rlbox: Rlbox, disk: Path) -> None:
-    out = run(disk) / "stages/bundle.tar.gz"
-    assert rlbox("bundle", "--out", str(out)) == Said(
-        code=2,
-        out="",
-        err="rlbox: error: the bundle would lie inside the run directory\n"
-        f"  where: {out}\n  next:  name another place with --out\n",
-    )
-
-
-def test_no_such_run_and_no_such_folder(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
-    assert rlbox("bundle").code == 2
-    run(disk)
-    assert rlbox("bundle", "other").code == 2
-    said = rlbox("bundle", "--out", "missing/b.tar.gz")
-    assert (said.code, "the folder of this is not there" in said.err) == (5, True)
 
 
 def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

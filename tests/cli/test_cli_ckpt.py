@@ -243,12 +243,6 @@ def test_what_the_smoke_wrote(rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.
     assert "  checkpoint: checkpoint.json: it is no manifest\n" in rlbox("ckpt", "check", "--data", str(tmp_path)).out
 
 
-def test_a_folder_that_is_not_there(rlbox: Rlbox, tmp_path: Path) -> None:
-    said = rlbox("ckpt", "ls", str(tmp_path / "none"))
-    assert said.code == 2
-    assert said.err.startswith("rlbox: error: there is no such folder\n")
-
-
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "a pipe as tracker": lambda series: os.mkfifo(series / "latest_checkpointed_iteration.txt"),
     "a device as tracker": lambda series: (series / "latest_checkpointed_iteration.txt").symlink_to("/dev/zero"),

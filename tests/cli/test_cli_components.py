@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT, Folder, Rlbox, Said
+from fakes import Folder, Rlbox
 from following import Follow, Typed
 
 pytestmark = pytest.mark.allow("processes")
@@ -111,15 +111,6 @@ def test_a_target_that_was_not_applied(rlbox: Rlbox) -> None:
     assert said.err == ("rlbox: error: target local was not applied to this machine\n  next:  rlbox apply local\n")
 
 
-def test_no_stack_here(rlbox: Rlbox) -> None:
-    said = rlbox("components")
-    assert said.code == 5
-    assert said.err == (
-        "rlbox: error: no stack is here: neither an image of rlbox nor a machine it was applied to\n"
-        "  next:  rlbox components TARGET, or rlbox components --python FILE\n"
-    )
-
-
 def test_an_interpreter_that_cannot_be_run(rlbox: Rlbox, folder: Folder) -> None:
     broken = folder.write("python", "#!/bin/sh\necho out of order >&2; exit 3\n")
     assert rlbox("components", "--python", str(broken)).code == 5
@@ -127,69 +118,6 @@ def test_an_interpreter_that_cannot_be_run(rlbox: Rlbox, folder: Folder) -> None
     said = rlbox("components", "--python", str(broken))
     assert said.code == 5
     assert said.err.startswith("rlbox: error: the stack's interpreter does not work: out of order\n")
-
-
-def test_an_interpreter_is_named(follow: Follow, site: Path) -> None:
-    for wrong in (("components",), ("components", "--python", "nosuchpython")):
-        step = follow(*wrong)
-        follow.again(step, *step.options({"FILE": sys.executable}))
-
-
-def test_in_the_image_of_another_target_its_own_stack_is_tested(
-    follow: Follow, site: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.write("p/opt/rlbox/share/lock.json", json.dumps({"target": "local"}))
-    python = folder.path / "p/opt/venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    monkeypatch.setenv("RLBOX_PLACE", str(folder.path / "p/opt/rlbox"))
-    follow.types(follow("components", "vast-5090"))
-
-
-def test_a_file_is_brought_to_its_path(follow: Follow, site: Path, folder: Folder) -> None:
-    words = ("components", "--python", sys.executable, "--file", str(folder.path / "a.jsonl"))
-    step = follow(*words)
-    folder.write("a.jsonl", '{"prompt": 1}\n')
-    follow.again(step)
-
-
-def test_another_interpreter_than_a_broken_one(follow: Follow, site: Path, folder: Folder) -> None:
-    broken = folder.write("python", "#!/bin/sh\necho out of order >&2; exit 3\n")
-    broken.chmod(0o755)
-    step = follow("components", "--python", str(broken))
-    follow.again(step, *step.options({"FILE": sys.executable}))
-
-
-def apart(*typed: str) -> Said:
-    """Type a line in a process of its own, which sees the packages of the test, too."""
-    env = {**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}:{CHECKOUT}"}
-    done = subprocess.run([sys.executable, "-m", "rlbox", *typed], env=env, capture_output=True, text=True, timeout=120)
-    return Said(code=done.returncode, out=done.stdout, err=done.stderr)
-
-
-def test_a_package_whose_import_fails_is_looked_at(follow: Follow, site: Path) -> None:
-    follow.rlbox = apart
-    package(site, "wandb", "from . import of_another_version", "0.22.0")
-    step = follow("components", "--python", sys.executable)
-    shown = subprocess.run(step.text.partition(" shows all")[0], shell=True, capture_output=True, text=True)
-    assert "cannot import name 'of_another_version'" in shown.stderr
-    (site / "wandb/__init__.py").write_text("")
-    follow.again(step)
-
-
-def test_a_package_of_the_lock_is_brought(
-    follow: Follow, site: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = folder.path / "p/opt/venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    packages = [{"name": "wandb", "version": "0.22.0"}]
-    folder.write("p/opt/rlbox/share/lock.json", json.dumps({"target": "t", "groups": [{"packages": packages}]}))
-    monkeypatch.setenv("RLBOX_PLACE", str(folder.path / "p/opt/rlbox"))
-    follow.rlbox = apart
-    step = follow("components")
-    package(site, "wandb", "", "0.22.0")  # what apply brings
-    follow.again(step)
 
 
 def test_what_waits_shows_where(follow: Follow, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,16 +134,3 @@ def test_what_waits_shows_where(follow: Follow, site: Path, monkeypatch: pytest.
     assert 'site/wandb/__init__.py", line 2 in <module>' in shown
     (site / "wandb/__init__.py").write_text("")
     follow.again(step)
-
-
-BURNS = "import time\nuntil = time.process_time() + 8\nwhile time.process_time() < until: pass\n"
-
-
-@pytest.mark.slow
-def test_a_part_that_came_late_gets_more_time(follow: Follow, site: Path) -> None:
-    follow.rlbox = apart
-    package(site, "wandb", BURNS, "0.22.0")
-    typed = ("components", "--python", sys.executable, "--timeout")
-    step = follow(*typed, "4")
-    assert "--timeout" in step.text
-    follow.changed(step, [*typed, "120"], 0)

@@ -108,12 +108,6 @@ def test_an_interpreter_without_pyarrow(rlbox: Rlbox, folder: Folder) -> None:
     assert "the interpreter cannot read the data: ModuleNotFoundError: No module named 'pyarrow'" in said.err
 
 
-def test_no_such_file(rlbox: Rlbox) -> None:
-    said = check(rlbox, "none.parquet")
-    assert said.code == 2
-    assert said.err.startswith("rlbox: error: there is no such file\n  where: none.parquet\n")
-
-
 @pytest.mark.slow  # brings pyarrow
 def test_parquet(rlbox: Rlbox, folder: Folder, tmp_path: Path) -> None:
     python = str(tmp_path / "venv/bin/python")
@@ -136,47 +130,9 @@ def test_parquet(rlbox: Rlbox, folder: Folder, tmp_path: Path) -> None:
     assert said.data["problems"][0].startswith("ArrowInvalid: ")
 
 
-def test_an_interpreter_is_named(follow: Follow, folder: Folder) -> None:
-    folder.write("train.jsonl", lines(turn(0)))
-    for wrong in ((), ("--python", "nosuchpython")):
-        step = follow("data", "check", "train.jsonl", *wrong)
-        follow.again(step, *step.options({"FILE": sys.executable}))
-
-
-def test_the_file_that_the_job_reads_is_given(follow: Follow, folder: Folder) -> None:
-    folder.write("train.jsonl", lines(turn(0)))
-    step = follow("data", "check", "missing.jsonl", "--python", sys.executable)
-    follow.instead(step, "missing", "train")
-
-
-def test_a_tiny_set_is_given_a_place(follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.write("train.jsonl", lines(*map(turn, range(60))))
-    monkeypatch.delenv("DATA_OUTPUT_DIR", raising=False)
-    step = follow("data", "tiny", "train.jsonl", "--python", sys.executable)
-    follow.again(step, *step.options({"FILE": "tiny.jsonl"}))
-    monkeypatch.setenv(step.setting(), str(folder.path))
-    follow.again(step)
-
-
 def test_more_time_is_given(follow: Follow, folder: Folder) -> None:
     folder.write("train.jsonl", lines(turn(0)))
     slow = folder.write("slow", f'#!/bin/sh\nsleep 2\nexec {sys.executable} "$@"\n')
     slow.chmod(0o755)
     step = follow("data", "check", "train.jsonl", "--python", str(slow), "--timeout", "1")
     follow.again(step, *step.options({}), "60")
-
-
-def test_a_larger_file_is_named(follow: Follow, folder: Folder) -> None:
-    folder.write("small.jsonl", lines(turn(0)))
-    folder.write("large.jsonl", lines(*map(turn, range(60))))
-    step = follow("data", "tiny", "small.jsonl", "--output", "tiny.jsonl", "--python", sys.executable)
-    follow.instead(step, "small", "large")
-
-
-def test_an_interpreter_that_reads_the_data_is_named(follow: Follow, folder: Folder) -> None:
-    """In the place of one that lacks what reads it."""
-    folder.write("train.jsonl", lines(turn(0)))
-    broken = folder.write("broken", "#!/bin/sh\necho 'ModuleNotFoundError: pyarrow' >&2; exit 1\n")
-    broken.chmod(0o755)
-    step = follow("data", "check", "train.jsonl", "--python", str(broken))
-    follow.again(step, *step.options({"FILE": sys.executable}))

@@ -94,12 +94,6 @@ def test_what_went_on_is_no_failure(rlbox: Rlbox, folder: Folder) -> None:
     )
 
 
-def test_a_log_without_an_ending_says_so(rlbox: Rlbox, folder: Folder) -> None:
-    folder.write("train.log", "hello\nstep 1 loss 1.0\n")
-    said = rlbox("diagnose", "train.log", "--json")
-    assert (said.code, said.data["ending"]) == (0, "unseen")
-
-
 def test_unknown_exception_names_the_package_code_that_raised_it(rlbox: Rlbox, folder: Folder) -> None:
     head = 'Traceback (most recent call last):\n  File "/data/job/train.py", line 9, in main\n    load()\n'
     inner = '  File "/opt/venv/lib/site-packages/pandas/core/x.py", line 3, in tz\n    raise ValueError(text)\n'
@@ -179,39 +173,6 @@ def test_a_pack_is_looked_at(rlbox: Rlbox, folder: Folder, follow: Follow) -> No
     torn = follow("diagnose", "train.log", "--signatures", "pack")
     folder.write("pack/mine.toml", PACK)
     follow.again(torn, code=1)
-
-
-def test_a_name_that_is_right(folder: Folder, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.write("train.log", FAILED)
-    gone = follow("diagnose", "trian.log")
-    follow.instead(gone, "trian.log", "train.log", code=1)
-    folder.write("many/a/one.log", FAILED)
-    folder.write("many/b/two.log", FAILED)
-    folder.write("many/other/notes.md", FAILED)
-    monkeypatch.setattr("rlbox.diagnose.sources.MOST_FILES", 1)
-    many = follow("diagnose", "many")
-    follow.instead(many, "many", "many/a", code=1)
-    none = follow("diagnose", "many/other")
-    follow.instead(none, "many/other", "many/other/notes.md", code=1)
-
-
-def test_an_archive_with_nothing_to_read(folder: Folder, follow: Follow) -> None:
-    folder.write("train.log", FAILED)
-    folder.write("notes.md", FAILED)
-    (folder.path / "torn.tar").write_bytes(b"no archive")
-    torn = follow("diagnose", "torn.tar")
-    follow.instead(torn, "torn.tar", "train.log", code=1)
-    with tarfile.open(folder.path / "other.tar", "w") as tar:
-        tar.add(folder.path / "notes.md", "notes.md")
-    other = follow("diagnose", "other.tar")
-    follow.instead(other, "other.tar", "notes.md", code=1)
-
-
-def test_a_run_without_a_log(disk: Path, follow: Follow) -> None:
-    path = run(disk)
-    (path / "stages/1-train/stage.log").unlink()
-    step = follow("diagnose", "smoke-1")
-    follow.types(step)
 
 
 def test_a_log_that_grows_is_followed_to_its_end(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

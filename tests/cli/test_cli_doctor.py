@@ -70,12 +70,6 @@ def test_fix_repairs_says_so_and_looks_again(rlbox: Rlbox, found: list[Report], 
     assert os.path.isdir(tmp_path / "cache")
 
 
-def test_fix_with_nothing_to_repair(rlbox: Rlbox, found: list[Report]) -> None:
-    found.append(Report(findings=(SMALL,), checks=3))
-    said = rlbox("doctor", "--fix", "--json")
-    assert said.data["fixed"] == []
-
-
 @pytest.mark.allow("sockets", "processes")
 def test_a_host_without_an_engine(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
@@ -98,9 +92,3 @@ def test_names_of_dotenv_that_are_not_exported(
     assert said.code == 1
     assert "env-not-exported: names of .env are not in the environment: RLBOX_TEST_TOKEN" in said.out
     assert "secret" not in said.out + said.err
-
-
-def test_an_unknown_target(rlbox: Rlbox) -> None:
-    said = rlbox("doctor", "lokal")
-    assert said.code == 2
-    assert "lokal" in said.err

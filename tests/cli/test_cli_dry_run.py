@@ -230,11 +230,6 @@ def test_in_place_the_paths_are_those_of_this_machine(rlbox: Rlbox, two: Folder,
     assert said.code == 0
 
 
-def test_in_place_without_a_lock(rlbox: Rlbox, two: Folder) -> None:
-    (two.path / "images/mine/lock.json").unlink()
-    assert refusals(rlbox, "run", "two", "--place", "here") == [("the lock of target mine is missing", 2)]
-
-
 def test_an_engine_that_does_not_answer_is_no_refusal(
     rlbox: Rlbox, two: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,33 +293,6 @@ def test_what_is_in_the_way_of_a_build(
         "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
     ]
     assert found["first"] == ["1 files are fetched, 26.3 kB", "the base is made from its 1 apt packages"]
-
-
-def test_an_import_of_what_is_no_export(rlbox: Rlbox, two: Folder) -> None:
-    (two.path / "inputs").mkdir()
-    words = ("fetch", "mine", "--import", "./inputs")
-    ((what, code),) = refusals(rlbox, *words)
-    assert (what, code) == ("there is no finished export: index.json is missing", 1)
-    assert rlbox(*words).code == code
-
-
-@pytest.mark.parametrize("verb", [("shell", "mine"), ("apply", "mine", "--prefix", "/nowhere/rlbox")], ids=" ".join)
-def test_other_verbs_look_at_the_disk(
-    rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path, verb: tuple[str, ...]
-) -> None:
-    no_create(two, ready, tmp_path / "disk")
-    assert refusals(rlbox, *verb) == [("there is no such data disk", 5)]
-
-
-def test_a_shell_in_an_image_that_is_not_there(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
-    assert refusals(rlbox, "shell", "mine") == [(f"the engine has no image {TAG}", 4)]
-
-
-def test_applying_offline_what_the_store_lacks(rlbox: Rlbox, two: Folder, tmp_path: Path) -> None:
-    words = ("apply", "mine", "--prefix", str(tmp_path / "place"), "--offline")
-    ((what, code),) = refusals(rlbox, *words)
-    assert (what, code) == ("the store lacks 1 files of the lock: six", 1)
-    assert rlbox(*words).code == code
 
 
 @pytest.mark.usefixtures("as_declared", "remembering")

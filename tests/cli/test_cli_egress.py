@@ -81,14 +81,6 @@ def test_the_targets_own_profile(rlbox: Rlbox, folder: Folder) -> None:
     assert "pypi.tuna.tsinghua.edu.cn" not in rlbox("egress", "mine", "--sources", "direct").out
 
 
-def test_bad_input(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine", SPEC)
-    assert rlbox("egress", "mien").err.startswith("rlbox: error: unknown target 'mien' (did you mean 'mine'?)")
-    assert rlbox("egress", "mine", "--sources", "dirct").err.startswith(
-        "rlbox: error: unknown sources profile 'dirct' (did you mean 'direct'?)"
-    )
-
-
 @pytest.mark.allow("sockets")
 def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlbox.artifacts import egress as egress

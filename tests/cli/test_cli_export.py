@@ -67,15 +67,6 @@ def test_targets_of_a_project_without_any(rlbox: Rlbox, monkeypatch: pytest.Monk
     assert rlbox("targets").code == 0
 
 
-def test_an_archive_is_loaded_and_its_image_started(follow: Follow, folder: Folder) -> None:
-    """What is loaded has the target's own name, which a file of Compose without --image starts."""
-    folder.target("mine")
-    step = follow("export", "mine", "--format", "compose", "--image", "a.tar")
-    assert step.commands({}) == [["load", "a.tar"]]
-    left = step.options({})
-    follow.changed(step, [word for word in step.typed if word not in (*left, "a.tar")], 0)
-
-
 def test_a_project_is_named_otherwise(follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "my project")

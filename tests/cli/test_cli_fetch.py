@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
-from rlbox.target.artifact import list_inplace_artifacts
 from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, compute_spec_checksum
 from rlbox.target.target import load_target
 
@@ -118,11 +116,6 @@ def test_fetching(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore, 
     }
 
 
-def test_quiet(rlbox: Rlbox, write: Callable[..., Lock]) -> None:
-    write()
-    assert rlbox("fetch", "mine", "-q").err == ""
-
-
 def test_the_store_is_chosen(
     rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,32 +163,6 @@ def test_dry_run(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore) -
         "missing_bytes": 5000,
     }
     assert data["total"]["missing_bytes"] == 899_755_786 + 5000
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--export", "./a", "--import", "./b"], "--export and --import exclude each other."),
-        (["--jobs", "0"], "Invalid value for '--jobs': 0 is not in the range 1<=x<=64."),
-    ],
-    ids=str,
-)
-def test_a_wrong_command_line(rlbox: Rlbox, write: Callable[..., Lock], words: list[str], message: str) -> None:
-    write()
-    said = rlbox("fetch", "mine", *words)
-    assert (said.code, said.err.splitlines()[-1]) == (2, f"Error: {message}")
-
-
-def test_bad_locks(rlbox: Rlbox, write: Callable[..., Lock], folder: Folder) -> None:
-    text = "rlbox: error: the lock of target mine is {}\n  where: images/mine/lock.json\n  next:  rlbox lock mine\n"
-    folder.target("mine", SPEC.format(base=BOOTSTRAP, platform=X86))
-    assert rlbox("fetch", "mine") == Said(code=2, out="", err=text.format("missing"))
-    lock = write()
-    folder.write("images/mine/lock.json", lock.text().replace(lock.spec, "0" * 64))
-    assert rlbox("fetch", "mine") == Said(code=2, out="", err=text.format("stale: the spec changed since"))
-    folder.write("images/mine/lock.json", lock.text()[:200])
-    said = rlbox("fetch", "mine")
-    assert (said.code, "not a lock file" in said.err) == (2, True)
 
 
 def test_what_cannot_be_had(rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: ObjectStore) -> None:
@@ -309,17 +276,6 @@ def test_an_export_of_another_lock(rlbox: Rlbox, write: Callable[..., Lock], tmp
     )
 
 
-@pytest.mark.parametrize("place", ["out", "namespace/out"])
-def test_a_place_that_is_neither(rlbox: Rlbox, write: Callable[..., Lock], place: str) -> None:
-    write()
-    assert rlbox("fetch", "mine", "--export", place) == Said(
-        code=2,
-        out="",
-        err=f"rlbox: error: '{place}' is neither a folder that is there nor a name in a registry\n"
-        f"  next:  ./{place} for a folder, HOST/NAME:TAG for a registry\n",
-    )
-
-
 def test_a_folder_with_other_things(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
     write()
     (tmp_path / "out").mkdir()
@@ -353,31 +309,6 @@ def test_through_a_registry(
     said = rlbox("fetch", "mine", "--store", other, "--import", place)
     assert said == Said(code=0, out="mine  3 files: 2 present, 1 imported\n", err=NEXT)
     assert whole(ObjectStore(Path(other)))
-
-
-def test_what_stands_in_front_of_the_registry_is_left_out(
-    follow: Follow, write: Callable[..., Lock], registry: RegistryServer
-) -> None:
-    write()
-    other = {"Docker-Content-Digest": f"sha256:{'0' * 64}"}
-    registry.faults = [Fault("PUT", "/manifests/", 201, headers=other)]
-    step = follow("fetch", "mine", "--export", f"{registry.host}/team/inputs:v1")
-    registry.faults = []
-    follow.again(step)
-
-
-def test_what_was_pruned_meanwhile_is_fetched(
-    follow: Follow, write: Callable[..., Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another `rlbox store prune` takes an object between the look at the store and the link to it."""
-    write()
-    assert follow.rlbox("fetch", "mine").code == 0
-    (tmp_path / "out").mkdir()
-    with monkeypatch.context() as prunes:
-        prunes.setattr("rlbox.artifacts.offline_export._is_object", lambda path, source, file: source.unlink())
-        step = follow("fetch", "mine", "--export", str(tmp_path / "out"))
-    follow.types(step, TARGET="mine")
-    follow.again(step)
 
 
 def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: ObjectStore) -> None:
@@ -451,112 +382,6 @@ def test_a_kit_for_apply_needs_no_package_of_the_operating_system(
     assert whole(store)
 
 
-def test_what_apply_takes_has_no_file_of_the_operating_system() -> None:
-    debs = (Deb(name="tool", version="1", path="pool/t.deb", sha256=sha(b"t"), size=1, archive="debian"),)
-    wheel = Package(name="six", version="1", file="six.whl", sha256=sha(b"s"), size=1)
-    own = Package(name="click", version="1", file="click.whl", sha256=sha(b"c"), size=1)
-    lock = Lock(
-        target="mine",
-        spec="",
-        python="3.11",
-        platform=X86,
-        base="debian:bookworm",
-        debs=debs,
-        runtime=LockedGroup(name="runtime", packages=(own,)),
-        groups=(LockedGroup(name="engine", packages=(wheel,)),),
-    )
-    assert [file.name for file in list_inplace_artifacts(lock)] == ["six"]
-
-
-def test_what_is_gone_is_locked_anew(
-    follow: Follow, write: Callable[..., Lock], mirror: Mirror, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = write()
-    del mirror.files["two.bin"]
-    step = follow("fetch", "mine", "-q")
-    left = replace(lock, http=tuple(file for file in lock.http if file.name != "two"))
-    monkeypatch.setattr("rlbox.artifacts.relock.prepare_lock_sources", lambda app, target, sources: sources)
-    monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", lambda *asked: left)
-    follow.types(step)
-    follow.again(step)
-
-
-def test_a_fetch_goes_on_where_it_stopped(follow: Follow, write: Callable[..., Lock], mirror: Mirror) -> None:
-    write()
-    mirror.files["two.bin"] = b"33" * 1000
-    step = follow("fetch", "mine", "-q")
-    mirror.files["two.bin"] = FILES["two.bin"]
-    assert "2 present, 1 fetched" in follow.types(step).out
-
-
-def test_an_export_is_finished(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
-    write()
-    out = tmp_path / "out"
-    out.mkdir()
-    step = follow("fetch", "mine", "--import", str(out))
-    (words,) = step.commands({"TARGET": "mine"})
-    follow.changed(step, [*words, str(out)], 0)
-    follow.again(step)
-
-
-def test_a_damaged_export_is_made_again(
-    follow: Follow, rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path
-) -> None:
-    write()
-    out = tmp_path / "out"
-    assert rlbox("fetch", "mine", "--export", str(out)).code == 0
-    path = out / "blobs/sha256" / sha(FILES["one.bin"])
-    path.unlink()
-    path.write_bytes(b"1" * 999 + b"x")
-    step = follow("fetch", "mine", "--store", str(tmp_path / "other"), "--import", str(out))
-    assert rlbox("fetch", "mine", "--export", str(out)).code == 0
-    assert "2 present, 1 imported" in follow.again(step).out
-
-
-def test_an_export_of_the_same_lock_will_do(
-    follow: Follow, rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, tmp_path: Path
-) -> None:
-    older = write()
-    out = tmp_path / "out"
-    assert rlbox("fetch", "mine", "--export", str(out)).code == 0
-    data = b"4444"
-    mirror.files["four.bin"] = data
-    four = HttpFile(name="four", url=f"{mirror.url}/four.bin", sha256=sha(data), size=len(data))
-    lock = replace(older, http=(*older.http, four))
-    (Path("images/mine/lock.json")).write_text(lock.text())
-    step = follow("fetch", "mine", "--store", str(tmp_path / "other"), "--import", str(out))
-    (words,) = step.commands({})
-    follow.changed(step, [*words, str(out)], 0)
-    follow.again(step)
-
-
-@pytest.mark.parametrize("place", ["out"])
-def test_a_folder_is_named_as_one(follow: Follow, write: Callable[..., Lock], place: str) -> None:
-    write()
-    step = follow("fetch", "mine", "--export", place)
-    follow.instead(step, place, step.text.split()[0])
-
-
-def test_an_empty_folder_takes_the_export(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
-    write()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/mine.txt").write_text("")
-    step = follow("fetch", "mine", "--export", str(tmp_path / "out"))
-    follow.instead(step, str(tmp_path / "out"), str(tmp_path / "empty"))
-
-
-def test_another_store_is_named(
-    follow: Follow, write: Callable[..., Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write()
-    step = follow("fetch", "mine", "--store", "/dev/null/x")
-    follow.again(step, *step.options({"DIR": str(tmp_path / "other")}))
-    monkeypatch.setenv("RLBOX_STORE", "/dev/null/x")
-    step = follow("fetch", "mine")
-    monkeypatch.setenv(step.setting(), str(tmp_path / "third"))
-    follow.again(step)
-
-
 def test_a_full_store_is_pruned(
     follow: Follow, write: Callable[..., Lock], store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -577,45 +402,6 @@ def base_image(registry: RegistryServer, name: str = "latest") -> str:
         registry.add_blob(data)
     body = oci.create_image_manifest(blobs[0], blobs[1:])
     return f"{registry.host}/team/base@{registry.add_manifest(name, body, oci.MANIFEST)}"
-
-
-def test_an_image_is_no_export(
-    follow: Follow, write: Callable[..., Lock], registry: RegistryServer, tmp_path: Path
-) -> None:
-    """Nor is a name under which there is nothing."""
-    write()
-    base_image(registry, "v1")
-    words = ("fetch", "mine", "--store", str(tmp_path / "other"), "--import")
-    step = follow(*words, f"{registry.host}/team/base:v1")
-    assert follow.rlbox(*step.text.replace("TARGET", "mine").split()[1:]).code == 0
-    follow.again(step)
-    step = follow(*words, f"{registry.host}/team/base:v2")
-    follow.instead(step, ":v2", ":v1")
-
-
-@pytest.mark.allow("processes", "sockets")
-def test_a_disk_that_has_no_room_for_an_export(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
-    write()
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(small)], check=True)
-    try:
-        step = follow("fetch", "mine", "--export", str(small))
-        subprocess.run(["mount", "-o", "remount,size=1m", str(small)], check=True)
-        follow.again(step)
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=True)
-
-
-def test_a_folder_that_takes_no_export(follow: Follow, write: Callable[..., Lock], tmp_path: Path) -> None:
-    """What looks like an export of before has a file in the place of its folder of blobs."""
-    write()
-    out = tmp_path / "out"
-    out.mkdir()
-    for name in ("oci-layout", "blobs"):
-        (out / name).touch()
-    step = follow("fetch", "mine", "--export", str(out))
-    follow.instead(step, str(out), str(tmp_path / "another"))
 
 
 def test_what_was_fetched_is_built_without_a_network(

@@ -233,44 +233,6 @@ def test_a_target_that_is_refused_is_explained_all_the_same(rlbox: Rlbox, mine: 
     assert (said.code, said.data["refused"].partition(" (")[0]) == (2, "one GPU is too few")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("show", "my-anser"), "unknown fix 'my-anser' (did you mean 'my-answer'?)\n  next:  rlbox fixes ls\n"),
-        (("explain", "with-gpus"), "unknown target 'with-gpus' (did you mean 'with-gpu'?)\n"),
-    ],
-)
-def test_unknown_names(rlbox: Rlbox, mine: Folder, words: tuple[str, ...], said: str) -> None:
-    found = rlbox("fixes", *words)
-    assert (found.code, found.out) == (2, "")
-    assert found.err.startswith(f"rlbox: error: {said}")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("show",), "Error: name a fix"),
-        (("explain",), "Error: name a target"),
-        (("ls", "my-answer"), "Error: ls takes no name"),
-    ],
-)
-def test_a_name_where_it_belongs(rlbox: Rlbox, words: tuple[str, ...], said: str) -> None:
-    found = rlbox("fixes", *words)
-    assert (found.code, found.out, found.err.splitlines()[-1]) == (2, "", said)
-
-
-@pytest.mark.parametrize(
-    ("words", "offers"),
-    [
-        ("rlbox fixes e", ["explain", "env"]),
-        ("rlbox fixes show my-", ["my-answer", "my-warning"]),
-        ("rlbox fixes explain with", ["with-gpu", "without"]),
-    ],
-)
-def test_completion(rlbox: Rlbox, mine: Folder, words: str, offers: list[str]) -> None:
-    assert [line.partition(",")[2] for line in rlbox.offers(words)] == offers
-
-
 ENGLISH = "".join(line + "\n" for line in FIX.splitlines() if "_zh" not in line)
 CHINESE = "".join(line + "\n" for line in FIX.splitlines() if not line.startswith(("title =", "remedy =")))
 
@@ -345,28 +307,6 @@ def test_why_a_variable_is_set(rlbox: Rlbox) -> None:
     shown = rlbox("fixes", "env", "local", "--lang", "zh").out
     assert "images/local/target.toml: env" in shown
     assert rlbox("fixes", "env").err.endswith("name a target\n")
-
-
-@pytest.mark.parametrize(
-    ("env", "zh"),
-    [
-        ({"LANG": "zh_CN.UTF-8"}, True),
-        ({"LANG": "en_US.UTF-8"}, False),
-        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C.UTF-8"}, False),
-        ({"LANG": "zh_CN.UTF-8", "RLBOX_LANG": "en"}, False),
-        ({"RLBOX_LANG": "zh"}, True),
-        ({}, False),
-    ],
-)
-def test_it_speaks_the_language_of_the_locale(
-    rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], zh: bool
-) -> None:
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG", "RLBOX_LANG"):
-        monkeypatch.delenv(name, raising=False)
-    for name, text in env.items():
-        monkeypatch.setenv(name, text)
-    text = rlbox("fixes", "show", "lcudart-link").out
-    assert (text == rlbox("fixes", "show", "lcudart-link", "--lang", "zh").out) is zh
 
 
 def test_a_broken_fix_hides_no_other_and_no_run(rlbox: Rlbox, folder: Folder) -> None:

@@ -107,33 +107,6 @@ def test_an_editor_is_told_of_every_key(rlbox: Rlbox, folder: Folder) -> None:
         assert json.loads(schema.read_text()) == json.loads(rlbox("show", "--schema", kind).out)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "text"),
-    [
-        (["mine"], 2, "name a machine: --machine cpu|a800|5090|cluster|h100"),
-        (["mine", "--machine", "l40s"], 2, "or describe its GPU: --arch sm_XX --memory-gib N"),
-        (["mine", "--machine", "l40s", "--arch", "8.9", "--memory-gib", "48"], 2, "'8.9' is no architecture"),
-        (["mine", "--machine", "a80"], 2, "did you mean 'a800'"),
-        (["mine", "--machine", "a800", "--framework", "verl"], 2, "verl is on --machine 5090 and --machine h100"),
-        (["My Machine", "--machine", "cpu"], 2, "'My Machine' is no name of a target"),
-    ],
-)
-def test_what_it_refuses(rlbox: Rlbox, folder: Folder, words: list[str], code: int, text: str) -> None:
-    said = rlbox("init", *words)
-    assert said.code == code
-    assert text in said.err
-    assert folder.files() == []
-
-
-@pytest.mark.parametrize("name", ["local", "smoke", "vast-5090"])
-def test_what_rlbox_ships_is_not_hidden(rlbox: Rlbox, folder: Folder, name: str) -> None:
-    """`images/local/target.toml` with `include = "local"` stopped every verb of that target."""
-    said = rlbox("init", name, "--machine", "cpu")
-    assert (said.code, folder.files()) == (2, [])
-    assert "that rlbox ships, and yours would take its place" in said.err
-    assert rlbox("show", name).code == 0
-
-
 def test_in_a_checkout_it_may_be_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There all are of one folder, and what was begun stands beside what is shipped."""
     folder = Folder(tmp_path)
@@ -158,14 +131,6 @@ def test_a_number_is_an_answer_and_the_first_is_the_default(folder: Folder, type
     assert f'include = "{includes}"' in target, said
     assert "1  cpu      any machine, no GPU: trl" in said
     assert "machine [cpu]: " in said
-
-
-@pytest.mark.allow("processes")
-def test_it_asks_on_a_terminal(folder: Folder) -> None:
-    said, target = asked(folder, "h201\nh200\n")
-    assert "3  5090     4 x RTX 5090, vast.ai: verl" in said
-    assert "'h201' is not one of 'cpu', 'a800', '5090', 'cluster'" in said
-    assert 'include = "hopper"' in target
 
 
 @pytest.mark.allow("processes")

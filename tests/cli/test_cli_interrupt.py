@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from fakes import CHECKOUT, Rlbox
-
-from rlbox.cli.terminal import is_interrupt
+from fakes import CHECKOUT
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -107,45 +100,3 @@ sys.exit(main())
         argv = [sys.executable, "-c", script, word]
         done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=30)
         assert (done.returncode, done.stderr.strip()) == (130, "rlbox: interrupted"), word
-
-
-def test_what_is_an_interrupt() -> None:
-    error = RuntimeError("x")
-    assert not is_interrupt(error)
-    error.__cause__ = KeyboardInterrupt()
-    assert is_interrupt(error)
-
-
-STRUCK = """
-import sys
-from rlbox.cli.terminal import watch_interrupts
-
-watch_interrupts()
-try:
-    exec("raise KeyboardInterrupt")
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
-
-
-def test_an_interrupt_out_of_exec_leaves_the_exit_code(tmp_path: Path) -> None:
-    """Dataclasses are made by `exec`; `python -m` ends by the signal if one ever came out of that, caught or not."""
-    (tmp_path / "struck.py").write_text(STRUCK)
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{CHECKOUT}"}
-    assert subprocess.run([sys.executable, "-m", "struck"], cwd=tmp_path, env=env, check=False).returncode == 130
-
-
-def test_ctrl_c_as_soon_as_a_dashboard_is_told(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is how a dashboard is closed, also before all is said of it."""
-
-    @contextmanager
-    def opened(*asked: object) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(url="http://127.0.0.1:1", token_file="token", head=SimpleNamespace(name="gpu005"))
-
-    def presses(*words: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rlbox.cluster.dashboard.dashboard", opened)
-    monkeypatch.setattr("rlbox.app.App.say", presses)
-    said = rlbox("cluster", "dashboard", "cluster-2node", "--nodes", "gpu005,gpu006")
-    assert (said.code, said.out) == (0, "http://127.0.0.1:1\n")

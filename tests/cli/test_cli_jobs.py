@@ -144,35 +144,3 @@ def test_a_secret_is_written_where_it_is_told(follow: Follow, mine: Folder) -> N
     assert found
     Path(found[1]).write_text("HF_TOKEN=planted-0123456789-word\n")
     follow.again(step)
-
-
-def test_a_secret_is_exported(follow: Follow, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    (mine.path / ".env").unlink()
-    step = follow(*WANTED)
-    assert "export it" in step.text
-    monkeypatch.setenv("HF_TOKEN", "planted-0123456789-word")
-    follow.again(step)
-
-
-def test_a_stronger_secret_is_taken(follow: Follow, mine: Folder) -> None:
-    mine.write(".env", "HF_TOKEN=secret\n")
-    step = follow(*WANTED)
-    mine.write(".env", "HF_TOKEN=planted-0123456789-word\n")
-    follow.again(step)
-
-
-def test_the_lines_of_an_env_file_are_corrected(follow: Follow, mine: Folder) -> None:
-    mine.write("other.env", "HF_TOKEN='planted-0123456789-word' too\n")
-    step = follow(*WANTED, "--env-file", "other.env")
-    mine.write("other.env", "HF_TOKEN='planted-0123456789-word'\n")
-    follow.again(step)
-
-
-def test_a_placeholder_is_one_that_is_known(follow: Follow, mine: Folder) -> None:
-    path = mine.path / "jobs/mine.toml"
-    right = path.read_text()
-    path.write_text(right.replace('"{python}"', '"{pyhton}"'))
-    step = follow(*WANTED)
-    assert "python" in step.choices()
-    path.write_text(right)
-    follow.again(step)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from fakes import CHECKOUT, DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
 from following import Follow
 
-from rlbox.app import own_requirements
 from rlbox.artifacts.python_lock import UpgradeRequest
 from rlbox.config.project import Project
-from rlbox.errors import WorkFailed
 from rlbox.target.lock import GitTree, Lock, LockedGroup, Package, hash_patch, load_lock
 from rlbox.target.target import Target
 
@@ -170,15 +167,6 @@ def test_what_changed_is_shown(rlbox: Rlbox, folder: Folder, resolver: Resolver)
     )
 
 
-def test_a_group_without_packages_is_shown(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
-    folder.target("mine")
-    rlbox("lock", "mine")
-    resolver.packages = ()
-    said = rlbox("lock", "mine", "--upgrade")
-    assert said.code == 0
-    assert '+{"name": "tools", "packages": []}\n' in said.err
-
-
 @pytest.mark.parametrize(
     ("words", "upgrade"),
     [
@@ -210,18 +198,6 @@ def test_an_upgrade_of_what_is_not_locked(
         err=f"rlbox: error: the lock has no package {name!r}{near}\n  next:  rlbox show mine\n",
     )
     assert written(folder) == before
-
-
-@pytest.mark.parametrize(
-    "words", [["six"], ["--check", "--upgrade"], ["--offline"], ["--offline", "--upgrade"]], ids=str
-)
-def test_words_that_do_not_go_together(rlbox: Rlbox, folder: Folder, words: list[str]) -> None:
-    folder.target("mine")
-    said = rlbox("lock", "mine", *words)
-    assert said.code == 2
-    assert said.err.splitlines()[-1] == (
-        "Error: names go with --upgrade, --offline with --check, and --check without --upgrade"
-    )
 
 
 def test_check(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
@@ -333,32 +309,6 @@ def test_a_shipped_lock_that_fits_is_copied(rlbox: Rlbox, folder: Folder) -> Non
     said = rlbox("lock", "local")
     assert (said.code, said.out.splitlines()[-1], said.err) == (0, "lock.json written", "next: rlbox build local\n")
     assert (folder.path / "images/local/lock.json").read_bytes() == shipped.read_bytes()
-
-
-def test_the_shipped_lock(rlbox: Rlbox) -> None:
-    said = rlbox("lock", "local", "--check", "--offline")
-    assert said == Said(code=0, out="local  lock is current\n", err="")
-
-
-def test_no_solution(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*args: Any) -> None:
-        raise WorkFailed("uv finds no set of packages for the stack of target mine (exit code 1)\n  | because six==9")
-
-    monkeypatch.setattr("rlbox.artifacts.relock.resolve_lock", none)
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_default_index", lambda: "")
-    folder.target("mine")
-    assert rlbox("lock", "mine") == Said(
-        code=1,
-        out="",
-        err="rlbox: error: uv finds no set of packages for the stack of target mine (exit code 1)\n"
-        "  | because six==9\n",
-    )
-
-
-def test_rlbox_knows_its_own_requirements() -> None:
-    names = own_requirements()
-    assert names == tuple(sorted(names))
-    assert {"click", "docker", "jinja2", "pydantic", "uv"} <= {name.split(">")[0].split("=")[0] for name in names}
 
 
 def test_what_drifted_is_locked_anew(follow: Follow, rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:

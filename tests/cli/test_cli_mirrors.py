@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from fakes import Folder, Rlbox, Said
-from following import Follow
 from mirrorbox import MirrorServer, artifact, mirrors
 
 from rlbox.artifacts.mirrors import MachineSources
-from rlbox.target.artifact import Artifact
 
 BODY = b"the wheel" * 100
 SIX = artifact(BODY)
@@ -114,24 +112,6 @@ def test_the_variable_and_the_option(rlbox: Rlbox, monkeypatch: pytest.MonkeyPat
     assert rlbox("mirrors", "--sources", "direct", "--json").data["sources"] == "direct"
 
 
-def test_bad_input(rlbox: Rlbox, folder: Folder) -> None:
-    said = rlbox("mirrors", "--sources", "cnn")
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("rlbox: error: unknown sources profile 'cnn' (did you mean 'cn'?)\n")
-    for verb in ("build", "fetch", "lock"):
-        assert rlbox(verb, "local", "--dry-run", "--sources", "cnn").err.startswith(said.err.partition("\n")[0]), verb
-    folder.write("sources/lan.toml", "title = \n")
-    assert rlbox("mirrors", "--sources", "lan").err == (
-        "rlbox: error: sources/lan.toml: broken TOML: Invalid value (at line 1, column 9)\n"
-        "  next:  correct the line named above\n"
-    )
-    write(folder, RULE.format(kind="git", protocol="flat", url="x", name=""))
-    said = rlbox("mirrors", "--sources", "lan")
-    assert said.code == 2
-    assert "sources/lan.toml: rule[0].url: 'x' is no address" in said.err
-    assert rlbox("mirrors", "prob").code == 2
-
-
 def test_a_target_without_a_lock(rlbox: Rlbox, folder: Folder) -> None:
     folder.write("images/new/target.toml", 'include = "local"\n')
     said = rlbox("mirrors", "probe", "--target", "new")
@@ -139,36 +119,3 @@ def test_a_target_without_a_lock(rlbox: Rlbox, folder: Folder) -> None:
         2,
         "rlbox: error: target new has no lock, and so no known file\n  next:  rlbox lock new\n",
     )
-
-
-def test_files_of_a_lock_have_its_base_image() -> None:
-    from rlbox.target.artifact import list_base_artifacts
-
-    assert list_base_artifacts("debian:bookworm") == ()
-    digest = "0123456789abcdef" * 4
-    assert list_base_artifacts(f"nvcr.io/x@sha256:{digest}") == (
-        Artifact(
-            kind="oci",
-            name="nvcr.io/x",
-            file="nvcr.io/x",
-            sha256=digest,
-            size=0,
-            group="base",
-            origin=f"nvcr.io/x@sha256:{digest}",
-        ),
-    )
-
-
-@pytest.mark.allow("sockets")
-def test_another_profile_is_chosen(follow: Follow, folder: Folder, hosts: list[MirrorServer]) -> None:
-    write(folder, python_rule(hosts[0], "good"), apt_rule(hosts[1]))
-    (folder.path / "sources/lan.toml").rename(folder.path / "sources/other.toml")
-    write(folder, python_rule(hosts[1], "gone"), apt_rule(hosts[1]))
-    step = follow("mirrors", "probe", "--sources", "lan")
-    follow.again(step, *step.options({"NAME": "other"}))
-
-
-@pytest.mark.allow("sockets")
-def test_what_is_listed_is_probed(follow: Follow, folder: Folder, hosts: list[MirrorServer]) -> None:
-    write(folder, python_rule(hosts[0], "good"), apt_rule(hosts[1]))
-    follow.types(follow("mirrors", "ls", "--sources", "lan"))

@@ -302,25 +302,3 @@ def test_the_nearest_that_fits_does(follow: Follow, one: Folder, verb: tuple[str
     step = follow(*verb, "--set", "rows=9", "--set", "keep=9")
     (words,) = step.commands({})
     follow.changed(step, [*words, "--dry-run"], 0)
-
-
-@pytest.mark.usefixtures("as_declared")
-def test_a_model_whose_size_is_said_is_judged(follow: Follow, one: Folder) -> None:
-    step = follow("plan", "one", "--set", "model=me/other")
-    follow.again(step, *step.options({"N": "1"}))
-    follow.again(step, *step.options({"N": "0"}))
-
-
-@pytest.mark.usefixtures("as_declared")
-def test_a_larger_machine_has_room(follow: Follow, one: Folder) -> None:
-    step = follow("plan", "one", "--gpus", "1")
-    one.target("larger", ON_IMAGE.replace("need_gib = 0", "need_gib = 99") + MACHINE.replace("gpus = 2", "gpus = 8"))
-    one.lock("larger")
-    assert step.options({}) == ["--target"]
-    follow.changed(step, ["plan", "one", *step.options({}), "larger"], 0)
-
-
-@pytest.mark.usefixtures("as_declared")
-def test_a_path_on_the_disk_is_taken(follow: Follow, one: Folder) -> None:
-    step = follow("run", "one", "--dry-run", "--set", "out=/system/out")
-    follow.instead(step, "/system", step.text.split()[-1])

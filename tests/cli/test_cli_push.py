@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
-from following import Follow
 from registry_server import RegistryServer, running
 
 from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, create_descriptor, create_image_manifest, sha256_digest
@@ -51,27 +49,6 @@ def stored(server: RegistryServer, engine: EngineSocket, kind: str = "zstd") -> 
     return digest
 
 
-def test_a_name_must_be_given(rlbox: Rlbox, mine: Folder) -> None:
-    said = rlbox("push", "mine")
-    assert (said.code, said.out) == (2, "")
-    assert "Missing option '--to'" in said.err
-
-
-def test_an_unknown_target(rlbox: Rlbox, mine: Folder) -> None:
-    said = rlbox("push", "nine", "--to", "registry.example/x")
-    assert (said.code, said.out) == (2, "")
-    assert "'mine'" in said.err
-
-
-def test_a_name_that_is_none(rlbox: Rlbox, mine: Folder) -> None:
-    assert rlbox("push", "mine", "--to", "registry.example/Team/x") == Said(
-        code=2,
-        out="",
-        err="rlbox: error: 'registry.example/Team/x' is no name of an image: "
-        "'Team' has capital letters, which registries do not take\n  next:  write it as HOST/NAMESPACE/NAME:TAG\n",
-    )
-
-
 @pytest.mark.usefixtures("no_engine")
 def test_dry_run_needs_neither_engine_nor_registry(rlbox: Rlbox, mine: Folder) -> None:
     unchecked = "# not checked: image: no Docker engine answers (unix:///var/run/docker.sock)\n"
@@ -99,14 +76,6 @@ def test_no_image_yet(rlbox: Rlbox, mine: Folder, engine: EngineSocket, words: l
     dry = rlbox(*words, "--dry-run", "--json")
     assert (dry.code, dry.data["verdict"]["refused"][0]["what"]) == (4, f"the engine has no image {TAG}")
     assert mine.files() == ["images/mine/target.toml"]
-
-
-@pytest.mark.parametrize("words", [["push", "mine", "--to", "127.0.0.1:1/x"], ["save", "mine", "x.tar"]], ids=str)
-def test_no_engine(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{mine.path}/no.sock")
-    said = rlbox(*words)
-    assert (said.code, said.out) == (4, "")
-    assert said.err.startswith("rlbox: error: no Docker engine answers\n")
 
 
 def test_what_is_there_is_only_proven(rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer) -> None:
@@ -187,53 +156,3 @@ def test_the_engine_insists_on_tls(
         err=f"rlbox: error: the engine insists on TLS for {server.host}\n"
         f"  next:  add {server.host} to insecure-registries in the engine's /etc/docker/daemon.json\n",
     )
-
-
-@pytest.mark.parametrize("words", [["save", "mine", "."], ["load", "none.tar"], ["load", "images"]], ids=str)
-def test_a_file_that_is_none(rlbox: Rlbox, mine: Folder, words: list[str]) -> None:
-    said = rlbox(*words)
-    assert (said.code, said.out) == (2, "")
-    assert "FILE" in said.err
-
-
-@pytest.mark.parametrize("words", [["load", "x.tar"], ["load", "x.tar", "--dry-run"]], ids=str)
-def test_what_is_no_archive(rlbox: Rlbox, folder: Folder, words: list[str]) -> None:
-    folder.write("x.tar", "<html>log in</html>")
-    said = rlbox(*words)
-    assert (said.code, "--dry-run" in words) == (1, "# verdict: this would be refused" in said.out)
-    assert said.err.splitlines()[1:] == ["  where: x.tar", "  next:  rlbox save TARGET FILE"]
-
-
-def test_a_json_error(rlbox: Rlbox, folder: Folder) -> None:
-    folder.write("x.tar", "")
-    error = rlbox("load", "x.tar", "--json").data["error"]
-    assert (error["exit_code"], error["where"]) == (1, "x.tar")
-
-
-def test_a_folder_that_is_missing(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
-    engine.images[TAG] = {"Id": "sha256:1"}
-    said = rlbox("save", "mine", str(Path("none/x.tar")))
-    assert (said.code, said.out) == (5, "")
-    assert said.err == (
-        "rlbox: error: the folder of this is not there\n"
-        f"  where: {mine.path}/none/x.tar\n  next:  mkdir -p {mine.path}/none, or name another path for FILE\n"
-    )
-
-
-def test_plain_http_is_allowed_where_it_will_do(
-    follow: Follow, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then the engine wants its own word for it."""
-    for module in ("push", "registry_client"):
-        monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback", lambda host: False)
-    engine.images[TAG] = {"Id": "sha256:1"}
-    engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
-    step = follow("push", "mine", "--to", f"{server.host}/x")
-    follow.again(step, *step.options({}), code=4)
-
-
-def test_a_tag_is_chosen(follow: Follow, mine: Folder, engine: EngineSocket, server: RegistryServer) -> None:
-    stored(server, engine)
-    step = follow("push", "mine", "--to", f"{server.host}/team/mine@sha256:{'a' * 64}")
-    (option, value) = step.options({"REGISTRY": server.host, "NAMESPACE": "team", "NAME": "mine", "TAG": "1"})
-    follow.changed(step, ["push", "mine", option, value], 0)

@@ -115,12 +115,6 @@ def test_dry_run_of_a_hermetic_context_is_refused_as_the_real_one_is(rlbox: Rlbo
     assert real.data["error"]["what"] in str(dry.data["verdict"])
 
 
-def test_dry_run_of_a_context_without_a_lock_is_refused(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine")
-    words = ("render", "mine", "--context", "c")
-    assert rlbox(*words, "--dry-run").code == rlbox(*words).code != 0
-
-
 def test_a_folder_that_cannot_be_written(rlbox: Rlbox, folder: Folder) -> None:
     folder.write("images/local", "a file where a folder belongs")
     assert rlbox("render", "local") == Said(
@@ -130,21 +124,6 @@ def test_a_folder_that_cannot_be_written(rlbox: Rlbox, folder: Folder) -> None:
         f"  where: {folder.path}/images/local/Dockerfile\n"
         "  next:  make the project folder writable, or name another with --project DIR\n",
     )
-
-
-@pytest.mark.parametrize(
-    "words", [["--context", "c"], ["--context", "c", "local", "mine"], ["--context", "c", "local", "--check"]]
-)
-def test_context_takes_one_target(rlbox: Rlbox, folder: Folder, words: list[str]) -> None:
-    folder.target("mine")
-    said = rlbox("render", *words)
-    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: --context takes one target, and no --check")
-    assert folder.files() == ["images/mine/target.toml"]
-
-
-def test_what_a_context_carries_is_said_of_a_context(rlbox: Rlbox) -> None:
-    said = rlbox("render", "local", "--hermetic")
-    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: --hermetic says what --context carries")
 
 
 @pytest.mark.allow("sockets")
@@ -180,27 +159,6 @@ def test_context_does_not_empty_a_folder(rlbox: Rlbox, folder: Folder) -> None:
         "  where: .\n  next:  name an empty or a new folder\n",
     )
     assert keep.read_text() == "x"
-
-
-def test_context_needs_a_lock(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine")
-    assert rlbox("render", "mine", "--context", "c") == Said(
-        code=2,
-        out="",
-        err="rlbox: error: the lock of target mine is missing\n"
-        "  where: images/mine/lock.json\n  next:  rlbox lock mine\n",
-    )
-
-
-def test_an_unknown_target(rlbox: Rlbox, folder: Folder) -> None:
-    assert rlbox("render", "locl") == Said(
-        code=2,
-        out="",
-        err="rlbox: error: unknown target 'locl' (did you mean 'local'?)\n"
-        f"  where: {folder.path}/images and {CHECKOUT}/images\n"
-        "  next:  choose one of: a800-cn, cluster-2node, cluster-2node-flash, hopper, local, vast-5090, "
-        "vast-5090-flash\n",
-    )
 
 
 def test_a_wrong_spec_in_the_middle_writes_nothing(rlbox: Rlbox, folder: Folder) -> None:

@@ -35,11 +35,6 @@ def test_json(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
     assert said.data == {"schema": 1, "run": "holdem-1", "state": "failed", "report": str(path)}
 
 
-def test_a_dry_run_writes_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
-    assert rlbox("report", "--out", str(tmp_path / "x.html"), "--dry-run").code == 0
-    assert not (tmp_path / "x.html").exists()
-
-
 def test_the_folder_of_a_run_from_elsewhere(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     (disk / "runs/holdem-1").rename(moved)
@@ -47,21 +42,6 @@ def test_the_folder_of_a_run_from_elsewhere(rlbox: Rlbox, disk: Path, tmp_path: 
     said = rlbox("report", str(moved), "--out", str(tmp_path / "x.html"))
     assert (said.code, said.err) == (0, "left out: resources.jsonl: missing\n")
     assert rlbox("report", str(moved), "-q", "--out", str(tmp_path / "x.html")).err == ""
-
-
-def test_a_place_that_cannot_be_written(rlbox: Rlbox, disk: Path) -> None:
-    said = rlbox("report", "--out", "/proc/nowhere/x.html")
-    assert said.code == 5
-    assert "where: /proc/nowhere/x.html" in said.err
-    assert "next:  mkdir -p /proc/nowhere, or name another with --out" in said.err
-
-
-def test_a_run_that_is_none(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
-    assert rlbox("report", "other").code == 2
-    (tmp_path / "empty").mkdir()
-    said = rlbox("report", str(tmp_path / "empty"))
-    assert said.code == 2
-    assert "this folder holds no run" in said.err
 
 
 def test_it_opens_no_browser_by_itself(

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from fakes import EngineSocket, Folder, Rlbox, Said
-from following import Follow
+from fakes import Folder, Rlbox, Said
 
 from rlbox import __version__
 from rlbox.cli.root import ALIASES, COMMANDS, SECTIONS
@@ -34,36 +33,6 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         raise error
 
     monkeypatch.setattr("rlbox.image.plan.ImageSources.load", fail)
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("rendr", " (did you mean 'render'?)"),
-        ("shel", " (did you mean 'shell'?)"),
-        ("destroy", ""),
-    ],
-)
-def test_an_unknown_verb(rlbox: Rlbox, typed: str, hint: str) -> None:
-    assert rlbox(typed, "local") == Said(
-        code=2,
-        out="",
-        err="Usage: rlbox [OPTIONS] VERB [ARGS]...\nTry 'rlbox --help' for help.\n\n"
-        f"Error: unknown verb '{typed}'{hint}\n",
-    )
-
-
-def test_an_unknown_option(rlbox: Rlbox) -> None:
-    said = rlbox("render", "--chek")
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("Usage: rlbox render [OPTIONS] [TARGET]...\nTry 'rlbox render --help' for help.\n\n")
-    assert "No such option" in said.err
-    assert "--check" in said.err.splitlines()[-1]
-
-
-def test_a_missing_argument(rlbox: Rlbox) -> None:
-    said = rlbox("lock")
-    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: Missing argument 'TARGET'.")
 
 
 def test_help_and_version(rlbox: Rlbox) -> None:
@@ -100,19 +69,6 @@ def test_every_failure(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, kind: type
         "error": {"what": "it broke", "where": "here", "next": "mend it", "exit_code": code},
     }
     assert (said.code, said.err) == (code, "rlbox: error: it broke\n  where: here\n  next:  mend it\n")
-
-
-@pytest.mark.allow("sockets")
-def test_errors_of_specs_as_json(rlbox: Rlbox, engine: EngineSocket) -> None:
-    said = rlbox("show", "locl", "--json")
-    assert said.code == 2
-    assert said.data["error"] == {
-        "what": "unknown target or job 'locl' (did you mean 'local'?)",
-        "where": "",
-        "next": "choose one of: a800-cn, cluster-2node, cluster-2node-flash, hopper, local, vast-5090, "
-        "vast-5090-flash, gkd, grpo, holdem, sft, smoke, xdan",
-        "exit_code": 2,
-    }
 
 
 def test_a_bug(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,18 +120,6 @@ def test_json_of_a_command_in_a_container_is_its_own(rlbox: Rlbox, monkeypatch: 
     assert rlbox("shell", "local", "--json", "--", "pip", "list").data["error"]["what"] == "it broke"
 
 
-@pytest.mark.parametrize("verb", [["render"], ["targets"], ["show", "local"], ["lock", "local", "--check"], ["runs"]])
-def test_a_project_that_is_not_there(rlbox: Rlbox, folder: Folder, verb: list[str]) -> None:
-    missing = folder.path / "no"
-    assert rlbox(*verb, "--project", str(missing)) == Said(
-        code=2,
-        out="",
-        err="rlbox: error: the project folder is missing\n"
-        f"  where: {missing}\n  next:  name another with --project DIR\n",
-    )
-    assert not missing.exists()
-
-
 def test_the_project_comes_from_flag_then_environment_then_folder(
     rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,12 +149,3 @@ def test_json_is_one_object_with_a_schema(rlbox: Rlbox) -> None:
         data = json.loads(said.out)
         assert (type(data), data["schema"]) == (dict, 1), words
         assert said.out == json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
-def test_the_project_of_the_environment_is_unset(
-    follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RLBOX_PROJECT", str(folder.path / "nosuch"))
-    step = follow("targets")
-    monkeypatch.delenv(step.text.rpartition(" ")[2])
-    follow.again(step)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox, Said
-from following import Follow
 
 from rlbox.system.files import write_atomic
 
@@ -113,26 +112,6 @@ def test_the_last_lines_of_each_log(rlbox: Rlbox, disk: Path) -> None:
     assert rlbox("logs", "-f", "--stage", "a", *data).out == "".join(f"{number}\n" for number in range(10, 20))
 
 
-def test_a_data_disk_that_is_not_there(rlbox: Rlbox, disk: Path) -> None:
-    """A slip of `--data` is no empty disk; every verb that looks says so, and none makes it."""
-    slip = disk.with_name("dsik")
-    for words in (["runs"], ["logs"], ["stop"], ["report"], ["bundle"], ["attach"], ["ckpt", "ls"]):
-        assert rlbox(*words, "--data", str(slip)) == Said(
-            code=5,
-            out="",
-            err=f"rlbox: error: there is no such data disk\n  where: {slip}\n"
-            "  next:  name the folder that holds runs/\n",
-        ), words
-    assert rlbox("run", "--resume", "smoke-1", "--data", str(slip)).code == 5
-    assert rlbox("runs", "diff", "a", "b", "--data", str(slip)).code == 5
-    assert not slip.exists()
-
-
-def test_options_before_diff_are_not_passed_over(rlbox: Rlbox, disk: Path) -> None:
-    said = rlbox("runs", "--data", str(disk), "diff", "a", "b")
-    assert (said.code, said.err.splitlines()[-1]) == (2, "Error: options go after diff, which has its own.")
-
-
 def test_the_beginning_of_a_name_will_do(rlbox: Rlbox, disk: Path) -> None:
     for name in ("smoke-1", "smoke-2", "other-1"):
         write_atomic(run(disk, name, 100) / "stages/1-a/stage.log", f"{name}\n")
@@ -170,13 +149,6 @@ def test_what_tab_offers_of_runs(
     monkeypatch.setenv("RLBOX_DATA", str(disk))
     typed = f"rlbox {words.replace('MISSING', str(disk / 'missing'))}"
     assert rlbox.offers(typed) == [f"plain,{offer}" for offer in offers]
-
-
-def test_the_disk_that_has_the_runs_is_named(follow: Follow, disk: Path, tmp_path: Path) -> None:
-    path = run(tmp_path / "other", "smoke-1", 100)
-    write_atomic(path / "stages/1-train-only/stage.log", "one\n")
-    step = follow("logs", "--data", str(disk))
-    follow.again(step, *step.options({"DIR": str(tmp_path / "other")}))
 
 
 def test_a_log_without_a_last_line_end_hides_no_name(rlbox: Rlbox, disk: Path) -> None:

@@ -157,12 +157,6 @@ def test_only_what_came_out_differs(rlbox: Rlbox, folder: Folder, disk: Path) ->
     assert "+run: never began" in said.out
 
 
-def test_a_run_that_is_not_there(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
-    said = rlbox("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("rlbox: error: no run 'two-a'\n")
-
-
 def test_both_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Path) -> None:
     """The report of one beside the other: what differs, and each metric of both in one plot."""
     make_run(folder, disk, plan_of(folder, disk, "two-1"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import ON_IMAGE, Folder, Rlbox, Said
+from fakes import ON_IMAGE, Folder, Rlbox
 
 from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
@@ -59,11 +59,6 @@ def names(disk: Path) -> list[str]:
     return sorted(path.name for path in (disk / "runs").iterdir())
 
 
-def test_ls_is_what_runs_says(rlbox: Rlbox, disk: Path) -> None:
-    assert rlbox("runs", "ls") == rlbox("runs")
-    assert [line.split()[0] for line in rlbox("runs", "ls").out.splitlines()] == ["run", "two-3", "two-2", "two-1"]
-
-
 def test_show_says_what_a_run_is(rlbox: Rlbox, disk: Path) -> None:
     write_atomic(disk / "runs/two-2/train/checkpoint-5/model.safetensors", "x")
     said = rlbox("runs", "show", "two-2")
@@ -111,9 +106,3 @@ def test_prune_leaves_what_is_young(rlbox: Rlbox, disk: Path) -> None:
     assert rlbox("runs", "prune", "--older", "30000d", "--yes").code == 0
     assert names(disk) == ["two-1", "two-2", "two-3"]
     assert rlbox("runs", "prune", "--older", "tomorrow").code == 2
-
-
-def test_a_run_that_is_not_there(rlbox: Rlbox, disk: Path) -> None:
-    where = f"{disk}/runs"
-    expected = f"rlbox: error: no run 'nosuch'\n  where: {where}\n  next:  rlbox runs\n"
-    assert rlbox("runs", "rm", "nosuch", "--yes") == Said(code=2, out="", err=expected)

@@ -128,36 +128,3 @@ def test_no_image(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], e
     )
     engine.images[IMAGE] = {}
     assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true").code == 125
-
-
-@pytest.mark.allow("processes", "sockets")
-def test_no_client(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch, engine: EngineSocket) -> None:
-    folder.target("mine", ON_IMAGE)
-    monkeypatch.setenv("PATH", str(folder.path))
-    assert rlbox("shell", "mine") == Said(
-        code=4,
-        out="",
-        err="rlbox: error: no docker client on PATH\n  next:  install one, as in docker.io or docker-ce-cli\n",
-    )
-
-
-def test_a_slip_of_data_makes_nothing(rlbox: Rlbox, folder: Folder) -> None:
-    """The target's own disk is made where it may be; what `--data` names is there, or is a slip."""
-    folder.target("mine", ON_IMAGE)
-    assert rlbox("shell", "mine", "--data", "dsik", "--", "true") == Said(
-        code=5,
-        out="",
-        err=f"rlbox: error: there is no such data disk\n  where: {folder.path}/dsik\n"
-        f"  next:  mkdir -p {folder.path}/dsik (or mount it there), or name another with --data DIR\n",
-    )
-    assert not (folder.path / "dsik").exists()
-
-
-def test_a_disk_that_is_a_file(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine", ON_IMAGE)
-    path = folder.write("disk", "")
-    assert rlbox("shell", "mine", "--data", "disk", "--", "true") == Said(
-        code=5,
-        out="",
-        err=f"rlbox: error: the data disk is not a directory\n  where: {path}\n  next:  name another with --data DIR\n",
-    )

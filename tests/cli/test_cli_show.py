@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from fakes import JOB, EngineSocket, Folder, Rlbox, Said
+from fakes import Folder, Rlbox, Said
 
 from rlbox.cli.schema import schema_of
 
@@ -112,39 +112,11 @@ def test_a_target_comes_before_a_job_of_the_same_name(rlbox: Rlbox, folder: Fold
     assert rlbox("show", "same").out.startswith("# target same\n")
 
 
-@pytest.mark.allow("sockets")
-def test_an_unknown_name(rlbox: Rlbox, engine: EngineSocket) -> None:
-    assert rlbox("show", "smoek") == Said(
-        code=2,
-        out="",
-        err="rlbox: error: unknown target or job 'smoek' (did you mean 'smoke'?)\n"
-        f"  next:  choose one of: {', '.join(SHIPPED)}, gkd, grpo, holdem, sft, smoke, xdan\n",
-    )
-
-
-def test_a_wrong_spec_is_told_whole(rlbox: Rlbox, folder: Folder) -> None:
-    folder.job("small", JOB.replace("command", "comand"))
-    assert rlbox("show", "small") == Said(
-        code=2,
-        out="",
-        err="""rlbox: error: jobs/small.toml: 2 problems
-  jobs/small.toml: stages[0].comand: unknown key (did you mean 'command'?)
-  jobs/small.toml: stages[0].command: missing
-  next:  correct the file; `rlbox show --schema job` prints every key
-""",
-    )
-
-
 @pytest.mark.parametrize("kind", ["target", "job"])
 def test_schemas(rlbox: Rlbox, kind: str) -> None:
     said = rlbox("show", "--schema", kind)
     assert (said.code, said.err) == (0, "")
     assert said.data == schema_of(kind) == json.loads(json.dumps(schema_of(kind)))
-
-
-def test_a_name_is_needed(rlbox: Rlbox) -> None:
-    assert rlbox("show").err.splitlines()[-1] == "Error: name a target, a job or an image, or give --schema"
-    assert rlbox("show", "--schema", "lock").code == 2
 
 
 def test_targets(rlbox: Rlbox, folder: Folder) -> None:
@@ -194,12 +166,6 @@ def test_completion(rlbox: Rlbox, shell: str, word: str) -> None:
     assert word in said.out
     assert "_RLBOX_COMPLETE=" in said.out
     assert rlbox("completion", shell, "--json").data["script"] + "\n" == said.out
-
-
-def test_completion_of_an_unknown_shell(rlbox: Rlbox) -> None:
-    said = rlbox("completion", "csh")
-    assert (said.code, said.out) == (2, "")
-    assert "'csh' is not one of 'bash', 'zsh', 'fish'" in said.err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
-from following import Follow
 
 from rlbox.errors import EngineError
 from rlbox.image.labels import image_labels
@@ -197,13 +196,6 @@ def test_an_image_of_another_rlbox(
     assert "# packages: not known, /opt/rlbox/share/lock.json is missing in it\n" in rlbox("show", TAG).out
 
 
-def test_layers_that_the_lock_does_not_explain(
-    rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]
-) -> None:
-    built(layers=3)
-    assert "   3.0 MB  COPY /out/ /\n" in rlbox("show", TAG).out
-
-
 def test_an_engine_without_manifests(rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]) -> None:
     built()["RepoDigests"] = []
     assert "\ndigest   none: this engine keeps no manifest of it\n" in rlbox("show", TAG).out
@@ -229,13 +221,6 @@ def test_an_image_that_the_engine_lacks(rlbox: Rlbox, engine: EngineSocket, word
     )
 
 
-@pytest.mark.parametrize("word", ["a b/c", "../x", "a/b\r\nX: y", "-"])
-def test_words_that_name_nothing(rlbox: Rlbox, engine: EngineSocket, word: str) -> None:
-    said = rlbox("show", "--", word)
-    assert said.code == 2
-    assert said.err.startswith("rlbox: error: unknown target or job ")
-
-
 def test_no_engine(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A word that does not look like an image is a target that is not there; one that does needs an engine."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{folder.path}/no.sock")
@@ -246,31 +231,3 @@ def test_no_engine(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch
 def test_a_target_comes_before_an_image_of_the_same_name(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> None:
     engine.images["mine"] = {"Id": ID, "Config": {"Labels": None}}
     assert rlbox("show", "mine").out.startswith("# target mine\n")
-
-
-def test_an_image_that_is_outdated_is_built(
-    follow: Follow, rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the engine makes of it is put there."""
-    built()
-    mine.target("mine", ON_IMAGE + '[env]\nA = "1"\n')
-    mine.lock("mine")
-    step = follow("show", TAG)
-    monkeypatch.setattr("rlbox.image.build.ImageBuild.carry_out", lambda *words, **more: built())
-    follow.types(step)
-    assert "next: " not in rlbox("show", TAG).out
-
-
-def test_an_image_is_brought_and_one_of_rlbox_shown(
-    follow: Follow, mine: Folder, built: Callable[..., dict[str, Any]], engine: EngineSocket
-) -> None:
-    """What docker says of an image is asked of the engine, which knows no label of rlbox of it."""
-    image = built()
-    del engine.images[TAG]
-    step = follow("show", TAG)
-    engine.images[TAG] = image
-    follow.again(step)
-    engine.images["debian"] = {"Id": ID, "Config": {"Labels": None}}
-    step = follow("show", "debian")
-    assert engine.images[step.text.split()[-1]]["Config"] == {"Labels": None}
-    follow.instead(step, "debian", TAG)

@@ -147,18 +147,6 @@ def test_objects_are_removed_by_name(rlbox: Rlbox, store: ObjectStore) -> None:
     assert [*store.list_digests()] == [sha(TWO)]
 
 
-def test_what_the_store_has_is_listed(follow: Follow, store: ObjectStore) -> None:
-    assert sha(ONE)[:12] in follow.types(follow("store", "show", "nosuch")).out
-    assert sha(ONE)[:12] in follow.types(follow("store", "rm", "", "--yes")).out
-
-
-def test_what_is_damaged_is_removed(follow: Follow, store: ObjectStore) -> None:
-    flip(store.path(sha(TWO)))
-    step = follow("store", "verify")
-    follow.types(step)
-    follow.again(step)
-
-
 @pytest.mark.allow("sockets", "processes")
 def test_one_verb_cleans_up(rlbox: Rlbox, engine: EngineSocket, store: ObjectStore) -> None:
     labels = {"Config": {"Labels": {"rlbox.target": "mine"}}, "Size": 1000}

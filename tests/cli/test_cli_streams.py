@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT, Folder
-from following import Follow
+from fakes import CHECKOUT
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -87,29 +86,8 @@ def test_a_working_directory_that_was_removed(words: str, tmp_path: Path) -> Non
         assert json.loads(said.stdout)["error"]["exit_code"] == 2
 
 
-@pytest.mark.parametrize("typed_so_far", ["rlbox show ", "rlbox build "])
-def test_completion_in_a_working_directory_that_was_removed(typed_so_far: str, tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    asked = {"_RLBOX_COMPLETE": "bash_complete", "COMP_WORDS": typed_so_far, "COMP_CWORD": "2"}
-    said = typed("", "", gone, BASH_ENV=str(removing(tmp_path)), **asked)
-    assert (said.returncode, said.stdout.strip(), said.stderr) == (0, "", "")
-
-
 def removing(folder: Path) -> Path:
     """A file of settings that removes the folder in which a shell begins."""
     path = folder / "settings"
     path.write_text('rmdir "$PWD"\n')
     return path
-
-
-def test_a_folder_that_is_there_is_entered(
-    follow: Follow, tmp_path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    step = follow("targets")
-    monkeypatch.chdir(folder.path)
-    follow.again(step)

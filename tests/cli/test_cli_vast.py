@@ -197,12 +197,6 @@ def test_the_key_is_in_no_message(rlbox: Rlbox, platform: Platform, monkeypatch:
     assert "no API key of vast.ai is set" in said.err
 
 
-def test_another_target_is_not_for_the_platform(rlbox: Rlbox) -> None:
-    said = rlbox("vast", "search", "local", "--dry-run")
-    assert said.code == 2
-    assert "target local is not for vast.ai: hardware.platform is ''" in said.err
-
-
 def test_what_cannot_be_seen_is_not_destroyed(rlbox: Rlbox, platform: Platform) -> None:
     own(platform, 20000001, "rlbox-vast-5090 sft")
     platform.instances[20000001]["actual_status"] = "exited"
@@ -282,13 +276,6 @@ def test_search_without_offers_names_the_cu12_variant(rlbox: Rlbox, folder: Fold
     assert (said.code, "an older driver: rlbox vast search vast-5090-cu12" in said.err) == (1, True)
 
 
-def test_a_dear_offer_is_had_for_more(follow: Follow, platform: Platform) -> None:
-    platform.offers = [row for row in platform.offers if row["id"] == 4100004]
-    platform.offers[0]["dph_total"] = 2.45
-    step = follow("vast", "search", "vast-5090", "--disk", "400")
-    follow.again(step, *step.options({}), "3")
-
-
 def test_the_offer_that_is_shown_is_rented(follow: Follow, platform: Platform) -> None:
     step = follow("vast", "search", "vast-5090")
     (words,) = step.commands({"IMAGE": IMAGE[1]})
@@ -296,79 +283,10 @@ def test_the_offer_that_is_shown_is_rented(follow: Follow, platform: Platform) -
     assert len(platform.calls("PUT")) == 1
 
 
-def test_another_offer_is_taken(follow: Follow, platform: Platform) -> None:
-    step = follow("vast", "create", "vast-5090", *IMAGE, "--offer", "4100003", "--yes")
-    follow.instead(step, "4100003", step.choices()[0])
-
-
 def test_what_did_not_come_to_run_is_destroyed(follow: Follow, platform: Platform) -> None:
     platform.states = ["loading", "exited"]
     follow.types(follow("vast", "create", "vast-5090", *IMAGE, "--yes"))
     assert platform.instances == {}
-
-
-def test_a_disk_as_large_as_is_said_will_do(follow: Follow, platform: Platform) -> None:
-    step = follow("vast", "create", "vast-5090", *IMAGE, "--disk", "100", "--yes")
-    follow.again(step, *step.options({}))
-
-
-def test_an_instance_of_ones_own_is_destroyed(follow: Follow, platform: Platform) -> None:
-    own(platform, 20000001, "rlbox-vast-5090")
-    step = follow("vast", "destroy", "20000002", "--unfetched", "--yes")
-    follow.instead(step, "20000002", step.choices()[0])
-    assert platform.instances == {}
-
-
-def test_the_key_is_given(follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VAST_API_KEY")
-    step = follow("vast", "search", "vast-5090")
-    monkeypatch.setenv(step.setting(), KEY)
-    follow.again(step)
-
-
-def test_a_refused_key_is_replaced(follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    platform.refuses["POST"] = (401, {"success": False, "error": "auth_error", "msg": "Invalid user key"})
-    step = follow("vast", "search", "vast-5090")
-    platform.refuses.clear()  # the platform takes the next one
-    monkeypatch.setenv(step.setting(), KEY)
-    follow.again(step)
-
-
-def test_the_script_goes_with_a_search(follow: Follow, platform: Platform) -> None:
-    follow.types(follow("onstart", "vast-5090"))
-
-
-def test_the_network_is_looked_at(follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.system.http.retry_delay_s", lambda *words: 0)
-    monkeypatch.setenv("VAST_URL", "http://127.0.0.1:9")
-    step = follow("vast", "search", "vast-5090")
-    monkeypatch.setenv("VAST_URL", platform.url)
-    follow.again(step)
-
-
-@pytest.mark.parametrize(("status", "told"), [(403, "permission"), (429, "slow down"), (418, "a teapot")])
-def test_a_reason_that_is_gone(
-    follow: Follow, platform: Platform, monkeypatch: pytest.MonkeyPatch, status: int, told: str
-) -> None:
-    monkeypatch.setattr("rlbox.system.http.retry_delay_s", lambda *words: 0)
-    platform.refuses["POST"] = (status, {"msg": told})
-    step = follow("vast", "search", "vast-5090")
-    assert told in step.said.err
-    platform.refuses.clear()
-    follow.again(step)
-
-
-def test_another_offer_is_searched(follow: Follow, platform: Platform) -> None:
-    platform.refuses["PUT"] = (410, {"success": False, "error": "no_such_ask", "msg": "no longer available"})
-    follow.types(follow("vast", "create", "vast-5090", *IMAGE, "--yes"), TARGET="vast-5090")
-
-
-def test_an_instance_that_is_gone_is_not_in_the_list(follow: Follow, platform: Platform) -> None:
-    own(platform, 20000001, "rlbox-vast-5090")
-    platform.refuses["DELETE"] = (404, {"success": False, "error": "no_such_instance", "msg": "no instance"})
-    step = follow("vast", "destroy", "20000001", "--unfetched", "--yes")
-    platform.instances.clear()
-    assert follow.types(step).out == "no instance\n"
 
 
 def test_what_was_not_answered_is_looked_for(follow: Follow, platform: Platform) -> None:
@@ -392,11 +310,6 @@ def stays_stopped(platform: Platform) -> Callable[[dict[str, Any], str], None]:
     return stay
 
 
-def test_an_instance_that_is_gone_is_rented_again(follow: Follow, platform: Platform) -> None:
-    platform.on_create = lambda row: platform.instances.clear()
-    follow.types(follow("vast", "create", "vast-5090", *IMAGE, "--yes"), TARGET="vast-5090")
-
-
 def test_a_stopped_instance_is_started_later(follow: Follow, platform: Platform) -> None:
     """It gets its GPUs back only then; or its disk is given up."""
     own(platform, 20000001, "rlbox-vast-5090")
@@ -407,11 +320,3 @@ def test_a_stopped_instance_is_started_later(follow: Follow, platform: Platform)
     follow.changed(step, [*words, "--dry-run"], 0)
     follow.changed(step, [*ending, "--yes"], 0)
     assert platform.instances == {}
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_an_image_is_pushed_and_named(follow: Follow, platform: Platform) -> None:
-    step = follow("vast", "create", "vast-5090", "--yes")
-    words = step.commands({"REGISTRY": "registry.example", "NAME": "mine", "TAG": "1"})[0]
-    follow.changed(step, [*words, "--dry-run"], 0)
-    follow.again(step, "--image", words[-1])

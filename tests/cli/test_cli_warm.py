@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes import Folder, Rlbox
-from following import Follow
+from fakes import Rlbox
 
 from rlbox.evaluation.prefetch import FileRange, list_files, measure_cache
 from rlbox.system import page_cache
@@ -89,22 +88,3 @@ def test_what_does_not_stay_is_read_again_and_then_said(
     assert said.err == (
         "warm: what was read did not stay in memory, since something else needs it; end that, or warm less\n"
     )
-
-
-def test_no_file(rlbox: Rlbox, tmp_path: Path) -> None:
-    said = rlbox("warm", str(tmp_path / "none"))
-    assert said.code == 2
-    assert said.err.startswith("rlbox: error: there is no file to warm\n")
-
-
-def test_a_name_that_is_too_long(follow: Follow, folder: Folder) -> None:
-    folder.write("text.txt", "some")
-    follow.instead(follow("warm", "x" * 300), "x" * 300, "text.txt")
-
-
-def test_fewer_files_are_warmed(follow: Follow, rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.system.limits.available_memory", lambda: SIZE + (1 << 20))
-    if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
-        pytest.skip("this file system keeps its files in memory")
-    step = follow("warm", str(model))
-    follow.instead(step, str(model), str(model / "model-0.safetensors"))

@@ -12,10 +12,7 @@ from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
-from following import Follow
 from reportbox import write_run
-
-from rlbox.report.live import LivePage
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -56,13 +53,3 @@ def test_a_port_that_is_taken(rlbox: Rlbox, disk: Path) -> None:
     assert said.code == 5
     assert "cannot listen on the port: Address already in use" in said.err
     assert "next:  name another with --port" in said.err
-
-
-def test_another_port_is_named(follow: Follow, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(page: LivePage) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(LivePage, "serve_forever", pressed)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        step = follow("watch", "--open", "no", "--port", str(taken.getsockname()[1]))
-        follow.again(step, *step.options({}), "0")
