@@ -157,19 +157,6 @@ def seen_and_gone(case: Case, fix: Fix) -> tuple[list[str], list[str]]:
     return without_it(case, fix, target), gone
 
 
-def notices(case: Case, mutant: Fix) -> bool:
-    """Whether the fault test, or the check, tells a mutant from the fix; the check alone is asked first."""
-    target = case.spec()
-    if case.refused:
-        return bool(_refusal(case, mutant, target))
-    if case.cure:
-        return any(cured(case, mutant, target))
-    baked = render_fixes([mutant], target, collect_stack_versions(target, None))
-    if mutant.check and case.checks and with_it(replace(case, fault="exit 0", passes=""), mutant, target, baked):
-        return True
-    return bool(with_it(case, mutant, target, baked))
-
-
 def cured(case: Case, fix: Fix, target: Target) -> tuple[list[str], list[str]]:
     """What is wrong with a fix that is a check alone: it fails on the faulty machine, and passes once that is cured."""
     seen = show(replace(case, fault=CURE.format(cure=case.cure)), case.image, target, None, _check(fix, target))

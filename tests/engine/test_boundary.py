@@ -152,24 +152,6 @@ def test_a_container_that_is_started_again_starts_nothing(attacked: Box) -> None
     assert containers(attacked.data) == []
 
 
-def test_a_run_that_restarts_though_its_marks_were_removed_has_not_passed(attacked: Box) -> None:
-    """The program removes what says that the attempt began, passes in the second start, and is told."""
-    again = "again = run / 'again'\nif again.exists():\n    (run / 'never').write_text('x')\n    sys.exit()\n"
-    attack(attacked, again + "again.write_text('')\n(run / 'supervisor.json').unlink()\ntime.sleep(600)\n")
-    process = attacked.start("run", "two")
-    wait_until(lambda: list(attacked.data.glob("runs/*/again")), "stage second")
-    name = containers(attacked.data)[0]
-    wait_until(lambda: not (attacked.runs()[-1] / "supervisor.json").exists(), "the removed mark")
-    process.kill()
-    process.communicate()
-    docker("kill", "--signal=KILL", name)
-    docker("start", name)
-    assert docker("wait", name) == "0\n"
-    found = row(attacked)
-    assert found["state"] == "failed"
-    assert f"container {name} was started a second time" in found["cause"]
-
-
 def _errors(name: str) -> str:
     return subprocess.run(["docker", "logs", name], capture_output=True, text=True).stderr
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -10,13 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from enginebox import TINY, Box, docker, interrupt, wait_until
+from enginebox import TINY, Box, docker, interrupt
 from projectbox import own
 
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.container import ContainerPlan
 from rlbox.errors import TimedOut
-from rlbox.image.names import tag_to_file_name
 
 
 @pytest.mark.core
@@ -104,19 +102,6 @@ def test_a_failing_step_is_named_with_its_last_lines(tiny: Box) -> None:
     assert "Traceback" not in result.err
 
 
-def test_a_stale_and_a_missing_lock_are_refused(tiny: Box) -> None:
-    spec = tiny.project / "images/tiny/target.toml"
-    spec.write_text(TINY.replace("six==1.16.0", "six==1.17.0"))
-    result = tiny("build", "tiny")
-    assert result.code == 2
-    assert result.err == (
-        "rlbox: error: the lock of target tiny is stale: the spec changed since\n"
-        "  where: images/tiny/lock.json\n  next:  rlbox lock tiny\n"
-    )
-    (tiny.project / "images/tiny/lock.json").unlink()
-    assert "is missing" in tiny("build", "tiny").err
-
-
 def test_ctrl_c_ends_the_build_and_the_next_one_works(tiny: Box) -> None:
     process = tiny.start("build", "tiny", "--no-cache")
     time.sleep(2.5)
@@ -126,34 +111,6 @@ def test_ctrl_c_ends_the_build_and_the_next_one_works(tiny: Box) -> None:
     assert "Traceback" not in err
     again = tiny("build", "tiny")
     assert again.code == 0, again.err
-
-
-def test_a_build_that_the_engine_cancels_is_repeated(tiny: Box, tmp_path: Path) -> None:
-    """As when the end of another build takes steps along that both share: its client says that it was cancelled."""
-    plugins = docker("info", "--format", "{{range .ClientInfo.Plugins}}{{.Name}} {{.Path}}\n{{end}}").splitlines()
-    buildx = next(line.partition(" ")[2] for line in plugins if line.startswith("buildx "))
-    plugin = tmp_path / "config/cli-plugins/docker-buildx"
-    plugin.parent.mkdir(parents=True)
-    plugin.write_text(
-        f'#!/bin/sh\nmkdir {tmp_path}/once 2>/dev/null || exec {buildx} "$@"\n'
-        f'{buildx} "$@" & sleep 2; kill -TERM $!; wait $!\n'
-    )
-    plugin.chmod(0o755)
-    done = tiny("build", "tiny", "--no-cache", DOCKER_CONFIG=str(tmp_path / "config"))
-    assert done.code == 0, done.err
-    why = "another build of the same steps was stopped, and the engine stopped them for both"
-    assert f"{why}; building again (attempt 2 of 3)\n" in done.err
-    assert (tmp_path / "once").is_dir()
-
-
-def test_two_builds_at_once_do_not_meet(tiny: Box) -> None:
-    lock = Path.home() / f".cache/rlbox/locks/build-{tag_to_file_name(own('tiny'))}.lock"
-    with open(lock, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        result = tiny("build", "tiny", "--rebuild")
-    assert result.code == 8
-    assert "another rlbox is busy with the build of tiny" in result.err
-    wait_until(lambda: tiny("build", "tiny").code == 0, "the lock is free")
 
 
 def test_a_container_that_does_not_end_in_time_is_removed(tiny: Box) -> None:

@@ -128,16 +128,6 @@ def test_a_program_in_a_run_reaches_nothing_outside_it(tiny: Box) -> None:
     assert name not in networks()
 
 
-def test_without_the_walls_all_of_it_is_done(tiny: Box) -> None:
-    (tiny.data / "go").touch()
-    words = ("run", "--rm", "--privileged", "--network=host", f"--volume={tiny.data}:/data", "--entrypoint=python3")
-    with socket.create_server(("127.0.0.1", 0)) as host:
-        out = docker(*words, own("tiny"), "-c", TRY, str(host.getsockname()[1]))
-    said = dict(line.split(" ", 1) for line in out.splitlines())
-    for deed in ("borrow", "raw", "packet", "mount", "setuid", "loopback"):
-        assert said[deed] == "done", deed
-
-
 def test_a_shell_is_as_closed_as_a_run(tiny: Box) -> None:
     with socket.create_server(("127.0.0.1", 0)) as host:
         words = ("shell", "tiny", "--", "python3", "-c", TRY, str(host.getsockname()[1]))

@@ -80,9 +80,3 @@ def test_what_a_container_is_made_from_stays(box: Box, made: list[str], follow: 
     finally:
         subprocess.run(["docker", "rm", "--force", CONTAINER], capture_output=True, check=False)
     assert not there(made[0])
-
-
-def test_one_that_there_is_not(box: Box, follow: Follow, made: list[str]) -> None:
-    follow.rlbox = box
-    step = follow("images", "rm", "kep", "--yes")
-    assert made[0] in follow.types(step).out

@@ -7,7 +7,6 @@ import http.server
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -183,13 +182,3 @@ def test_two_runs_at_once(tiny: Box, tmp_path: Path) -> None:
     told = [end(box, process) for box, process in zip(boxes, processes, strict=True)]
     assert sorted(TAKEN in err for err in told) == [False, True]
     assert sorted(len(box.state()["notes"]) for box in boxes) == [0, 1]
-
-
-def test_a_port_that_is_taken_is_not_published(tiny: Box) -> None:
-    with socket.create_server(("127.0.0.1", WEB)):
-        process = serve(tiny).start("run", "serve", "--publish", "plain")
-        wait_until(lambda: process.poll() is not None or waits(tiny), "the service", 60)
-        assert answer(PLAIN) == docker("inspect", "--format={{.Config.Hostname}}", container(tiny)).strip()
-        err = end(tiny, process)
-    assert TAKEN in err
-    assert tiny.state()["notes"] == [TAKEN]

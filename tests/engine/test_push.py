@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from enginebox import Box, docker, wait_until
-from following import Follow
 from projectbox import own
 from registry_server import listed_by
 from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
@@ -77,17 +76,6 @@ def image_of(box: Box, tag: str = TAG) -> dict[str, Any]:
 
 def idle(proxy: Proxy) -> None:
     wait_until(lambda: not proxy.busy, "the end of the requests", 60)
-
-
-def test_what_was_pushed_is_pulled(make: Callable[..., Box], follow: Follow, registry: str) -> None:
-    follow.rlbox = box = make()
-    step = follow("push", NAME, "--to", f"{registry}/team/{NAME}:1")
-    line = step.text.split()
-    assert line[:2] == ["docker", "pull"]
-    on(box, "image", "rm", "--force", TAG)
-    on(box, *line[1:])
-    assert line[2] in json.loads(on(box, "image", "inspect", line[2]))[0]["RepoDigests"]
-    on(box, "image", "rm", line[2])
 
 
 @pytest.mark.core
@@ -276,38 +264,6 @@ def test_what_is_pushed_here_runs_there(make: Callable[..., Box], engine: str) -
         on(there, "image", "rm", reference)
 
 
-@needs_other
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
-def test_what_is_pushed_there_runs_here(make: Callable[..., Box], engine: str) -> None:
-    box = make(engine)
-    done = box("push", NAME, "--to", f"{SHARED}/{NAME}:there", "--plain-http", "--json")
-    assert done.code == 0, done.err
-    assert done.data["exact"] is False
-    assert done.data["layers"] == {"total": 4, "pushed": 4, "present": 0}
-    assert done.data["bytes"] == sum(_sizes_there(f"{NAME}", "there"))
-    assert "keeps no digest of its own" in done.err
-    again = box("push", NAME, "--to", f"{SHARED}/{NAME}:there", "--plain-http", "--json")
-    assert (again.data["digest"], again.data["bytes"]) == (done.data["digest"], 0)
-    with proxied(SHARED) as proxy:  # on loopback, where every engine reads plain http
-        reference = f"{proxy.host}/{NAME}@{done.data['digest']}"
-        assert docker("run", "--rm", reference) == SAID
-        docker("image", "rm", reference)
-
-
-def _sizes_there(repository: str, tag: str) -> list[int]:
-    with Registry(SHARED, plain_http=True) as registry:
-        return [layer.size for layer in registry.get_manifest(repository, tag).layers]
-
-
-@needs_other
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
-def test_plain_http_to_another_machine_must_be_allowed(make: Callable[..., Box], engine: str) -> None:
-    done = make(layers=1)("push", NAME, "--to", f"{SHARED}/{NAME}:1")
-    assert (done.code, done.out) == (6, "")
-    assert f"rlbox: error: {SHARED} does not speak TLS\n" in done.err
-    assert "next:  if plain http will do there, give --plain-http\n" in done.err
-
-
 # ---- archives -----------------------------------------------------------------------------------------------------
 
 
@@ -375,17 +331,3 @@ def test_an_archive_from_here_loads_there(make: Callable[..., Box], engine: str,
     assert done.data["digest"] == image_of(box)["Id"]
     assert done.data["id"] == image_of(there)["Id"] != done.data["digest"]
     assert on(there, "run", "--rm", TAG) == SAID
-
-
-@needs_other
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
-def test_an_archive_from_there_loads_here(make: Callable[..., Box], engine: str, tmp_path: Path) -> None:
-    box = make(engine)
-    for name in ("x.tar", "y.tar"):
-        assert box("save", NAME, str(tmp_path / name)).code == 0
-    assert (tmp_path / "x.tar").read_bytes() == (tmp_path / "y.tar").read_bytes()
-    here = make(layers=0)
-    done = here("load", str(tmp_path / "x.tar"), "--json")
-    assert done.code == 0, done.err
-    assert docker("run", "--rm", TAG) == SAID
-    assert image_of(here)["Id"] == done.data["digest"]

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -109,55 +108,6 @@ def test_lack_of_memory_is_named(tiny: Box) -> None:
     result = tiny("run", "two")
     assert result.code == 1
     assert "out of memory: container limit 536.9 MB" in result.err
-
-
-def test_a_taken_port_is_found_before_anything_starts(tiny: Box) -> None:
-    write(tiny)
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("127.0.0.1", 21731))
-        other.listen()
-        result = tiny("run", "two", "--place", "here")
-        assert states(tiny) == ["not started", "failed"]
-        assert tiny("run", "two").code == 0  # a container has ports of its own
-    assert result.code == 5
-    assert "port 21731 (web) is taken by" in result.err
-    assert "pid" in result.err
-
-
-def test_bad_disks_are_refused_before_anything_starts(tiny: Box, tmp_path: Path) -> None:
-    write(tiny)
-    missing = tiny("run", "two", "--data", str(tmp_path / "absent"))
-    assert (missing.code, "there is no such data disk" in missing.err) == (5, True)
-    assert not (tmp_path / "absent").exists()
-    (tmp_path / "file").write_text("")
-    assert tiny("run", "two", "--data", str(tmp_path / "file")).code == 5
-
-
-@pytest.mark.parametrize(("options", "words"), [("ro,size=64m", "cannot be written"), ("size=1m", "too full")])
-def test_a_read_only_or_full_disk_is_refused(tiny: Box, tmp_path: Path, options: str, words: str) -> None:
-    write(tiny)
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True)
-    try:
-        result = tiny("run", "two", "--data", str(disk))
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-    assert result.code == 5
-    assert words in result.err
-
-
-def test_a_missing_and_a_stale_image_are_said(tiny: Box) -> None:
-    write(tiny)
-    (tiny.project / "images/absent").mkdir()
-    (tiny.project / "images/absent/target.toml").write_text('include = "tiny"\ntitle = "never built"\n')
-    result = tiny("run", "two", "--target", "absent")
-    assert (result.code, "rlbox build absent" in result.err) == (4, True)
-    spec = tiny.project / "images/tiny/target.toml"
-    spec.write_text(spec.read_text() + '[env]\nNEW = "1"\n')
-    result = tiny("run", "two")
-    assert (result.code, "is out of date" in result.err) == (4, True)
 
 
 def test_build_makes_a_missing_and_an_outdated_image_first(tiny: Box) -> None:

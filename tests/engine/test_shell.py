@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from enginebox import CHECKOUT, Box, docker
+from enginebox import Box, docker
 from projectbox import own
-
-from rlbox.foreign import toml_table
 
 
 @pytest.mark.core
@@ -45,14 +43,6 @@ def test_memory_is_limited(tiny: Box) -> None:
     result = tiny("shell", "tiny", "--", "python3", "-c", code)
     assert result.code == 137
     assert "not limited" not in result.out
-
-
-def test_a_missing_image_is_said(tiny: Box) -> None:
-    (tiny.project / "images/absent").mkdir()
-    (tiny.project / "images/absent/target.toml").write_text('include = "tiny"\ntitle = "never built"\n')
-    result = tiny("shell", "absent", "--", "true")
-    assert result.code == 4
-    assert result.err.endswith(f"rlbox: error: the engine has no image {own('absent')}\n  next:  rlbox build absent\n")
 
 
 def test_a_dry_run_prints_a_line_that_can_be_copied(tiny: Box) -> None:
@@ -101,33 +91,3 @@ def test_devices_of_the_machine_are_there_as_the_target_says(tiny: Box, plain_de
     finally:
         docker("rmi", own("devices"))
     assert tiny("shell", "tiny", "--", "test", "-e", "/dev/fuse").code == 1
-
-
-@pytest.fixture
-def adapter(tiny: Box) -> Iterator[None]:
-    """A device where InfiniBand's are; those of an adapter that is there are left alone."""
-    with devices(tiny, {} if Path("/dev/infiniband").exists() else {"infiniband/uverbs0": 229}):
-        yield
-
-
-def test_infiniband_is_in_a_container_that_gets_its_devices(tiny: Box, adapter: None) -> None:
-    """B099: the fix's own check, on a node with an adapter, whose engine lets memory be locked; both are told to it."""
-    fix = toml_table((CHECKOUT / "templates/fixes/infiniband-in-container.toml").read_text("utf-8"))
-    told = 'ls() { [ "$1" = /sys/class/infiniband ] && echo mlx5_0 || command ls "$@"; }; ulimit() { echo unlimited; }'
-    check = ("shell", "fabric", "--", "sh", "-c", f"{told}\n{fix['check']['run']}")
-    folder = tiny.project / "images/fabric"
-    folder.mkdir()
-    spec = 'include = "tiny"\ntitle = "on a fabric"\n'
-    docker("tag", own("tiny"), own("fabric"))
-    try:
-        (folder / "target.toml").write_text(spec)
-        without = tiny(*check)
-        assert (without.code, without.out) == (
-            1,
-            "this node has mlx5_0 but the container has no /dev/infiniband: NCCL falls back to sockets\n",
-        )
-        (folder / "target.toml").write_text(f'{spec}[run.devices]\n"/dev/infiniband" = "rw"\n')
-        handed = tiny(*check)
-        assert (handed.code, handed.out) == (0, ""), handed.err
-    finally:
-        docker("rmi", own("fabric"))

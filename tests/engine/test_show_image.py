@@ -68,11 +68,6 @@ def test_an_image_is_found_by_id_and_digest(box: Box) -> None:
     )
 
 
-def test_nothing_is_left_of_looking_into_it(box: Box) -> None:
-    assert box("show", TAG).code == 0
-    assert docker("ps", "--all", "--quiet", "--filter=label=rlbox.read", f"--filter=ancestor={TAG}") == ""
-
-
 def test_a_changed_lock_is_named(box: Box, spec: Path) -> None:
     spec.write_text(TINY.replace("six==1.16.0", "six==1.17.0"))
     assert box("lock", "explained").code == 0
@@ -134,15 +129,3 @@ def test_a_changed_image_is_described_anew(box: Box, spec: Path) -> None:
     spec.write_text(TINY)
     assert box("build", "explained").code == 0
     assert beside(box) == before
-
-
-def test_an_image_of_somebody_else(box: Box, tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
-    docker("build", "--quiet", "--tag=rlbox-test/plain:1", str(tmp_path))
-    try:
-        assert box("show", "rlbox-test/plain:1").err == (
-            "rlbox: error: rlbox-test/plain:1 is no image of rlbox: it has no label rlbox.target\n"
-            "  next:  docker image inspect rlbox-test/plain:1\n"
-        )
-    finally:
-        docker("rmi", "rlbox-test/plain:1")

@@ -92,10 +92,6 @@ def test_a_job_that_lies_is_caught(local: Box) -> None:
     assert "all went well" in result.err
 
 
-def test_a_second_build_rebuilds_nothing(local: Box) -> None:
-    assert local("build", "local", "--json").data["state"] == "unchanged"
-
-
 def gates(box: Box) -> list[tuple[str, str, str, str]]:
     """What the gates of the latest run found: stage, kind, rule, state; its own folder is {run}."""
     state, plan = box.state(), json.loads((box.runs()[-1] / "plan.json").read_text())
