@@ -73,7 +73,6 @@ def parts() -> list[Part]:
     files = sorted((CHECKOUT / "tests/engine").glob("test_*.py"))
     engine = [path for path in files if not path.stem.startswith((CLUSTER, *APART))]
     cluster = [path for path in files if path.stem.startswith(CLUSTER)]
-    state = FOLDER / "campaigns"
     return [
         *(tests(f"engine/{path.stem.removeprefix('test_')}", f"tests/engine/{path.name}") for path in engine),
         *(tests(f"cluster/{path.stem.removeprefix(CLUSTER)}", f"tests/engine/{path.name}") for path in cluster),
@@ -91,14 +90,8 @@ def parts() -> list[Part]:
         tests("attack", "tests/attack", RLBOX_ATTACK_ALL="1"),
         tests("fuzz/tests", "tests/fuzz"),
         script("fuzz/command-lines", "tests/fuzz/command_lines.py", "--lines", "10000", "--seed", "1"),
-        script(
-            "fuzz/readers", "tests/fuzz/campaign.py", "--cases", "100000", "--seed", "1",
-            "--progress", str(state / "readers.json"),
-        ),
-        script(
-            "fuzz/diagnose", "tests/fuzz/diagnosing.py", "--cases", "1000000", "--seed", "1", "--seconds", "600",
-            "--progress", str(state / "diagnose.json"),
-        ),
+        script("fuzz/readers", "tests/fuzz/campaign.py", "--cases", "100000", "--seed", "1"),
+        script("fuzz/diagnose", "tests/fuzz/diagnosing.py", "--cases", "1000000", "--seed", "1", "--seconds", "600"),
         tests("chaos/fetch", "tests/chaos/test_fetch_killed.py"),
         Part(name="chaos/runs", argv=("bash", "-ec", CHAOS), env={"RLBOX_CHAOS_ROUNDS": "40"}),
         script("faultlab/score", "tests/faultlab/score.py", "--wrong"),
@@ -187,8 +180,7 @@ def main() -> int:
             print(f"{part.name:28}{'* ' if part.hours else '  '}{shlex.join(part.argv)}")
         return 0
     folder = FOLDER / commit()
-    (FOLDER / "campaigns").mkdir(parents=True, exist_ok=True)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     state = folder / "state.json"
     ended: dict[str, list[float]] = json.loads(state.read_text("utf-8")) if state.exists() else {}
     for part in chosen:

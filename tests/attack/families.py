@@ -167,54 +167,6 @@ def hostile_texts() -> dict[str, bytes]:
     }
 
 
-def forged(ground: Ground, chance: random.Random) -> Iterator[Attempt]:
-    """Notes and lists that name what is somebody else's."""
-    for shape in ("pair", "own words", "text", "group", "init", "parent", "huge"):
-        for words in (("runs",), ("stop", "RUN"), ("run", "--resume", "RUN"), ("runs", "--json")):
-            seed = chance.randrange(1 << 30)
-            yield Attempt(
-                name=f"processes.json names a process ({shape}), {words[0]}",
-                plant=lambda ground, shape=shape, seed=seed: _forge(ground, shape, seed),
-                words=typed(ground, words, "dead"),
-            )
-    for name in ("other", "../../../etc/x", "-x", "a b", TERMINAL, "x" * 300):
-        for words in (("runs",), ("stop", "RUN")):
-
-            def note(ground: Ground, name: str = name) -> None:
-                folder = ground.data / ".rlbox/containers"
-                folder.mkdir(parents=True, exist_ok=True)
-                run = ground.runs["dead"]
-                row = {"run": run, "name": name, "engine": "unix:///nowhere", "started": True, "place": "docker"}
-                (folder / f"{run}.json").write_text(json.dumps(row))
-
-            yield Attempt(name=f"a note of a container {name[:20]!r}", plant=note, words=typed(ground, words, "dead"))
-
-
-def _forge(ground: Ground, shape: str, seed: int) -> None:
-    """Write a list of processes as rlbox would, with the bystander and others in it."""
-    from rlbox.system.identity import read_boot_identity
-    from rlbox.system.process_table import probe_process
-
-    life, pid = read_boot_identity(), ground.bystander
-    process = probe_process(pid)
-    started = process.started if process else 0
-    rows: Any = {
-        "pair": [[pid, started]],
-        "own words": [{"pid": pid, "started": started}],
-        "text": [[str(pid), str(started)]],
-        "group": [[-pid, started], [0, 0], [-1, 0]],
-        "init": [[1, 0]],
-        "parent": [[os.getpid(), getattr(probe_process(os.getpid()), "started", 0)]],
-        "huge": [[10**30, 1]],
-    }[shape]
-    text = json.dumps({"boot_id": life.boot_id, "init": life.init, "processes": rows})
-    (ground.run_dir("dead") / "processes.json").write_text(text)
-    facts = json.loads((ground.run_dir("dead") / "supervisor.json").read_text())
-    if seed % 2:
-        facts |= {"pid": pid, "started": started, "warden": pid}
-        (ground.run_dir("dead") / "supervisor.json").write_text(json.dumps(facts))
-
-
 def terminals(ground: Ground, chance: random.Random) -> Iterator[Attempt]:
     """Control sequences wherever a verb prints what a workload wrote."""
     for words in VERBS[:7]:
@@ -250,4 +202,4 @@ def clear(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-FAMILIES: tuple[Callable[[Ground, random.Random], Iterator[Attempt]], ...] = (links, records, forged, terminals)
+FAMILIES: tuple[Callable[[Ground, random.Random], Iterator[Attempt]], ...] = (links, records, terminals)

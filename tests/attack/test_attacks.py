@@ -13,7 +13,6 @@ from pathlib import Path
 import claims
 import families
 import pytest
-import strange
 from ground import Attempt, Ground, attempt
 
 SEED = int(os.environ.get("RLBOX_ATTACK_SEED") or random.SystemRandom().randrange(1 << 32))
@@ -25,7 +24,7 @@ SAMPLE = 2
 def attempts(ground: Ground) -> dict[str, list[Attempt]]:
     """Return the attempts of this campaign by family."""
     found = {}
-    for family in (*families.FAMILIES, *claims.FAMILIES, *strange.FAMILIES):
+    for family in (*families.FAMILIES, *claims.FAMILIES):
         chance = random.Random(f"{SEED}-{family.__name__}")
         made = [one for one in family(ground, chance) if ONLY in one.name]
         found[family.__name__] = made if ALL or ONLY else chance.sample(made, SAMPLE)

@@ -1,7 +1,7 @@
 """Random command lines: no traceback, no bug, and an exit code that is documented; made from a seed.
 
-`python tests/fuzz/command_lines.py --lines N --processes M --seed S`: N in this process, which starts no other and has
-no network, then M as real processes. Whatever they write lies below a folder that is removed.
+`python tests/fuzz/command_lines.py --lines N --seed S`: all in this process, which starts no other and has no network.
+Whatever they write lies below a folder that is removed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -195,7 +194,7 @@ def _late(number: int, frame: object) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone() -> Iterator[None]:
     """Let this process start no other, reach nobody, end nobody, and stand in the project."""
     before = Path.cwd()
     with contextlib.ExitStack() as stack:
@@ -238,41 +237,19 @@ def type_here(line: Line, folder: Path, project: Path) -> str:
     return judge(line, code, said)
 
 
-def type_apart(line: Line, folder: Path, project: Path) -> str:
-    """Type a line as a process of its own; return what is wrong."""
-    env = {**settings(folder), "PYTHONPATH": str(TESTS.parent), **line.env}
-    words = [word.encode("utf-8", "surrogateescape") for word in line.words]
-    argv = [sys.executable, "-m", "rlbox", *words]
-    limits = [(MOST_S * 4, signal.SIGKILL)]
-    if line.words[:1] == ["watch"]:  # a page that is there until it is ended
-        limits.insert(0, (MOST_S, signal.SIGINT))
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(argv, cwd=project, env=env, **pipes) as process:
-        for limit_s, number in limits:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                said, _ = process.communicate(timeout=limit_s)
-                return judge(line, process.returncode, said.decode("utf-8", "replace"))
-            process.send_signal(number)
-    return f"{line}: took more than {limit_s} s"
-
-
-def campaign(
-    lines: int, seed: int, *, apart: bool = False, tell: Callable[[str], object] = str
-) -> tuple[list[str], Counter[str]]:
+def campaign(lines: int, seed: int) -> tuple[list[str], Counter[str]]:
     """Type so many lines; return what fell, and how often each verb was typed."""
     fell: list[str] = []
     told: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="rlbox-lines-"))
     try:
         project = lay(folder)
-        with contextlib.nullcontext() if apart else _alone(folder):
+        with _alone():
             for number in range(lines):
                 line = Typist(seed * 1_000_003 + number).line()
                 told[line.words[0] if line.words and line.words[0] in COMMANDS else ""] += 1
-                wrong = type_apart(line, folder, project) if apart else type_here(line, folder, project)
-                if wrong:
+                if wrong := type_here(line, folder, project):
                     fell.append(f"line {number} of seed {seed}: {wrong}")
-                    tell(fell[-1] + "\n")
                     if len(fell) >= MOST_FELL:
                         break
     finally:
@@ -283,20 +260,12 @@ def campaign(
 def carry_out() -> int:
     """Carry out a campaign from the command line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--lines", type=int, default=10_000, help="lines typed in this process")
-    parser.add_argument("--processes", type=int, default=200, help="lines typed as processes of their own")
+    parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    for count, apart in ((asked.lines, False), (asked.processes, True)):
-        begun = time.monotonic()
-        fell, told = campaign(count, asked.seed, apart=apart, tell=sys.__stderr__.write)
-        where = "as processes" if apart else "in one process"
-        spent = time.monotonic() - begun
-        sys.stdout.write(f"{told.total()} command lines {where}, seed {asked.seed}: {len(fell)} fell, {spent:.0f} s\n")
-        sys.stdout.flush()
-        if fell:
-            return 1
-    return 0
+    fell, told = campaign(asked.lines, asked.seed)
+    print(*fell, f"{told.total()} command lines of seed {asked.seed}: {len(fell)} fell", sep="\n")
+    return 1 if fell else 0
 
 
 if __name__ == "__main__":
