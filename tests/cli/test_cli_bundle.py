@@ -9,7 +9,7 @@ import json
 import os
 import tarfile
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import pytest
 from fakes import Folder, Rlbox
@@ -20,7 +20,6 @@ from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.state import new_run_state, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic
-from rlbox.system.safe_files import open_regular_file
 
 SECRET = "planted-5ecret-value"
 
@@ -146,23 +145,6 @@ def test_links_out_of_the_run_are_not_followed(rlbox: Rlbox, disk: Path, tmp_pat
     assert "private" not in "".join(read(tmp_path / "smoke-1.tar.gz").values())
 
 
-def test_what_cannot_be_read_is_named(
-    rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(disk)
-
-    def refuse(path: Path) -> BinaryIO:
-        if path.name == "stage.log":
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return open_regular_file(path)
-
-    monkeypatch.setattr("rlbox.supervise.bundle.open_regular_file", refuse)
-    assert rlbox("bundle").code == 0
-    left = json.loads(read(tmp_path / "smoke-1.tar.gz")["smoke-1/manifest.json"])["left_out"]
-    name = "stages/1-train/stage.log"
-    assert left == [{"name": name, "bytes": 27, "why": "cannot be read: Permission denied"}]
-
-
 def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(masks: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -175,25 +157,3 @@ def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, mo
     assert "No space left on device" in said.err
     assert (tmp_path / "smoke-1.tar.gz").read_text() == "the one before"
     assert not list(tmp_path.glob("*.part"))
-
-
-def test_names_of_files_are_masked_and_stay_apart(
-    rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MY_TOKEN", SECRET)
-    folder = run(disk)
-    for name in (f"of-{SECRET}/metrics.jsonl", f"of-{SECRET.encode().hex()}/metrics.jsonl", f"{SECRET}.bin"):
-        write_atomic(folder / name, "{}\n")
-    dry = rlbox("bundle", "--dry-run")
-    told = rlbox("bundle", "--json")
-    with tarfile.open(tmp_path / "smoke-1.tar.gz") as archive:
-        names = archive.getnames()
-        manifest = archive.extractfile("smoke-1/manifest.json")
-        assert manifest is not None
-        listed = json.loads(manifest.read())
-    assert {"smoke-1/of-***/metrics.jsonl", "smoke-1/of-***/metrics.jsonl~2"} <= set(names)
-    assert len(names) == len(set(names))
-    assert "***.bin" in [row["name"] for row in listed["left_out"]]
-    for text in (dry.out, dry.err, told.out, told.err, *names, json.dumps(listed)):
-        assert "planted" not in text
-        assert SECRET.encode().hex() not in text

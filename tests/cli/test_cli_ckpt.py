@@ -7,7 +7,6 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -241,45 +240,3 @@ def test_what_the_smoke_wrote(rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.
     assert "  checkpoint: checkpoint.json names config.json: 1 missing\n" in said.out
     (folder / "checkpoint.json").write_text("[]")
     assert "  checkpoint: checkpoint.json: it is no manifest\n" in rlbox("ckpt", "check", "--data", str(tmp_path)).out
-
-
-HOSTILE: dict[str, Callable[[Path], object]] = {
-    "a pipe as tracker": lambda series: os.mkfifo(series / "latest_checkpointed_iteration.txt"),
-    "a device as tracker": lambda series: (series / "latest_checkpointed_iteration.txt").symlink_to("/dev/zero"),
-    "a tracker without end": lambda series: _sparse(series / "latest"),
-    "a link to the machine": lambda series: (series / "global_step_900").symlink_to("/"),
-    "a link below": lambda series: (series / "global_step_200/more").symlink_to("/"),
-    "more ranks than there can be": lambda series: write(
-        series / "global_step_200", {f"model_world_size_{'9' * 60}_rank_0.pt": b"x"}
-    ),
-    "a rank that cannot be": lambda series: write(
-        series / "global_step_200", {f"zero_pp_rank_{'9' * 60}_mp_rank_00_model_states.pt": b"x"}
-    ),
-    "places that are texts": lambda series: _header(series, {"dtype": "U8", "shape": [1], "data_offsets": ["0", "1"]}),
-    "no places": lambda series: _header(series, {"dtype": "U8", "shape": [1], "data_offsets": [{}, {}]}),
-    "names that are numbers": lambda series: write(
-        series / "global_step_200", {"huggingface/model.safetensors.index.json": b'{"weight_map": {"a": 1}}'}
-    ),
-    "weights that nobody wrote": lambda series: _sparse(series / "global_step_200/huggingface/model.safetensors"),
-}
-
-
-def _sparse(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    os.truncate(path, 1 << 42)
-
-
-def _header(series: Path, row: dict[str, object]) -> None:
-    text = json.dumps({"w": row}).encode()
-    data = len(text).to_bytes(8, "little") + text + b"x"
-    write(series / "global_step_200", {"huggingface/model.safetensors": data})
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("plant", HOSTILE.values(), ids=HOSTILE)
-def test_whatever_lies_there(rlbox: Rlbox, sft: Path, plant: Callable[[Path], object]) -> None:
-    (sft / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
-    plant(sft)
-    assert rlbox("ckpt", "ls", str(sft)).code == 0
-    check(rlbox, sft)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox
-from following import Follow, Typed
+from following import Typed
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -109,28 +106,3 @@ def test_a_target_that_was_not_applied(rlbox: Rlbox) -> None:
     said = rlbox("components", "local", "--place", "here")
     assert said.code == 5
     assert said.err == ("rlbox: error: target local was not applied to this machine\n  next:  rlbox apply local\n")
-
-
-def test_an_interpreter_that_cannot_be_run(rlbox: Rlbox, folder: Folder) -> None:
-    broken = folder.write("python", "#!/bin/sh\necho out of order >&2; exit 3\n")
-    assert rlbox("components", "--python", str(broken)).code == 5
-    broken.chmod(0o755)
-    said = rlbox("components", "--python", str(broken))
-    assert said.code == 5
-    assert said.err.startswith("rlbox: error: the stack's interpreter does not work: out of order\n")
-
-
-def test_what_waits_shows_where(follow: Follow, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that has cores to spare."""
-    monkeypatch.setattr("rlbox.doctor.program._idle_s", lambda: time.monotonic() * (os.cpu_count() or 1))
-    monkeypatch.setattr("rlbox.doctor.program._TAIL_S", 0.5)
-    package(site, "wandb", "import socket\nsocket.create_server(('127.0.0.1', 0)).accept()\n", "0.22.0")
-    typed = ("components", "--python", sys.executable, "--timeout", "4", "--json")
-    said = follow.rlbox(*typed)
-    step = follow.step(typed, said, parts(said)["wandb"]["next"])
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    line = step.text.partition(" shows where")[0].replace(" 60 ", " 2 ")
-    shown = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stderr
-    assert 'site/wandb/__init__.py", line 2 in <module>' in shown
-    (site / "wandb/__init__.py").write_text("")
-    follow.again(step)

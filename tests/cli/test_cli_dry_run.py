@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from test_cli_run import JOB, PORT, current_image
 from rlbox.artifacts.object_store import resolve_store_dir
 from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, lock_disk
-from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -270,29 +268,6 @@ def test_a_build_of_what_is_there_is_none(rlbox: Rlbox, two: Folder, ready: Engi
         ],
     )
     assert verdict(rlbox, "build", "mine", "--rebuild")["would"] == f"build {TAG}"
-
-
-def test_what_is_in_the_way_of_a_build(
-    rlbox: Rlbox, two: Folder, engine: EngineSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = two.fitting_lock("mine")
-    two.write("images/mine/lock.json", replace(lock, spec="0").text())
-    monkeypatch.setenv("PATH", str(two.path))
-    stale = ("the lock of target mine is stale: the spec changed since", 2)
-    assert refusals(rlbox, "build", "mine") == [stale, ("no docker client on PATH", 4)]
-    two.lock("mine")
-    with hold_lock(cache_path("locks", "build-mine.tests.lock"), "build of mine"):
-        found = refusals(rlbox, "build", "mine")
-    assert [code for _, code in found] == [4, 8]
-    assert found[1][0].startswith("another rlbox is busy with the build of mine: pid ")
-    two.target("mine", TARGET)
-    two.lock("mine")
-    found = verdict(rlbox, "build", "mine")
-    assert [row["what"] for row in found["refused"]] == [
-        "no docker client on PATH",
-        "mmdebstrap is not installed, and the target's base is bootstrapped from apt",
-    ]
-    assert found["first"] == ["1 files are fetched, 26.3 kB", "the base is made from its 1 apt packages"]
 
 
 @pytest.mark.usefixtures("as_declared", "remembering")

@@ -44,12 +44,7 @@ def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
     ("words", "code", "says"),
     [
         (("--format", "apptainer"), 2, "the lock of target mine is missing"),
-        (("--format", "apptainer", "--way", "cdi"), 2, "--gpus and --way are for --format compose"),
-        (("--format", "compose", "--gpus", "0"), 2, "--gpus '0' does not say which GPUs"),
         (("--format", "compose", "--image", "a.tar"), 2, "a.tar is an archive, and Compose starts none"),
-        (("--format", "compose", "--image", "A B"), 2, "A B"),
-        (("--format", "compose", "-o", "/dev/null/x"), 5, "this lies below what is no folder"),
-        ((), 2, "--format"),
     ],
 )
 def test_what_is_refused(rlbox: Rlbox, folder: Folder, words: tuple[str, ...], code: int, says: str) -> None:

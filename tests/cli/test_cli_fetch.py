@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
-from rlbox.target.lock import Deb, HttpFile, Lock, LockedGroup, Package, compute_spec_checksum
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_spec_checksum
 from rlbox.target.target import load_target
 
 pytestmark = pytest.mark.allow("sockets")
@@ -276,15 +275,6 @@ def test_an_export_of_another_lock(rlbox: Rlbox, write: Callable[..., Lock], tmp
     )
 
 
-def test_a_folder_with_other_things(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
-    write()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/mine.txt").write_text("")
-    said = rlbox("fetch", "mine", "--export", str(tmp_path / "out"))
-    assert (said.code, "the folder of the export holds other things" in said.err) == (1, True)
-    assert os.listdir(tmp_path / "out") == ["mine.txt"]
-
-
 @pytest.fixture
 def registry() -> Iterator[RegistryServer]:
     with running_registry() as made:
@@ -369,17 +359,6 @@ def test_what_apply_takes_and_no_more(
     assert f"rlbox fetch mine --place here --import {kit}" in whole_image.err
     taken = rlbox("fetch", "mine", "--store", str(tmp_path / "third"), "--place", "here", "--import", kit)
     assert (taken.code, taken.out) == (0, "mine  3 files: 0 present, 3 imported\n")
-
-
-def test_a_kit_for_apply_needs_no_package_of_the_operating_system(
-    rlbox: Rlbox, write: Callable[..., Lock], folder: Folder, store: ObjectStore, tmp_path: Path
-) -> None:
-    """One that no archive has would be asked for."""
-    deb = Deb(name="tool", version="1", path="pool/t.deb", sha256=sha(b"t"), size=1, archive="debian")
-    folder.write("images/mine/lock.json", replace(write(), debs=(deb,)).text())
-    said = rlbox("fetch", "mine", "--place", "here", "--export", str(tmp_path / "kit"))
-    assert (said.code, said.err.splitlines()[-1]) == (0, "next: rlbox apply mine --offline")
-    assert whole(store)
 
 
 def test_a_full_store_is_pruned(

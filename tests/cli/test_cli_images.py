@@ -52,14 +52,6 @@ def test_whose_each_is(rlbox: Rlbox) -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_an_outdated_one_says_why(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine", ON_IMAGE + '\n[env]\nWORD = "new"\n')
-    folder.lock("mine")
-    [own, *_] = rlbox("images", "--json").data["images"]
-    assert own["state"].startswith("outdated: images/mine/target.toml: env.WORD is new")
-
-
-@pytest.mark.usefixtures("kept")
 def test_prune_takes_what_nothing_needs(rlbox: Rlbox, engine: EngineSocket) -> None:
     dry = rlbox("images", "prune", "--dry-run")
     assert (dry.code, f"would remove {SHORT}, 2.0 kB: replaced by a later build" in dry.out) == (0, True)

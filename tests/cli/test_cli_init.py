@@ -7,12 +7,11 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 
-from rlbox.cli.init import load_machines, shipped_as
+from rlbox.cli.init import load_machines
 from rlbox.target.target import load_target
 
 FILES = [".rlbox/job.schema.json", ".rlbox/target.schema.json", "images/mine/target.toml", "jobs/mine.toml"]
@@ -105,16 +104,6 @@ def test_an_editor_is_told_of_every_key(rlbox: Rlbox, folder: Folder) -> None:
         first = (folder.path / path).read_text().splitlines()[0]
         schema = (folder.path / path).parent / first.removeprefix("#:schema ")
         assert json.loads(schema.read_text()) == json.loads(rlbox("show", "--schema", kind).out)
-
-
-def test_in_a_checkout_it_may_be_said_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There all are of one folder, and what was begun stands beside what is shipped."""
-    folder = Folder(tmp_path)
-    monkeypatch.setattr("rlbox.config.project._shipped", lambda: folder.path)
-    folder.target("both")
-    folder.job("both")
-    folder.target("half")
-    assert [shipped_as(folder.project, name) for name in ("both", "half", "none")] == ["", "target", ""]
 
 
 def test_the_machine_follows_from_the_framework(rlbox: Rlbox, folder: Folder) -> None:

@@ -124,26 +124,6 @@ def test_a_target_begins_with_the_lock_of_the_one_it_includes(rlbox: Rlbox, fold
     assert len(resolver.asked) == 1
 
 
-def test_what_it_adds_is_resolved_beside_the_versions_that_it_includes(
-    rlbox: Rlbox, folder: Folder, resolver: Resolver
-) -> None:
-    folder.target("under")
-    rlbox("lock", "under")
-    folder.target("mine", INCLUDES + '[[stack]]\nname = "tools"\npackages = ["six==1.16.0", "click==8.1.0"]\n')
-    rlbox("lock", "mine")
-    assert resolver.before[-1] == replace(written(folder, "under"), target="mine")
-    assert written(folder) == folder.fitting_lock("mine")
-
-
-def test_a_missing_patch(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
-    folder.target("mine", TARGET + '[[patches]]\nfile = "one.diff"\ninto = "/opt"\n')
-    assert rlbox("lock", "mine") == Said(
-        code=2,
-        out="",
-        err=f"rlbox: error: patches: there is no file one.diff\n  where: {folder.path}/images/mine/patches\n",
-    )
-
-
 def test_what_changed_is_shown(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
     folder.target("mine")
     rlbox("lock", "mine")
@@ -232,14 +212,6 @@ def test_check_finds_what_the_sources_changed(rlbox: Rlbox, folder: Folder, reso
     assert written(folder) == before
 
 
-def test_check_offline_asks_nobody(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
-    folder.target("mine")
-    folder.lock("mine")
-    resolver.packages = (NEWER,)
-    assert rlbox("lock", "mine", "--check", "--offline") == Said(code=0, out="mine  lock is current\n", err="")
-    assert resolver.asked == []
-
-
 def test_sources(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     rlbox("lock", "mine", "--sources", "cn")
@@ -253,14 +225,6 @@ def test_sources(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: 
         err="rlbox: error: unknown sources profile 'wan' (did you mean 'lan'?)\n"
         f"  where: {folder.path}/sources and {CHECKOUT}/rlbox/artifacts/profiles\n"
         "  next:  choose one of: cn, direct, lan\n",
-    )
-
-
-def test_source_archives_are_said(rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
-    folder.target("mine")
-    resolver.packages = (PACKAGE, replace(PACKAGE, name="old", file="old-1.tar.gz"))
-    assert rlbox("lock", "mine").err == (
-        "no wheel for x86_64-unknown-linux-gnu, built from source in every image: old-1.tar.gz\n" + NEXT
     )
 
 

@@ -97,25 +97,7 @@ def test_list(rlbox: Rlbox, folder: Folder) -> None:
     )
 
 
-def test_direct_has_nothing_to_list(rlbox: Rlbox) -> None:
-    assert rlbox("mirrors", "-q") == Said(
-        code=0,
-        out="# The machine's own settings\n"
-        "no rules: files come from wherever this machine's own clients are set to get them\n",
-        err="",
-    )
-
-
 def test_the_variable_and_the_option(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLBOX_SOURCES", "cn")
     assert rlbox("mirrors", "--json").data["sources"] == "cn"
     assert rlbox("mirrors", "--sources", "direct", "--json").data["sources"] == "direct"
-
-
-def test_a_target_without_a_lock(rlbox: Rlbox, folder: Folder) -> None:
-    folder.write("images/new/target.toml", 'include = "local"\n')
-    said = rlbox("mirrors", "probe", "--target", "new")
-    assert (said.code, said.err) == (
-        2,
-        "rlbox: error: target new has no lock, and so no known file\n  next:  rlbox lock new\n",
-    )

@@ -195,13 +195,6 @@ def test_a_computed_refusal_can_be_overridden(rlbox: Rlbox, one: Folder) -> None
     assert "# the target  1 x 2         19.4 GiB  17.2 GB      12.9 GB\n" in said.out
 
 
-@pytest.mark.usefixtures("as_declared")
-def test_nothing_is_judged_of_a_model_of_unknown_size(rlbox: Rlbox, one: Folder) -> None:
-    said = rlbox("run", "one", "--dry-run", "--set", "model=me/other", "--set", "billions=0")
-    assert said.code == 0
-    assert "# not judged: billions = 0: nobody says how large me/other is\n" in said.out
-
-
 @pytest.mark.parametrize(
     ("machine", "code", "told"),
     [
@@ -240,17 +233,6 @@ def test_a_run_asks_the_disk_that_is_there(
     assert said.code == 5
     assert "the data disk: 12.0 GB needed (train.checkpoints 12.0 GB), 1.1 GB there" in said.err
     assert f"  where: this machine, {tmp_path}\n" in said.err
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_a_dry_run_says_once_that_the_disk_is_too_small(
-    rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("planner.fit", "engine.data_disk"):
-        monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda folder: GIB)
-    monkeypatch.setattr("rlbox.planner.fit.total_memory", lambda: 64 * GIB)
-    refused = rlbox("run", "one", "--data", str(tmp_path), "--dry-run", "--json").data["verdict"]["refused"]
-    assert ["12.0 GB needed" in row["what"] for row in refused if "data disk" in row["what"]] == [True]
 
 
 def cards(*held: float, total: int = 32 * GIB) -> tuple[GpuStatus, ...]:

@@ -101,17 +101,6 @@ def test_what_is_there_is_only_proven(rlbox: Rlbox, mine: Folder, engine: Engine
     }
 
 
-def test_what_explains_the_image_is_attached(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer
-) -> None:
-    digest = stored(server, engine, "gzip")
-    cache_path("images", "mine").mkdir(parents=True)
-    (cache_path("images", "mine") / "sbom.spdx.json").write_text(json.dumps({"about": digest}))
-    data = rlbox("push", "mine", "--to", f"{server.host}/team/mine:1", "--json").data
-    (attached,) = data["attached"]
-    assert json.loads(server.manifests[attached][1])["artifactType"] == "application/spdx+json"
-
-
 def test_what_explains_another_image_is_not_attached(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer
 ) -> None:
@@ -123,20 +112,6 @@ def test_what_explains_another_image_is_not_attached(
     assert said.data["attached"] == []
     note = f"note: the SBOM in {folder} is of another build; `rlbox build mine --rebuild` writes this one's\n"
     assert said.err.startswith(note)
-
-
-def test_an_address_that_means_two_machines(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlbox.engine.push.is_engine_local", lambda: False)
-    monkeypatch.setattr("rlbox.engine.push.engine_url", lambda: "ssh://gpu001")
-    engine.images[TAG] = {"Id": "sha256:1"}
-    assert rlbox("push", "mine", "--to", "127.0.0.1:5000/x") == Said(
-        code=6,
-        out="",
-        err="rlbox: error: 127.0.0.1:5000 is another machine for the engine than for rlbox\n  where: ssh://gpu001\n"
-        "  next:  name the registry by an address that means the same on both\n",
-    )
 
 
 def test_the_engine_insists_on_tls(

@@ -11,7 +11,6 @@ from rlbox.config.project import Project
 from rlbox.engine.address import engine_url, is_engine_local
 from rlbox.engine.remote_helper import HelperRun, create_helper_archive
 from rlbox.errors import EngineError
-from rlbox.run.data_disk import drop_options
 from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
 
 pytestmark = pytest.mark.allow("processes", "sockets")
@@ -67,12 +66,6 @@ def test_no_way_there(ssh: Path, text: str, what: str, capsys: pytest.CaptureFix
     )
 
 
-def test_no_ssh(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(ssh.parent))
-    with pytest.raises(EngineError, match="there is no ssh on PATH"):
-        open_engine_tunnel("ssh://me@far:2222")
-
-
 def test_an_engine_elsewhere_without_ssh_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,11 +73,6 @@ def test_an_engine_elsewhere_without_ssh_is_refused(
     assert (engine_url(), is_engine_local()) == ("tcp://far:2375", False)
     assert main(["runs"]) == EngineError.exit_code
     assert "DOCKER_HOST=ssh://USER@HOST" in capsys.readouterr().err
-
-
-def test_options_that_name_files_here_stay_here() -> None:
-    words = ("run", "smoke", "--data", "x", "--set", "a=1", "--env-file=.env", "--project", "p", "-q")
-    assert drop_options(words, ("--data", "--env-file", "--project")) == ("run", "smoke", "--set", "a=1", "-q")
 
 
 def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:

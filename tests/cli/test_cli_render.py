@@ -47,14 +47,6 @@ def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
     assert rlbox("render", "mine", "local", "--json").data["changed"] == []
 
 
-def test_a_file_that_is_right_is_not_touched(rlbox: Rlbox, folder: Folder) -> None:
-    rlbox("render")
-    before = (folder.path / BASE).stat().st_mtime_ns
-    (folder.path / LOCAL).write_text("x")
-    assert rlbox("render").out == all_are("unchanged").replace(f"{LOCAL}  unchanged", f"{LOCAL}  written")
-    assert (folder.path / BASE).stat().st_mtime_ns == before
-
-
 def test_check(rlbox: Rlbox, folder: Folder) -> None:
     rlbox("render")
     assert rlbox("render", "--check") == Said(code=0, out=all_are("unchanged"), err="")
@@ -80,27 +72,6 @@ def test_check(rlbox: Rlbox, folder: Folder) -> None:
 """,  # noqa: E501 - these are lines of a template
     )
     assert "FROM os AS" in path.read_text()
-
-
-def test_check_of_files_that_are_missing_or_no_text(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine")
-    (folder.path / "images/mine/Dockerfile").write_bytes(b"\xff\xfe\n")
-    said = rlbox("render", "mine", "--check", "--json")
-    assert said.code == 1
-    assert said.data["error"]["next"] == "rlbox render mine"
-    what = said.data["error"]["what"].splitlines()
-    assert what[:3] == ["rendered files are stale", "--- Dockerfile.base", "+++ Dockerfile.base (rendered now)"]
-    assert "--- images/mine/Dockerfile" in what
-    assert "-\ufffd\ufffd" in what
-    assert BASE not in folder.files()
-
-
-def test_dry_run(rlbox: Rlbox, folder: Folder) -> None:
-    said = rlbox("render", "--dry-run")
-    table, _, verdict = said.out.partition("\n\n")
-    assert (said.code, f"{table}\n", said.err) == (0, all_are("stale"), "")
-    assert verdict.startswith("# verdict: this would write Dockerfile.base, ")
-    assert folder.files() == []
 
 
 def test_dry_run_of_a_hermetic_context_is_refused_as_the_real_one_is(rlbox: Rlbox, folder: Folder) -> None:

@@ -114,12 +114,6 @@ def test_an_interrupt(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (said.code, said.out, said.err.strip()) == (130, "", "rlbox: interrupted")
 
 
-def test_json_of_a_command_in_a_container_is_its_own(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_with(monkeypatch, NodeError("it broke"))
-    assert rlbox("shell", "local", "--", "pip", "list", "--json").out == ""
-    assert rlbox("shell", "local", "--json", "--", "pip", "list").data["error"]["what"] == "it broke"
-
-
 def test_the_project_comes_from_flag_then_environment_then_folder(
     rlbox: Rlbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,13 +127,6 @@ def test_the_project_comes_from_flag_then_environment_then_folder(
     monkeypatch.setenv("RLBOX_PROJECT", str(tmp_path / "env"))
     assert own() == ["in-env"]
     assert own("--project", str(tmp_path / "flag")) == ["in-flag"]
-
-
-def test_quiet_says_only_what_goes_wrong(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine")
-    assert rlbox("lock", "mine", "--check", "-q") == Said(
-        code=1, out="", err="rlbox: error: the lock of target mine is missing\n  next:  rlbox lock mine\n"
-    )
 
 
 def test_json_is_one_object_with_a_schema(rlbox: Rlbox) -> None:

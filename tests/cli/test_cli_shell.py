@@ -81,18 +81,6 @@ def test_dry_run(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], en
 
 
 @pytest.mark.allow("processes", "sockets")
-def test_the_exit_code_is_the_containers(
-    rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket
-) -> None:
-    folder.target("mine", ON_IMAGE)
-    client("for word; do last=$word; done; exit $last")
-    engine.images[IMAGE] = {}
-    for code in (0, 3, 126):
-        assert rlbox("shell", "mine", "--", "exit", str(code)) == Said(code=code, out="", err="")
-    assert Path("~/disk").expanduser().is_dir()
-
-
-@pytest.mark.allow("processes", "sockets")
 def test_an_engine_without_bridges_opens_the_shell(
     rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket
 ) -> None:
@@ -117,14 +105,3 @@ def test_a_client_that_is_killed(
     client("kill -TERM $$")
     engine.images[IMAGE] = {}
     assert rlbox("shell", "mine", "--", "true").code == 128 + signal.SIGTERM
-
-
-@pytest.mark.allow("processes", "sockets")
-def test_no_image(rlbox: Rlbox, folder: Folder, client: Callable[[str], None], engine: EngineSocket) -> None:
-    folder.target("mine", ON_IMAGE)
-    client("echo the client was asked; exit 125")
-    assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true") == Said(
-        code=4, out="", err="rlbox: error: the engine has no image rlbox/mine:tests\n  next:  rlbox build mine\n"
-    )
-    engine.images[IMAGE] = {}
-    assert rlbox("shell", "mine", "--data", str(folder.path), "--", "true").code == 125

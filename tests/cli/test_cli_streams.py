@@ -34,11 +34,6 @@ def test_a_full_output(words: str, tmp_path: Path) -> None:
     assert (said.returncode, said.stderr) == (5, LOST)
 
 
-def test_an_error_whose_json_is_lost_keeps_its_exit_code(tmp_path: Path) -> None:
-    said = typed("show nosuch --json", ">/dev/full", tmp_path)
-    assert (said.returncode, said.stderr.splitlines()[0]) == (2, "rlbox: error: unknown target or job 'nosuch'")
-
-
 @pytest.mark.parametrize("words", ["targets", "--help", "logs --help"])
 def test_a_reader_that_has_left(words: str, tmp_path: Path) -> None:
     said = typed(words, "| true; echo ${PIPESTATUS[0]}", tmp_path)

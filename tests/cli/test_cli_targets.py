@@ -5,15 +5,6 @@ from __future__ import annotations
 from fakes import Folder, Rlbox
 
 
-def test_what_there_is(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine")
-    said = rlbox("targets")
-    assert (said.code, said.err) == (0, "")
-    assert "target mine smallest target" in [" ".join(line.split()) for line in said.out.splitlines()]
-    rows = {row["name"]: row for row in rlbox("targets", "--json").data["found"]}
-    assert (rows["mine"]["source"], rows["local"]["source"], rows["mine"]["problem"]) == ("project", "shipped", "")
-
-
 def test_what_is_broken_hides_nothing(rlbox: Rlbox, folder: Folder) -> None:
     """It stands in its row, and the exit code says that there is one."""
     folder.target("torn", "title = [")

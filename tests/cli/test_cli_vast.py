@@ -268,14 +268,6 @@ def test_what_cannot_run_is_not_rented(
     assert platform.calls("PUT") == []
 
 
-def test_search_without_offers_names_the_cu12_variant(rlbox: Rlbox, folder: Folder, platform: Platform) -> None:
-    platform.offers = []
-    assert "cu12" not in rlbox("vast", "search", "vast-5090").err
-    folder.write("images/vast-5090-cu12/target.toml", 'include = "vast-5090"\n')
-    said = rlbox("vast", "search", "vast-5090")
-    assert (said.code, "an older driver: rlbox vast search vast-5090-cu12" in said.err) == (1, True)
-
-
 def test_the_offer_that_is_shown_is_rented(follow: Follow, platform: Platform) -> None:
     step = follow("vast", "search", "vast-5090")
     (words,) = step.commands({"IMAGE": IMAGE[1]})

@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 from fakes import Rlbox
 
-from rlbox.evaluation.prefetch import FileRange, list_files, measure_cache
-from rlbox.system import page_cache
-from rlbox.system.page_cache import count_cached_bytes
-
 SIZE = (8 << 20) + 5
 
 
@@ -37,10 +33,6 @@ def drive_out(path: Path) -> None:
     os.close(handle)
 
 
-def pieces_of(model: Path) -> tuple[FileRange, ...]:
-    return measure_cache(list_files([model])).pieces
-
-
 def test_cold_files_are_read_once_and_proven(rlbox: Rlbox, model: Path) -> None:
     before = rlbox("warm", str(model), "--dry-run", "--json").data
     if before["resident"] == before["size"]:
@@ -52,19 +44,6 @@ def test_cold_files_are_read_once_and_proven(rlbox: Rlbox, model: Path) -> None:
     assert said.data["resident_before"] == before["resident"]
     again = rlbox("warm", str(model))
     assert again.out == "2 files, 16.8 MB: 100 % in memory, nothing was read\n"
-
-
-def test_a_file_of_another_user_is_not_claimed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "_may_ask", lambda handle: False)
-    assert [piece.resident for piece in pieces_of(model)] == [None, None]
-
-
-def test_part_of_a_file_is_counted_in_bytes(model: Path) -> None:
-    path = model / "model-0.safetensors"
-    path.read_bytes()
-    handle = os.open(path, os.O_RDONLY)
-    assert count_cached_bytes(handle, 8 << 20, 5) == 5
-    os.close(handle)
 
 
 def test_more_than_the_memory_is_refused_before_anything_is_read(

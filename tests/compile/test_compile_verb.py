@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import platform
 import signal
 import socket
 import struct
-import tempfile
 import time
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -162,16 +159,6 @@ def test_it_sees_no_network_and_nothing_of_the_caller(tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
-def test_a_virtual_environment_that_the_build_cannot_see_is_left(tmp_path: Path) -> None:
-    """A checkout beneath /tmp has its own there, and a build has a /tmp of its own."""
-    with tempfile.TemporaryDirectory(prefix="rlbox-test-", dir="/tmp") as folder:
-        venv.create(folder, symlinks=True)
-        box = make_box(tmp_path)
-        box.env["VIRTUAL_ENV"] = folder
-        done = box.rlbox("compile", "mine")
-    assert done.code == 0, done.err
-
-
 @pytest.mark.parametrize(
     ("body", "what", "next_step"),
     [
@@ -266,32 +253,6 @@ def test_an_export_takes_it_to_another_machine(tmp_path: Path) -> None:
         lock.write_text(whole)
     assert "in the store" in other.rlbox("compile", "mine").out
     assert ObjectStore(tmp_path / "other").is_intact(wheel["sha256"])
-
-
-def test_names_that_are_none(tmp_path: Path) -> None:
-    box = make_box(tmp_path)
-    done = box.rlbox("compile", "mine", "smal")
-    assert (done.code, done.err.splitlines()[0]) == (
-        2,
-        "rlbox: error: the stack of target mine compiles no 'smal' (did you mean 'small'?)",
-    )
-    box.folder.target("mine", (box.folder.path / "images/mine/target.toml").read_text().replace('"1.0"', '"1.1"'))
-    stale = box.rlbox("compile", "mine")
-    assert stale.code == 2
-    assert "is stale: the spec changed since" in stale.err
-
-
-def test_a_compiler_by_its_long_name(tmp_path: Path) -> None:
-    """A distribution's Python calls compilers so; a library it links had no stubs for what was left out."""
-    long = f"{platform.machine()}-linux-gnu-g++"
-    if not Path("/usr/bin", long).exists():
-        pytest.skip("this machine has no C++ compiler")
-    body = (
-        f'    subprocess.run(["{long}", "-fPIC", "-c", "one.cpp", "-o", "one.o"], check=True)\n    made.append("one.o")'
-    )
-    done = make_box(tmp_path, body).rlbox("compile", "mine")
-    assert done.code == 0, done.err
-    assert "✓ one.cpp" in done.err
 
 
 def test_a_library_that_was_linked_behind_its_back(tmp_path: Path) -> None:

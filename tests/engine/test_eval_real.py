@@ -1,7 +1,6 @@
-"""`rlbox eval` with the real vLLM of the target `local`: killed anywhere, and judged twice in other batches and orders.
+"""`rlbox eval` with the real vLLM of the target `local`: judged three times in other batches and orders.
 
-RLBOX_EVAL_KILLS=100 takes a hundred kills. `RLBOX_EVAL_IMAGE` names an image of the target that is
-there already, in the place of one that is built.
+`RLBOX_EVAL_IMAGE` names an image of the target that is there already, in the place of one that is built.
 """
 
 from __future__ import annotations
@@ -9,18 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +26,8 @@ from rlbox.evaluation.sandbox_client import start_sandbox
 from rlbox.evaluation.scores import compute_paired_difference
 
 pytestmark = pytest.mark.slow
-KILLS = int(os.environ.get("RLBOX_EVAL_KILLS", "4"))
 PROGRAMS = CHECKOUT / "tests/evaluation/programs"
 PROBLEMS, SEED = 96, 11
-Ask = tuple[str, int | None]
 
 
 @pytest.fixture(scope="module")
@@ -69,74 +60,6 @@ def site(eval_image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sandbox() -> Iterator[str]:
     with start_sandbox("", 10, 1024) as url:
         yield url
-
-
-class Counting:
-    """Stands before vLLM and counts what it is asked, by message and seed; `times` are those of all questions."""
-
-    def __init__(self, url: str) -> None:
-        self.behind, self.asked, self.url = url, Counter[Ask](), ""
-        self.times: list[float] = []
-        self._messages: dict[tuple[int, ...], str] = {}
-        self._lock = threading.Lock()
-
-    def pass_on(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Ask vLLM and return its answer."""
-        sent = json.loads(body) if body else {}
-        if path == "/v1/completions":
-            with self._lock:
-                self.asked[self._messages[tuple(sent["prompt"])], sent.get("seed")] += 1
-                self.times.append(time.monotonic())
-        request = urllib.request.Request(
-            self.behind + path, body or None, {"Content-Type": "application/json"}, method=method
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=600) as answer:
-                status, text = answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
-        if path == "/tokenize":
-            with self._lock:
-                self._messages[tuple(json.loads(text)["tokens"])] = sent["messages"][0]["content"]
-        return status, text
-
-
-@contextlib.contextmanager
-def counted(url: str) -> Iterator[Counting]:
-    """Yield what counts, at an address of its own, while the block runs."""
-    counting = Counting(url)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, text = counting.pass_on(self.command, self.path, body)
-            with contextlib.suppress(OSError):  # who asked was killed
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-        do_POST = do_GET  # noqa: N815
-
-        def log_message(self, *words: Any) -> None: ...
-
-        def handle_one_request(self) -> None:
-            with contextlib.suppress(OSError):
-                super().handle_one_request()
-                return
-            self.close_connection = True
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    counting.url = f"http://127.0.0.1:{server.server_port}"
-    try:
-        yield counting
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @contextlib.contextmanager
@@ -189,55 +112,6 @@ def answers(folder: Path) -> dict[tuple[str, str, int], str]:
     """Return what was answered, by suite, problem and number."""
     rows = [(path.parent.name, json.loads(path.read_text())) for path in folder.rglob("per_problem/*/*.json")]
     return {(suite, row["problem"], row["number"]): row["text"] for suite, row in rows}
-
-
-def kept(folder: Path) -> set[Ask]:
-    """Return what of all questions has an answer that is kept."""
-    found = [(path.parent.name, json.loads(path.read_text())) for path in folder.rglob("per_problem/*/*.json")]
-    return {(row["ask"], SEED + row["number"] if suite == "drawn" else None) for suite, row in found}
-
-
-def test_killed_while_vllm_answers(
-    eval_image: str, site: Path, sandbox: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No question whose answer was kept is asked again, none is lost, and the result is that of a whole evaluation.
-
-    Every fourth kill may come anywhere in the life of the process, the others while vLLM answers.
-    """
-    rng, out, whole, amid, anew = random.Random(20), site / "out", 3 * PROBLEMS, 0, 0
-    with vllm(eval_image, site, 16) as behind, counted(behind) as counting:
-        began = time.monotonic()
-        judge(line(site, counting.url, sandbox, "whole", 8))
-        life_s, answering_s = time.monotonic() - began, counting.times[-1] - counting.times[0]
-        settled: Counter[Ask] = Counter()
-        words = line(site, counting.url, sandbox, "out", 8)
-        for number in range(KILLS):
-            if len(settled) == whole:
-                shutil.rmtree(out)
-                settled, anew = Counter(), anew + 1
-            before, asked = len(settled), len(counting.times)
-            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            if number % 4 == 0:
-                time.sleep(rng.uniform(0.0, 1.0) * life_s)
-            else:
-                while len(counting.times) == asked and process.poll() is None:
-                    time.sleep(0.01)
-                time.sleep(rng.uniform(0.0, 0.5) * answering_s)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            there = kept(out)
-            assert set(settled) <= there
-            assert all(counting.asked[ask] == count for ask, count in settled.items())
-            settled = Counter({ask: counting.asked[ask] for ask in there})
-            amid += before < len(settled) < whole
-        judge(words)
-        assert all(counting.asked[ask] == count for ask, count in settled.items())
-    one, other = ((site / name / "model/summary.json").read_bytes() for name in ("whole", "out"))
-    assert one == other
-    told = {suite: row["outcomes"] for suite, row in json.loads(one)["scores"].items()}
-    with capsys.disabled():
-        print(f"\n{KILLS} kills, {amid} with some answered and not all, {anew} times begun anew; {told}")
-    assert amid > 0
 
 
 def test_the_same_answers_in_other_batches_and_orders(

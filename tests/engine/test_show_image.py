@@ -68,19 +68,6 @@ def test_an_image_is_found_by_id_and_digest(box: Box) -> None:
     )
 
 
-def test_a_changed_lock_is_named(box: Box, spec: Path) -> None:
-    spec.write_text(TINY.replace("six==1.16.0", "six==1.17.0"))
-    assert box("lock", "explained").code == 0
-    shown = box("show", TAG)
-    assert shown.code == 0, shown.err
-    assert shown.out.partition("# beside the target explained of this project\n")[2].splitlines() == [
-        "spec     differs",
-        "lock     differs",
-        "  tools: six 1.16.0 → 1.17.0",
-        "next: rlbox build explained",
-    ]
-
-
 def explained(box: Box) -> tuple[dict, Path]:
     """The image, and the folder with what explains it."""
     image = box("show", TAG, "--json").data["image"]

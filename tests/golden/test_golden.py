@@ -193,11 +193,6 @@ def test_every_image_begins_with_the_same_stages(folder: Folder) -> None:
         assert text.count(f"\n{own}\n# ---- the stack") == 1
 
 
-def test_the_first_line_names_the_command() -> None:
-    for path in (*CHECKOUT.glob("images/*/Dockerfile"), CHECKOUT / "Dockerfile.base"):
-        assert path.read_text(encoding="utf-8").startswith("# Rendered by `rlbox render"), path
-
-
 def texts_of_images() -> dict[str, str]:
     files = [*CHECKOUT.glob("Dockerfile*"), *CHECKOUT.glob("images/**/*"), *CHECKOUT.glob("templates/**/*")]
     found = {path.relative_to(CHECKOUT).as_posix(): path.read_text("utf-8") for path in files if _is_text(path)}

@@ -127,11 +127,6 @@ def test_the_wheel_carries_the_package_and_its_data(wheel: Path) -> None:
     assert {"rlbox/target/defaults.toml", "rlbox/lint/drift.toml"} <= set(there)
 
 
-def test_the_wheel_carries_no_leftovers(wheel: Path) -> None:
-    assert [str(path) for path in wheel.rglob("*") if "__pycache__" in path.parts or path.suffix == ".pyc"] == []
-    assert {path.name for path in wheel.iterdir()} == {"rlbox", next(wheel.glob("*.dist-info")).name}
-
-
 def test_an_empty_folder_renders_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
     project = tmp_path / "empty"
     project.mkdir()
@@ -144,28 +139,6 @@ def test_an_empty_folder_renders_the_same_bytes(wheel: Path, tmp_path: Path) -> 
     committed = [CHECKOUT / "Dockerfile.base", *(path for name in names for path in CHECKOUT.glob(f"images/*/{name}"))]
     assert rendered == {path.relative_to(CHECKOUT).as_posix(): path.read_bytes() for path in committed}
     assert rlbox(wheel, project, "render", "--check").returncode == 0
-
-
-def test_a_target_of_the_user_needs_nothing_in_the_package(wheel: Path, tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    (project / "images/mine").mkdir(parents=True)
-    (project / "images/mine/target.toml").write_text('include = "local"\n[env]\nMINE = "1"\n')
-    before = {path: path.stat().st_mtime_ns for path in wheel.rglob("*") if path.suffix != ".pyc"}
-    done = rlbox(wheel, project, "render", "mine")
-    names = ("Dockerfile.base", "images/mine/Dockerfile", "images/mine/compose.yaml")
-    assert (done.returncode, done.stdout) == (0, "".join(f"{name}  written\n" for name in names))
-    text = (project / "images/mine/Dockerfile").read_text()
-    assert 'MINE="1"' in text
-    shown = [line.split()[:2] for line in rlbox(wheel, project, "targets").stdout.splitlines()]
-    assert [row for row in shown if row[1] in ("local", "mine")] == [["target", "local"], ["target", "mine"]]
-    after = {path: path.stat().st_mtime_ns for path in before if path.is_file()}
-    assert after == {path: time for path, time in before.items() if path.is_file()}
-
-
-def test_the_lock_of_the_wheel_is_current(wheel: Path, tmp_path: Path) -> None:
-    """rlbox's own requirements are read from the installed distribution, and the lock was made from them."""
-    done = rlbox(wheel, tmp_path, "lock", "local", "--check", "--offline")
-    assert (done.returncode, done.stdout) == (0, "local  lock is current\n"), done.stderr
 
 
 def test_an_index_would_take_both(built: tuple[Path, Path]) -> None:
@@ -231,19 +204,3 @@ def test_an_installed_wheel_works_outside_the_checkout(installed: Path, tmp_path
     for words in (["--help"], ["show", "local"], ["render"], ["run", "smoke", "--dry-run"], ["lint"], ["targets"]):
         done = run("rlbox", *words)
         assert (done.returncode, "rlbox: " in done.stderr) == (0, False), (words, done.stderr)
-
-
-def test_the_readmes_ways_to_path_are_real(built: tuple[Path, Path], tmp_path: Path) -> None:
-    """Each line of the section, up to what needs an index; `uvx --from FILE.whl` is asked for its help only."""
-    text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-    section = text.partition("## Start")[2]
-    alone, checkout = [part.partition("```")[0] for part in section.split("```console\n")[1:3]]
-    tool, run, _ = [line[2:].partition("#")[0].split() for line in alone.splitlines()]
-    assert (tool, run) == (["uv", "tool", "install", "FILE.whl"], ["rlbox", "run", "smoke", "--build"])
-    assert "uvx --from FILE.whl rlbox run smoke --build" in alone
-    assert "source .venv/bin/activate" in checkout
-    activate = Path(sys.executable).with_name("activate")
-    done = subprocess.run(
-        ["bash", "-c", f". {activate} && rlbox --version"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout.split()[0]) == (0, "rlbox")

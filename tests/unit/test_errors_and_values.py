@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rlbox import errors
-from rlbox.values import Command, Outcome, Secret
+from rlbox.values import Secret
 
 CODES = {
     "RlboxError": 1,
@@ -52,8 +52,3 @@ def test_a_secret_shows_nowhere() -> None:
         json.dumps({"token": secret})
     assert not isinstance(secret, str)
     assert not hasattr(secret, "__dict__")
-
-
-def test_an_outcome() -> None:
-    command = Command(argv=("x",))
-    assert [Outcome(command=command, exit_code=code).ok for code in (0, 1, -9)] == [True, False, False]
