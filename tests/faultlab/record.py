@@ -22,6 +22,7 @@ from packed import read_packed, write_packed  # noqa: E402
 
 LOGS = LAB / "logs.tar.zst"
 MOST_BYTES = 400_000
+LABEL_LETTERS = 160
 """A recipe that prints more is not bounded."""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
 _HOSTS = ("py" + "pi.org", "files.python" + "hosted.org", "deb.debian" + ".org")
@@ -50,7 +51,7 @@ def label_of(recipe: Recipe, ran: Ran, logs: dict[str, str]) -> dict[str, Any]:
     if file not in logs:
         raise Missed(f"there is no log {file!r} among {sorted(logs)}")
     number, text = _line_of(recipe, logs[file])
-    return {"exit": ran.code, "versions": ran.versions, "line": number, "text": text, "file": file}
+    return {"exit": ran.code, "versions": ran.versions, "line": number, "text": text[:LABEL_LETTERS], "file": file}
 
 
 def _line_of(recipe: Recipe, log: str) -> tuple[int, str]:

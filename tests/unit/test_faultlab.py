@@ -14,6 +14,7 @@ sys.path.append(str(CHECKOUT / "tests/faultlab"))
 from covered import PAGE, page
 from exceptions import bare
 from faultrecipe import HALVES, LAB, recipes
+from record import LABEL_LETTERS
 from score import Case, cases
 
 FAULTS, CAUSES, HEALTHY, VERSIONS, CASCADES = 120, 70, 30, 2, 40
@@ -44,7 +45,7 @@ def test_each_label_is_a_line_of_its_log(case: Case) -> None:
         assert case.label["line"] == 0
         return
     line = case.logs[case.label["file"]].split("\n")[case.label["line"] - 1]
-    assert bare(line) == case.label["text"]
+    assert bare(line)[:LABEL_LETTERS] == case.label["text"]
     assert re.search(case.recipe.root, bare(line))
     assert (case.label["file"], case.label["line"]) in case.accepted
 
