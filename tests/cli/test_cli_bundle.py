@@ -157,3 +157,25 @@ def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, mo
     assert "No space left on device" in said.err
     assert (tmp_path / "smoke-1.tar.gz").read_text() == "the one before"
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_names_of_files_are_masked_and_stay_apart(
+    rlbox: Rlbox, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    folder = run(disk)
+    for name in (f"of-{SECRET}/metrics.jsonl", f"of-{SECRET.encode().hex()}/metrics.jsonl", f"{SECRET}.bin"):
+        write_atomic(folder / name, "{}\n")
+    dry = rlbox("bundle", "--dry-run")
+    told = rlbox("bundle", "--json")
+    with tarfile.open(tmp_path / "smoke-1.tar.gz") as archive:
+        names = archive.getnames()
+        manifest = archive.extractfile("smoke-1/manifest.json")
+        assert manifest is not None
+        listed = json.loads(manifest.read())
+    assert {"smoke-1/of-***/metrics.jsonl", "smoke-1/of-***/metrics.jsonl~2"} <= set(names)
+    assert len(names) == len(set(names))
+    assert "***.bin" in [row["name"] for row in listed["left_out"]]
+    for text in (dry.out, dry.err, told.out, told.err, *names, json.dumps(listed)):
+        assert "planted" not in text
+        assert SECRET.encode().hex() not in text
