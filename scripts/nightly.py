@@ -40,12 +40,6 @@ scripts=$(git ls-files .ci/run 'scripts/*.sh' 'rlbox/**/*.sh' 'templates/scripts
 $check --shell=bash --exclude=SC1090,SC1091 $(grep -l '^#!.*bash' $scripts)
 $check --shell=sh --exclude=SC1090,SC1091 $(grep -L '^#!.*bash' $scripts)
 """
-CHAOS = f"""
-tests/chaos/engine.sh up
-trap 'tests/chaos/engine.sh down' EXIT
-RLBOX_CHAOS_PLACES=here,docker RLBOX_CHAOS_ENGINE=$PWD/tests/chaos/engine.sh \\
-    {shlex.quote(PYTHON)} -m pytest tests/chaos/test_runs_killed.py -x -s --timeout=7200
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +89,7 @@ def parts() -> list[Part]:
         script("fuzz/command-lines", "tests/fuzz/command_lines.py", "--lines", "10000", "--seed", "1"),
         script("fuzz/readers", "tests/fuzz/campaign.py", "--cases", "100000", "--seed", "1"),
         script("fuzz/diagnose", "tests/fuzz/diagnosing.py", "--cases", "1000000", "--seed", "1", "--seconds", "600"),
-        tests("chaos/fetch", "tests/chaos/test_fetch_killed.py"),
-        Part(name="chaos/runs", argv=("bash", "-ec", CHAOS), env={"RLBOX_CHAOS_ROUNDS": "40"}),
+        tests("chaos", "tests/chaos", "-x", "-s", RLBOX_CHAOS_ROUNDS="40", RLBOX_CHAOS_PLACES="here,docker"),
         script("faultlab/score", "tests/faultlab/score.py", "--wrong"),
         script("faultlab/orders", "tests/faultlab/interleavings.py", "--count", "20"),
         tests("faults", "tests/engine/test_faults.py"),

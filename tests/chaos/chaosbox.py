@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import pty
@@ -13,8 +12,8 @@ import signal
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any
@@ -118,8 +117,6 @@ class Round:
     after_s: float
     terminal: Terminal
     before: frozenset[str]
-    hit: bool = False
-    notes: list[str] = field(default_factory=list)
 
     def run_dir(self) -> Path | None:
         folder = self.data / "runs"
@@ -146,19 +143,8 @@ def kill(pid: int) -> bool:
     return True
 
 
-def docker(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Ask the engine of the runs; with `env` empty that of the machine."""
-    given = {**os.environ, **(own_engine() if env is None else env)}
-    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=PATIENCE_S, env=given)
-
-
-@functools.cache
-def own_engine() -> dict[str, str]:
-    """What leads to the engine that may be ended, where there is one."""
-    if not ENGINE_SCRIPT:
-        return {}
-    done = subprocess.run([ENGINE_SCRIPT, "address"], capture_output=True, text=True, check=True)
-    return {"DOCKER_HOST": done.stdout.strip()}
+def docker(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def wait_for_target(round: Round, find: Callable[[], object]) -> bool:
@@ -276,24 +262,9 @@ def fill_disk(round: Round) -> bool:
     return not round.over()
 
 
-def restart_engine(signal_name: str) -> Callable[[Round], bool]:
-    """Return the fault that ends the test engine by a signal and starts it again, by the script RLBOX_CHAOS_ENGINE."""
-
-    def restart(round: Round) -> bool:
-        done = subprocess.run([ENGINE_SCRIPT, signal_name], capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == 0, done.stderr
-        return True
-
-    return restart
-
-
-NEVER = ("never started",)
-ENGINE_SCRIPT = os.environ.get("RLBOX_CHAOS_ENGINE", "")
-ENGINE = ("docker",) if ENGINE_SCRIPT else ()
-ENGINE_LOST = r"the supervisor was killed|the engine lost|container \S+ was removed|the supervisor died"
+LOST = r"the supervisor was killed|the engine lost|container \S+ was removed|the supervisor died"
 LOST = r"the supervisor was killed \(signal 9"
 FAULTS: dict[str, tuple[Callable[[Round], bool], tuple[str, ...], str, tuple[str, ...]]] = {
-    "nothing": (lambda round: False, (), "", ()),
     # what it does, where, how the cause of a failed run must begin, and states other than `passed` that fit it
     "kill -9 of the command line": (kill_cli, ("here", "docker"), "", ("never started",)),
     "kill -9 of the supervisor": (kill_supervisor, ("here", "docker"), LOST, ("failed",)),
@@ -312,8 +283,6 @@ FAULTS: dict[str, tuple[Callable[[Round], bool], tuple[str, ...], str, tuple[str
     "two stops": (two_stops, ("here", "docker"), "", ("interrupted",)),
     "run directory removed": (remove_run, ("here", "docker"), r"the run directory was removed", ("failed", "removed")),
     "full disk": (fill_disk, ("here", "docker"), ".*(disk|No space|full)", ("failed", "never started")),
-    "engine stopped and started": (restart_engine("TERM"), ENGINE, ENGINE_LOST, ("failed", "interrupted", *NEVER)),
-    "engine killed and started": (restart_engine("KILL"), ENGINE, ENGINE_LOST, ("failed", "interrupted", *NEVER)),
 }
 
 
@@ -382,6 +351,5 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 def pick(chance: random.Random, places: dict[str, Place]) -> tuple[str, Place]:
     """Return a fault and a place that it fits."""
-    table = {fault: row for fault, row in FAULTS.items() if fault != "nothing"}
-    fits = [(fault, places[name]) for fault, (_, names, _, _) in table.items() for name in names if name in places]
+    fits = [(fault, places[name]) for fault, (_, names, _, _) in FAULTS.items() for name in names if name in places]
     return chance.choice([fit for fit in fits if ONLY in fit[0]])
