@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,16 +60,16 @@ def free_gib(path: str = "/") -> float:
 
 
 @contextmanager
-def built(target: str, box: Box, *words: str, env: Mapping[str, str] | None = None) -> Iterator[BigImage]:
+def built(target: str, box: Box) -> Iterator[BigImage]:
     """Build a target, watching the disk, yield the image, and take the image and its share of the cache away."""
     root = docker("info", "--format={{.DockerRootDir}}").strip()
     assert free_gib(root) > ROOM_GIB, f"{free_gib(root):.0f} GiB free below {root}: the build needs {ROOM_GIB:.0f}"
     before = free_gib(root)
     least = [before]
     process = subprocess.Popen(
-        box.argv("build", target, "-v", "--json", *words),
+        box.argv("build", target, "-v", "--json"),
         cwd=box.project,
-        env={**box.env(), **(env or {})},
+        env=box.env(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

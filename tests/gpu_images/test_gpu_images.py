@@ -1,22 +1,13 @@
-"""GPU targets built for real from what rlbox ships, without a GPU. Many gigabytes each.
-
-For `a800-cn`, `RLBOX_GIT_SNAPSHOTS` names a folder of bare repositories (`OWNER+NAME`); a mirror on loopback serves
-them by the name of the profile's first mirror, and packages come from where this machine gets them. Without it the
-profile's mirrors are asked for all.
-"""
+"""GPU targets built for real from what rlbox ships, without a GPU. Many gigabytes each."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from bigimage import BigImage, built, cn_hosts, empty_box
 from enginebox import CHECKOUT
-from gitmirror import git_mirror
 
 from rlbox.config.toml_files import load_toml
 
@@ -27,16 +18,6 @@ IMPORTED = {
     "cluster-2node": ("torch", "vllm", "ray", "deepspeed"),
     "vast-5090": ("torch", "vllm", "ray", "verl"),
 }
-HERE = """
-title = "mirrors of git of mainland China; packages from where this machine gets them"
-include = "cn"
-[[rule]]
-kind = "python"
-protocol = "direct"
-[[rule]]
-kind = "apt"
-protocol = "direct"
-"""
 STEP = """
 import torch
 from deepspeed.ops.adam import DeepSpeedCPUAdam
@@ -74,34 +55,9 @@ def repositories(target: str) -> dict[str, str]:
 def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigImage]:
     """The image, built from what rlbox ships, and taken away afterwards."""
     target: str = request.param
-    snapshots = os.environ.get("RLBOX_GIT_SNAPSHOTS", "")
-    if target == "a800-cn" and snapshots:
-        yield from built_from_snapshots(target, Path(snapshots), tmp_path_factory)
-        return
     with built(target, empty_box(tmp_path_factory.mktemp(target))) as image:
         print(f"{image.said}\nthe disk lost {image.most_gib:.1f} GiB at worst")
         yield image
-
-
-def built_from_snapshots(target: str, snapshots: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigImage]:
-    """Build with repositories of this machine behind a mirror's name; the store is empty, so that all is asked for."""
-    folder = tmp_path_factory.mktemp(target)
-    box = empty_box(folder)
-    (box.project / "sources").mkdir()
-    (box.project / "sources/here.toml").write_text(HERE)
-    bare = {}
-    for url in repositories(target):
-        path = urlsplit(url).path
-        place = snapshots / path.strip("/").replace("/", "+")
-        bare[f"github.com{path}"] = place / "repo" if (place / "repo").is_dir() else place
-    rules = load_toml(CHECKOUT / "rlbox/artifacts/profiles/cn.toml")["rule"]
-    host = urlsplit(next(rule["url"] for rule in rules if rule["kind"] == "git")).hostname or ""
-    with git_mirror(host, bare, tmp_path_factory.mktemp("mirror")) as mirror:
-        env = {**mirror.env, "RLBOX_STORE": str(folder / "store")}
-        with built(target, box, "--sources", "here", env=env) as image:
-            for path in bare:
-                assert any(asked.startswith(f"/{path}/") for asked in mirror.asked), mirror.asked
-            yield image
 
 
 def only(image: BigImage, target: str) -> None:

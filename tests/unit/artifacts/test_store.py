@@ -331,7 +331,7 @@ def start(store: ObjectStore, url: str) -> subprocess.Popen[str]:
 
 @pytest.mark.allow("sockets", "processes")
 def test_killed_and_started_again(store: ObjectStore) -> None:
-    """What is under its name is always right, and what is half written is of use. tests/chaos kills the command."""
+    """What is under its name is always right, and what is half written is of use."""
     data = {f"p{n}.whl": bytes([n]) * SIZE for n in range(6)}
     with serving(data) as mirror:
         mirror.block, mirror.pause_s = 8192, 0.01
