@@ -30,8 +30,6 @@ from rlbox.system.safe_files import remove_tree
 PATIENCE_S = 60.0
 BUG = 3
 """The exit code of what rlbox did not expect."""
-LAST = "{last}"
-"""Stands in the words of an attempt for the run that its plant has started."""
 JOB = """
 title = "two short stages"
 target = "mine"
@@ -90,11 +88,6 @@ class Ground:
     def victim(self) -> Path:
         """A folder of the host that no verb has any business in."""
         return self.folder / "host"
-
-    def last(self) -> str:
-        """Return the id of the run that is none of the ground's own."""
-        (last,) = {path.name for path in (self.data / "runs").iterdir()} - set(self.runs.values())
-        return last
 
     def run_dir(self, end: str) -> Path:
         return self.data / "runs" / self.runs[end]
@@ -198,7 +191,7 @@ def attempt(ground: Ground, one: Attempt) -> Fell | None:
 def _judge(ground: Ground, one: Attempt) -> Fell | None:
     before = tree(ground.victim)
     try:
-        told = ground.type(*(ground.last() if word == LAST else word for word in one.words))
+        told = ground.type(*one.words)
     except subprocess.TimeoutExpired:
         return Fell(f"it hangs for {PATIENCE_S:g} s")
     process = probe_process(ground.bystander)

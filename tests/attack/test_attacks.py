@@ -10,7 +10,6 @@ import os
 import random
 from pathlib import Path
 
-import claims
 import families
 import pytest
 from ground import Attempt, Ground, attempt
@@ -24,7 +23,7 @@ SAMPLE = 2
 def attempts(ground: Ground) -> dict[str, list[Attempt]]:
     """Return the attempts of this campaign by family."""
     found = {}
-    for family in (*families.FAMILIES, *claims.FAMILIES):
+    for family in families.FAMILIES:
         chance = random.Random(f"{SEED}-{family.__name__}")
         made = [one for one in family(ground, chance) if ONLY in one.name]
         found[family.__name__] = made if ALL or ONLY else chance.sample(made, SAMPLE)
