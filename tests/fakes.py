@@ -145,6 +145,11 @@ class Said:
         """The JSON object on stdout."""
         return json.loads(self.out)
 
+    def check_error(self, code: int, *words: str) -> None:
+        """Assert an exit code, nothing on stdout, and words on stderr."""
+        assert (self.code, self.out) == (code, ""), self.err
+        assert [word for word in words if word not in self.err] == [], self.err
+
 
 class EngineSocket:
     """An engine that knows images and its version, behind a socket of its own; other requests are answered 501.

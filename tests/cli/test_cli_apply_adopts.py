@@ -167,12 +167,3 @@ def test_an_interpreter_that_is_none(apply: Apply, prefix: Path, tmp_path: Path)
     assert apply("--python", "no-such-python").code == 2
     assert apply("--python", sys.executable, "--accept", "torch").code == 2
     assert not prefix.exists()
-
-
-def test_an_environment_in_the_way_of_the_places_own_is_not_moved(apply: Apply, prefix: Path) -> None:
-    own = Foreign(prefix / "opt/venv")
-    own.lay("torch", "2.9.1+cu129", TORCH)
-    own.lay("flash-attn", "2.8.1", "")
-    said = apply("--python", own.python)
-    assert (said.code, "where the place's own environment goes" in said.err) == (5, True)
-    assert own.python.exists()

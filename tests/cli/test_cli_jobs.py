@@ -102,7 +102,7 @@ def test_a_missing_secret_is_found_before_anything_starts(rlbox: Rlbox, mine: Fo
     if dry:
         assert (said.code, refusals(said)) == (2, told)
     else:
-        assert said == Said(code=2, out="", err=f"rlbox: error: {told}")
+        said.check_error(2, told)
     assert not (disk / "runs").exists()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from fakes import CHECKOUT, DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
+from fakes import DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
 from following import Follow
 
 from rlbox.artifacts.python_lock import UpgradeRequest
@@ -172,11 +172,7 @@ def test_an_upgrade_of_what_is_not_locked(
     rlbox("lock", "mine")
     before = written(folder)
     resolver.packages = (NEWER,)
-    assert rlbox("lock", "mine", "--upgrade", "six", name) == Said(
-        code=2,
-        out="",
-        err=f"rlbox: error: the lock has no package {name!r}{near}\n  next:  rlbox show mine\n",
-    )
+    rlbox("lock", "mine", "--upgrade", "six", name).check_error(2, f"the lock has no package {name!r}{near}")
     assert written(folder) == before
 
 
@@ -202,12 +198,8 @@ def test_check_finds_what_the_sources_changed(rlbox: Rlbox, folder: Folder, reso
     rlbox("lock", "mine")
     before = written(folder)
     resolver.packages = (replace(PACKAGE, sha256="f" * 64),)
-    assert rlbox("lock", "mine", "--check") == Said(
-        code=1,
-        out="",
-        err="rlbox: error: the lock of target mine drifted: its sources no longer offer what it names\n"
-        "--- lock.json\n+++ lock.json (now)\n-six 1.16.0 aaaaaaaaaaaa\n+six 1.16.0 ffffffffffff\n"
-        "  next:  rlbox lock mine --upgrade six\n",
+    rlbox("lock", "mine", "--check").check_error(
+        1, "the lock of target mine drifted", "+six 1.16.0 ffffffffffff", "rlbox lock mine --upgrade six"
     )
     assert written(folder) == before
 
@@ -219,13 +211,7 @@ def test_sources(rlbox: Rlbox, folder: Folder, resolver: Resolver, monkeypatch: 
     monkeypatch.setenv("RLBOX_SOURCES", "lan")
     rlbox("lock", "mine", "--check")
     assert resolver.sources == ["cn", "lan"]
-    assert rlbox("lock", "mine", "--sources", "wan") == Said(
-        code=2,
-        out="",
-        err="rlbox: error: unknown sources profile 'wan' (did you mean 'lan'?)\n"
-        f"  where: {folder.path}/sources and {CHECKOUT}/rlbox/artifacts/profiles\n"
-        "  next:  choose one of: cn, direct, lan\n",
-    )
+    rlbox("lock", "mine", "--sources", "wan").check_error(2, "unknown sources profile 'wan' (did you mean 'lan'?)")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +232,7 @@ def test_a_lock_that_cannot_be_read_is_made_again(
     folder.target("mine")
     path = folder.write("images/mine/lock.json", text)
     said = rlbox("lock", "mine", "--check")
-    assert said == Said(code=2, out="", err=f"rlbox: error: {path}: {message}\n  next:  rlbox lock mine\n")
+    said.check_error(2, f"{path}: {message}")
     assert rlbox("build", "mine").err == said.err
     assert rlbox("lock", "mine") == Said(
         code=0, out=WRITTEN.format("written"), err=f"{path}: {message}; it is made anew\n{NEXT}"

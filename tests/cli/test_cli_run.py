@@ -139,9 +139,7 @@ def test_disks(
     disk = tmp_path / "disk"
     disk.mkdir()
     make(disk, monkeypatch)
-    assert rlbox("run", "two", "--data", str(disk), "--place", place) == Said(
-        code=5, out="", err=f"rlbox: error: {what}\n  where: {disk}\n  next:  {next_step.format(disk=disk)}\n"
-    )
+    rlbox("run", "two", "--data", str(disk), "--place", place).check_error(5, what, next_step.format(disk=disk))
     assert disk.exists() == (state != "missing")
 
 
@@ -161,9 +159,4 @@ def test_a_folder_that_is_lent_may_be_one(named: str) -> None:
 @pytest.mark.allow("sockets")
 def test_in_place_needs_a_lock(rlbox: Rlbox, two: Folder) -> None:
     (two.path / "images/mine/lock.json").unlink()
-    assert rlbox("run", "two", "--place", "here") == Said(
-        code=2,
-        out="",
-        err="rlbox: error: the lock of target mine is missing\n"
-        "  where: images/mine/lock.json\n  next:  rlbox lock mine\n",
-    )
+    rlbox("run", "two", "--place", "here").check_error(2, "the lock of target mine is missing")

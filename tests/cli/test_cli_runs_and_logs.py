@@ -49,16 +49,9 @@ def test_runs_without_a_state(rlbox: Rlbox, disk: Path, monkeypatch: pytest.Monk
 
 
 def test_no_logs(rlbox: Rlbox, disk: Path) -> None:
-    step = "rlbox run JOB, or look at another data disk with --data DIR"
-    assert rlbox("logs", "--data", str(disk)) == Said(
-        code=2, out="", err=f"rlbox: error: no run yet\n  where: {disk}/runs\n  next:  {step}\n"
-    )
+    rlbox("logs", "--data", str(disk)).check_error(2, "no run yet")
     run(disk, "smoke-1", 100)
-    assert rlbox("logs", "--data", str(disk)) == Said(
-        code=2,
-        out="",
-        err=f"rlbox: error: no log yet\n  where: {disk}/runs/smoke-1/stages\n  next:  rlbox runs\n",
-    )
+    rlbox("logs", "--data", str(disk)).check_error(2, "no log yet")
 
 
 def test_logs(rlbox: Rlbox, disk: Path) -> None:
@@ -87,11 +80,8 @@ def test_logs(rlbox: Rlbox, disk: Path) -> None:
         for name in ("1-train-only/stage", "2-rollout-only/stage", "2-rollout-only/vllm")
     ]
     for more in (["--log", "ray"], ["--stage", "ray"], ["--log", "ray", "-f"]):
-        assert rlbox("logs", "smoke-1", *more, *data) == Said(
-            code=2,
-            out="",
-            err=f"rlbox: error: no such log\n  where: {folder}/stages\n"
-            "  next:  there is --stage train-only --log stage; --stage rollout-only --log stage, --log vllm\n",
+        rlbox("logs", "smoke-1", *more, *data).check_error(
+            2, "no such log", "--stage rollout-only --log stage, --log vllm"
         )
     assert rlbox("logs", "smoke-1", "--attempt", "3", *data).err.splitlines()[0] == (
         "rlbox: error: no log of attempt 3: the latest is kept without a number"

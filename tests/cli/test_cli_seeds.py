@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ from scripts.docs.seed_docs import SeedRow, load_seeds
 
 SHIPPED = Project(folder=CHECKOUT)
 SEEDS = load_seeds(CHECKOUT)
-NOTES = CHECKOUT.parent / "shared" / "seeds"
 LINES = {line: row for row in SEEDS.row for line in row.rlbox}
 RULED = [row for row in SEEDS.row if row.rules]
 RUNS: dict[str, tuple[StageStatus, ...]] = {
@@ -53,7 +51,6 @@ CODES = {
     "rlbox vast search vast-5090": 2,
 }
 """Exit codes of lines about a run that failed, nodes and GPUs that are not there, and vast.ai without an API key."""
-BLOCKS = re.compile(r"^ *```(?:bash|sh|python)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -133,42 +130,3 @@ def test_rows_stand_in_the_order_of_the_notes_and_name_what_is_there() -> None:
     assert {row.seed for row in SEEDS.row} == set(SEEDS.seeds)
     assert {seed.target for seed in SEEDS.seeds.values()} <= set(SHIPPED.targets())
     assert {seed.job for seed in SEEDS.seeds.values()} <= set(SHIPPED.jobs())
-
-
-@pytest.mark.skipif(not NOTES.is_dir(), reason="the notes lie beside the checkout, and are not there")
-@pytest.mark.parametrize("number", SEEDS.seeds)
-def test_every_command_of_a_note_is_in_the_table(number: str) -> None:
-    (path,) = NOTES.glob(f"{number}_*.txt")
-    note = path.read_text(encoding="utf-8")
-    lines = note.splitlines()
-    there: dict[int, str] = {}
-    for row in SEEDS.row:
-        if row.seed == number:
-            there |= {at: text for numbers, text in row.lines() for at in numbers}
-    for at, text in there.items():
-        said = "\n".join(lines[at - 1 : at + 60])
-        assert re.search(".*?".join(map(re.escape, text.split("…"))), said, re.DOTALL), (at, text)
-        assert text.split("…")[0] in lines[at - 1], (at, text)
-    assert sorted(commands(note) - set(there)) == []
-
-
-def commands(note: str) -> set[int]:
-    """Return the numbers of the lines of a note on which a command of a block begins."""
-    found = set()
-    for block in BLOCKS.finditer(note):
-        at, open_ = note[: block.start(1)].count("\n") + 1, ""
-        for line in block.group(1).splitlines():
-            text = line.strip()
-            if not open_ and text and not text.startswith("#"):
-                found.add(at)
-            open_ = _goes_on(open_, text)
-            at += 1
-    return found
-
-
-def _goes_on(before: str, line: str) -> str:
-    """Return what is read of a command that has not ended with this line; empty when it has."""
-    text = f"{before}\n{line}" if before else line
-    bare = re.sub(r"\s#.*$", "", line)
-    quoted = len(re.findall(r'(?<!\\)"', text)) % 2
-    return text if text and not line.startswith("#") and (bare.endswith(("\\", "`")) or quoted) else ""

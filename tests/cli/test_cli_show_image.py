@@ -204,21 +204,12 @@ def test_an_engine_without_manifests(rlbox: Rlbox, mine: Folder, built: Callable
 
 def test_an_image_that_is_not_of_rlbox(rlbox: Rlbox, engine: EngineSocket) -> None:
     engine.images["debian"] = {"Id": ID, "Config": {"Labels": None}}
-    assert rlbox("show", "debian") == Said(
-        code=2,
-        out="",
-        err="rlbox: error: debian is no image of rlbox: it has no label rlbox.target\n"
-        "  next:  docker image inspect debian\n",
-    )
+    rlbox("show", "debian").check_error(2, "debian is no image of rlbox: it has no label rlbox.target")
 
 
 @pytest.mark.parametrize("word", [f"registry.example/team/x@sha256:{'1' * 64}", "team/x", "x:1"])
 def test_an_image_that_the_engine_lacks(rlbox: Rlbox, engine: EngineSocket, word: str) -> None:
-    assert rlbox("show", word) == Said(
-        code=4,
-        out="",
-        err=f"rlbox: error: the engine has no image {word}\n  next:  docker pull {word}, or rlbox load FILE\n",
-    )
+    rlbox("show", word).check_error(4, f"the engine has no image {word}")
 
 
 def test_no_engine(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
