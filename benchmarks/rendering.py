@@ -92,18 +92,18 @@ def _own_render(place: Place) -> Callable[[], str]:
     from rlbox.fixes.catalogue import load_fixes
     from rlbox.fixes.conditions import collect_stack_versions
     from rlbox.fixes.render import render_fixes
-    from rlbox.image.dockerfile import dockerfile_values
-    from rlbox.image.layers import plan_layers, plan_stages
-    from rlbox.image.templates import render
+    from rlbox.image.dockerfile import build_dockerfile_values
+    from rlbox.image.layers import plan_build_stages, plan_python_layers
+    from rlbox.image.templates import render_template
     from rlbox.target.lock import load_lock
     from rlbox.target.target import load_target
 
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.lock_file("local"))
     baked = render_fixes(load_fixes(project), target, collect_stack_versions(target, lock))
-    values = dockerfile_values(target, lock, plan_stages(plan_layers(target, lock)), baked, ())
+    values = build_dockerfile_values(target, lock, plan_build_stages(plan_python_layers(target, lock)), baked, ())
     folders = project.template_dirs()
-    return lambda: render(folders, "Dockerfile.j2", values)
+    return lambda: render_template(folders, "Dockerfile.j2", values)
 
 
 def _hpccm_recipe() -> str:

@@ -33,7 +33,7 @@ def build(
       rlbox build local --verify
     """
     from rlbox.doctor.gpu_choice import find_oldest_driver
-    from rlbox.image.build import build_target
+    from rlbox.image.build import build_target_image
     from rlbox.image.buildkit import BuildOptions
     from rlbox.planner.stack_check import require_consistent_stack
 
@@ -41,9 +41,14 @@ def build(
         app.say(f"driver: {driver} or newer on the machine that runs it")
     forced = require_consistent_stack(app, name, force=force)
     options = BuildOptions(
-        no_cache=no_cache, rebuild=rebuild, hermetic=hermetic, verify=verify, sources=sources, forced=forced
+        no_cache=no_cache,
+        rebuild=rebuild,
+        hermetic=hermetic,
+        verify=verify,
+        sources_profile=sources,
+        forced_conflict=forced,
     )
-    return build_target(app, name, options)
+    return build_target_image(app, name, options)
 
 
 @click.command()
@@ -72,15 +77,17 @@ def compile(
       rlbox compile vast-5090-flash --dry-run
       rlbox compile vast-5090-flash flash-attn --verify --dry-run
     """
-    from rlbox.image.compile import CompileOptions, compile_json, compile_target, compile_text
+    from rlbox.image.compile import CompileOptions, compile_target_wheels, format_wheel_results, wheel_results_json
 
-    options = CompileOptions(names=wheels, jobs=jobs or 0, verify=verify, replace=replace, sources=sources)
-    told = compile_target(app, name, options)
+    options = CompileOptions(
+        wheel_names=wheels, jobs=jobs or 0, verify=verify, replace_locked_wheel=replace, sources_profile=sources
+    )
+    told = compile_target_wheels(app, name, options)
     if app.dry_run:
         count = len([one for one in told if one.wheel is None])
         would = f"compile {count} of {len(told)} wheels" if count else "compile nothing: the store has all of it"
         app.say(f"next: rlbox compile {name}")
-        return app.planned(compile_json(name, told), compile_text(told), would)
-    app.result(compile_json(name, told), compile_text(told))
+        return app.planned(wheel_results_json(name, told), format_wheel_results(told), would)
+    app.result(wheel_results_json(name, told), format_wheel_results(told))
     app.say(f"next: rlbox build {name}")
     return 0

@@ -16,12 +16,12 @@ from rlbox.cli.completers import complete_target
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import dry_run, gpus_option, shared, stack_option
 from rlbox.i18n import _
-from rlbox.image.forms.compose import WAYS
-from rlbox.image.names import NO_PROJECT, image_tag
+from rlbox.image.forms.compose import GPU_METHODS
+from rlbox.image.names import NO_PROJECT_TAG, format_image_tag
 from rlbox.image.plan import load_image_plan
 
 if TYPE_CHECKING:
-    from rlbox.image.prune import CachedImage
+    from rlbox.image.prune import EngineImage
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -63,13 +63,13 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
       rlbox images rm rlbox/local:work-0a1b2c --yes
     """
     from rlbox.errors import EngineError
-    from rlbox.image.prune import list_images, select_images
+    from rlbox.image.prune import list_engine_images, select_images
 
-    rows = select_images(app.project, list_images(app.project), names)
+    rows = select_images(app.project, list_engine_images(app.project), names)
     if held := [row for row in rows if row.containers]:
         raise EngineError(
             _("container {container} is made from {shown}").format(
-                container=held[0].containers[0], shown=held[0].shown
+                container=held[0].containers[0], shown=held[0].display_name
             ),
             next_step=_("docker rm {container}, once nobody needs it").format(container=held[0].containers[0]),
         )
@@ -91,35 +91,37 @@ def prune(app: App, yes: bool) -> int:
       rlbox images prune --dry-run
       rlbox images prune --yes
     """
-    from rlbox.image.prune import explain_kept_image, list_images
+    from rlbox.image.prune import explain_kept_image, list_engine_images
 
-    return _carry_out(app, [(row, explain_kept_image(row)) for row in list_images(app.project)], yes=yes)
+    return _carry_out(app, [(row, explain_kept_image(row)) for row in list_engine_images(app.project)], yes=yes)
 
 
 def _list(app: App) -> None:
-    from rlbox.image.prune import image_lines, list_images
+    from rlbox.image.prune import format_images, list_engine_images
 
-    rows = list_images(app.project)
-    told = "\n".join(image_lines(rows)) if rows else "no image yet"
+    rows = list_engine_images(app.project)
+    told = "\n".join(format_images(rows)) if rows else "no image yet"
     app.result({"images": [asdict(row) for row in rows]}, told)
 
 
-def _carry_out(app: App, rows: Sequence[tuple[CachedImage, str]], *, yes: bool) -> int:
+def _carry_out(app: App, rows: Sequence[tuple[EngineImage, str]], *, yes: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.image.prune import freed_bytes, prune_lines, remove_images
+    from rlbox.image.prune import format_prune, remove_images, sum_image_bytes
 
     going = [row for row, stays in rows if not stays]
-    freed = freed_bytes(going)
+    freed = sum_image_bytes(going)
     found = {"images": [{"image": row.name, "bytes": row.size, "stays": stays} for row, stays in rows], "bytes": freed}
     if app.dry_run:
-        text = "\n".join([*prune_lines(rows, done=False), f"would free up to {size_text(freed)}"])
+        text = "\n".join([*format_prune(rows, done=False), f"would free up to {size_text(freed)}"])
         return app.planned(found, text, f"remove {len(going)} images" if going else "remove nothing")
     if going:
-        for line in prune_lines(((row, "") for row in going), done=False):
+        for line in format_prune(((row, "") for row in going), done=False):
             app.say(line)
         confirm(app, yes, f"remove {len(going)} images, up to {size_text(freed)}")
         remove_images(going)
-    app.result(found | {"removed": True}, "\n".join([*prune_lines(rows, done=True), f"freed up to {size_text(freed)}"]))
+    app.result(
+        found | {"removed": True}, "\n".join([*format_prune(rows, done=True), f"freed up to {size_text(freed)}"])
+    )
     return 0
 
 
@@ -144,7 +146,7 @@ def save(app: App, name: str, file: Path) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.engine.archive_save import save_image
-    from rlbox.image.check import tag_own_image
+    from rlbox.image.check import require_project_image
     from rlbox.system.files import require_writable_file
     from rlbox.system.progress import show_byte_progress
 
@@ -155,11 +157,11 @@ def save(app: App, name: str, file: Path) -> int:
         require_writable_file(file, "another path for FILE")
     image: dict[str, Any] = {}
     with app.checking("image"):
-        image = tag_own_image(app, plan)
+        image = require_project_image(app, plan)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     with show_byte_progress(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
-        saved = save_image(image, tag, image_tag(name, NO_PROJECT), file, on_bytes)
+        saved = save_image(image, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
     app.result(data, f"{file}  {saved.digest}  {size_text(saved.size)}")
     app.say(f"next: rlbox load {file.name} (on the other machine)")
@@ -184,13 +186,13 @@ def load(app: App, file: Path) -> int:
     from rlbox.amounts import size_text
     from rlbox.engine.archive_load import check_archive, load_archive
     from rlbox.engine.connection import connect_engine
-    from rlbox.image.names import retag_for_project
+    from rlbox.image.names import convert_archive_tag
     from rlbox.system.progress import show_byte_progress
 
     size = file.stat().st_size
     with show_byte_progress(app, "verifying", size) as on_bytes:
         archive = check_archive(file, on_bytes)
-    tags = [retag_for_project(app.project, tag) for tag in archive.tags]
+    tags = [convert_archive_tag(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
         with app.checking("engine"):
@@ -198,7 +200,7 @@ def load(app: App, file: Path) -> int:
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.planned(data, whole, f"load {', '.join(tags)}")
     with show_byte_progress(app, "loading", size) as on_bytes:
-        loaded = load_archive(archive, lambda tag: retag_for_project(app.project, tag), on_bytes)
+        loaded = load_archive(archive, lambda tag: convert_archive_tag(app.project, tag), on_bytes)
     data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
     app.result(
         {**data, "layers": loaded.layers, "bytes": size},
@@ -228,7 +230,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     """
     from rlbox.engine.push import ImagePush
     from rlbox.engine.reference import parse_push_target
-    from rlbox.image.check import tag_own_image
+    from rlbox.image.check import require_project_image
     from rlbox.image.plan import load_image_plan
     from rlbox.planner.stack_check import require_consistent_stack
 
@@ -236,7 +238,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     reference, plan = parse_push_target(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
     with app.checking("image"):
-        image = tag_own_image(app, plan)
+        image = require_project_image(app, plan)
     return ImagePush(app, name, plan.tag, reference, plain_http=plain_http, forced=forced).carry_out(image)
 
 
@@ -247,7 +249,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     "--image", metavar="FROM", default="", help="A pushed image, or for apptainer an archive of `rlbox save`."
 )
 @click.option("--gpus", metavar="WHICH", default="", help="compose: 2, 0,1, device=0, all, none; else the target's.")
-@click.option("--way", type=click.Choice(WAYS), help="compose: how its engine gives GPUs; default: gpus.")
+@click.option("--way", type=click.Choice(GPU_METHODS), help="compose: how its engine gives GPUs; default: gpus.")
 @click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
 @dry_run
 @shared
@@ -263,7 +265,7 @@ def export(app: App, name: str, form: str, image: str, gpus: str, way: str | Non
       rlbox export local --format apptainer --output local.def
       rlbox export vast-5090 --format apptainer --image registry.example/team/vast-5090:v1
     """
-    from rlbox.image.export import export_text
+    from rlbox.image.export import render_export
     from rlbox.system.files import require_writable_file, write_atomic
 
     if (gpus or way) and form != "compose":
@@ -271,7 +273,7 @@ def export(app: App, name: str, form: str, image: str, gpus: str, way: str | Non
     if output:
         with app.checking("file"):
             require_writable_file(Path(output), "another with --output")
-    text = export_text(app, name, form, image=image, gpus=gpus, gpu_method=way or "gpus")
+    text = render_export(app, name, form, image_reference=image, gpus=gpus, gpu_method=way or "gpus")
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}
     if app.dry_run:
         would = f"write {output}" if output else "print this, and write nothing"

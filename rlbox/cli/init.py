@@ -20,7 +20,7 @@ from rlbox.config.schema import suggest_similar
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.templates import render
+from rlbox.image.templates import render_template
 
 _HERE = Path(__file__).parent
 SCHEMAS = ("target", "job")
@@ -144,7 +144,7 @@ def first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping
         f"jobs/{name}/train.py": "train.py.txt",
     }
     values = {"name": name, "target": target, "title": machine.title, "hardware": dict(machine.hardware)}
-    texts = {path: render([_HERE / "scaffold_files"], file, values) for path, file in places.items()}
+    texts = {path: render_template([_HERE / "scaffold_files"], file, values) for path, file in places.items()}
     return texts | {f".rlbox/{kind}.schema.json": json.dumps(schemas[kind], indent=1) + "\n" for kind in SCHEMAS}
 
 

@@ -71,14 +71,14 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
 
     require_consistent_stack(app, name)
     plan = load_image_plan(app.project, name)
-    if plan.lock != "current":
+    if plan.lock_state != "current":
         raise WorkFailed(
-            _("the lock of target {name} is {lock}").format(name=name, lock=plan.lock),
-            next_step=suggest_lock_command(name, plan.lock),
+            _("the lock of target {name} is {lock}").format(name=name, lock=plan.lock_state),
+            next_step=suggest_lock_command(name, plan.lock_state),
         )
     if not offline:
         check_unchanged(name, *_relock(app, name, UpgradeRequest(), sources, again=True))
-    app.result({"target": name, "lock": plan.lock}, f"{name}  lock is current")
+    app.result({"target": name, "lock": plan.lock_state}, f"{name}  lock is current")
     return 0
 
 
@@ -146,19 +146,19 @@ def fetch(
       rlbox fetch local --import ./inputs
       rlbox fetch local --place here --export ./kit
     """
-    from rlbox.image.fetch import FetchOptions, fetch_target
+    from rlbox.image.fetch import FetchOptions, fetch_target_files
 
     if export_to and import_from:
         raise click.UsageError(_("--export and --import exclude each other."))
     wish = FetchOptions(
-        here=place == "here",
-        sources=sources,
-        store=store,
+        inplace_only=place == "here",
+        sources_profile=sources,
+        store_dir=store,
         jobs=jobs,
         export_to=export_to,
         import_from=import_from,
     )
-    return fetch_target(app, name, wish)
+    return fetch_target_files(app, name, wish)
 
 
 @click.command()

@@ -16,7 +16,7 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.image.forms.onstart import OnStart
+    from rlbox.image.forms.onstart import OnstartScript
     from rlbox.target.target import Target
 
 
@@ -40,16 +40,24 @@ def onstart(app: App, name: str, added: str | None, options: str | None) -> None
       rlbox onstart vast-5090 > onstart.sh
       rlbox onstart vast-5090 --json
     """
-    from rlbox.image.forms.onstart import LIMIT
+    from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT
     from rlbox.vast.request import parse_container_options
 
     require_rented(app, name)
     target, made = make_onstart(app, name, read_added(added))
     flags = parse_container_options(target, options).as_flags()
-    facts = {"target": name, "form": made.form, "characters": made.characters, "bytes": made.size, "limit": LIMIT}
+    facts = {
+        "target": name,
+        "form": made.encoding,
+        "characters": made.characters,
+        "bytes": made.field_bytes,
+        "limit": ONSTART_FIELD_LIMIT,
+    }
     template = {"options": flags, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
-    app.result({**facts, **template, "script": made.text}, made.text.rstrip("\n"))
-    app.say(f"{made.characters} of {LIMIT} characters ({made.form}); log: {target.disk.mount}/onstart.log")
+    app.result({**facts, **template, "script": made.field_text}, made.field_text.rstrip("\n"))
+    app.say(
+        f"{made.characters} of {ONSTART_FIELD_LIMIT} characters ({made.encoding}); log: {target.disk.mount}/onstart.log"
+    )
     app.say(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
 
 
@@ -61,12 +69,12 @@ def require_rented(app: App, name: str, job: str = "") -> Target:
     job
         The job that is to run on another target than its own.
     """
-    from rlbox.image.forms.onstart import check_platform
+    from rlbox.image.forms.onstart import require_vast_target
     from rlbox.target.target import load_target
 
     target = load_target(app.project, name).target
     try:
-        check_platform(target)
+        require_vast_target(target)
     except SpecError as error:
         names = ", ".join(_for_vast(app))
         if job:
@@ -90,17 +98,19 @@ def _for_vast(app: App) -> Iterator[str]:
                 yield name
 
 
-def make_onstart(app: App, name: str, added: str, sent: str = "", *, force: bool = False) -> tuple[Target, OnStart]:
-    """Return a target and its on-start script, as `plan_onstart` makes it; errors are those of the plan."""
+def make_onstart(
+    app: App, name: str, added: str, sent: str = "", *, force: bool = False
+) -> tuple[Target, OnstartScript]:
+    """Return a target and its on-start script, as `render_onstart` makes it; errors are those of the plan."""
     from rlbox.fixes.catalogue import load_target_with_fixes
     from rlbox.fixes.conditions import collect_stack_versions
     from rlbox.fixes.render import render_fixes
-    from rlbox.image.forms.onstart import plan_onstart
+    from rlbox.image.forms.onstart import render_onstart
 
     loaded = load_target_with_fixes(app.project, name)
     render_fixes(loaded.fixes, loaded.target, collect_stack_versions(loaded.target, None))  # for what they refuse
     folders = app.project.template_dirs()
-    return loaded.target, plan_onstart(loaded.target, folders, added, sent, force=force)
+    return loaded.target, render_onstart(loaded.target, folders, added, sent, force=force)
 
 
 def read_added(name: str | None) -> str:

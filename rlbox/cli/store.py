@@ -17,7 +17,7 @@ from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.artifacts.object_store import ObjectStore
-    from rlbox.image.prune import CachedImage
+    from rlbox.image.prune import EngineImage
 
 
 @click.group(cls=CommandGroup, epilog="Each takes --store DIR, -v, --verbose, -q, --quiet, --json, --project DIR.")
@@ -231,15 +231,15 @@ def prune(app: App, yes: bool) -> int:
     from rlbox.amounts import size_text
     from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
     from rlbox.artifacts.store_upkeep import find_unused_entries, find_used_digests, prune_store, remove_entries
-    from rlbox.image.prune import freed_bytes, prune_lines, remove_images
+    from rlbox.image.prune import format_prune, remove_images, sum_image_bytes
 
     images, store = _spare_images(app), ObjectStore(resolve_store_dir(""))
     wanted = find_used_digests(store, app.project)
     spare = prune_store(store, wanted, dry_run=True)
     caches = find_unused_entries(UNUSED_S)
     cached = sum(row.size for row in caches)
-    files, freed = len(spare.objects) + len(spare.partials), freed_bytes(images) + spare.freed + cached
-    lines = prune_lines(((row, "") for row in images), done=False)
+    files, freed = len(spare.objects) + len(spare.partials), sum_image_bytes(images) + spare.freed + cached
+    lines = format_prune(((row, "") for row in images), done=False)
     lines += [f"would remove {files} files of {store.root}, {size_text(spare.freed)}"] if files else []
     lines += [f"would remove {len(caches)} caches not used for 30 days, {size_text(cached)}"] if caches else []
     found = {"images": [row.name for row in images], "files": files, "caches": len(caches), "bytes": freed}
@@ -259,13 +259,13 @@ def prune(app: App, yes: bool) -> int:
     return 0
 
 
-def _spare_images(app: App) -> list[CachedImage]:
+def _spare_images(app: App) -> list[EngineImage]:
     """Return the images that can go; none, with a word, where no engine answers."""
     from rlbox.errors import EngineError
-    from rlbox.image.prune import explain_kept_image, list_images
+    from rlbox.image.prune import explain_kept_image, list_engine_images
 
     try:
-        return [row for row in list_images(app.project) if not explain_kept_image(row)]
+        return [row for row in list_engine_images(app.project) if not explain_kept_image(row)]
     except EngineError as error:
         app.say(f"images: not looked at: {error.what}")
         return []

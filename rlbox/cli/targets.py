@@ -97,9 +97,9 @@ def show(app: App, name: str | None, schema: str | None) -> None:
     if not name:
         raise click.UsageError(_("name a target, a job or an image, or give --schema"))
     if name not in app.project.targets() and name not in app.project.jobs():
-        from rlbox.image.show import show_image
+        from rlbox.image.show import show_image_if_known
 
-        if show_image(app, name):
+        if show_image_if_known(app, name):
             return
     kind, data = _load(app, name)
     rest, told = data, []
@@ -173,7 +173,7 @@ def render(app: App, names: tuple[str, ...], check: bool, context: str | None, h
     if hermetic and not context:
         raise click.UsageError(_("--hermetic says what --context carries"))
     plans = [load_image_plan(app.project, name) for name in (names or tuple(app.project.targets()))]
-    stale = {name: text for plan in plans for name, text in plan.rendered.items() if _differs(app, name, text)}
+    stale = {name: text for plan in plans for name, text in plan.rendered_files.items() if _differs(app, name, text)}
     if check and stale:
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
     if not (check or app.dry_run):
@@ -181,7 +181,7 @@ def render(app: App, names: tuple[str, ...], check: bool, context: str | None, h
             write_own(app, name, text)
     if context:
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
-    files = sorted({name for plan in plans for name in plan.rendered})
+    files = sorted({name for plan in plans for name in plan.rendered_files})
     data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
     text = "\n".join(f"{name}  {_state(name in stale, check or app.dry_run)}" for name in files)
     if app.dry_run:
@@ -213,19 +213,19 @@ def _differs(app: App, name: str, text: str) -> bool:
 def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -> None:
     """Write the build context; a dry run checks what could be in its way."""
     from rlbox.image.buildkit import BuildOptions
-    from rlbox.image.context import check_context_folder
+    from rlbox.image.context import require_replaceable_context_dir
     from rlbox.image.inputs import BuildInputs
     from rlbox.system.files import require_writable_directory
 
     wish = BuildOptions(hermetic=hermetic)
     with app.checking("folder"):
         require_writable_directory(folder, "another with --context")
-        check_context_folder(folder)
+        require_replaceable_context_dir(folder)
     if not app.dry_run:
-        BuildInputs(app, plan, wish).write(folder)
+        BuildInputs(app, plan, wish).write_context(folder)
         return
     with app.checking("lock"):
-        BuildInputs(app, plan, wish).look()
+        BuildInputs(app, plan, wish).check_without_writing()
 
 
 def _diff(app: App, stale: dict[str, str]) -> str:

@@ -250,7 +250,7 @@ def up(
         number = rent(app, deal, deal.offer, terms)
     elif app.dry_run:
         return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
-    onstart = rented_onstart(app, name, sent=True, force=force)[1].text
+    onstart = rented_onstart(app, name, sent=True, force=force)[1].field_text
     rented = RentedRun(
         number=number,
         remote_job=remote_job,

@@ -18,7 +18,7 @@ from rlbox.cli.options import Amount, dry_run, shared
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.image.forms.onstart import OnStart
+    from rlbox.image.forms.onstart import OnstartScript
     from rlbox.target.target import Target
     from rlbox.vast.offers import Offer, OfferFilter
     from rlbox.vast.quote import Quote
@@ -241,7 +241,9 @@ def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "",
     return Quote(request=request, needs=needs, offer=offer, hours=terms.hours, setup=setup)
 
 
-def rented_onstart(app: App, name: str, added: str = "", *, sent: bool, force: bool = False) -> tuple[Target, OnStart]:
+def rented_onstart(
+    app: App, name: str, added: str = "", *, sent: bool, force: bool = False
+) -> tuple[Target, OnstartScript]:
     """Return a target and the on-start script of its instances, to which rlbox may be `sent`."""
     from rlbox.cli.onstart import make_onstart
     from rlbox.target.target import load_target

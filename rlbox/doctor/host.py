@@ -34,7 +34,7 @@ from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.machine import image_needs
+from rlbox.image.machine import target_requirements_json
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.load import load_ports
 from rlbox.system.identity import format_user_ids
@@ -91,7 +91,9 @@ def _demands(app: App, image: ImagePlan | None) -> Requirements:
         return Requirements()
     target = load_target(app.project, image.target).target
     ports = load_ports(app.project, target.name)
-    return parse_requirements({"target": target.name, "facts": image_needs(target, image.container, ports)}, {})
+    return parse_requirements(
+        {"target": target.name, "facts": target_requirements_json(target, image.container, ports)}, {}
+    )
 
 
 def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
@@ -131,7 +133,7 @@ def _make_context(
 
 
 def _mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
-    rules = [rule for rule in load_profile(app.project, image.sources).rule if rule.url.startswith("http")]
+    rules = [rule for rule in load_profile(app.project, image.sources_profile).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
     return [Endpoint(name=rule.title, url=f"{rule.base_url}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
 

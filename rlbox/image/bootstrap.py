@@ -31,7 +31,7 @@ _REMOVED = (
     "etc/resolv.conf",
 )
 _SOURCES_LIST = "# made from locked packages; name an archive here to install more"
-RECIPE = repr((_LEFT_OUT, _REMOVED, _SOURCES_LIST))
+BOOTSTRAP_RECIPE = repr((_LEFT_OUT, _REMOVED, _SOURCES_LIST))
 
 
 def deb_file_name(deb: Deb) -> str:
@@ -39,30 +39,33 @@ def deb_file_name(deb: Deb) -> str:
     return deb.path.rpartition("/")[2]
 
 
-def plan_package_list(debs: Sequence[Deb], controls: Mapping[str, str]) -> str:
-    """Return the index `Packages` of an archive that holds exactly `debs`; `controls` maps sha256 to control text."""
+def render_packages_index(debs: Sequence[Deb], control_by_sha256: Mapping[str, str]) -> str:
+    """Return the index `Packages` of an archive that holds exactly `debs`."""
     return "".join(
-        f"{controls[deb.sha256].rstrip()}\nFilename: ./{deb_file_name(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
+        f"{control_by_sha256[deb.sha256].rstrip()}\n"
+        f"Filename: ./{deb_file_name(deb)}\nSize: {deb.size}\nSHA256: {deb.sha256}\n\n"
         for deb in debs
     )
 
 
-def plan_release(suite: str, architecture: str, package_list_sha256: str, package_list_bytes: int) -> str:
+def render_release_file(suite: str, architecture: str, index_sha256: str, index_bytes: int) -> str:
     """Return the file `Release` of that archive; mmdebstrap tells essential packages by its code name."""
     return (
         f"Codename: {suite}\nSuite: {suite}\nArchitectures: {architecture}\n"
-        f"SHA256:\n {package_list_sha256} {package_list_bytes} Packages\n"
+        f"SHA256:\n {index_sha256} {index_bytes} Packages\n"
     )
 
 
-def plan_bootstrap(base: str, debs: Sequence[Deb], epoch: int, archive: str, hooks: str, out: str) -> Command:
+def plan_mmdebstrap_command(
+    base: str, debs: Sequence[Deb], epoch: int, archive_dir: str, hook_dir: str, output_tar: str
+) -> Command:
     """Return the mmdebstrap command.
 
     Parameters
     ----------
-    archive
+    archive_dir
         Folder with the packages and their index; the only place that packages are taken from.
-    hooks
+    hook_dir
         mmdebstrap's own hooks for a system whose /bin, /lib and /sbin are links from the start.
     """
     __, __, suite = base.partition(":")
@@ -73,14 +76,14 @@ def plan_bootstrap(base: str, debs: Sequence[Deb], epoch: int, archive: str, hoo
         "mmdebstrap",
         "--variant=minbase",
         "--quiet",
-        f"--hook-dir={hooks}",
+        f"--hook-dir={hook_dir}",
         f"--include={','.join(deb.name for deb in debs)}",
         *excludes,
         *removals,
         source,
         suite,
-        out,
-        f"deb [trusted=yes] copy:{archive} ./",
+        output_tar,
+        f"deb [trusted=yes] copy:{archive_dir} ./",
     )
     return Command(argv=argv, env={"SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}, timeout_s=1800)
 
@@ -88,13 +91,13 @@ def plan_bootstrap(base: str, debs: Sequence[Deb], epoch: int, archive: str, hoo
 _HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 
-def rootfs_path(checksum: str) -> Path:
+def rootfs_cache_path(checksum: str) -> Path:
     """Return where the archive of a bootstrapped system lies, or will lie; `checksum` as in `ImagePlan.rootfs`."""
-    recipe = hashlib.sha256((checksum + RECIPE).encode()).hexdigest()
+    recipe = hashlib.sha256((checksum + BOOTSTRAP_RECIPE).encode()).hexdigest()
     return cache_path("bootstrap", recipe[:24] + ".tar")
 
 
-def make_rootfs(lock: Lock, checksum: str, epoch: int, store: ObjectStore) -> Path:
+def ensure_rootfs_archive(lock: Lock, checksum: str, epoch: int, store: ObjectStore) -> Path:
     """Return the archive of the system, made now from the store's packages unless it is there already.
 
     Raises
@@ -104,7 +107,7 @@ def make_rootfs(lock: Lock, checksum: str, epoch: int, store: ObjectStore) -> Pa
     WorkFailed
         It failed; its last lines are quoted. Nothing is left half-written.
     """
-    path = rootfs_path(checksum)
+    path = rootfs_cache_path(checksum)
     if path.exists():
         return path
     require_mmdebstrap()
@@ -114,7 +117,7 @@ def make_rootfs(lock: Lock, checksum: str, epoch: int, store: ObjectStore) -> Pa
         with tempfile.TemporaryDirectory(prefix="rlbox-debs-") as folder:
             Path(folder).chmod(0o755)  # apt reads it as a user of its own
             _write_archive(lock.debs, lock.base, debian_architecture(lock.platform), store, Path(folder))
-            command = plan_bootstrap(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
+            command = plan_mmdebstrap_command(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
             check_command(command, f"mmdebstrap failed for {lock.base}")
         os.replace(draft, path)
     finally:
@@ -140,9 +143,9 @@ def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Obj
         store.link_to(deb.sha256, path)
         field = Command(argv=("dpkg-deb", "--field", str(path)))
         controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout
-    index = plan_package_list(debs, controls).encode()
+    index = render_packages_index(debs, controls).encode()
     (folder / "Packages").write_bytes(index)
-    release = plan_release(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
+    release = render_release_file(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
     (folder / "Release").write_text(release)
     for path in (folder / "Packages", folder / "Release"):
         path.chmod(0o644)

@@ -12,30 +12,30 @@ from rlbox.engine.address import open_engine_address
 from rlbox.engine.connection import connect_engine, find_image, read_engine_version
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
-from rlbox.image.buildkit import LINKED_COPIES, Builder, BuildOptions
-from rlbox.image.check import adopt_matching_image
+from rlbox.image.buildkit import MIN_ENGINE_FOR_LINKED_COPIES, BuildClient, BuildOptions
+from rlbox.image.check import tag_matching_image
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.labels import KEYS_LABEL
-from rlbox.image.names import remember_project, tag_to_file_name
+from rlbox.image.names import record_project_dir, tag_to_file_name
 from rlbox.image.plan import load_image_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rlbox.app import App
-    from rlbox.image.buildkit import BuildRun, Step
-    from rlbox.image.image_info import LayerTime
+    from rlbox.image.buildkit import BuildRequest, BuildStep
+    from rlbox.image.image_info import LayerBuildTime
     from rlbox.image.plan import ImagePlan
 
 
-def build_target(app: App, name: str, options: BuildOptions) -> int:
+def build_target_image(app: App, target_name: str, options: BuildOptions) -> int:
     """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
-    return ImageBuild(app, load_image_plan(app.project, name), options).carry_out()
+    return ImageBuild(app, load_image_plan(app.project, target_name), options).run()
 
 
-def ensure_image_built(app: App, name: str) -> None:
+def ensure_image_built(app: App, target_name: str) -> None:
     """Build the image of a target where there is none, or an outdated one; there is no result but the image."""
-    ImageBuild(app, load_image_plan(app.project, name), BuildOptions()).ensure_built()
+    ImageBuild(app, load_image_plan(app.project, target_name), BuildOptions()).ensure_built()
 
 
 _NOTHING = {
@@ -54,21 +54,21 @@ class ImageBuild:
 
     def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
         self._app, self._plan, self._options = app, plan, options
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, BuildStep] = {}
 
-    def carry_out(self) -> int:
+    def run(self) -> int:
         """Build, check, describe and report the image; an image that is current is only reported."""
         app, plan, options = self._app, self._plan, self._options
         with app.checking("lock"):
             plan.require_lock()
-        app.project.source_file(options.sources or plan.sources)  # met before anything is prepared
+        app.project.source_file(options.sources_profile or plan.sources_profile)  # met before anything is prepared
         asked, why, image = options.rebuild or options.no_cache or options.verify, "", None
         with app.checking("image"):
             image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
             why = find_outdated_reason(plan, image) if image and not asked else ""
         if image and not asked and not why and not app.dry.refused:
             return self._report(image["Id"], "unchanged", None)
-        if not asked and not app.dry.refused and not app.dry.unchecked and (fits := adopt_matching_image(app, plan)):
+        if not asked and not app.dry.refused and not app.dry.unchecked and (fits := tag_matching_image(app, plan)):
             return self._report(fits["Id"], "adopted", None)
         if app.dry_run:
             return self._look(why)
@@ -87,7 +87,7 @@ class ImageBuild:
         self._plan.require_lock()
         image = find_image(self._plan.tag)
         why = find_outdated_reason(self._plan, image) if image else ""
-        if (why or not image) and not adopt_matching_image(self._app, self._plan):
+        if (why or not image) and not tag_matching_image(self._app, self._plan):
             self._build(self._anew(why))
 
     def _anew(self, why: str) -> str:
@@ -99,8 +99,8 @@ class ImageBuild:
         `why` is a line that says why an image that is there is not good enough, or empty.
         """
         from rlbox.artifacts.source_selection import convert_unreachable_host_errors
-        from rlbox.image.buildkit import find_builder
-        from rlbox.image.check import check_or_untag_image, describe_image
+        from rlbox.image.buildkit import find_build_client
+        from rlbox.image.check import check_fixes_or_untag_image, write_sbom_and_provenance
         from rlbox.system.file_lock import hold_lock
 
         app, plan, options = self._app, self._plan, self._options
@@ -108,29 +108,29 @@ class ImageBuild:
         self._check_engine()
         if why:
             app.say(why)
-        find_builder()  # a missing tool is met before anything is fetched
+        find_build_client()  # a missing tool is met before anything is fetched
         with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
-            with convert_unreachable_host_errors(options.sources or plan.sources):
+            with convert_unreachable_host_errors(options.sources_profile or plan.sources_profile):
                 run, log, digest = self._run_builder()
-            check_or_untag_image(plan, force=options.no_cache or options.verify)
+            check_fixes_or_untag_image(plan, force=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
-            describe_image(app, plan, hermetic=options.hermetic)
+            write_sbom_and_provenance(app, plan, hermetic=options.hermetic)
             if options.verify:
-                from rlbox.image.verify import verify_image
+                from rlbox.image.verify import verify_build_is_reproducible
 
-                verify_image(app, plan, run, digest)
+                verify_build_is_reproducible(app, plan, run, digest)
         return log
 
-    def _run_builder(self) -> tuple[BuildRun, Path, str]:
+    def _run_builder(self) -> tuple[BuildRequest, Path, str]:
         """Write the context and build from it; return how, the log, and the digest of the image's manifest."""
         from rlbox.image.buildkit import build_image, show_build_progress
         from rlbox.image.inputs import BuildInputs
 
         app = self._app
-        run = BuildInputs(app, self._plan, self._options).write()
+        run = BuildInputs(app, self._plan, self._options).write_context()
         with show_build_progress(app) as show:
 
-            def on_step(step: Step) -> None:
+            def on_step(step: BuildStep) -> None:
                 self._steps[step.number] = step
                 show(step)
 
@@ -143,23 +143,23 @@ class ImageBuild:
 
         return cache_path("locks", f"build-{tag_to_file_name(self._plan.tag)}.lock"), f"build of {self._plan.target}"
 
-    def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerTime] = ()) -> int:
+    def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerBuildTime] = ()) -> int:
         target, tag = self._plan.target, self._plan.tag
         said = str(log) if log else None
         data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
         data |= {"layers": [asdict(row) for row in layers]} if layers else {}
-        data |= {"forced": self._options.forced} if self._options.forced else {}
+        data |= {"forced": self._options.forced_conflict} if self._options.forced_conflict else {}
         text = f"{tag}  {image[:19]}  {state}"
         if self._app.dry_run:
             return self._app.planned(data, text, _NOTHING[state])
-        remember_project(self._app.project)
+        record_project_dir(self._app.project)
         self._app.result(data, text)
         self._app.say("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")
         return 0
 
-    def _layers(self, image: dict[str, Any]) -> tuple[LayerTime, ...]:
+    def _layers(self, image: dict[str, Any]) -> tuple[LayerBuildTime, ...]:
         """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
-        from rlbox.image.image_info import image_layers, layer_times, layers_text
+        from rlbox.image.image_info import compute_layer_times, format_layer_times, list_image_layers
         from rlbox.target.lock import load_lock
 
         labels = (image.get("Config") or {}).get("Labels") or {}
@@ -168,10 +168,10 @@ class ImageBuild:
         except EngineError:
             return ()
         lock = load_lock(self._app.project.lock_file(self._plan.target))
-        layers = image_layers(history, lock, patched=bool(labels.get("rlbox.patches")))
-        rows = layer_times(layers, self._steps.values())
+        layers = list_image_layers(history, lock, patched=bool(labels.get("rlbox.patches")))
+        rows = compute_layer_times(layers, self._steps.values())
         if self._app.verbosity > 0:
-            self._app.say(layers_text(rows))
+            self._app.say(format_layer_times(rows))
         return rows
 
     def _look_first(self) -> None:
@@ -189,12 +189,12 @@ class ImageBuild:
             if why:
                 app.dry.first.append(f"the image {plan.tag} is built: {why}")
                 app.dry.made.add(plan.tag)
-                BuildInputs(app, plan, self._options).look()
+                BuildInputs(app, plan, self._options).check_without_writing()
 
     def _check_engine(self) -> None:
         """Say what an old engine cannot promise; refuse to verify on it."""
         version = read_engine_version()
-        if not version or version >= LINKED_COPIES:
+        if not version or version >= MIN_ENGINE_FOR_LINKED_COPIES:
             return
         told = _("Docker {version} cannot promise the same bytes for the same lock; 23 and newer can").format(
             version=".".join(map(str, version))
@@ -209,25 +209,25 @@ class ImageBuild:
         """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
         import shlex
 
-        from rlbox.image.buildkit import find_builder
+        from rlbox.image.buildkit import find_build_client
         from rlbox.image.inputs import BuildInputs
         from rlbox.system.file_lock import require_unlocked
 
         app, plan = self._app, self._plan
         data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why}
-        data |= {"forced": self._options.forced} if self._options.forced else {}
+        data |= {"forced": self._options.forced_conflict} if self._options.forced_conflict else {}
         would = f"build {plan.tag}" + (f": {why}" if why else "")
         with app.checking("engine"):
             self._check_engine()
-        builder = Builder(words=("docker", "buildx"), integrated=False)
+        builder = BuildClient(argv_prefix=("docker", "buildx"), has_builtin_buildkit=False)
         with app.checking("docker client"):
-            builder = find_builder()
+            builder = find_build_client()
         with app.checking("other builds"):
             require_unlocked(*self._lock)
         words: tuple[str, ...] = ()
         with app.checking("lock"):
-            run = BuildInputs(app, plan, self._options).look()
-            words = run.command(plan, builder, "SOURCES").argv
+            run = BuildInputs(app, plan, self._options).check_without_writing()
+            words = run.to_command(plan, builder, "SOURCES").argv
         shown = (f"{_KEYS}…" if word.startswith(_KEYS) else word for word in words)  # `--json` has it
         lines = [shlex.join(shown), _BY_HAND.format(target=plan.target)] if words else []
         return app.planned({**data, "command": words}, "\n".join(lines), would)

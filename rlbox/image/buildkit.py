@@ -27,59 +27,65 @@ from rlbox.system.network_settings import NetworkSettings
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Command
 
-BASE_CONTEXT = "rlbox-base"
-LINKED_COPIES = (23,)  # the first engine whose BuildKit has them (0.10; source: Docker Engine 23.0 release notes)
+BASE_CONTEXT_NAME = "rlbox-base"
+MIN_ENGINE_FOR_LINKED_COPIES = (
+    23,
+)  # the first engine whose BuildKit has them (0.10; source: Docker Engine 23.0 release notes)
 
 # zstd at level 3 makes smaller layers than gzip in half of its time. Provenance inside the image would give every build
 # another digest. Clients with BuildKit built in refuse these options.
 _OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true", "--provenance=false")
 
 
-def adapt_dockerfile(text: str, engine: tuple[int, ...], base: str = "") -> str:
+def adapt_dockerfile_to_engine(dockerfile: str, engine_version: tuple[int, ...], base_image: str = "") -> str:
     """Return the Dockerfile as an engine's own BuildKit reads it: before 23 it knows no linked copies.
 
     The image has the same files then, but a changed layer takes all above it along, and the engine promises no digest.
 
     Parameters
     ----------
-    base
-        The base image, when it is to be taken from the named context `BASE_CONTEXT`; empty otherwise.
+    base_image
+        The base image, when it is to be taken from the named context `BASE_CONTEXT_NAME`; empty otherwise.
     """
-    if base:
-        text = text.replace(f"FROM {base} AS", f"FROM {BASE_CONTEXT} AS")
-    return text.replace("COPY --link ", "COPY ") if engine and engine < LINKED_COPIES else text
+    if base_image:
+        dockerfile = dockerfile.replace(f"FROM {base_image} AS", f"FROM {BASE_CONTEXT_NAME} AS")
+    return (
+        dockerfile.replace("COPY --link ", "COPY ")
+        if engine_version and engine_version < MIN_ENGINE_FOR_LINKED_COPIES
+        else dockerfile
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Builder:
-    """What can drive BuildKit, as the words before `build`; `integrated` is a client before 23 without buildx."""
+class BuildClient:
+    """A program that drives BuildKit: the words before `build`; a docker client before 23 has it built in."""
 
-    words: tuple[str, ...]
-    integrated: bool
+    argv_prefix: tuple[str, ...]
+    has_builtin_buildkit: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildFiles:
+class BuildCommandPaths:
     """What the build command reads and writes, as paths; an empty one is not used.
 
-    `base` is where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`.
+    `base_context` is where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`.
     """
 
-    context: str
-    sources: str
-    ca: str
-    metadata: str = ""
-    base: str = ""
+    context_dir: str
+    settings_file: str
+    ca_bundle: str
+    metadata_file: str = ""
+    base_context: str = ""
 
 
-def plan_build(
+def plan_build_command(
     plan: ImagePlan,
-    builder: Builder,
-    files: BuildFiles,
+    client: BuildClient,
+    paths: BuildCommandPaths,
     labels: Mapping[str, str],
     *,
     tag: str = "",
-    cache: bool = True,
+    use_cache: bool = True,
     network: str = "",
     proxies: Mapping[str, str],
 ) -> Command:
@@ -93,13 +99,13 @@ def plan_build(
         Those of `build_labels`, by which an unchanged image is recognised.
     tag
         The plan's own unless given.
-    cache
+    use_cache
         False: every step is run again.
     network
         Of every step, the plan's own unless given: `host`, `default`, `none`.
     """
-    program = (*builder.words, "build", *(() if builder.integrated else _OUTPUT))
-    secrets = [("sources", files.sources), ("ca", files.ca)]
+    program = (*client.argv_prefix, "build", *(() if client.has_builtin_buildkit else _OUTPUT))
+    secrets = [("sources", paths.settings_file), ("ca", paths.ca_bundle)]
     argv = [
         *program,
         "--progress=plain",
@@ -107,19 +113,19 @@ def plan_build(
         f"--tag={tag or plan.tag}",
         *(f"--label={name}={value}" for name, value in labels.items()),
         f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
-        *(("--metadata-file", files.metadata) if files.metadata and not builder.integrated else ()),
-        *((f"--build-context={BASE_CONTEXT}={files.base}",) if files.base else ()),
+        *(("--metadata-file", paths.metadata_file) if paths.metadata_file and not client.has_builtin_buildkit else ()),
+        *((f"--build-context={BASE_CONTEXT_NAME}={paths.base_context}",) if paths.base_context else ()),
         *(f"--build-arg={name}" for name in sorted(proxies)),  # values stay in the environment: they may hold passwords
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
-        *(() if cache else ("--no-cache",)),
-        files.context,
+        *(() if use_cache else ("--no-cache",)),
+        paths.context_dir,
     ]
-    env = {"DOCKER_BUILDKIT": "1"} if builder.integrated else {}
+    env = {"DOCKER_BUILDKIT": "1"} if client.has_builtin_buildkit else {}
     return Command(argv=tuple(argv), env=env)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class BuildStep:
     """One step of a build; `state` is running, done, cached or failed, `seconds` is known once it ended."""
 
     number: int
@@ -128,7 +134,7 @@ class Step:
     seconds: float | None = None
 
 
-class BuildLog:
+class BuildLogParser:
     """Follows BuildKit's plain progress, line by line.
 
     Source: the plain format is the same from BuildKit 0.8 (Docker 20.10) on: `#5 [base 2/6] RUN …`, `#5 CACHED`,
@@ -140,9 +146,9 @@ class BuildLog:
     _MOUNT = re.compile(r"--(?:mount|network|security)=\S+\s+")
 
     def __init__(self) -> None:
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, BuildStep] = {}
 
-    def feed(self, line: str) -> Step | None:
+    def feed_line(self, line: str) -> BuildStep | None:
         """Take one line; return the step that began or ended with it, if one did."""
         match = self._LINE.match(line.rstrip())
         if not match:
@@ -152,16 +158,16 @@ class BuildLog:
             return None
         known = self.steps.get(number)
         if known is None:
-            return self._set(Step(number=number, name=self._MOUNT.sub("", rest)))
+            return self._set(BuildStep(number=number, name=self._MOUNT.sub("", rest)))
         if done := self._DONE.match(rest):
-            return self._set(Step(number=number, name=known.name, state="done", seconds=float(done["seconds"])))
+            return self._set(BuildStep(number=number, name=known.name, state="done", seconds=float(done["seconds"])))
         if rest == "CACHED":
-            return self._set(Step(number=number, name=known.name, state="cached"))
+            return self._set(BuildStep(number=number, name=known.name, state="cached"))
         if rest.startswith("ERROR"):
-            return self._set(Step(number=number, name=known.name, state="failed"))
+            return self._set(BuildStep(number=number, name=known.name, state="failed"))
         return None
 
-    def _set(self, step: Step) -> Step | None:
+    def _set(self, step: BuildStep) -> BuildStep | None:
         """Remember `step`; BuildKit may end a step, take it up again and end it once more, which is told once."""
         known = self.steps.get(step.number)
         self.steps[step.number] = step
@@ -175,7 +181,7 @@ _PASSING = (
 )
 
 
-def explain_transient_failure(client_output: str) -> str:
+def find_transient_failure_reason(client_output: str) -> str:
     """Return why a build that said `client_output` failed, if that was none of its own doing; empty otherwise.
 
     Only the client's last word counts, never what a step wrote.
@@ -186,14 +192,14 @@ def explain_transient_failure(client_output: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What was asked of a build; `forced` is the contradiction of its stack that `--force` overrides."""
+    """What was asked of a build; `forced_conflict` is the contradiction of its stack that `--force` overrides."""
 
     no_cache: bool = False
     rebuild: bool = False
     hermetic: bool = False
     verify: bool = False
-    sources: str = ""
-    forced: str = ""
+    sources_profile: str = ""
+    forced_conflict: str = ""
 
 
 _ATTEMPTS = 3
@@ -207,7 +213,7 @@ _PLUGIN_FOLDERS = (
 )
 
 
-def find_builder() -> Builder:
+def find_build_client() -> BuildClient:
     """Return the first docker client on PATH that can drive BuildKit.
 
     The buildx plugin is started by itself, because the client takes as long to start it as the engine to find that
@@ -224,12 +230,12 @@ def find_builder() -> Builder:
     config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
         if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):
-            return Builder(words=(plugin,), integrated=False)
+            return BuildClient(argv_prefix=(plugin,), has_builtin_buildkit=False)
     for client in clients:
         outcome = run_command(Command(argv=(client, "version", "--format", "{{.Client.Version}}"), timeout_s=20))
         major = whole_number(outcome.stdout.strip().partition(".")[0])
         if major is not None and 19 <= major < 23:
-            return Builder(words=(client,), integrated=True)
+            return BuildClient(argv_prefix=(client,), has_builtin_buildkit=True)
     raise EngineError(
         _("no docker client here can drive BuildKit: the buildx plugin is missing"),
         where=", ".join(clients),
@@ -238,38 +244,44 @@ def find_builder() -> Builder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildRun:
-    """How one build is run; `tag` and `network` are the plan's own unless given, `env` are settings of pip and uv.
+class BuildRequest:
+    """How one build is run; `tag` and `network` are the plan's own unless given, `step_env` are settings of pip and uv.
 
-    `base` is where BuildKit gets the base image, as in `BuildFiles`; empty when the Dockerfile names it.
+    `base_context` is where BuildKit gets the base image, as in `BuildCommandPaths`; empty when the Dockerfile names it.
     """
 
-    context: Path
+    context_dir: Path
     labels: Mapping[str, str]
-    env: Mapping[str, str]
-    site: NetworkSettings
-    cache: bool = True
+    step_env: Mapping[str, str]
+    network_settings: NetworkSettings
+    use_cache: bool = True
     tag: str = ""
     network: str = ""
-    base: str = ""
+    base_context: str = ""
 
-    def command(self, plan: ImagePlan, builder: Builder, sources: str, metadata: str = "") -> Command:
-        """Return the command that builds; `sources` is the file of settings, `metadata` the one that it writes."""
-        ca = self.site.ca_bundle
-        return plan_build(
+    def to_command(self, plan: ImagePlan, client: BuildClient, settings_file: str, metadata_file: str = "") -> Command:
+        """Return the command that builds; `settings_file` is read by its steps, `metadata_file` is written."""
+        ca = self.network_settings.ca_bundle
+        return plan_build_command(
             plan,
-            builder,
-            BuildFiles(context=str(self.context), sources=sources, ca=ca, metadata=metadata, base=self.base),
+            client,
+            BuildCommandPaths(
+                context_dir=str(self.context_dir),
+                settings_file=settings_file,
+                ca_bundle=ca,
+                metadata_file=metadata_file,
+                base_context=self.base_context,
+            ),
             self.labels,
             tag=self.tag,
-            cache=self.cache,
+            use_cache=self.use_cache,
             network=self.network,
-            proxies=self.site.proxies,
+            proxies=self.network_settings.proxies,
         )
 
 
 def build_image(
-    plan: ImagePlan, run: BuildRun, on_step: Callable[[Step], None], say: Callable[[str], None]
+    plan: ImagePlan, request: BuildRequest, on_step: Callable[[BuildStep], None], say: Callable[[str], None]
 ) -> tuple[Path, str]:
     """Build and tag the image; return the path of the whole build log and the digest of the image's manifest.
 
@@ -283,25 +295,27 @@ def build_image(
     Interrupted
         Ctrl-C: the client is ended, the engine stops the build.
     """
-    builder = find_builder()
+    builder = find_build_client()
     log_path = cache_path("logs", f"build-{plan.target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
         settings, metadata = Path(scratch, "sources.env"), Path(scratch, "metadata.json")
-        settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(run.env.items())))
+        settings.write_text(
+            "".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(request.step_env.items()))
+        )
         settings.chmod(0o600)
-        command = run.command(plan, builder, str(settings), str(metadata))
+        command = request.to_command(plan, builder, str(settings), str(metadata))
         command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_address()})
-        _build(command, run.tag or plan.tag, log_path, on_step, say)
+        _build(command, request.tag or plan.tag, log_path, on_step, say)
         return log_path, _built_digest(metadata)
 
 
 @contextmanager
-def show_build_progress(app: App) -> Iterator[Callable[[Step], None]]:
+def show_build_progress(app: App) -> Iterator[Callable[[BuildStep], None]]:
     """Yield a function to be told of every step that begins or ends; the client's own housekeeping is not shown."""
     with show_progress(app, in_bytes=False) as show:
 
-        def on_step(step: Step) -> None:
+        def on_step(step: BuildStep) -> None:
             if not step.name.startswith("[internal]") or step.state == "failed":
                 told = "" if step.seconds is None else duration_text(step.seconds)
                 show(ProgressItem(key=step.number, title=step.name[:100], mark=_MARKS[step.state], told=told))
@@ -316,7 +330,9 @@ def _built_digest(metadata: Path) -> str:
         return ""
 
 
-def _build(command: Command, tag: str, log: Path, on_step: Callable[[Step], None], say: Callable[[str], None]) -> None:
+def _build(
+    command: Command, tag: str, log: Path, on_step: Callable[[BuildStep], None], say: Callable[[str], None]
+) -> None:
     """Build, again when what went wrong is none of this build's doing."""
     for attempt in range(1, _ATTEMPTS + 1):
         code, text, failed = _follow(command, log, on_step)
@@ -324,16 +340,18 @@ def _build(command: Command, tag: str, log: Path, on_step: Callable[[Step], None
             return
         if failed and failed.name.startswith("exporting"):  # the tag was set before
             connect_engine().remove_tag(tag)
-        why = explain_transient_failure(text)
+        why = find_transient_failure_reason(text)
         if attempt == _ATTEMPTS or not why:
             raise _build_error(text, failed, code, log)
         again = f"building again (attempt {attempt + 1} of {_ATTEMPTS})"
         say(f"{why}; {again}")
 
 
-def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -> tuple[int, str, Step | None]:
+def _follow(
+    command: Command, log_path: Path, on_step: Callable[[BuildStep], None]
+) -> tuple[int, str, BuildStep | None]:
     """Run the client to its end; return its exit code, all it said, and the step that failed."""
-    follower, said = BuildLog(), []
+    follower, said = BuildLogParser(), []
     with (
         open(log_path, "ab") as log,
         start_command(command, stdout=PIPE, stderr=STDOUT, session=False) as process,
@@ -342,7 +360,7 @@ def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -
             for raw in process.stdout or ():
                 log.write(raw)
                 said.append(raw.decode("utf-8", "replace"))
-                if step := follower.feed(said[-1]):
+                if step := follower.feed_line(said[-1]):
                     on_step(step)
             code = process.wait()
         except KeyboardInterrupt:
@@ -353,7 +371,7 @@ def _follow(command: Command, log_path: Path, on_step: Callable[[Step], None]) -
     return code, "".join(said), failed
 
 
-def _build_error(text: str, failed: Step | None, code: int, log_path: Path) -> WorkFailed | EngineError:
+def _build_error(text: str, failed: BuildStep | None, code: int, log_path: Path) -> WorkFailed | EngineError:
     lines = text.splitlines()
     if failed is None:
         text = "\n".join(lines[-5:])

@@ -21,11 +21,11 @@ from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.context import compute_build_labels, list_hashed_entries
 from rlbox.image.labels import BUILD_LABEL
-from rlbox.image.names import VERIFY_MARK, split_tag
+from rlbox.image.names import VERIFY_TAG_SUFFIX, split_tag
 from rlbox.image.plan import ImagePlan
-from rlbox.image.sbom import PROVENANCE_FILE, SBOM_FILE, Builder, BuiltImage, plan_provenance, plan_sbom
+from rlbox.image.sbom import PROVENANCE_FILE, SBOM_FILE, BuiltImage, ImageBuilder, render_provenance, render_sbom
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import parse_lock
 from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
@@ -36,7 +36,7 @@ _SHORT = 24
 _SEEN = ("fixes/", "programs/", "wheels/")  # folders of the build context
 
 
-def check_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
+def check_fixes_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
     """Check the fixes of the image of `plan`; one that is absent takes the tag off, so that nobody uses the image.
 
     What checks can see is remembered once all have passed: a build that changes nothing of it (rlbox itself, a label,
@@ -52,7 +52,7 @@ def check_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
     WorkFailed
         A check failed; every one is named with what it saw.
     """
-    memory = cache_path("checks", plan.target, checks_checksum(plan)[:_SHORT])
+    memory = cache_path("checks", plan.target, hash_check_inputs(plan)[:_SHORT])
     if not force and memory.is_file():
         return
     try:
@@ -89,13 +89,13 @@ def _container(plan: ImagePlan) -> ContainerPlan:
     )
 
 
-def checks_checksum(plan: ImagePlan) -> str:
+def hash_check_inputs(plan: ImagePlan) -> str:
     """Return the checksum of what checks of fixes can see: base, stack, fixes, environment, patches of fixes."""
-    patches = parse_json(plan.context.get(PATCHES_IN_CONTEXT, '{"patches": []}'))["patches"]
+    patches = parse_json(plan.context_files.get(PATCHES_IN_CONTEXT, '{"patches": []}'))["patches"]
     seen = {
-        "base": plan.rootfs or re.findall(r"^FROM .*$", plan.context["Dockerfile"], re.M)[0],
-        "env": re.findall(r"^ENV (?:.*\\\n)*.*$", plan.context["Dockerfile"], re.M),
-        "files": {name: text for name, text in plan.context.items() if name.startswith(_SEEN)},
+        "base": plan.rootfs_checksum or re.findall(r"^FROM .*$", plan.context_files["Dockerfile"], re.M)[0],
+        "env": re.findall(r"^ENV (?:.*\\\n)*.*$", plan.context_files["Dockerfile"], re.M),
+        "files": {name: text for name, text in plan.context_files.items() if name.startswith(_SEEN)},
         "patches": [row for row in patches if row["fix"]],
     }
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
@@ -105,14 +105,14 @@ def _line(finding: Finding) -> str:
     return f"{finding.id}: {finding.seen or finding.title}"
 
 
-def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
+def write_sbom_and_provenance(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
     """Write what explains the image that was just built; a file that cannot be written is told, and fails no build.
 
     They lie in a folder of the image's own, whatever its name: the same image of another project is explained by them.
     """
     if (image := find_image(plan.tag)) is None:
         return
-    folder = cache_path("images", plan.target, image_digest(image).rpartition(":")[2][:_SHORT])
+    folder = cache_path("images", plan.target, find_image_digest(image).rpartition(":")[2][:_SHORT])
     try:
         for name in (SBOM_FILE, PROVENANCE_FILE):  # what a build before wrote says nothing of this one
             (folder / name).unlink(missing_ok=True)
@@ -122,28 +122,31 @@ def describe_image(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
         app.say(f"note: the image has no SBOM and provenance: {folder} cannot be written: {error.strerror}")
 
 
-def image_digest(image: dict[str, Any]) -> str:
+def find_image_digest(engine_image: dict[str, Any]) -> str:
     """Return the digest by which an image is explained: its manifest's, or its configuration's without one."""
-    return find_manifest_digest(image) or str(image["Id"])
+    return find_manifest_digest(engine_image) or str(engine_image["Id"])
 
 
 def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
     name = plan.tag.rpartition(":")[0]
     built = BuiltImage(
-        name=name, digest=image_digest(image), has_manifest=bool(find_manifest_digest(image)), epoch=plan.epoch
+        name=name,
+        digest=find_image_digest(image),
+        has_manifest=bool(find_manifest_digest(image)),
+        source_date_epoch=plan.epoch,
     )
     labels = image["Config"].get("Labels") or {}
-    by = Builder(
-        spec=labels.get("rlbox.spec", ""),
+    by = ImageBuilder(
+        spec_checksum=labels.get("rlbox.spec", ""),
         mode="hermetic" if hermetic else "online",
         versions={"engine": connect_engine().version()},
     )
-    text = plan.context[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
+    text = plan.context_files[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
     lock = parse_lock(text, plan.tag)
-    return {SBOM_FILE: plan_sbom(lock, built), PROVENANCE_FILE: plan_provenance(lock, built, by)}
+    return {SBOM_FILE: render_sbom(lock, built), PROVENANCE_FILE: render_provenance(lock, built, by)}
 
 
-def tag_own_image(app: App, plan: ImagePlan) -> dict[str, Any]:
+def require_project_image(app: App, plan: ImagePlan) -> dict[str, Any]:
     """Return the image of a target under this project's name, which one of another project that fits gets, too.
 
     Raises
@@ -152,20 +155,20 @@ def tag_own_image(app: App, plan: ImagePlan) -> dict[str, Any]:
         There is none, or the engine does not answer.
     """
     image = find_image(plan.tag)
-    image = adopt_matching_image(app, plan) if image is None else image
+    image = tag_matching_image(app, plan) if image is None else image
     if image is None:
         raise create_missing_image_error(plan.tag, plan.target)
     return image
 
 
-def adopt_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
+def tag_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
     """Give an image of the engine that is what the specs say this project's name, and return it; None without one.
 
     Its checks are run unless this user has seen them hold. A dry run gives no name.
     """
-    wanted = build_labels(list_deciding_entries(plan), plan)[BUILD_LABEL]
+    wanted = compute_build_labels(list_hashed_entries(plan), plan)[BUILD_LABEL]
     for row in connect_engine().list_images(f"{BUILD_LABEL}={wanted}"):
-        names = [tag for tag in row.get("RepoTags") or () if split_tag(tag)[0] and not tag.endswith(VERIFY_MARK)]
+        names = [tag for tag in row.get("RepoTags") or () if split_tag(tag)[0] and not tag.endswith(VERIFY_TAG_SUFFIX)]
         if not names:  # one without a name may be what checks refused
             continue
         if app.dry_run:
@@ -174,6 +177,6 @@ def adopt_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
         app.say(f"{names[0]} is what the specs say: it is {plan.tag}, too, and nothing is built")
 
         connect_engine().tag(row["Id"], parse_reference(plan.tag))
-        check_or_untag_image(plan, force=False)
+        check_fixes_or_untag_image(plan, force=False)
         return connect_engine().find_image(plan.tag)
     return None

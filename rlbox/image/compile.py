@@ -24,15 +24,15 @@ from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed, page
 from rlbox.i18n import _
 from rlbox.image.compile_env import (
-    bind_folders,
-    identify_host_compiler,
-    make_build_directory,
-    plan_jobs,
-    prepare_build_requirements,
+    choose_job_count,
+    hash_host_compiler,
+    install_build_requirements,
+    prepare_build_dirs,
     prepare_build_system,
+    recreate_build_dir,
 )
-from rlbox.image.compile_run import BuiltWheel, probe_capacity, run_build
-from rlbox.image.compile_wheel import check_archs, diff_wheels, write_reproducible_wheel
+from rlbox.image.compile_run import BuiltWheel, probe_build_capacity, run_wheel_build
+from rlbox.image.compile_wheel import diff_wheels, require_gpu_archs, write_reproducible_wheel
 from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, sha256_file, write_atomic
@@ -45,16 +45,16 @@ from rlbox.target.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """What the command line asked for; `names` are the wheels, all when there are none, `jobs` 0 what fits here."""
+    """Options of `rlbox compile`; no `wheel_names`: all wheels; `jobs` 0: as many as fit here."""
 
-    names: tuple[str, ...] = ()
+    wheel_names: tuple[str, ...] = ()
     jobs: int = 0
     verify: bool = False
-    replace: bool = False
-    sources: str = ""
+    replace_locked_wheel: bool = False
+    sources_profile: str = ""
 
 
-def compile_target(app: App, name: str, options: CompileOptions) -> tuple[WheelResult, ...]:
+def compile_target_wheels(app: App, target_name: str, options: CompileOptions) -> tuple[WheelResult, ...]:
     """Return what became of each wheel that the target's stack compiles; the lock names them all in the end.
 
     Raises
@@ -64,15 +64,15 @@ def compile_target(app: App, name: str, options: CompileOptions) -> tuple[WheelR
     WorkFailed
         A build failed, or gave other bytes than the lock has.
     """
-    recipe = ImageSources.load(app.project, name)
+    recipe = ImageSources.load(app.project, target_name)
     lock = _usable_lock(app, recipe)
-    rows = _chosen(recipe.target, lock, options.names)
+    rows = _chosen(recipe.target, lock, options.wheel_names)
     told = []
     for entry, row in rows:
         work = _Work(app, recipe.target, lock, entry, row, options)
         told.append(one := work.dry() if app.dry_run else work.twice() if options.verify else work.once())
         if one.wheel and not app.dry_run:
-            _lock_wheel(app, name, row, one.wheel)
+            _lock_wheel(app, target_name, row, one.wheel)
     return tuple(told)
 
 
@@ -97,7 +97,7 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
             next_step=names if own else _("rlbox init NAME; in that target of yours, {names}").format(names=names),
         )
     plan = load_image_plan(app.project, name)
-    if recipe.lock is None or not (plan.lock == "current" or plan.lock.startswith("incomplete")):
+    if recipe.lock is None or not (plan.lock_state == "current" or plan.lock_state.startswith("incomplete")):
         plan.require_lock()
     assert recipe.lock is not None  # noqa: S101  (a plan without a lock is refused)
     return recipe.lock
@@ -131,15 +131,15 @@ class _Work:
         )
         self._store = ObjectStore(resolve_store_dir(None))
         digest = compute_objects_digest(target, entry, row, lock.toolchain)
-        self._objects = cache_path("compile", "objects", digest[:24] + identify_host_compiler(lock))
-        self._jobs = plan_jobs(entry, probe_capacity(), options.jobs)
+        self._objects = cache_path("compile", "objects", digest[:24] + hash_host_compiler(lock))
+        self._jobs = choose_job_count(entry, probe_build_capacity(), options.jobs)
 
     def dry(self) -> WheelResult:
         """Return how it stands, nothing changed."""
         if known := self._known():
             return self._told("in the store", known)
         kept = len([path for path in self._objects.glob("*") if not path.suffix])
-        expected = estimate_seconds(read_unit_seconds(self._store, self._row.name), self._jobs, kept)
+        expected = estimate_build_seconds(read_last_unit_seconds(self._store, self._row.name), self._jobs, kept)
         return self._told("to compile", None, seconds=expected, kept=kept)
 
     def once(self) -> WheelResult:
@@ -178,10 +178,10 @@ class _Work:
     def _known(self) -> Package | None:
         """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
         wheel = self._lock.wheel(self._row)
-        if wheel and not self._options.replace:
+        if wheel and not self._options.replace_locked_wheel:
             return wheel if self._store.is_intact(wheel.sha256, wheel.size) else None
-        made = find_recorded_wheel(self._store, self._row)
-        return made.package(self._row) if made and not self._options.replace else None
+        made = find_wheel_record(self._store, self._row)
+        return made.to_package(self._row) if made and not self._options.replace_locked_wheel else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
@@ -203,7 +203,7 @@ class _Work:
         if not missing:
             return
         size = sum(file.size for file in missing)
-        sources = self._options.sources or self._target.sources
+        sources = self._options.sources_profile or self._target.sources
         app.say(f"fetching {len(missing)} files, {size_text(size)}")
         with convert_unreachable_host_errors(sources), show_fetch_progress(app, size) as on_progress:
             fetch_artifacts(files, create_locator(app, sources, files), store, on_progress, target=self._target.name)
@@ -211,23 +211,23 @@ class _Work:
     def _build(self, folder: Path, objects: Path) -> BuiltWheel:
         app, entry, row = self._app, self._entry, self._row
         system, python = prepare_build_system(self._target, self._lock, self._store)
-        site = prepare_build_requirements(self._target, row, self._store)
-        make_build_directory(folder / "box", system, entry, row, self._store)
-        folders = bind_folders(system, folder / "box", site, objects)
+        site = install_build_requirements(self._target, row, self._store)
+        recreate_build_dir(folder / "box", system, entry, row, self._store)
+        folders = prepare_build_dirs(system, folder / "box", site, objects)
         what = f"for {', '.join(entry.cuda_archs(self._target.hardware.arch)) or 'no GPU'}"
         app.say(f"compiling {row.name} {what}, {self._jobs} at a time; log: {folder / 'build.log'}")
-        return run_build(app, self._target, entry, folders, python, self._jobs, folder / "build.log")
+        return run_wheel_build(app, self._target, entry, folders, python, self._jobs, folder / "build.log")
 
     def _plain(self, built: BuiltWheel, folder: Path) -> Path:
         wheel = folder / built.wheel.name
         write_reproducible_wheel(built.wheel, wheel)
-        check_archs(wheel, self._row.name, self._entry.cuda_archs(self._target.hardware.arch))
+        require_gpu_archs(wheel, self._row.name, self._entry.cuda_archs(self._target.hardware.arch))
         return wheel
 
     def _refuse_other(self, wheel: Path) -> None:
         """Refuse a wheel that is not the one of the lock, saying what differs where both are here."""
         locked = self._lock.wheel(self._row)
-        if not locked or self._options.replace or sha256_file(wheel) == locked.sha256:
+        if not locked or self._options.replace_locked_wheel or sha256_file(wheel) == locked.sha256:
             return
         name = self._row.name
         raise WorkFailed(
@@ -255,15 +255,15 @@ class _Work:
             jobs=self._jobs,
             units=units,
         )
-        record_wheel(self._store, self._row, made)
+        write_wheel_record(self._store, self._row, made)
         wheel.unlink()
         self._app.say(f"{wheel.name}: {size_text(size)}, {duration_text(built.seconds)}")
-        return self._told(state, made.package(self._row), seconds=built.seconds)
+        return self._told(state, made.to_package(self._row), seconds=built.seconds)
 
     def _told(self, state: str, wheel: Package | None, *, seconds: float = 0.0, kept: int = 0) -> WheelResult:
         archs = self._entry.cuda_archs(self._target.hardware.arch)
         return WheelResult(
-            compiled=self._row, state=state, archs=archs, wheel=wheel, seconds=seconds, kept=kept, jobs=self._jobs
+            inputs=self._row, state=state, archs=archs, wheel=wheel, seconds=seconds, kept_objects=kept, jobs=self._jobs
         )
 
 
@@ -284,33 +284,33 @@ class WheelRecord:
     units: Mapping[str, int]
     schema: Literal[1] = 1
 
-    def package(self, compiled: CompileInputs) -> Package:
+    def to_package(self, inputs: CompileInputs) -> Package:
         """Return the wheel as its lock names it."""
         return Package(
-            name=compiled.name,
+            name=inputs.name,
             version=self.version,
             file=self.file,
             sha256=self.sha256,
             size=self.size,
-            source=compiled.origin,
+            source=inputs.origin,
         )
 
 
-def record_wheel(store: ObjectStore, compiled: CompileInputs, made: WheelRecord) -> None:
+def write_wheel_record(store: ObjectStore, inputs: CompileInputs, record: WheelRecord) -> None:
     """Write down what a recipe gave."""
-    write_atomic(_note(store, compiled.recipe), json.dumps(asdict(made), ensure_ascii=False, indent=1) + "\n")
+    write_atomic(_note(store, inputs.recipe), json.dumps(asdict(record), ensure_ascii=False, indent=1) + "\n")
 
 
-def find_recorded_wheel(store: ObjectStore, compiled: CompileInputs) -> WheelRecord | None:
+def find_wheel_record(store: ObjectStore, inputs: CompileInputs) -> WheelRecord | None:
     """Return what a recipe gave on this machine, as long as the store holds the wheel."""
-    made = _read(_note(store, compiled.recipe))
+    made = _read(_note(store, inputs.recipe))
     return made if made and store.is_intact(made.sha256, made.size) else None
 
 
-def read_unit_seconds(store: ObjectStore, name: str) -> tuple[int, ...]:
+def read_last_unit_seconds(store: ObjectStore, wheel_name: str) -> tuple[int, ...]:
     """Return how many seconds each file of a wheel took when one of that name was compiled here last; empty: never."""
     notes = sorted((store.root / "compiled").glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    found = (made for made in map(_read, notes) if made and made.name == name and any(made.units.values()))
+    found = (made for made in map(_read, notes) if made and made.name == wheel_name and any(made.units.values()))
     return tuple(made.units.values()) if (made := next(found, None)) else ()
 
 
@@ -332,55 +332,55 @@ class WheelResult:
     Attributes
     ----------
     state
-        `in the store`, `compiled`, `the same twice`, or in a dry run `to compile`.
+        `in the store`, `inputs`, `the same twice`, or in a dry run `to compile`.
     wheel
         None before it was compiled.
     seconds
         How long it took; of a dry run how long it will take, as one of that name did here; 0: that is not known.
-    kept
+    kept_objects
         Object files that are there from before.
     jobs
         Compilers at a time.
     """
 
-    compiled: CompileInputs
+    inputs: CompileInputs
     state: str
     archs: tuple[str, ...]
     wheel: Package | None = None
     seconds: float = 0.0
-    kept: int = 0
+    kept_objects: int = 0
     jobs: int = 0
 
 
-def estimate_seconds(units: Iterable[int], jobs_now: int, kept: int) -> float:
+def estimate_build_seconds(unit_seconds: Iterable[int], jobs: int, kept_objects: int) -> float:
     """Return how many seconds a build takes, by those that its files took before; 0 where nothing is known.
 
     Parameters
     ----------
-    units
+    unit_seconds
         Seconds of each file; 0 for one that was not compiled then.
-    kept
+    kept_objects
         Object files that are there.
     """
-    every = list(units)
+    every = list(unit_seconds)
     made = [seconds for seconds in every if seconds]
     if not made:
         return 0.0
-    return max(len(every) - kept, 0) * (sum(made) / len(made)) / jobs_now
+    return max(len(every) - kept_objects, 0) * (sum(made) / len(made)) / jobs
 
 
-def compile_json(target: str, results: Sequence[WheelResult]) -> dict[str, Any]:
+def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str, Any]:
     rows = [
         {
-            "name": one.compiled.name,
-            "recipe": one.compiled.recipe,
+            "name": one.inputs.name,
+            "recipe": one.inputs.recipe,
             "archs": list(one.archs),
             "state": one.state,
             "file": one.wheel.file if one.wheel else "",
             "sha256": one.wheel.sha256 if one.wheel else "",
             "size": one.wheel.size if one.wheel else 0,
             "seconds": round(one.seconds, 1),
-            "kept": one.kept,
+            "kept": one.kept_objects,
             "jobs": one.jobs,
         }
         for one in results
@@ -388,15 +388,15 @@ def compile_json(target: str, results: Sequence[WheelResult]) -> dict[str, Any]:
     return {"target": target, "wheels": rows}
 
 
-def compile_text(results: Sequence[WheelResult]) -> str:
+def format_wheel_results(results: Sequence[WheelResult]) -> str:
     """Return a line for each: what decides it, what it is for, how it stands."""
     return "\n".join(columns([_row(one) for one in results]))
 
 
 def _row(one: WheelResult) -> tuple[str, ...]:
-    head = (one.compiled.name, f"recipe {one.compiled.recipe[:12]}", ", ".join(one.archs) or "no GPU", one.state)
+    head = (one.inputs.name, f"recipe {one.inputs.recipe[:12]}", ", ".join(one.archs) or "no GPU", one.state)
     if one.wheel:
         return (*head, f"sha256 {one.wheel.sha256[:12]}  {size_text(one.wheel.size)}")
     if one.seconds:
-        return (*head, f"{one.kept} objects kept, {one.jobs} at a time, about {duration_text(one.seconds)}")
-    return (*head, f"{one.kept} objects kept, {one.jobs} at a time, how long is not known before the first")
+        return (*head, f"{one.kept_objects} objects kept, {one.jobs} at a time, about {duration_text(one.seconds)}")
+    return (*head, f"{one.kept_objects} objects kept, {one.jobs} at a time, how long is not known before the first")

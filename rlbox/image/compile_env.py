@@ -18,8 +18,8 @@ from rlbox.artifacts.git_tree import TAR_MTIME
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.i18n import _
-from rlbox.image.bootstrap import make_rootfs
-from rlbox.image.labels import rootfs_checksum
+from rlbox.image.bootstrap import ensure_rootfs_archive
+from rlbox.image.labels import compute_rootfs_checksum
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.safe_files import remove_tree
@@ -28,23 +28,29 @@ from rlbox.target.lock import CompileInputs, GitTree, Lock, Package, format_requ
 from rlbox.target.target import Target
 from rlbox.values import Command
 
-BOX = "/mnt/rlbox"
+BUILD_MOUNT = "/mnt/rlbox"
 """The build's own folder as the build sees it: a fixed path, for paths get into what is compiled."""
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")  # a distribution's Python calls its compilers by these
-WRAPPED = ("cc", "c++", "gcc", "g++", *(f"{triplet}-{name}" for triplet in _TRIPLETS for name in ("gcc", "g++")))
+WRAPPED_COMPILERS = (
+    "cc",
+    "c++",
+    "gcc",
+    "g++",
+    *(f"{triplet}-{name}" for triplet in _TRIPLETS for name in ("gcc", "g++")),
+)
 """Compilers of a system that `launch.sh` stands before, those that are there; nvcc it stands before always."""
 _LEGACY = "setuptools.build_meta:__legacy__"
 _SPACES = ("--mount", "--pid", "--net", "--ipc", "--uts")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildFolders:
-    """Folders of this machine: the root of the `system`, the build's own `box`, what it imports, objects it keeps."""
+class BuildDirs:
+    """Directories of this machine that a build sees; `site_dir` has what it imports, `objects_dir` what it keeps."""
 
-    system: str
-    box: str
-    site: str
-    objects: str
+    system_root: str
+    build_dir: str
+    site_dir: str
+    objects_dir: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,47 +58,54 @@ class BuildCapacity:
     """What this machine has for a build: cores, and memory in bytes."""
 
     cores: int
-    memory: int
+    memory_bytes: int
 
 
-def plan_jobs(entry: Compile, room: BuildCapacity, most: int = 0) -> int:
+def choose_job_count(entry: Compile, capacity: BuildCapacity, max_jobs: int = 0) -> int:
     """Return how many compilers are started at a time: as many as memory and cores take, at least one.
 
     Parameters
     ----------
-    most
+    max_jobs
         No more than these; 0: no limit. `MAX_JOBS` of the spec is one, too.
     """
-    by_memory = math.floor(room.memory / (entry.memory_gib * 2**30))
-    limits = [room.cores, by_memory, *([most] if most else [])]
+    by_memory = math.floor(capacity.memory_bytes / (entry.memory_gib * 2**30))
+    limits = [capacity.cores, by_memory, *([max_jobs] if max_jobs else [])]
     limits += [int(text)] if (text := entry.env.get("MAX_JOBS", "")).isdigit() else []
     return max(1, min(limits))
 
 
-def plan_env(target: Target, entry: Compile, jobs: int, libraries: Iterable[str] = ()) -> dict[str, str]:
+def plan_build_environment(
+    target: Target, entry: Compile, jobs: int, nvidia_libraries: Iterable[str] = ()
+) -> dict[str, str]:
     """Return the whole environment of a build; nothing of the caller's is in it.
 
     Parameters
     ----------
-    libraries
+    nvidia_libraries
         Folders below `nvidia` of what the build imports (`cudnn`): their headers and libraries are found without a
         setting of the spec.
     """
-    cuda = f"{BOX}/site/nvidia/cu{entry.cuda.partition('.')[0]}"
-    path = f"{BOX}/bin:{BOX}/site/bin:{cuda + '/bin:' if entry.cuda else ''}/usr/bin:/bin"
+    cuda = f"{BUILD_MOUNT}/site/nvidia/cu{entry.cuda.partition('.')[0]}"
+    path = f"{BUILD_MOUNT}/bin:{BUILD_MOUNT}/site/bin:{cuda + '/bin:' if entry.cuda else ''}/usr/bin:/bin"
     fixed = {
-        "HOME": f"{BOX}/home",
+        "HOME": f"{BUILD_MOUNT}/home",
         "LC_ALL": "C.UTF-8",
         "PATH": path,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
-        "PYTHONPATH": f"{BOX}/site",
+        "PYTHONPATH": f"{BUILD_MOUNT}/site",
         "SOURCE_DATE_EPOCH": str(TAR_MTIME),
         "TZ": "UTC",
     }
     if entry.cuda:
-        fixed |= {"CUDACXX": f"{BOX}/bin/nvcc", "CUDA_HOME": cuda, "CUDA_PATH": cuda, "PYTORCH_NVCC": f"{BOX}/bin/nvcc"}
-    folders = [f"{BOX}/site/nvidia/{name}" for name in libraries]
+        fixed |= {
+            "CUDACXX": f"{BUILD_MOUNT}/bin/nvcc",
+            "CUDA_HOME": cuda,
+            "CUDA_PATH": cuda,
+            "PYTORCH_NVCC": f"{BUILD_MOUNT}/bin/nvcc",
+        }
+    folders = [f"{BUILD_MOUNT}/site/nvidia/{name}" for name in nvidia_libraries]
     search = {
         "CPATH": ":".join(f"{folder}/include" for folder in folders),
         "LIBRARY_PATH": ":".join(f"{folder}/lib" for folder in folders),
@@ -101,31 +114,51 @@ def plan_env(target: Target, entry: Compile, jobs: int, libraries: Iterable[str]
     return {"NVCC_THREADS": "1", **(search if folders else {}), **recipe_environment(target, entry), **fixed, **at_once}
 
 
-def plan_build(
-    folders: BuildFolders, programs: str, python: Sequence[str], env: Mapping[str, str], *, source: str, mapped: bool
+def plan_wheel_build_command(
+    dirs: BuildDirs,
+    programs_dir: str,
+    python: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    source_subdir: str,
+    use_user_namespace: bool,
 ) -> Command:
     """Return the command that builds a wheel in namespaces of its own: no network, fixed paths, one process tree.
 
     Parameters
     ----------
-    programs
+    programs_dir
         Folder of `enter.sh`.
     python
         The interpreter, then the build backend of the source and the folders to find it in (`parse_build_backend`).
-    source
+    source_subdir
         Folder of the source that is built, empty for its top.
-    mapped
+    use_user_namespace
         Whether a user namespace is made, too, so that no privilege is needed.
     """
-    spaces = (*(("--user", "--map-root-user") if mapped else ()), *_SPACES, "--fork", "--kill-child")
-    enter = ("sh", f"{programs}/enter.sh", folders.system, folders.box, folders.site, folders.objects)
-    words = ("env", "-i", f"--chdir={BOX}/source/{source}", *(f"{name}={text}" for name, text in sorted(env.items())))
+    spaces = (*(("--user", "--map-root-user") if use_user_namespace else ()), *_SPACES, "--fork", "--kill-child")
+    enter = ("sh", f"{programs_dir}/enter.sh", dirs.system_root, dirs.build_dir, dirs.site_dir, dirs.objects_dir)
+    words = (
+        "env",
+        "-i",
+        f"--chdir={BUILD_MOUNT}/source/{source_subdir}",
+        *(f"{name}={text}" for name, text in sorted(env.items())),
+    )
     return Command(
-        argv=("unshare", *spaces, *enter, *words, python[0], f"{BOX}/build_wheel.py", f"{BOX}/out", *python[1:])
+        argv=(
+            "unshare",
+            *spaces,
+            *enter,
+            *words,
+            python[0],
+            f"{BUILD_MOUNT}/build_wheel.py",
+            f"{BUILD_MOUNT}/out",
+            *python[1:],
+        )
     )
 
 
-def parse_build_backend(project: Mapping[str, Any]) -> tuple[str, ...]:
+def parse_build_backend(pyproject: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the build backend that a pyproject.toml names, then the folders to find it in.
 
     Raises
@@ -133,7 +166,7 @@ def parse_build_backend(project: Mapping[str, Any]) -> tuple[str, ...]:
     SpecError
         `build-system` is not what the standard says. Source: PEP 517.
     """
-    system = project.get("build-system", {})
+    system = pyproject.get("build-system", {})
     backend = system.get("build-backend", _LEGACY) if isinstance(system, Mapping) else None
     folders = system.get("backend-path", []) if isinstance(system, Mapping) else None
     if (
@@ -147,7 +180,7 @@ def parse_build_backend(project: Mapping[str, Any]) -> tuple[str, ...]:
     return (backend, *folders)
 
 
-PROGRAMS = Path(__file__).with_name("programs")
+PROGRAMS_DIR = Path(__file__).with_name("programs")
 _INSTALL_S = 1800.0
 _HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
 
@@ -165,16 +198,16 @@ def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> tupl
     if not lock.toolchain:
         return "/", _own_python(target.python.version)
     system = replace(lock, debs=lock.toolchain)
-    checksum = rootfs_checksum(system, target.build.epoch)
+    checksum = compute_rootfs_checksum(system, target.build.epoch)
     folder = cache_path("compile", "systems", checksum[:24])
     if not folder.is_dir():
-        archive = make_rootfs(system, checksum, target.build.epoch, store)
+        archive = ensure_rootfs_archive(system, checksum, target.build.epoch, store)
         with _Draft(folder) as draft:
             _unpack(archive, draft)
     return str(folder), target.python.interpreter
 
 
-def identify_host_compiler(lock: Lock) -> str:
+def hash_host_compiler(lock: Lock) -> str:
     """Return what tells this machine's C++ compiler from another; nothing where the lock has one of its own."""
     if lock.toolchain:
         return ""
@@ -219,7 +252,7 @@ def _own_python(version: str) -> str:
     return str(python)
 
 
-def prepare_build_requirements(target: Target, compiled: CompileInputs, store: ObjectStore) -> Path:
+def install_build_requirements(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:
     """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
 
     Raises
@@ -227,17 +260,17 @@ def prepare_build_requirements(target: Target, compiled: CompileInputs, store: O
     WorkFailed
         One of the tools is no wheel.
     """
-    if sources := [package.file for package in compiled.tools if not package.is_wheel]:
+    if sources := [package.file for package in inputs.tools if not package.is_wheel]:
         raise WorkFailed(
             _("what a build imports must be wheels: {sources}").format(sources=", ".join(sources)),
             where="stack.compile.needs",
         )
-    pins = format_requirements(compiled.tools)
+    pins = format_requirements(inputs.tools)
     mark = hashlib.sha256(f"{target.python.version} {target.python.platform}\n{pins}".encode()).hexdigest()
     folder = cache_path("compile", "tools", mark[:24])
     if not folder.is_dir():
         with _Draft(folder) as draft:
-            _install(target, compiled.tools, pins, store, draft)
+            _install(target, inputs.tools, pins, store, draft)
             _link_libraries(draft)
     return folder
 
@@ -262,23 +295,23 @@ def _link_libraries(site: Path) -> None:
             os.symlink(path.name, name)
 
 
-def make_build_directory(
-    folder: Path, system: str, entry: Compile, compiled: CompileInputs, store: ObjectStore
+def recreate_build_dir(
+    directory: Path, system_root: str, entry: Compile, inputs: CompileInputs, store: ObjectStore
 ) -> None:
     """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
-    if folder.exists():
-        remove_tree(folder)
+    if directory.exists():
+        remove_tree(directory)
     for name in ("bin", "home", "objects", "out", "site", "tmp", "unpacked", "view"):
-        (folder / name).mkdir(parents=True)
-    shutil.copy(PROGRAMS / "launch.sh", folder / "launch.sh")
-    shutil.copy(PROGRAMS / "build_wheel.py", folder / "build_wheel.py")
-    (folder / "launch.sh").chmod(0o755)
-    for name in ("nvcc", *(name for name in WRAPPED if os.path.lexists(f"{system}/usr/bin/{name}"))):
-        os.symlink("../launch.sh", folder / "bin" / name)
-    write_atomic(folder / "units", "".join(f"{pattern}\n" for pattern in entry.units))
-    write_atomic(folder / "units.log", "")
-    _unpack(store.path(compiled.source.sha256), folder / "unpacked")
-    _take_source(folder, entry, compiled)
+        (directory / name).mkdir(parents=True)
+    shutil.copy(PROGRAMS_DIR / "launch.sh", directory / "launch.sh")
+    shutil.copy(PROGRAMS_DIR / "build_wheel.py", directory / "build_wheel.py")
+    (directory / "launch.sh").chmod(0o755)
+    for name in ("nvcc", *(name for name in WRAPPED_COMPILERS if os.path.lexists(f"{system_root}/usr/bin/{name}"))):
+        os.symlink("../launch.sh", directory / "bin" / name)
+    write_atomic(directory / "units", "".join(f"{pattern}\n" for pattern in entry.units))
+    write_atomic(directory / "units.log", "")
+    _unpack(store.path(inputs.source.sha256), directory / "unpacked")
+    _take_source(directory, entry, inputs)
 
 
 def _take_source(folder: Path, entry: Compile, compiled: CompileInputs) -> None:
@@ -298,11 +331,13 @@ def _take_source(folder: Path, entry: Compile, compiled: CompileInputs) -> None:
         )
 
 
-def bind_folders(system: str, box: Path, site: Path, objects: Path) -> BuildFolders:
-    objects.mkdir(parents=True, exist_ok=True)
-    for left in objects.glob("*.[0-9]*"):  # a copy that a killed compiler left
+def prepare_build_dirs(system_root: str, build_dir: Path, site_dir: Path, objects_dir: Path) -> BuildDirs:
+    objects_dir.mkdir(parents=True, exist_ok=True)
+    for left in objects_dir.glob("*.[0-9]*"):  # a copy that a killed compiler left
         left.unlink()
-    return BuildFolders(system=system, box=str(box), site=str(site), objects=str(objects))
+    return BuildDirs(
+        system_root=system_root, build_dir=str(build_dir), site_dir=str(site_dir), objects_dir=str(objects_dir)
+    )
 
 
 class _Draft:

@@ -14,7 +14,14 @@ from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import toml_table
 from rlbox.i18n import _
-from rlbox.image.compile_env import BOX, BuildCapacity, BuildFolders, parse_build_backend, plan_build, plan_env
+from rlbox.image.compile_env import (
+    BUILD_MOUNT,
+    BuildCapacity,
+    BuildDirs,
+    parse_build_backend,
+    plan_build_environment,
+    plan_wheel_build_command,
+)
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, start_command
 from rlbox.system.limits import available_memory
 from rlbox.system.progress import ProgressItem, show_progress
@@ -40,7 +47,7 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledUnit:
+class CompilationUnit:
     """A file that was compiled: `made` in `seconds`, `kept` from before, `left` out, or `begun`."""
 
     state: str
@@ -50,13 +57,13 @@ class CompiledUnit:
 
 @dataclass
 class CompileProgress:
-    """What was heard of a build's compilers so far; `total` is what the build system said, 0 before it did."""
+    """What was heard of a build's compilers so far; `total_units` is what the build system said, 0 before it did."""
 
-    total: int = 0
+    total_units: int = 0
     running: set[str] = field(default_factory=set)
-    ended: dict[str, CompiledUnit] = field(default_factory=dict)
+    ended: dict[str, CompilationUnit] = field(default_factory=dict)
 
-    def record(self, unit: CompiledUnit) -> None:
+    def record(self, unit: CompilationUnit) -> None:
         """Take in one line of `units.log`."""
         if unit.state == "begun":
             self.running.add(unit.file)
@@ -64,31 +71,31 @@ class CompileProgress:
             self.running.discard(unit.file)
             self.ended[unit.file] = unit
 
-    def of(self, state: str) -> list[CompiledUnit]:
+    def units_in_state(self, state: str) -> list[CompilationUnit]:
         return [unit for unit in self.ended.values() if unit.state == state]
 
-    def left_s(self, jobs: int) -> float | None:
+    def estimate_remaining_s(self, jobs: int) -> float | None:
         """Return about how many seconds are left, None before the number of files and the time of one are known."""
-        made = self.of("made")
-        if not self.total or not made:
+        made = self.units_in_state("made")
+        if not self.total_units or not made:
             return None
         mean = sum(unit.seconds for unit in made) / len(made)
-        return mean * max(self.total - len(self.ended), 0) / jobs
+        return mean * max(self.total_units - len(self.ended), 0) / jobs
 
 
-def parse_units(lines: Iterable[str]) -> list[CompiledUnit]:
+def parse_unit_log(lines: Iterable[str]) -> list[CompilationUnit]:
     """Return the rows of `units.log`; a line that is being written is left for later."""
     rows = [line.split("\t") for line in lines]
     return [
-        CompiledUnit(state=row[0], seconds=int(row[1]), file=row[2])
+        CompilationUnit(state=row[0], seconds=int(row[1]), file=row[2])
         for row in rows
         if len(row) == 3 and row[1].isdigit()
     ]
 
 
-def parse_step_count(log: str) -> int:
+def parse_ninja_step_count(ninja_log: str) -> int:
     """Return how many steps ninja said that there are, 0 where it did not."""
-    found = [int(match[2]) for match in _COUNTED.finditer(log)]
+    found = [int(match[2]) for match in _COUNTED.finditer(ninja_log)]
     return found[-1] if found else 0
 
 
@@ -145,15 +152,15 @@ class BuiltWheel:
 
     wheel: Path
     seconds: float
-    units: tuple[CompiledUnit, ...]
+    units: tuple[CompilationUnit, ...]
 
 
-def probe_capacity() -> BuildCapacity:
+def probe_build_capacity() -> BuildCapacity:
     """Return the cores and the memory that a build can have here."""
-    return BuildCapacity(cores=len(os.sched_getaffinity(0)), memory=available_memory())
+    return BuildCapacity(cores=len(os.sched_getaffinity(0)), memory_bytes=available_memory())
 
 
-def needs_user_namespace() -> bool:
+def should_create_user_namespace() -> bool:
     """Return whether namespaces need a user namespace around them, which whoever has no privilege can make.
 
     Raises
@@ -181,8 +188,8 @@ def needs_user_namespace() -> bool:
     )
 
 
-def run_build(
-    app: App, target: Target, entry: Compile, folders: BuildFolders, python: str, jobs: int, log: Path
+def run_wheel_build(
+    app: App, target: Target, entry: Compile, dirs: BuildDirs, python: str, jobs: int, log_path: Path
 ) -> BuiltWheel:
     """Build the wheel of the source in the box; what its compilers made stays, whatever becomes of it.
 
@@ -191,32 +198,39 @@ def run_build(
     WorkFailed
         The build failed; why, as far as its last lines tell, and these.
     """
-    box = Path(folders.box)
+    box = Path(dirs.build_dir)
     source = box / "source" / entry.folder / "pyproject.toml"
     backend = parse_build_backend(toml_table(source.read_text("utf-8")) if source.is_file() else {})
-    libraries = sorted(path.parent.name for path in Path(folders.site).glob("nvidia/*/include"))
-    env = plan_env(target, entry, jobs, libraries)
+    libraries = sorted(path.parent.name for path in Path(dirs.site_dir).glob("nvidia/*/include"))
+    env = plan_build_environment(target, entry, jobs, libraries)
     programs = str(Path(__file__).with_name("programs"))
-    command = plan_build(folders, programs, (python, *backend), env, source=entry.folder, mapped=needs_user_namespace())
+    command = plan_wheel_build_command(
+        dirs,
+        programs,
+        (python, *backend),
+        env,
+        source_subdir=entry.folder,
+        use_user_namespace=should_create_user_namespace(),
+    )
     began = time.monotonic()
     units = CompileProgress()
-    with open(log, "wb") as out, show_progress(app, in_bytes=False) as show:
+    with open(log_path, "wb") as out, show_progress(app, in_bytes=False) as show:
         process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)
         try:
-            code = _follow(process, units, box / "units.log", log, lambda unit: show(_row(unit, units, jobs)))
+            code = _follow(process, units, box / "units.log", log_path, lambda unit: show(_row(unit, units, jobs)))
         finally:
             if process.stdin:
                 process.stdin.close()  # ends whatever of it still runs
             process.wait()
     if code:
-        raise _failed(entry, code, log, Path(folders.site))
+        raise _failed(entry, code, log_path, Path(dirs.site_dir))
     if entry.units and not (box / "linked").exists():
         raise WorkFailed(
             _(
                 "the library of {entry} was linked by a program of another name than rlbox stands before, "
                 "so that what units leaves out is undefined in it"
             ).format(entry=entry.name),
-            where=str(log),
+            where=str(log_path),
             next_step=_(
                 "compile all of it (no units of {entry} in [[stack.compile]]), or have its build link with c++"
             ).format(entry=entry.name),
@@ -231,7 +245,7 @@ def run_build(
 
 
 def _follow(
-    process: ProcessHandle, units: CompileProgress, told: Path, log: Path, show: Callable[[CompiledUnit], None]
+    process: ProcessHandle, units: CompileProgress, told: Path, log: Path, show: Callable[[CompilationUnit], None]
 ) -> int:
     """Return the exit code of a build when it ended; each unit is shown as it begins and ends."""
     heard = 0
@@ -239,8 +253,10 @@ def _follow(
         code = process.poll()
         data = told.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        units.total = parse_step_count(read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")) or units.total
-        for unit in parse_units(whole[heard:].decode("utf-8", "replace").splitlines()):
+        units.total_units = (
+            parse_ninja_step_count(read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")) or units.total_units
+        )
+        for unit in parse_unit_log(whole[heard:].decode("utf-8", "replace").splitlines()):
             units.record(unit)
             show(unit)
         heard = len(whole)
@@ -249,11 +265,11 @@ def _follow(
         time.sleep(_LOOK_S)
 
 
-def _row(unit: CompiledUnit, units: CompileProgress, jobs: int) -> ProgressItem:
+def _row(unit: CompilationUnit, units: CompileProgress, jobs: int) -> ProgressItem:
     told = "" if unit.state == "begun" else duration_text(unit.seconds) if unit.state == "made" else _WORDS[unit.state]
     if unit.state != "begun":
-        told += f"  {len(units.ended)} of {units.total}" if units.total else f"  {len(units.ended)}"
-        left = units.left_s(jobs)
+        told += f"  {len(units.ended)} of {units.total_units}" if units.total_units else f"  {len(units.ended)}"
+        left = units.estimate_remaining_s(jobs)
         told += f", about {duration_text(left)} left" if left else ""
     return ProgressItem(key=unit.file, title=unit.file.rpartition("/")[2], mark=_MARKS.get(unit.state, ""), told=told)
 
@@ -261,7 +277,7 @@ def _row(unit: CompiledUnit, units: CompileProgress, jobs: int) -> ProgressItem:
 def _header_folder(site: Path, header: str) -> str:
     """Return the folder of what a build imports that has a header, as the build sees it; empty: none has it."""
     found = min(site.rglob(header), default=None) if header and ".." not in header and header[0] != "/" else None
-    return f"{BOX}/site/{found.relative_to(site).as_posix().removesuffix(header)}".rstrip("/") if found else ""
+    return f"{BUILD_MOUNT}/site/{found.relative_to(site).as_posix().removesuffix(header)}".rstrip("/") if found else ""
 
 
 def _failed(entry: Compile, code: int, log: Path, site: Path) -> WorkFailed:

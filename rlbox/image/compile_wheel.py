@@ -19,12 +19,12 @@ _KERNELS = 2
 """Kind of an entry that holds machine code; 1 is PTX, which a driver would have to compile."""
 
 
-def read_gpu_archs(data: bytes) -> frozenset[str]:
+def parse_gpu_archs(library: bytes) -> frozenset[str]:
     """Return the architectures (`sm_80`) that a library or an object file has machine code for.
 
     What is compiled for one model alone (`sm_90a`) is told as the plain one.
     """
-    return frozenset(f"sm_{arch}" for arch in _archs(data))
+    return frozenset(f"sm_{arch}" for arch in _archs(library))
 
 
 def _archs(data: bytes) -> Iterator[int]:
@@ -46,9 +46,9 @@ _MOMENT = (1980, 1, 1, 0, 0, 0)
 _LEVEL = 6
 
 
-def write_reproducible_wheel(source: Path, path: Path) -> None:
+def write_reproducible_wheel(built_wheel: Path, output: Path) -> None:
     """Write a wheel anew: files sorted, its RECORD last, one time stamp, two modes."""
-    with zipfile.ZipFile(source) as built, zipfile.ZipFile(path, "w") as plain:
+    with zipfile.ZipFile(built_wheel) as built, zipfile.ZipFile(output, "w") as plain:
         rows = sorted(built.infolist(), key=lambda row: (row.filename.endswith(".dist-info/RECORD"), row.filename))
         for row in rows:
             if row.is_dir():
@@ -64,12 +64,12 @@ def read_wheel_gpu_archs(wheel: Path) -> frozenset[str]:
     """Return the architectures that the libraries of a wheel have kernels for."""
     with zipfile.ZipFile(wheel) as packed:
         names = [name for name in packed.namelist() if name.endswith(".so") or ".so." in name]
-        return frozenset(arch for name in names for arch in read_gpu_archs(packed.read(name)))
+        return frozenset(arch for name in names for arch in parse_gpu_archs(packed.read(name)))
 
 
-def diff_wheels(one: Path, other: Path) -> tuple[str, ...]:
+def diff_wheels(first_wheel: Path, second_wheel: Path) -> tuple[str, ...]:
     """Return what differs between two wheels, a line a file: which, and in how many bytes from where on."""
-    with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
+    with zipfile.ZipFile(first_wheel) as first, zipfile.ZipFile(second_wheel) as second:
         names = sorted({*first.namelist(), *second.namelist()})
         return tuple(line for name in names if (line := _difference(first, second, name)))
 
@@ -85,35 +85,35 @@ def _difference(first: zipfile.ZipFile, second: zipfile.ZipFile, name: str) -> s
     return f"{name}: {len(places)} bytes differ, the first at {places[0] if places else len(other)}{sizes}"
 
 
-def check_archs(wheel: Path, name: str, wanted: tuple[str, ...]) -> None:
-    """Refuse a wheel that has no kernels for one of the architectures `wanted`.
+def require_gpu_archs(wheel: Path, package: str, archs: tuple[str, ...]) -> None:
+    """Refuse a wheel that has no kernels for one of the architectures `archs`.
 
     Raises
     ------
     WorkFailed
         It was compiled for other GPUs.
     """
-    found = read_wheel_gpu_archs(wheel) if wanted else frozenset()
-    missing = [arch for arch in wanted if arch.rstrip("af") not in found]
+    found = read_wheel_gpu_archs(wheel) if archs else frozenset()
+    missing = [arch for arch in archs if arch.rstrip("af") not in found]
     if missing and not found:
         raise WorkFailed(
             _("the wheel of {name} has no GPU code, and {missing} was asked for").format(
-                name=name, missing=", ".join(missing)
+                name=package, missing=", ".join(missing)
             ),
             where=wheel.name,
             next_step=_(
                 "if it is C++ alone, leave out cuda and archs of {name} in [[stack.compile]] and put the "
                 "compiler packages that its build needs into needs ({page}); else set the variable by "
                 "which its build takes architectures in env"
-            ).format(name=name, page=page("compile")),
+            ).format(name=package, page=page("compile")),
         )
     if missing:
         raise WorkFailed(
             _("{name} was compiled for {found}, and not for {missing}").format(
-                name=name, found=", ".join(sorted(found)), missing=", ".join(missing)
+                name=package, found=", ".join(sorted(found)), missing=", ".join(missing)
             ),
             where=wheel.name,
             next_step=_(
                 "set the variable by which its build takes architectures, in env of {name} in [[stack.compile]]"
-            ).format(name=name),
+            ).format(name=package),
         )

@@ -21,12 +21,12 @@ from rlbox.image.labels import (
     BUILD_LABEL,
     KEYS_LABEL,
     PARTS_LABEL,
-    explain_outdated,
-    format_keys,
-    format_parts,
-    image_part,
+    classify_context_path,
+    explain_outdated_image,
+    format_keys_label,
+    format_parts_label,
 )
-from rlbox.image.layers import layer_folder
+from rlbox.image.layers import wheel_dir_of_layer
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import link_or_copy, sha256_file, write_atomic
 from rlbox.system.network_settings import find_ca_bundle
@@ -41,7 +41,7 @@ _PROFILES, _PROFILE = "artifacts/profiles/", "direct.toml"
 _LIB, _OTHER = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/"
 _OTHER_LIB = f"{_OTHER}rlbox/"
 _NAMES = ("__main__.py", "version.py")  # how rlbox is started by hand, and what it calls itself
-INSIDE = (
+HASHED_PACKAGES = (
     "i18n",
     "config",
     "system",
@@ -61,29 +61,29 @@ INSIDE = (
 )
 """Packages that decide an image: a container runs nothing of the others to carry out, check or explain a run."""
 _NOT_INSIDE = ("doctor/examine.py", "doctor/gpu_choice.py", "doctor/host.py", "i18n/locale/")
-BAKED_CA = "files/opt/rlbox/share/ca.crt"
-COMPLETE = "complete"
+BAKED_CA_PATH = "files/opt/rlbox/share/ca.crt"
+COMPLETE_MARKER = "complete"
 """File that says in a layer's folder of wheels that nothing else is needed."""
 
 
-def list_deciding_entries(plan: ImagePlan) -> dict[str, str | Path]:
+def list_hashed_entries(plan: ImagePlan) -> dict[str, str | Path]:
     """Return what decides the image: path in the build context to its text, or to the file it is copied from.
 
     The bytes that the lock names are not among them, since their checksums are; nor are those of
-    `list_non_deciding_entries`.
+    `list_unhashed_entries`.
     """
-    entries: dict[str, str | Path] = dict(plan.context)
-    entries |= {f"{_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if decides_image(name)}
-    return entries | ({BAKED_CA: Path(_ca_bundle())} if plan.bake_ca else {})
+    entries: dict[str, str | Path] = dict(plan.context_files)
+    entries |= {f"{_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if is_hashed_source(name)}
+    return entries | ({BAKED_CA_PATH: Path(_ca_bundle())} if plan.bake_ca else {})
 
 
-def list_non_deciding_entries() -> dict[str, str | Path]:
+def list_unhashed_entries() -> dict[str, str | Path]:
     """Return the rest of rlbox: it is in every image, for whoever types `rlbox` there, and decides none.
 
     With it go the targets, jobs and templates of the wheel: on a rented machine a run in place begins with them.
     """
     others: dict[str, str | Path] = {
-        f"{_OTHER_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if not decides_image(name)
+        f"{_OTHER_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if not is_hashed_source(name)
     }
     others[f"{_OTHER}rlbox-{__version__}.dist-info/METADATA"] = _metadata()
     shipped = Project(folder=PACKAGE).roots[-1]
@@ -94,7 +94,7 @@ def list_non_deciding_entries() -> dict[str, str | Path]:
     }
 
 
-def list_wheel_entries() -> dict[str, Path]:
+def list_rlbox_wheel_files() -> dict[str, Path]:
     """Return the files of rlbox's wheel by their paths in it, without its metadata."""
     shipped = Project(folder=PACKAGE).roots[-1]
     entries = {f"rlbox/{name}": PACKAGE / name for name in _files_of(PACKAGE)}
@@ -109,11 +109,11 @@ def _metadata() -> str:
     return "\n".join(["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", *rows, ""])
 
 
-def decides_image(name: str) -> bool:
+def is_hashed_source(source_path: str) -> bool:
     """Return whether a file of rlbox decides an image: what is run in it, and the modules beside the packages."""
-    package, below, __ = name.partition("/")
+    package, below, __ = source_path.partition("/")
     if below:
-        return package in INSIDE and not name.startswith(_NOT_INSIDE)
+        return package in HASHED_PACKAGES and not source_path.startswith(_NOT_INSIDE)
     return package.endswith(".py") and package not in _NAMES
 
 
@@ -128,7 +128,12 @@ def _ca_bundle() -> str:
 
 
 def list_locked_entries(
-    plan: ImagePlan, rootfs: Path | None, wheels: Mapping[str, Path], parts: Mapping[str, Path], *, complete: bool
+    plan: ImagePlan,
+    rootfs: Path | None,
+    wheel_files: Mapping[str, Path],
+    part_files: Mapping[str, Path],
+    *,
+    complete: bool,
 ) -> dict[str, str | Path]:
     """Return the rest of the context: bytes that the lock names, as far as this machine holds them.
 
@@ -136,20 +141,20 @@ def list_locked_entries(
     ----------
     rootfs
         The bootstrapped operating system; None for a base that is an image.
-    wheels
+    wheel_files
         Path below `wheels/` to the file.
-    parts
+    part_files
         Git trees and single files: path in the context to the file.
     complete
-        Whether `wheels` are all that the image needs, so that no step looks elsewhere.
+        Whether `wheel_files` are all that the image needs, so that no step looks elsewhere.
     """
     entries: dict[str, str | Path] = {_MARK: _MARK_TEXT}
-    for folder in ("uv", "runtime", *map(layer_folder, plan.layers)):
-        entries[f"wheels/{folder}/{COMPLETE if complete else 'README'}"] = _MARK_TEXT
-    entries |= {f"wheels/{name}": path for name, path in wheels.items()}
-    if not plan.rootfs:
+    for folder in ("uv", "runtime", *map(wheel_dir_of_layer, plan.layers)):
+        entries[f"wheels/{folder}/{COMPLETE_MARKER if complete else 'README'}"] = _MARK_TEXT
+    entries |= {f"wheels/{name}": path for name, path in wheel_files.items()}
+    if not plan.rootfs_checksum:
         entries["debs/README"] = _MARK_TEXT
-    return {**entries, **parts, **({"rootfs.tar": rootfs} if rootfs else {})}
+    return {**entries, **part_files, **({"rootfs.tar": rootfs} if rootfs else {})}
 
 
 @functools.cache
@@ -170,41 +175,41 @@ def _files_of(root: Path) -> Iterator[str]:
                 yield Path(folder, name).relative_to(root).as_posix()
 
 
-def write_context(entries: Mapping[str, str | Path], folder: Path) -> None:
-    """Make `folder` hold exactly `entries`; files that are right already keep their time stamps.
+def write_build_context(entries: Mapping[str, str | Path], directory: Path) -> None:
+    """Make `directory` hold exactly `entries`; files that are right already keep their time stamps.
 
     Files of `wheels/` and the operating system are hard links where the file system allows it; they are never written
     to. Modes of the others do not depend on the umask.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _remove_others(folder, set(entries))
+    directory.mkdir(parents=True, exist_ok=True)
+    _remove_others(directory, set(entries))
     for name in sorted(entries):
-        source, path = entries[name], folder / name
-        _make_folders(folder, path.parent)
+        source, path = entries[name], directory / name
+        _make_folders(directory, path.parent)
         if isinstance(source, Path):
             _bring(source, path, linked=name.startswith(_LINKED))
         elif not path.is_file() or path.read_bytes() != source.encode():
             write_atomic(path, source)
         else:
             path.chmod(0o644)
-    for path in sorted((folder / "lock").rglob("*"), reverse=True):  # copied into the image as they stand
+    for path in sorted((directory / "lock").rglob("*"), reverse=True):  # copied into the image as they stand
         os.utime(path, (_FIXED_S, _FIXED_S))
 
 
-def check_context_folder(folder: Path) -> None:
-    """Refuse a folder that `write_context` would empty of something that it did not write.
+def require_replaceable_context_dir(directory: Path) -> None:
+    """Refuse a folder that `write_build_context` would empty of something that it did not write.
 
     Raises
     ------
     SpecError
-        `folder` is not a directory, or holds something and is no build context.
+        `directory` is not a directory, or holds something and is no build context.
     """
-    if not folder.exists() or (folder / _MARK).is_file():
+    if not directory.exists() or (directory / _MARK).is_file():
         return
-    if not folder.is_dir() or any(folder.iterdir()):
+    if not directory.is_dir() or any(directory.iterdir()):
         raise SpecError(
             _("this is not a build context that rlbox wrote, and writing one would remove what is there"),
-            where=str(folder),
+            where=str(directory),
             next_step=_("name an empty or a new folder"),
         )
 
@@ -246,27 +251,33 @@ def _remove_others(folder: Path, wanted: set[str]) -> None:
                 path.unlink()
 
 
-def build_labels(entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str, str]:
+def compute_build_labels(hashed_entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str, str]:
     """Return the labels by which an unchanged image is recognised: of all, of its parts, and its keys."""
     total = hashlib.sha256(f"epoch={plan.epoch}\n".encode())
     parts: dict[str, Any] = {}
-    for name in sorted(entries):
-        source = entries[name]
+    for name in sorted(hashed_entries):
+        source = hashed_entries[name]
         digest = sha256_file(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
         mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
         line = f"{name}\0{digest}{mark}\n".encode()
         total.update(line)
-        parts.setdefault(image_part(name), hashlib.sha256()).update(line)
+        parts.setdefault(classify_context_path(name), hashlib.sha256()).update(line)
     short = {name: part.hexdigest() for name, part in parts.items()}
     short |= {"spec": plan.spec_checksum, "lock": plan.lock_checksum}
-    return {BUILD_LABEL: total.hexdigest(), PARTS_LABEL: format_parts(short), KEYS_LABEL: format_keys(plan.keys)}
+    return {
+        BUILD_LABEL: total.hexdigest(),
+        PARTS_LABEL: format_parts_label(short),
+        KEYS_LABEL: format_keys_label(plan.input_values),
+    }
 
 
-def find_outdated_reason(plan: ImagePlan, image: Mapping[str, Any]) -> str:
+def find_outdated_reason(plan: ImagePlan, engine_image: Mapping[str, Any]) -> str:
     """Return why the engine's image is not what the plan and this machine hold now; empty while it is."""
-    config = image.get("Config")
+    config = engine_image.get("Config")
     labels = config.get("Labels") or {} if isinstance(config, dict) else {}
-    return explain_outdated(labels, build_labels(list_deciding_entries(plan), plan), plan.target, plan.origins)
+    return explain_outdated_image(
+        labels, compute_build_labels(list_hashed_entries(plan), plan), plan.target, plan.key_files
+    )
 
 
 _INFO = f"rlbox-{__version__}.dist-info"
@@ -274,11 +285,11 @@ _PYTHON = ">=3.10"
 _TIME = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 
 
-def write_rlbox_wheel(folder: Path) -> Path:
-    """Write the wheel into `folder` and return its path; a checkout and an installed package give the same file."""
-    path = folder / f"rlbox-{__version__}-py3-none-any.whl"
+def write_rlbox_wheel(directory: Path) -> Path:
+    """Write the wheel into `directory` and return its path; a checkout and an installed package give the same file."""
+    path = directory / f"rlbox-{__version__}-py3-none-any.whl"
     files = {
-        name: (source.read_bytes(), source.stat().st_mode & 0o100) for name, source in list_wheel_entries().items()
+        name: (source.read_bytes(), source.stat().st_mode & 0o100) for name, source in list_rlbox_wheel_files().items()
     }
     files |= {f"{_INFO}/{name}": (text.encode(), 0) for name, text in _wheel_metadata().items()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -11,15 +11,15 @@ from typing import Any
 from rlbox.engine.container import CA_VARIABLES
 from rlbox.fixes.patches import ResolvedPatch, has_patches_to_apply, list_patch_notes
 from rlbox.fixes.render import FixEnv, RenderedFixes
-from rlbox.image.labels import image_labels
-from rlbox.image.layers import BuildStage, list_part_paths, lock_folder
-from rlbox.image.machine import container_defaults, limits_text
+from rlbox.image.labels import build_image_labels
+from rlbox.image.layers import BuildStage, lock_dir_in_context, map_parts_to_context_paths
+from rlbox.image.machine import build_container_defaults, format_limits_variable
 from rlbox.image.templates import quote_dockerfile
 from rlbox.target.artifact import TORCH_WHEELS
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
 
-PARTS = "rlbox.parts"
+PARTS_STAGE = "rlbox.parts"
 """Name of the build stage that lays git trees and single files."""
 _MOUNT = "--mount=type=bind,from={0},source=/out,target=/in/{0}"
 _WIDTH = 150  # of a line, where it can be broken
@@ -48,46 +48,48 @@ class _Env:
     line: str
 
 
-def dockerfile_values(
+def build_dockerfile_values(
     target: Target,
     lock: Lock | None,
     stages: Sequence[BuildStage],
-    baked: RenderedFixes,
-    patching: tuple[ResolvedPatch, ...],
+    rendered_fixes: RenderedFixes,
+    patches: tuple[ResolvedPatch, ...],
 ) -> dict[str, Any]:
     """Return the values of the template `Dockerfile.j2`."""
-    parts, patched = _parts(target), has_patches_to_apply(patching)
-    below = [*(stage.name for stage in stages), *([PARTS] if parts else [])]
+    parts, patched = _parts(target), has_patches_to_apply(patches)
+    below = [*(stage.name for stage in stages), *([PARTS_STAGE] if parts else [])]
     return {
         "target": target,
         "interpreter": target.python.interpreter,
         "stages": [_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
-        "layers": [_Layer(*path.split("/")) for path in layer_paths(target, stages)],
+        "layers": [_Layer(*path.split("/")) for path in list_layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
-        "patch_notes": list_patch_notes(patching),
-        "carried": {**dict.fromkeys(parts, "unlocked"), **(list_part_paths(lock) if lock else {})},
+        "patch_notes": list_patch_notes(patches),
+        "carried": {**dict.fromkeys(parts, "unlocked"), **(map_parts_to_context_paths(lock) if lock else {})},
         "ca_names": CA_VARIABLES,
-        "envs": [_Env(_env_title(block), env_line(_env_words(block))) for block in baked.envs],
-        "own_env": env_line(f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())),
-        "limits": limits_text(container_defaults(target, baked)),
-        "programs": any(file.mode == "0755" for file in baked.files),
-        "links": [*_link_commands(baked.links), "sh /opt/tools/install.sh settle"],
-        "lock": lock_folder(lock) if lock else "",
-        "labels": image_labels(target, lock, baked, patching),
+        "envs": [_Env(_env_title(block), format_env_instruction(_env_words(block))) for block in rendered_fixes.envs],
+        "own_env": format_env_instruction(
+            f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())
+        ),
+        "limits": format_limits_variable(build_container_defaults(target, rendered_fixes)),
+        "programs": any(file.mode == "0755" for file in rendered_fixes.files),
+        "links": [*_link_commands(rendered_fixes.links), "sh /opt/tools/install.sh settle"],
+        "lock": lock_dir_in_context(lock) if lock else "",
+        "labels": build_image_labels(target, lock, rendered_fixes, patches),
     }
 
 
-def layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[str]:
+def list_layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[str]:
     """Return `STAGE/LAYER` of what the image has of its stack, git trees and files, the lowest layer first."""
     stack = [f"{stage.name}/{layer.name}" for stage in stages for layer in stage.layers]
-    return [*stack, *(f"{PARTS}/{part}" for part in _parts(target))]
+    return [*stack, *(f"{PARTS_STAGE}/{part}" for part in _parts(target))]
 
 
-def env_line(words: Iterable[str]) -> str:
+def format_env_instruction(assignments: Iterable[str]) -> str:
     """Return an ENV instruction: one line when it fits, else one a variable."""
-    words = list(words)
-    line = " ".join(["ENV", *words])
-    return line if len(line) <= _WIDTH else "ENV " + " \\\n    ".join(words)
+    assignments = list(assignments)
+    line = " ".join(["ENV", *assignments])
+    return line if len(line) <= _WIDTH else "ENV " + " \\\n    ".join(assignments)
 
 
 def _parts(target: Target) -> list[str]:

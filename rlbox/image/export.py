@@ -8,39 +8,45 @@ from rlbox.errors import SpecError
 from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.render import render_fixes
 from rlbox.i18n import _
-from rlbox.image.forms.apptainer import plan_apptainer
-from rlbox.image.forms.compose import plan_compose
-from rlbox.image.machine import container_defaults
-from rlbox.image.names import target_tag
+from rlbox.image.forms.apptainer import render_apptainer_definition
+from rlbox.image.forms.compose import render_compose
+from rlbox.image.machine import build_container_defaults
+from rlbox.image.names import project_image_tag
 from rlbox.image.plan import ImageSources, load_image_plan
 
 
-def export_text(app: App, name: str, form: str, *, image: str, gpus: str = "", gpu_method: str = "gpus") -> str:
+def render_export(
+    app: App, target_name: str, form: str, *, image_reference: str, gpus: str = "", gpu_method: str = "gpus"
+) -> str:
     """Return the target in `form` (`compose`, `apptainer`).
 
     Raises
     ------
     SpecError
-        `gpus` does not say which; `image` is no name of an image, or an archive where none can be used; or the lock to
-        build from is not current.
+        `gpus` does not say which; `image_reference` is no name of an image, or an archive where none can be used; or
+        the lock to build from is not current.
     """
-    _check_image(form, image)
-    recipe = ImageSources.load(app.project, name)
-    target, lock, templates = recipe.target, recipe.lock, recipe.templates
+    _check_image(form, image_reference)
+    recipe = ImageSources.load(app.project, target_name)
+    target, lock, templates = recipe.target, recipe.lock, recipe.template_dirs
     if form == "compose":
-        container = container_defaults(target, render_fixes(recipe.fixes, target, collect_stack_versions(target, lock)))
-        return plan_compose(
+        container = build_container_defaults(
+            target, render_fixes(recipe.fixes, target, collect_stack_versions(target, lock))
+        )
+        return render_compose(
             target,
             container,
             templates,
-            local_tag=target_tag(app.project, name),
-            registry_image=image,
+            local_tag=project_image_tag(app.project, target_name),
+            registry_image=image_reference,
             gpus=gpus,
             gpu_method=gpu_method,
         )
-    if not image:
-        load_image_plan(app.project, name).require_lock()
-    return plan_apptainer(target, lock, recipe.fixes, recipe.patches, templates, image=image)
+    if not image_reference:
+        load_image_plan(app.project, target_name).require_lock()
+    return render_apptainer_definition(
+        target, lock, recipe.fixes, recipe.patch_texts, templates, image_reference=image_reference
+    )
 
 
 def _check_image(form: str, image: str) -> None:

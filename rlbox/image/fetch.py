@@ -45,28 +45,30 @@ from rlbox.target.lock import Lock, load_lock
 
 @dataclass(frozen=True, kw_only=True)
 class FetchOptions:
-    """What the command line asked for; `here`: what `rlbox apply` takes, and no more."""
+    """What the command line asked for; `inplace_only`: what `rlbox apply` takes, and no more."""
 
-    here: bool = False
-    sources: str = ""
-    store: str | None = None
+    inplace_only: bool = False
+    sources_profile: str = ""
+    store_dir: str | None = None
     jobs: int = 8
     export_to: str | None = None
     import_from: str | None = None
 
     @property
-    def base(self) -> bool:
-        return not self.here
+    def includes_base_image(self) -> bool:
+        return not self.inplace_only
 
 
-def fetch_target(app: App, name: str, options: FetchOptions) -> int:
+def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int:
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
-    plan = load_image_plan(app.project, name)
+    plan = load_image_plan(app.project, target_name)
     plan.require_lock()
-    lock = load_lock(app.project.lock_file(name))
+    lock = load_lock(app.project.lock_file(target_name))
     if lock is None:
-        raise SpecError(_("the lock of target {name} is missing").format(name=name), next_step=f"rlbox lock {name}")
-    store = ObjectStore(resolve_store_dir(options.store), seals=not app.dry_run)
+        raise SpecError(
+            _("the lock of target {name} is missing").format(name=target_name), next_step=f"rlbox lock {target_name}"
+        )
+    store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
     place = _place(options.export_to or options.import_from)
     if options.export_to and isinstance(place, Path):
         with app.checking("export"):
@@ -79,7 +81,7 @@ def fetch_target(app: App, name: str, options: FetchOptions) -> int:
         files, report = _fetch(app, plan, lock, store, options)
         if options.export_to:
             _export(app, lock, files, store, place)
-        _tell(app, name, store, report, options)
+        _tell(app, target_name, store, report, options)
     return 0
 
 
@@ -100,12 +102,12 @@ def _place(text: str | None) -> Path | Reference | None:
 
 def _files(lock: Lock, options: FetchOptions) -> tuple[Artifact, ...]:
     """Return what is wanted, each file once: without those that have the bytes of an earlier one."""
-    files = list_inplace_artifacts(lock) if options.here else list_artifacts(lock)
+    files = list_inplace_artifacts(lock) if options.inplace_only else list_artifacts(lock)
     return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
 
 def _base(lock: Lock, store: ObjectStore, options: FetchOptions) -> tuple[Artifact, ...]:
-    return list_base_files(store, lock.base, lock.platform) if options.base else ()
+    return list_base_files(store, lock.base, lock.platform) if options.includes_base_image else ()
 
 
 def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
@@ -118,8 +120,8 @@ def _look(
     app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, place: Path | Reference | None, options: FetchOptions
 ) -> int:
     base = _base(lock, store, options)
-    rows = measure_groups(lock, base, store.is_intact, without_image=options.here)
-    if unknown := "@" in lock.base and not base and options.base:
+    rows = measure_groups(lock, base, store.is_intact, without_image=options.inplace_only)
+    if unknown := "@" in lock.base and not base and options.includes_base_image:
         app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
     missing = [file for file in (*base, *_files(lock, options)) if not store.is_intact(file.sha256, file.size)]
     if options.import_from:
@@ -129,7 +131,7 @@ def _look(
                 read_export_manifest(place)
     else:
         source, would = (
-            f"sources {options.sources or plan.sources}",
+            f"sources {options.sources_profile or plan.sources_profile}",
             f"fetch {len(missing)} files" + " and the base image" * unknown,
         )
         with app.checking("store"):
@@ -149,9 +151,9 @@ def _look(
 def _fetch(
     app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: FetchOptions
 ) -> tuple[tuple[Artifact, ...], FetchResult]:
-    profile = options.sources or plan.sources
+    profile = options.sources_profile or plan.sources_profile
     files = _files(lock, options)
-    base = fetch_locked_base(app, lock, store, profile) if options.base else ()
+    base = fetch_locked_base(app, lock, store, profile) if options.includes_base_image else ()
     _remember(app, lock, store)
     missing = [file.size for file in files if not store.is_intact(file.sha256, file.size)]
     if not missing:
@@ -193,9 +195,11 @@ def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | 
     files = (*base, *_files(lock, options))
     _remember(app, lock, store)
     missing = [file.file for file in files if not store.is_intact(file.sha256, file.size)]
-    if missing or ("@" in lock.base and not base and options.base):
-        enough = options.base and all(store.is_intact(file.sha256, file.size) for file in list_inplace_artifacts(lock))
-        which = " --place here" * options.here
+    if missing or ("@" in lock.base and not base and options.includes_base_image):
+        enough = options.includes_base_image and all(
+            store.is_intact(file.sha256, file.size) for file in list_inplace_artifacts(lock)
+        )
+        which = " --place here" * options.inplace_only
         partly = f"; it has what rlbox apply takes: rlbox fetch {lock.target} --place here --import {place}"
         raise WorkFailed(
             _("the export does not hold: {missing}").format(missing=", ".join(missing) or lock.base),
@@ -210,7 +214,7 @@ def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | 
 
 
 def _next(target: str, options: FetchOptions) -> str:
-    return f"next: rlbox apply {target} --offline" if options.here else f"next: rlbox build {target} --hermetic"
+    return f"next: rlbox apply {target} --offline" if options.inplace_only else f"next: rlbox build {target} --hermetic"
 
 
 def _imported(app: App, store: ObjectStore, place: Path | Reference | None) -> ImportResult:

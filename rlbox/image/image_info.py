@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import duration_text, size_text
-from rlbox.image.buildkit import Step
+from rlbox.image.buildkit import BuildStep
 from rlbox.image.layers import split_into_layers
 from rlbox.target.lock import Lock
 
@@ -18,7 +18,7 @@ _NAMED = re.compile(r"COPY /out/([^/ ]+)/ / ")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerInfo:
+class ImageLayer:
     """One layer; `part` is what it holds, empty when that is not known; `size` in bytes, unpacked."""
 
     part: str
@@ -27,7 +27,7 @@ class LayerInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImagePart:
+class ImageComponent:
     """One thing that an image holds; `version` is a commit for git, and empty for a file or a patch."""
 
     name: str
@@ -52,14 +52,14 @@ class LockChange:
         return f"{self.group}: {self.name} {self.before} → {self.after}"
 
 
-def image_layers(
-    history: Sequence[Mapping[str, Any]], lock: Lock | None, *, patched: bool = False
-) -> tuple[LayerInfo, ...]:
-    """Return the layers, the lowest first; `history` is the engine's, the highest first, empty layers among it.
+def list_image_layers(
+    engine_history: Sequence[Mapping[str, Any]], lock: Lock | None, *, patched: bool = False
+) -> tuple[ImageLayer, ...]:
+    """Return the layers, the lowest first; `engine_history` is the engine's, the highest first, empty layers among it.
 
     `patched` says that source files were patched, which have a layer of their own.
     """
-    rows = [row for row in reversed(history) if row["Size"] or str(row["CreatedBy"]).startswith(_OWN_LAYER)]
+    rows = [row for row in reversed(engine_history) if row["Size"] or str(row["CreatedBy"]).startswith(_OWN_LAYER)]
     top = _top([str(row["CreatedBy"]) for row in rows[-2:]])
     below = rows[: len(rows) - len(top)]
     own = 0
@@ -70,10 +70,10 @@ def image_layers(
     return tuple(_layer(name, row["Size"], str(row["CreatedBy"])) for name, row in zip(names, rows, strict=True))
 
 
-def _layer(name: str, size: int, command: str) -> LayerInfo:
+def _layer(name: str, size: int, command: str) -> ImageLayer:
     """Return the facts of a layer; the command that made it knows its name better than its place does."""
     named = _NAMED.match(command)
-    return LayerInfo(part=named[1] if named else name, size=size, command=command.removesuffix(" # buildkit"))
+    return ImageLayer(part=named[1] if named else name, size=size, command=command.removesuffix(" # buildkit"))
 
 
 def _top(commands: Sequence[str]) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _parts(lock: Lock, count: int, patched: bool) -> tuple[str, ...]:
     return ("",) * count
 
 
-def lock_groups(lock: Lock) -> dict[str, tuple[ImagePart, ...]]:
+def group_lock_components(lock: Lock) -> dict[str, tuple[ImageComponent, ...]]:
     """Return what a lock names, by layer group in the order of the image; groups with nothing in them are left out."""
     python = {group.name: group.packages for group in (lock.runtime, lock.build, *lock.groups)}
     found: dict[str, Sequence[Any]]
@@ -108,18 +108,18 @@ def lock_groups(lock: Lock) -> dict[str, tuple[ImagePart, ...]]:
     return {group: tuple(map(_part, rows)) for group, rows in found.items() if rows}
 
 
-def _part(row: Any) -> ImagePart:
-    return ImagePart(name=row.name, version=getattr(row, "version", getattr(row, "commit", "")), sha256=row.sha256)
+def _part(row: Any) -> ImageComponent:
+    return ImageComponent(name=row.name, version=getattr(row, "version", getattr(row, "commit", "")), sha256=row.sha256)
 
 
-def lock_changes(old_lock: Lock, after: Lock) -> tuple[LockChange, ...]:
+def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
     """Return what is in one lock and not, or otherwise, in the other: group by group, sorted by name."""
     changes = [
-        LockChange(group="target", name=key, before=getattr(old_lock, key), after=getattr(after, key))
+        LockChange(group="target", name=key, before=getattr(old_lock, key), after=getattr(new_lock, key))
         for key in ("python", "platform", "base")
-        if getattr(old_lock, key) != getattr(after, key)
+        if getattr(old_lock, key) != getattr(new_lock, key)
     ]
-    old, new = lock_groups(old_lock), lock_groups(after)
+    old, new = group_lock_components(old_lock), group_lock_components(new_lock)
     for group in dict.fromkeys([*new, *old]):
         olds, news = ({row.name: row for row in rows.get(group, ())} for rows in (old, new))
         for name in sorted({*olds, *news}):
@@ -129,7 +129,7 @@ def lock_changes(old_lock: Lock, after: Lock) -> tuple[LockChange, ...]:
     return tuple(changes)
 
 
-def _versions(before: ImagePart | None, after: ImagePart | None) -> tuple[str, str]:
+def _versions(before: ImageComponent | None, after: ImageComponent | None) -> tuple[str, str]:
     """Return how two rows are told apart: by version, else by the first digits of the file's sha256."""
     same = before and after and before.version == after.version
     rows = [(row.sha256[:12] if same or not row.version else row.version) if row else "" for row in (before, after)]
@@ -145,7 +145,7 @@ _COPY = re.compile(r"COPY (?:--link )?--from=(\S+) (/out/\S+/ /)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerTime:
+class LayerBuildTime:
     """One layer, the lowest first: `size` in bytes, unpacked; `seconds` is None when nothing was done for it."""
 
     part: str
@@ -153,7 +153,7 @@ class LayerTime:
     seconds: float | None
 
 
-def layer_times(layers: Iterable[LayerInfo], steps: Iterable[Step]) -> tuple[LayerTime, ...]:
+def compute_layer_times(layers: Iterable[ImageLayer], steps: Iterable[BuildStep]) -> tuple[LayerBuildTime, ...]:
     """Return what each of `layers` took by the steps of one build.
 
     Steps that ran at once each count in full, and those of a stage for every layer that it lays.
@@ -162,7 +162,7 @@ def layer_times(layers: Iterable[LayerInfo], steps: Iterable[Step]) -> tuple[Lay
     spent = _seconds(steps)
     stages = {f"COPY {copy[2]}": copy[1] for step in steps if (copy := _COPY.search(step.name))}
     return tuple(
-        LayerTime(
+        LayerBuildTime(
             part=one.part or one.command,
             size=one.size,
             seconds=spent.get(stages.get(one.command) or _STAGES.get(one.part, "")),
@@ -171,7 +171,7 @@ def layer_times(layers: Iterable[LayerInfo], steps: Iterable[Step]) -> tuple[Lay
     )
 
 
-def _seconds(steps: Iterable[Step]) -> Mapping[str, float]:
+def _seconds(steps: Iterable[BuildStep]) -> Mapping[str, float]:
     """Return the seconds of each build stage: `[torch.large 2/2] RUN …`."""
     found: dict[str, float] = {}
     for step in steps:
@@ -181,7 +181,7 @@ def _seconds(steps: Iterable[Step]) -> Mapping[str, float]:
     return found
 
 
-def layers_text(rows: Sequence[LayerTime]) -> str:
+def format_layer_times(rows: Sequence[LayerBuildTime]) -> str:
     """Return the layers and their sum as a table."""
     lines = [f"{size_text(row.size):>9}  {_spent(row.seconds):>10}  {row.part}" for row in rows]
     return "\n".join([*lines, f"{size_text(sum(row.size for row in rows)):>9}  {'':>10}  in all, unpacked"])

@@ -23,17 +23,23 @@ from rlbox.artifacts.source_selection import build_step_environment, create_loca
 from rlbox.engine.connection import read_engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
-from rlbox.image.bootstrap import deb_file_name, make_rootfs, require_mmdebstrap, rootfs_path
-from rlbox.image.buildkit import LINKED_COPIES, BuildOptions, BuildRun, adapt_dockerfile, find_builder
+from rlbox.image.bootstrap import deb_file_name, ensure_rootfs_archive, require_mmdebstrap, rootfs_cache_path
+from rlbox.image.buildkit import (
+    MIN_ENGINE_FOR_LINKED_COPIES,
+    BuildOptions,
+    BuildRequest,
+    adapt_dockerfile_to_engine,
+    find_build_client,
+)
 from rlbox.image.context import (
-    build_labels,
-    list_deciding_entries,
+    compute_build_labels,
+    list_hashed_entries,
     list_locked_entries,
-    list_non_deciding_entries,
-    write_context,
+    list_unhashed_entries,
+    write_build_context,
 )
 from rlbox.image.labels import FORCED_LABEL
-from rlbox.image.layers import layer_folder, list_part_paths, plan_layers
+from rlbox.image.layers import map_parts_to_context_paths, plan_python_layers, wheel_dir_of_layer
 from rlbox.image.names import tag_to_file_name
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path
@@ -57,9 +63,9 @@ class BuildInputs:
         self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
         self._lock = self._read_lock()
         self._store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)
-        self._sources = options.sources or plan.sources
+        self._sources = options.sources_profile or plan.sources_profile
 
-    def write(self, folder: Path | None = None) -> BuildRun:
+    def write_context(self, directory: Path | None = None) -> BuildRequest:
         """Write the build context, fetching and bootstrapping what it carries; return how the build is run.
 
         A hermetic one fetches nothing: `WorkFailed` names what the store lacks.
@@ -67,14 +73,14 @@ class BuildInputs:
         plan, options, lock = self._plan, self._options, self._lock
         self._fetch()
         carried = list_locked_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=options.hermetic)
-        run = self._run(folder or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
-        base = lock.base if run.base else ""
-        dockerfile = {"Dockerfile": adapt_dockerfile(plan.context["Dockerfile"], _engine(), base)}
-        entries = {**list_deciding_entries(plan), **list_non_deciding_entries()}
-        write_context({**entries, **carried, **dockerfile}, run.context)
-        return run if options.hermetic else replace(run, env=self._settings())
+        run = self._run(directory or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
+        base = lock.base if run.base_context else ""
+        dockerfile = {"Dockerfile": adapt_dockerfile_to_engine(plan.context_files["Dockerfile"], _engine(), base)}
+        entries = {**list_hashed_entries(plan), **list_unhashed_entries()}
+        write_build_context({**entries, **carried, **dockerfile}, run.context_dir)
+        return run if options.hermetic else replace(run, step_env=self._settings())
 
-    def look(self) -> BuildRun:
+    def check_without_writing(self) -> BuildRequest:
         """Return how the build would be run, with what comes first, and what is known to be in its way."""
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
@@ -86,7 +92,7 @@ class BuildInputs:
             size = size_text(sum(file.size for file in missing))
             app.dry.first.append(f"{len(missing)} files are fetched, {size}")
             app.not_checked("a dry run asks no network", f"sources {self._sources}")
-        if plan.rootfs and not rootfs_path(plan.rootfs).exists():
+        if plan.rootfs_checksum and not rootfs_cache_path(plan.rootfs_checksum).exists():
             with app.checking("mmdebstrap"):
                 require_mmdebstrap()
             app.dry.first.append(f"the base is made from its {len(self._lock.debs)} apt packages")
@@ -95,19 +101,19 @@ class BuildInputs:
             base = self._base()
         return self._run(cache_path("contexts", tag_to_file_name(plan.tag)), base)
 
-    def _run(self, folder: Path, base: str) -> BuildRun:
+    def _run(self, folder: Path, base: str) -> BuildRequest:
         options = self._options
-        return BuildRun(
-            context=folder,
+        return BuildRequest(
+            context_dir=folder,
             labels={
-                **build_labels(list_deciding_entries(self._plan), self._plan),
-                **({FORCED_LABEL: options.forced} if options.forced else {}),
+                **compute_build_labels(list_hashed_entries(self._plan), self._plan),
+                **({FORCED_LABEL: options.forced_conflict} if options.forced_conflict else {}),
             },
-            env={},
-            site=self._site,
-            cache=not (options.no_cache or options.verify),
+            step_env={},
+            network_settings=self._site,
+            use_cache=not (options.no_cache or options.verify),
             network="none" if options.hermetic else "",
-            base=base,
+            base_context=base,
         )
 
     def _read_lock(self) -> Lock:
@@ -128,15 +134,15 @@ class BuildInputs:
 
     def _rootfs(self) -> Path | None:
         """Return the bootstrapped operating system; None for a base that is an image."""
-        checksum = self._plan.rootfs
-        if checksum and not rootfs_path(checksum).exists():
+        checksum = self._plan.rootfs_checksum
+        if checksum and not rootfs_cache_path(checksum).exists():
             self._app.say(f"making the base from its {len(self._lock.debs)} apt packages")
-        return make_rootfs(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
+        return ensure_rootfs_archive(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
 
     def _parts(self) -> Mapping[str, Path]:
         """Return git trees, single files and apt packages for a base image: path in the context to the file."""
         lock, store = self._lock, self._store
-        places = list_part_paths(lock)
+        places = map_parts_to_context_paths(lock)
         parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
         parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
         if "@" in lock.base:
@@ -155,7 +161,10 @@ class BuildInputs:
         if "@" not in lock.base:
             return ""
         from_store = self._options.hermetic or load_profile(app.project, self._sources).has("oci")
-        if find_builder().integrated or (_engine() or LINKED_COPIES) < LINKED_COPIES:
+        if (
+            find_build_client().has_builtin_buildkit
+            or (_engine() or MIN_ENGINE_FOR_LINKED_COPIES) < MIN_ENGINE_FOR_LINKED_COPIES
+        ):
             if from_store:
                 other = "without --hermetic" if self._options.hermetic else _("with --sources direct")
                 raise EngineError(
@@ -202,17 +211,17 @@ class BuildInputs:
             for file in wanted
             if everything or file.kind in kinds or (file.name, file.group) == uv or file.file in local
         ]
-        if plan.rootfs and rootfs_path(plan.rootfs).exists():
+        if plan.rootfs_checksum and rootfs_cache_path(plan.rootfs_checksum).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
         return [artifact for artifact in carried if not store.is_intact(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
         """Return the Python packages that the context carries: path below `wheels/` to the file."""
         lock, store, everything = self._lock, self._store, self._options.hermetic
-        layers = plan_layers(load_target(self._app.project, self._plan.target).target, lock)
+        layers = plan_python_layers(load_target(self._app.project, self._plan.target).target, lock)
         rows = [("runtime", package) for package in lock.runtime.packages]
         rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
-        rows += [(layer_folder(layer.name), package) for layer in layers for package in layer.packages]
+        rows += [(wheel_dir_of_layer(layer.name), package) for layer in layers for package in layer.packages]
         found: dict[str, Path] = {}
         for folder, package in rows:
             if everything or _carried(folder, package) or package.file in self._local:

@@ -29,11 +29,11 @@ _OF_THE_MACHINE = ("disk.host",)
 _SHOWN = 6
 
 
-def compute_image_keys(
+def summarize_image_inputs(
     target: Target,
     lock: Lock | None,
-    baked: RenderedFixes,
-    patching: tuple[ResolvedPatch, ...],
+    rendered_fixes: RenderedFixes,
+    patches: tuple[ResolvedPatch, ...],
     set_keys: Iterable[str],
 ) -> dict[str, str]:
     """Return what decides an image: the keys of the spec that its files name, lock, fixes and patches.
@@ -49,46 +49,46 @@ def compute_image_keys(
         iter_dotted_keys(target.model_dump(mode="json", exclude={"sources": True, "vast": True, "disk": {"archive"}}))
     )
     keys = {key: _shown(key, spec[key]) for key in sorted(set_keys) if key in spec}
-    baking = [fix for fix in baked.fixes if fix.bakes]
+    baking = [fix for fix in rendered_fixes.fixes if fix.bakes]
     keys |= {f"{FIX}{fix.id}": _sum(fix.model_dump(mode="json", include={"bake", "check"})) for fix in baking}
-    keys |= {f"{PATCH}{row.name}": _sum([row.diff, row.skip]) for row in patching if not row.fix}
+    keys |= {f"{PATCH}{row.name}": _sum([row.diff, row.skip]) for row in patches if not row.fix}
     if lock:  # what it was made for, and patches, are pieces of their own
         keys[LOCK] = _sum({**parse_json(lock.text()), "target": "", "spec": "", "patches": []})
     return keys
 
 
-def format_keys(keys: Mapping[str, str]) -> str:
-    return json.dumps(keys, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+def format_keys_label(input_values: Mapping[str, str]) -> str:
+    return json.dumps(input_values, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
 
 
-def read_keys(text: str) -> dict[str, str]:
+def parse_keys_label(label: str) -> dict[str, str]:
     """Return the keys of a label; none where it has none, or is not ours."""
     try:
-        found = parse_json(text)
+        found = parse_json(label)
     except ValueError:
         return {}
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
 
-def list_changed_keys(
-    old_keys: Mapping[str, str], new_keys: Mapping[str, str], files: Mapping[str, str], target: str
+def describe_changed_inputs(
+    old_values: Mapping[str, str], new_values: Mapping[str, str], key_files: Mapping[str, str], target: str
 ) -> list[str]:
     """Return a sentence for each piece that differs, specs first; a value is told where the label has it.
 
     Parameters
     ----------
-    files
+    key_files
         Key to the file that sets it now.
     """
     own = f"images/{target}/target.toml"
     changed = [
         key
-        for key in (*new_keys, *(key for key in old_keys if key not in new_keys))
-        if old_keys.get(key) != new_keys.get(key)
+        for key in (*new_values, *(key for key in old_values if key not in new_values))
+        if old_values.get(key) != new_values.get(key)
     ]
     spec = [key for key in changed if not key.startswith((LOCK, FIX, PATCH))]
-    told = [_of_spec(files.get(key, own), key, old_keys.get(key), new_keys.get(key)) for key in spec]
-    told += [_other(key, key in old_keys, key in new_keys, target) for key in changed if key not in spec]
+    told = [_of_spec(key_files.get(key, own), key, old_values.get(key), new_values.get(key)) for key in spec]
+    told += [_other(key, key in old_values, key in new_values, target) for key in changed if key not in spec]
     return told[:_SHOWN] + ([f"and {len(told) - _SHOWN} more"] if len(told) > _SHOWN else [])
 
 
@@ -140,22 +140,25 @@ _FOLDERS = {
 _SHORT = 12
 
 
-def image_labels(
-    target: Target, lock: Lock | None, baked: RenderedFixes | None = None, patching: tuple[ResolvedPatch, ...] = ()
+def build_image_labels(
+    target: Target,
+    lock: Lock | None,
+    rendered_fixes: RenderedFixes | None = None,
+    patches: tuple[ResolvedPatch, ...] = (),
 ) -> dict[str, str]:
     """Return the labels by which an image explains itself; none of them names a machine, a mirror or a moment."""
-    ids = sorted(fix.id for fix in baked.fixes if fix.bakes) if baked else []
+    ids = sorted(fix.id for fix in rendered_fixes.fixes if fix.bakes) if rendered_fixes else []
     return {
         "org.opencontainers.image.title": target.title,
         "rlbox.fixes": " ".join(ids),
-        "rlbox.patches": " ".join(row.name for row in patching if not row.skip),
+        "rlbox.patches": " ".join(row.name for row in patches if not row.skip),
         "rlbox.lock": lock.checksum() if lock else "",
-        "rlbox.spec": spec_checksum(target),
+        "rlbox.spec": compute_image_spec_checksum(target),
         "rlbox.target": target.name,
     }
 
 
-def spec_checksum(target: Target) -> str:
+def compute_image_spec_checksum(target: Target) -> str:
     """Return the checksum of the completed spec, but for where files come from and how a machine is rented."""
     fields = target.model_dump(
         mode="json", exclude={"sources": True, "vast": True, "cluster": True, "disk": {"archive"}}
@@ -166,7 +169,7 @@ def spec_checksum(target: Target) -> str:
     return _checksum(fields)
 
 
-def rootfs_checksum(lock: Lock, epoch: int) -> str:
+def compute_rootfs_checksum(lock: Lock, epoch: int) -> str:
     """Return the checksum of what a bootstrapped operating system is made of."""
     return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
 
@@ -175,35 +178,42 @@ def _checksum(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def image_part(name: str) -> str:
+def classify_context_path(context_path: str) -> str:
     """Return the part that a file of the build context belongs to."""
-    return _FOLDERS.get(name.partition("/")[0], "rlbox")
+    return _FOLDERS.get(context_path.partition("/")[0], "rlbox")
 
 
-def format_parts(parts: Mapping[str, str]) -> str:
+def format_parts_label(part_digests: Mapping[str, str]) -> str:
     """Return the label that names the parts: `NAME:DIGEST` in words, the digests cut to twelve digits."""
-    return " ".join(f"{name}:{parts[name][:_SHORT]}" for name in _REASONS if parts.get(name))
+    return " ".join(f"{name}:{part_digests[name][:_SHORT]}" for name in _REASONS if part_digests.get(name))
 
 
-def explain_outdated(labels: Mapping[str, str], now: Mapping[str, str], target: str, origins: Mapping[str, str]) -> str:
+def explain_outdated_image(
+    image_labels: Mapping[str, str], current_labels: Mapping[str, str], target: str, key_files: Mapping[str, str]
+) -> str:
     """Return in words all that has changed since an image was built, the specs first; empty when nothing has.
 
     Parameters
     ----------
-    labels
+    image_labels
         Those of the image.
-    now
+    current_labels
         Those that a build would give it now.
-    origins
+    key_files
         Dotted key of the target's spec to the file that sets it.
     """
-    if labels.get(BUILD_LABEL) == now[BUILD_LABEL]:
+    if image_labels.get(BUILD_LABEL) == current_labels[BUILD_LABEL]:
         return ""
-    if PARTS_LABEL not in labels:
+    if PARTS_LABEL not in image_labels:
         return _("it was built by an rlbox that counted every line of its own code as part of the image")
-    before = set(labels[PARTS_LABEL].split())
-    changed = {word.partition(":")[0] for word in now[PARTS_LABEL].split() if word not in before}
-    told = list_changed_keys(read_keys(labels.get(KEYS_LABEL, "")), read_keys(now[KEYS_LABEL]), origins, target)
-    if KEYS_LABEL in labels and told:
+    before = set(image_labels[PARTS_LABEL].split())
+    changed = {word.partition(":")[0] for word in current_labels[PARTS_LABEL].split() if word not in before}
+    told = describe_changed_inputs(
+        parse_keys_label(image_labels.get(KEYS_LABEL, "")),
+        parse_keys_label(current_labels[KEYS_LABEL]),
+        key_files,
+        target,
+    )
+    if KEYS_LABEL in image_labels and told:
         return "; ".join([*told, *([_REASONS["rlbox"]] if "rlbox" in changed else [])])
     return next((why for name, why in _REASONS.items() if name in changed), _REASONS["form"])

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 # Engines refuse an image of more than 127 layers (source: moby layer.MaxLayerDepth, 125 without the base); the base
 # image, rlbox and the target's own files need the rest.
-MOST_LAYERS = 90
+MAX_LAYERS = 90
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class PythonLayer:
     """One Python layer; `packages` is empty without a lock, `channel` is that of the torch wheel index."""
 
     name: str
@@ -39,21 +39,21 @@ class BuildStage:
 
     name: str
     group: str
-    layers: tuple[Layer, ...]
+    layers: tuple[PythonLayer, ...]
     large: bool
     channel: str = ""
 
 
-def plan_layers(target: Target, lock: Lock | None) -> tuple[Layer, ...]:
+def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, ...]:
     """Return the image's Python layers, the least often changed group first.
 
     A wheel of `build.own_layer_mib` or more is a layer of its own, so that a change of its neighbours does not move it;
     when there are too many, only the largest are.
     """
     groups = {group.name: group for group in (lock.groups if lock else ())}
-    alone = _alone(groups.values(), target.build.own_layer_mib << 20, max(0, MOST_LAYERS - len(target.stack)))
+    alone = _alone(groups.values(), target.build.own_layer_mib << 20, max(0, MAX_LAYERS - len(target.stack)))
     return tuple(
-        Layer(name=name, group=spec.name, packages=part, channel=_channel(spec.name, part))
+        PythonLayer(name=name, group=spec.name, packages=part, channel=_channel(spec.name, part))
         for spec in target.stack
         for name, part in split_into_layers(spec.name, groups[spec.name].packages if spec.name in groups else (), alone)
     )
@@ -70,9 +70,9 @@ def split_into_layers(
         yield group, rest
 
 
-def plan_stages(layers: Iterable[Layer]) -> tuple[BuildStage, ...]:
+def plan_build_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
     """Return the build stages that lay `layers`, in their order."""
-    together = [(name, tuple(found)) for name, found in groupby(layers, key=lambda layer: layer_stage(layer.name))]
+    together = [(name, tuple(found)) for name, found in groupby(layers, key=lambda layer: stage_of_layer(layer.name))]
     return tuple(
         BuildStage(
             name=name,
@@ -85,17 +85,17 @@ def plan_stages(layers: Iterable[Layer]) -> tuple[BuildStage, ...]:
     )
 
 
-def layer_stage(layer: str) -> str:
-    group, __, wheel = layer.partition(".")
+def stage_of_layer(layer_name: str) -> str:
+    group, __, wheel = layer_name.partition(".")
     return f"{group}.large" if wheel else group
 
 
-def layer_folder(layer: str) -> str:
+def wheel_dir_of_layer(layer_name: str) -> str:
     """Return where below `wheels/` the build context says what a layer holds."""
-    return f"{layer_stage(layer)}/{layer}"
+    return f"{stage_of_layer(layer_name)}/{layer_name}"
 
 
-def list_part_paths(lock: Lock) -> dict[str, str]:
+def map_parts_to_context_paths(lock: Lock) -> dict[str, str]:
     """Return where the build context has the git trees and files of a lock, by name.
 
     The checksum is part of the path: objects of the store have one time stamp, and BuildKit takes a file of the same
@@ -105,7 +105,7 @@ def list_part_paths(lock: Lock) -> dict[str, str]:
     return trees | {file.name: f"http/{file.name}-{file.sha256[:12]}" for file in lock.http}
 
 
-def lock_folder(lock: Lock) -> str:
+def lock_dir_in_context(lock: Lock) -> str:
     """Return the folder of the build context that holds the lock as the image has it.
 
     It is copied as it stands, with a fixed time stamp, so that a changed lock runs no step. Its name is the lock's:

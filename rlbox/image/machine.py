@@ -13,15 +13,15 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need
     from rlbox.target.target import Target
 
 
-def limits_text(container: ContainerDefaults) -> str:
+def format_limits_variable(container: ContainerDefaults) -> str:
     """Return limits and data disk of containers as JSON, the value of RLBOX_LIMITS.
 
     They are in the image's environment, and in no file: so that changing one moves no layer.
     """
-    return json.dumps(container_limits(container), sort_keys=True, separators=(",", ":"))
+    return json.dumps(container_limits_json(container), sort_keys=True, separators=(",", ":"))
 
 
-def container_limits(container: ContainerDefaults) -> dict[str, Any]:
+def container_limits_json(container: ContainerDefaults) -> dict[str, Any]:
     """Return limits and data disk of containers, as JSON types."""
     limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
     return {
@@ -30,7 +30,7 @@ def container_limits(container: ContainerDefaults) -> dict[str, Any]:
     }
 
 
-def machine_requirements(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
+def machine_requirements_json(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what the image's manifest of fixes says of the machine, as JSON types."""
     return {
         "hardware": target.hardware.model_dump(mode="json"),
@@ -39,20 +39,20 @@ def machine_requirements(target: Target, ports: Mapping[str, int]) -> dict[str, 
     }
 
 
-def image_needs(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
+def target_requirements_json(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what a target expects of the machine that it runs on, as JSON types."""
-    return {**machine_requirements(target, ports), **container_limits(container), "env": dict(target.env)}
+    return {**machine_requirements_json(target, ports), **container_limits_json(container), "env": dict(target.env)}
 
 
-def container_defaults(target: Target, baked: RenderedFixes) -> ContainerDefaults:
+def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> ContainerDefaults:
     """Return how containers of a target are started: what its spec says, never below what its fixes need."""
     run = target.run
-    limits = {**baked.ulimits, **run.ulimits}
+    limits = {**rendered_fixes.ulimits, **run.ulimits}
     floors = {
-        "shm_gib": max(run.shm_gib, baked.shm_gib),
-        "pids": max(run.pids, baked.pids) if run.pids else 0,  # no limit of its own is above every floor
+        "shm_gib": max(run.shm_gib, rendered_fixes.shm_gib),
+        "pids": max(run.pids, rendered_fixes.pids) if run.pids else 0,  # no limit of its own is above every floor
         "ulimits": {name: limit for name, limit in sorted(limits.items()) if limit},
-        "cap_add": tuple(sorted({*baked.cap_add, *run.cap_add})),
+        "cap_add": tuple(sorted({*rendered_fixes.cap_add, *run.cap_add})),
         "devices": {path: use for path, use in sorted(run.devices.items()) if use},
         "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
         **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},

@@ -20,21 +20,21 @@ from rlbox.system.identity import user_name
 from rlbox.system.json_files import read_json_object
 
 NAMESPACE = "rlbox/"
-NO_PROJECT = "latest"
+NO_PROJECT_TAG = "latest"
 """Tag of an image that is of no project: in an archive, and in an engine where an rlbox of before kept it."""
-VERIFY_MARK = ".verify"
+VERIFY_TAG_SUFFIX = ".verify"
 """End of the tag of a second build, which only lives until it is compared; no project's name has a dot."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _LONGEST = 40
 
 
-def image_tag(target: str, project: str) -> str:
-    return f"{NAMESPACE}{target}:{project}"
+def format_image_tag(target: str, project_name: str) -> str:
+    return f"{NAMESPACE}{target}:{project_name}"
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Return target and project of the name of an image; two empty words for one that `image_tag` did not make."""
+    """Return target and project of an image's name; two empty words for one that `format_image_tag` did not make."""
     name, __, project = tag.rpartition(":")
     target = name.removeprefix(NAMESPACE)
     return ("", "") if target == name or "/" in target or not project else (target, project)
@@ -44,26 +44,26 @@ def tag_to_file_name(tag: str) -> str:
     return tag.removeprefix(NAMESPACE).replace("/", "_").replace(":", ".")
 
 
-def make_unique_name(prefix: str, identity: str) -> str:
+def make_unique_project_name(prefix: str, identity: str) -> str:
     """Return a name of a project that people recognise by `prefix`, and that no other `identity` has."""
     slug = re.sub(r"[^a-z0-9]+", "-", prefix.lower())[:_LONGEST].strip("-")
     return f"{slug or 'project'}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:6]}"
 
 
-def check_name(name: str, where: str) -> str:
+def validate_project_name(project_name: str, source: str) -> str:
     """Return the name that somebody chose for a project; `SpecError` unless it can be a tag."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(project_name):
         raise SpecError(
             _("{name!r} cannot name a project: 1 to 100 letters, digits, '_' or '-', and not '-' first").format(
-                name=name
+                name=project_name
             ),
-            where=where,
-            next_step=_("choose another, or unset {where}: the folder gives a name").format(where=where),
+            where=source,
+            next_step=_("choose another, or unset {where}: the folder gives a name").format(where=source),
         )
-    return name
+    return project_name
 
 
-VARIABLE = "RLBOX_PROJECT_NAME"
+PROJECT_NAME_VARIABLE = "RLBOX_PROJECT_NAME"
 _MACHINE = Path("/etc/machine-id")
 _DECIDING = ("images", "templates")
 """Folders of a project that decide images: without them all of its images are those of the rlbox that is used."""
@@ -75,34 +75,34 @@ def project_name(project: Project) -> str:
     A folder without targets, fixes and templates of its own goes by the user's name and by where rlbox is installed:
     so `rlbox run smoke` means the same image in every such folder.
     """
-    if chosen := os.environ.get(VARIABLE):
-        return check_name(chosen, VARIABLE)
+    if chosen := os.environ.get(PROJECT_NAME_VARIABLE):
+        return validate_project_name(chosen, PROJECT_NAME_VARIABLE)
     own = any((project.folder / name).is_dir() for name in _DECIDING)
     folder = os.path.realpath(project.folder if own else project.roots[-1])
     if own:
-        return make_unique_name(Path(folder).name, f"{_machine()}\0{folder}")
-    return make_unique_name(user_name(), f"{_machine()}\0{folder}\0{os.getuid()}")
+        return make_unique_project_name(Path(folder).name, f"{_machine()}\0{folder}")
+    return make_unique_project_name(user_name(), f"{_machine()}\0{folder}\0{os.getuid()}")
 
 
-def target_tag(project: Project, target: str) -> str:
-    return image_tag(target, project_name(project))
+def project_image_tag(project: Project, target_name: str) -> str:
+    return format_image_tag(target_name, project_name(project))
 
 
-def retag_for_project(project: Project, tag: str) -> str:
-    """Return the name that an image gets here which is called `tag` in an archive; another's keeps its name."""
-    target, __ = split_tag(tag)
-    return target_tag(project, target) if target else tag
+def convert_archive_tag(project: Project, archive_tag: str) -> str:
+    """Return the name that an image gets here which is called `archive_tag` in an archive; another's keeps its name."""
+    target, __ = split_tag(archive_tag)
+    return project_image_tag(project, target) if target else archive_tag
 
 
-def remember_project(project: Project) -> None:
+def record_project_dir(project: Project) -> None:
     """Note where the project of a name is, so that what is left of one that is gone can be told; no error if not."""
     name, path = project_name(project), str(project.folder)
     with contextlib.suppress(OSError):
-        if find_noted_project_folder(name) != path:
+        if find_recorded_project_dir(name) != path:
             write_atomic(_note(name), json.dumps({"schema": 1, "folder": path}))
 
 
-def find_noted_project_folder(project_name: str) -> str:
+def find_recorded_project_dir(project_name: str) -> str:
     """Return where the project of a name was when it last named an image; empty for one that this user has not."""
     return str(read_json_object(_note(project_name), links=True).get("folder", ""))
 

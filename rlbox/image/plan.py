@@ -14,10 +14,10 @@ from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.image.labels import rootfs_checksum, spec_checksum
-from rlbox.image.layers import lock_folder
-from rlbox.image.machine import container_defaults
-from rlbox.image.names import target_tag
+from rlbox.image.labels import compute_image_spec_checksum, compute_rootfs_checksum
+from rlbox.image.layers import lock_dir_in_context
+from rlbox.image.machine import build_container_defaults
+from rlbox.image.names import project_image_tag
 from rlbox.target.artifact import TorchGroup, list_torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
@@ -45,7 +45,7 @@ FIXES, PROGRAMS = "fixes", "programs"
 _BASE = "Dockerfile.base"
 _USUAL = "/usr/bin/python3"
 _BASE_HEAD = "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\n"
-REQUIREMENTS = "requirements.txt"
+REQUIREMENTS_FILE = "requirements.txt"
 """File of a layer's folder of wheels that names what it holds."""
 
 
@@ -53,215 +53,212 @@ REQUIREMENTS = "requirements.txt"
 class ImagePlan:
     """Everything about an image that follows from its specs alone.
 
-    `rendered` maps committed files to their text, relative to the project folder; `context` maps files of the
-    build context to their text. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in
-    the context; `lock` says how the lock stands to the spec: `current`, `missing`, or why it is stale or incomplete.
+    `rendered_files` maps committed files, relative to the project, to their text; `context_files` those of the build
+    context. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in the context;
+    `lock_state` is `current`, `missing`, or says why the lock is stale or incomplete.
     `tag` is its name in an engine, on which no image depends: `load_image_plan` gives it.
-    `keys` are the pieces that decide it (`compute_image_keys`), `origins` says which file sets one.
-    `rootfs` is the checksum of what a bootstrapped operating system is made of, empty for a base that is an image.
+    `input_values` are the pieces that decide it (`summarize_image_inputs`), `key_files` says which file sets one.
+    `rootfs_checksum` is empty for a base that is an image.
     """
 
     target: str
     title: str
     tag: str
-    rendered: Mapping[str, str]
-    context: Mapping[str, str]
-    lock: str
+    rendered_files: Mapping[str, str]
+    context_files: Mapping[str, str]
+    lock_state: str
     lock_checksum: str
     spec_checksum: str
-    rootfs: str
+    rootfs_checksum: str
     layers: tuple[str, ...]
     torch_groups: tuple[TorchGroup, ...]
     python: str
-    sources: str
+    sources_profile: str
     network: str
     epoch: int
     bake_ca: bool
     container: ContainerDefaults
     env: Mapping[str, str]
-    keys: Mapping[str, str]
-    origins: Mapping[str, str]
+    input_values: Mapping[str, str]
+    key_files: Mapping[str, str]
 
     def require_lock(self) -> None:
         """Raise `SpecError` unless the lock fits its spec."""
-        if self.lock != "current":
+        if self.lock_state != "current":
             from rlbox.target.lock import suggest_lock_command
 
             raise SpecError(
-                _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock),
+                _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock_state),
                 where=f"images/{self.target}/lock.json",
-                next_step=suggest_lock_command(self.target, self.lock),
+                next_step=suggest_lock_command(self.target, self.lock_state),
             )
 
 
 def plan_image(
     target: Target,
     lock: Lock | None,
-    runtime: tuple[str, ...],
-    templates: Sequence[Path],
-    patches: Mapping[str, str] = MappingProxyType({}),
+    rlbox_requirements: tuple[str, ...],
+    template_dirs: Sequence[Path],
+    patch_texts: Mapping[str, str] = MappingProxyType({}),
     fixes: Sequence[Fix] = (),
-    ports: Mapping[str, int] = MappingProxyType({}),
-    origins: Mapping[str, str] = MappingProxyType({}),
+    job_ports: Mapping[str, int] = MappingProxyType({}),
+    key_files: Mapping[str, str] = MappingProxyType({}),
 ) -> ImagePlan:
     """Return the plan of the target's image.
 
     Parameters
     ----------
-    runtime
+    rlbox_requirements
         rlbox's own requirements, part of what the lock was made from.
-    templates
+    template_dirs
         Folders of templates, the first wins.
-    patches, fixes, ports, origins
+    patch_texts, fixes, job_ports, key_files
         The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`;
         dotted key of the spec to the file that sets it.
     """
     from rlbox.fixes.conditions import collect_stack_versions
     from rlbox.fixes.patches import resolve_patches
     from rlbox.fixes.render import render_fixes
-    from rlbox.image.dockerfile import dockerfile_values
-    from rlbox.image.labels import compute_image_keys
-    from rlbox.image.layers import plan_layers, plan_stages
-    from rlbox.image.templates import render
+    from rlbox.image.dockerfile import build_dockerfile_values
+    from rlbox.image.labels import summarize_image_inputs
+    from rlbox.image.layers import plan_build_stages, plan_python_layers
+    from rlbox.image.templates import render_template
     from rlbox.target.lock import describe_lock_state
 
     def text(name: str, **values: Any) -> str:
-        return render(templates, name, values)
+        return render_template(template_dirs, name, values)
 
-    stages, versions = plan_stages(plan_layers(target, lock)), collect_stack_versions(target, lock)
+    stages, versions = plan_build_stages(plan_python_layers(target, lock)), collect_stack_versions(target, lock)
     baked = render_fixes(fixes, target, versions)
-    container = container_defaults(target, baked)
-    patching = resolve_patches(baked.fixes, target, versions, patches)
-    dockerfile = text("Dockerfile.j2", **dockerfile_values(target, lock, stages, baked, patching))
+    container = build_container_defaults(target, baked)
+    patching = resolve_patches(baked.fixes, target, versions, patch_texts)
+    dockerfile = text("Dockerfile.j2", **build_dockerfile_values(target, lock, stages, baked, patching))
     files = {path: text(f"scripts/{path.rpartition('/')[2]}") for path in SCRIPTS}
-    files |= _patch_files(target, stages, patching) | _fix_files(baked, target, versions, ports)
+    files |= _patch_files(target, stages, patching) | _fix_files(baked, target, versions, job_ports)
     return ImagePlan(
-        **_as_it_says(target),
+        target=target.name,
+        title=target.title,
+        torch_groups=list_torch_groups(target),
+        python=target.python.version,
+        sources_profile=target.sources,
+        network=target.build.network,
+        epoch=target.build.epoch,
+        bake_ca=target.build.bake_ca,
+        env=dict(target.env),
         tag="",
-        rendered=_forms(target, dockerfile, container, templates)
+        rendered_files=_forms(target, dockerfile, container, template_dirs)
         | {_BASE: _BASE_HEAD + text("base.j2", interpreter=_USUAL)},
-        context={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
-        lock=describe_lock_state(target, lock, runtime, patches),
+        context_files={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
+        lock_state=describe_lock_state(target, lock, rlbox_requirements, patch_texts),
         lock_checksum=lock.checksum() if lock else "",
-        spec_checksum=spec_checksum(target),
-        rootfs=rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
+        spec_checksum=compute_image_spec_checksum(target),
+        rootfs_checksum=compute_rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for stage in stages for layer in stage.layers),
-        keys=compute_image_keys(target, lock, baked, patching, origins),
-        origins=dict(origins),
+        input_values=summarize_image_inputs(target, lock, baked, patching, key_files),
+        key_files=dict(key_files),
         container=container,
     )
 
 
-def _as_it_says(target: Target) -> dict[str, Any]:
-    return {
-        "target": target.name,
-        "title": target.title,
-        "torch_groups": list_torch_groups(target),
-        "python": target.python.version,
-        "sources": target.sources,
-        "network": target.build.network,
-        "epoch": target.build.epoch,
-        "bake_ca": target.build.bake_ca,
-        "env": dict(target.env),
-    }
-
-
 def _forms(target: Target, dockerfile: str, container: ContainerDefaults, templates: Sequence[Path]) -> dict[str, str]:
     """Return what is rendered of a target: its Dockerfile, and the other forms that its machines take."""
-    from rlbox.image.forms.compose import committed_compose
-    from rlbox.image.forms.onstart import committed_onstart
+    from rlbox.image.forms.compose import render_compose_files
+    from rlbox.image.forms.onstart import render_onstart_files
 
     found = {f"images/{target.name}/Dockerfile": dockerfile}
-    found |= committed_compose(target, container, templates)
-    return found | committed_onstart(target, templates)
+    found |= render_compose_files(target, container, templates)
+    return found | render_onstart_files(target, templates)
 
 
 def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[ResolvedPatch, ...]) -> dict[str, str]:
     from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest
-    from rlbox.image.dockerfile import layer_paths
+    from rlbox.image.dockerfile import list_layer_paths
 
     if not has_patches_to_apply(patching):
         return {}
-    return {PATCHES_IN_CONTEXT: render_patch_manifest(target.name, patching, layer_paths(target, stages))}
+    return {PATCHES_IN_CONTEXT: render_patch_manifest(target.name, patching, list_layer_paths(target, stages))}
 
 
 def _fix_files(
     baked: RenderedFixes, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]
 ) -> dict[str, str]:
     from rlbox.fixes.render import render_fix_manifest
-    from rlbox.image.machine import machine_requirements
+    from rlbox.image.machine import machine_requirements_json
 
     files = {f"{PROGRAMS if file.mode == '0755' else FIXES}{file.path}": file.text for file in baked.files}
     return files | {
         f"{FIXES}{FIXES_IN_IMAGE}": render_fix_manifest(
-            baked.fixes, target, versions, machine_requirements(target, ports)
+            baked.fixes, target, versions, machine_requirements_json(target, ports)
         )
     }
 
 
 def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
-    from rlbox.image.layers import layer_folder
+    from rlbox.image.layers import wheel_dir_of_layer
     from rlbox.target.lock import format_requirements
 
     layers = [layer for stage in stages for layer in stage.layers]
     files = {
-        f"wheels/{layer_folder(layer.name)}/{REQUIREMENTS}": format_requirements(layer.packages) for layer in layers
+        f"wheels/{wheel_dir_of_layer(layer.name)}/{REQUIREMENTS_FILE}": format_requirements(layer.packages)
+        for layer in layers
     }
-    files[f"wheels/runtime/{REQUIREMENTS}"] = format_requirements(lock.runtime.packages)
+    files[f"wheels/runtime/{REQUIREMENTS_FILE}"] = format_requirements(lock.runtime.packages)
     files["wheels/build.txt"] = format_requirements(lock.build.packages)
-    files[f"{lock_folder(lock)}{LOCK_IN_IMAGE}"] = lock.text()
+    files[f"{lock_dir_in_context(lock)}{LOCK_IN_IMAGE}"] = lock.text()
     return files
 
 
-def load_image_plan(project: Project, name: str) -> ImagePlan:
-    """Return the plan of the image of target `name` with its name in an engine; errors are those of `load_target`."""
-    return dataclasses.replace(ImageSources.load(project, name).plan(), tag=target_tag(project, name))
+def load_image_plan(project: Project, target_name: str) -> ImagePlan:
+    """Return the plan of a target's image with its name in an engine; errors are those of `load_target`."""
+    return dataclasses.replace(
+        ImageSources.load(project, target_name).build_plan(), tag=project_image_tag(project, target_name)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSources:
-    """What the plan of an image is made of, and which file sets a key (`origins`).
+    """What the plan of an image is made of, and which file sets a key (`key_files`).
 
-    `patches` are the target's own, file name to text; `ports` those of rlbox's own jobs on the target, `JOB.PORT` to
-    number: the user's own jobs would tie the image to them.
+    `patch_texts` are the target's own, file name to text; `job_ports` those of rlbox's own jobs on the target,
+    `JOB.PORT` to number: the user's own jobs would tie the image to them.
     """
 
     target: Target
     lock: Lock | None
     fixes: tuple[Fix, ...]
-    patches: Mapping[str, str]
-    ports: Mapping[str, int]
-    templates: tuple[Path, ...]
-    origins: Mapping[str, str]
+    patch_texts: Mapping[str, str]
+    job_ports: Mapping[str, int]
+    template_dirs: tuple[Path, ...]
+    key_files: Mapping[str, str]
 
     @classmethod
-    def load(cls, project: Project, name: str) -> ImageSources:
-        """Return the recipe of target `name`; errors are those of `load_target`."""
+    def load(cls, project: Project, target_name: str) -> ImageSources:
+        """Return the recipe of target `target_name`; errors are those of `load_target`."""
         from rlbox.fixes.catalogue import load_target_with_fixes
         from rlbox.job.load import load_ports
         from rlbox.target.lock import load_lock
 
-        loaded = load_target_with_fixes(project, name)
-        patches = project.patches(name, loaded.target.own_patches)
+        loaded = load_target_with_fixes(project, target_name)
+        patches = project.patches(target_name, loaded.target.own_patches)
         return cls(
             target=loaded.target,
-            lock=load_lock(project.lock_file(name)),
+            lock=load_lock(project.lock_file(target_name)),
             fixes=loaded.fixes,
-            patches={path.name: path.read_text("utf-8") for path in patches},
-            ports=load_ports(Project(folder=project.roots[-1]), name),
-            templates=tuple(project.template_dirs()),
-            origins=loaded.origins,
+            patch_texts={path.name: path.read_text("utf-8") for path in patches},
+            job_ports=load_ports(Project(folder=project.roots[-1]), target_name),
+            template_dirs=tuple(project.template_dirs()),
+            key_files=loaded.origins,
         )
 
-    def plan(self) -> ImagePlan:
+    def build_plan(self) -> ImagePlan:
         """Return the plan, without its name in an engine."""
         return plan_image(
             self.target,
             self.lock,
             own_requirements(),
-            self.templates,
-            patches=self.patches,
+            self.template_dirs,
+            patch_texts=self.patch_texts,
             fixes=self.fixes,
-            ports=self.ports,
-            origins=self.origins,
+            job_ports=self.job_ports,
+            key_files=self.key_files,
         )

@@ -15,7 +15,14 @@ from rlbox.engine.container import TARGET_LABEL
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.names import NO_PROJECT, VARIABLE, find_noted_project_folder, image_tag, project_name, split_tag
+from rlbox.image.names import (
+    NO_PROJECT_TAG,
+    PROJECT_NAME_VARIABLE,
+    find_recorded_project_dir,
+    format_image_tag,
+    project_name,
+    split_tag,
+)
 from rlbox.image.plan import load_image_plan
 
 REPLACED, GONE = "replaced by a later build", "its project is gone"
@@ -23,7 +30,7 @@ _SUM, _ID = "sha256:", len("sha256:") + 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class CachedImage:
+class EngineImage:
     """An image with a label of rlbox, by one of its names.
 
     Parameters
@@ -52,43 +59,43 @@ class CachedImage:
     size: int
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The name as people are shown it: of an id its beginning."""
         return self.name[:_ID] if self.name.startswith(_SUM) else self.name
 
 
-def image_lines(rows: Sequence[CachedImage]) -> list[str]:
+def format_images(images: Sequence[EngineImage]) -> list[str]:
     head = ("image", "size", "state")
-    return columns([head, *((row.shown, size_text(row.size), _told(row)) for row in rows)])
+    return columns([head, *((row.display_name, size_text(row.size), _told(row)) for row in images)])
 
 
-def explain_kept_image(row: CachedImage) -> str:
+def explain_kept_image(image: EngineImage) -> str:
     """Return why an image stays; empty: it goes."""
-    if row.containers:
-        return f"container {row.containers[0]} is made from it"
-    return "" if row.spare else row.state
+    if image.containers:
+        return f"container {image.containers[0]} is made from it"
+    return "" if image.spare else image.state
 
 
-def prune_lines(rows: Iterable[tuple[CachedImage, str]], *, done: bool) -> list[str]:
+def format_prune(kept_reasons: Iterable[tuple[EngineImage, str]], *, done: bool) -> list[str]:
     """Return what becomes of each image; `done`: it is gone already."""
     lines = []
-    for row, stays in rows:
+    for row, stays in kept_reasons:
         if stays:
-            lines.append(f"{row.shown} is kept: {stays}")
+            lines.append(f"{row.display_name} is kept: {stays}")
         elif done:
-            lines.append(f"removed {row.shown}, {size_text(row.size)}")
+            lines.append(f"removed {row.display_name}, {size_text(row.size)}")
         else:
-            line = f"would remove {row.shown}, {size_text(row.size)}"
+            line = f"would remove {row.display_name}, {size_text(row.size)}"
             lines.append(f"{line}: {row.state}" if row.spare else line)
     return lines
 
 
-def freed_bytes(rows: Iterable[CachedImage]) -> int:
+def sum_image_bytes(images: Iterable[EngineImage]) -> int:
     """Return the bytes of some images, each once whatever its names; what others share is counted."""
-    return sum({row.identity: row.size for row in rows}.values())
+    return sum({row.identity: row.size for row in images}.values())
 
 
-def _told(row: CachedImage) -> str:
+def _told(row: EngineImage) -> str:
     return f"{row.state}; container {row.containers[0]}" if row.containers else row.state
 
 
@@ -97,7 +104,7 @@ _SHORT = 12
 """Digits of an id that will do for one without a name."""
 
 
-def list_images(project: Project) -> list[CachedImage]:
+def list_engine_images(project: Project) -> list[EngineImage]:
     """Return the engine's images that rlbox built, one for each name, those of this project first.
 
     Raises
@@ -116,17 +123,19 @@ def list_images(project: Project) -> list[CachedImage]:
     return sorted(found, key=lambda one: (split_tag(one.name)[1] != own, one.spare, one.name))
 
 
-def select_images(project: Project, rows: Sequence[CachedImage], names: Iterable[str]) -> list[CachedImage]:
+def select_images(project: Project, images: Sequence[EngineImage], names: Iterable[str]) -> list[EngineImage]:
     """Return the images of these names, ids or targets of this project, each once; `SpecError` for one there is not."""
     own = project_name(project)
-    found: dict[str, CachedImage] = {}
+    found: dict[str, EngineImage] = {}
     for name in names:
-        wanted = (name, f"sha256:{name.removeprefix('sha256:')}", image_tag(name, own))
-        named = [row for row in rows if row.name in wanted or (len(name) >= _SHORT and row.name.startswith(wanted[1]))]
+        wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_image_tag(name, own))
+        named = [
+            row for row in images if row.name in wanted or (len(name) >= _SHORT and row.name.startswith(wanted[1]))
+        ]
         if not named:
             raise SpecError(
                 _("rlbox built no image {name!r} in this engine{suggest}").format(
-                    name=name, suggest=suggest_similar(name, [row.name for row in rows])
+                    name=name, suggest=suggest_similar(name, [row.name for row in images])
                 ),
                 next_step="rlbox images ls",
             )
@@ -134,17 +143,17 @@ def select_images(project: Project, rows: Sequence[CachedImage], names: Iterable
     return list(found.values())
 
 
-def remove_images(rows: Iterable[CachedImage]) -> None:
+def remove_images(images: Iterable[EngineImage]) -> None:
     """Take the names off some images; one without a name left goes, unless a container has been made from it."""
-    for row in rows:
+    for row in images:
         connect_engine().remove_image(row.name)
 
 
-def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> CachedImage:
+def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> EngineImage:
     target, of = split_tag(name)
-    folder = find_noted_project_folder(of) if of else ""
+    folder = find_recorded_project_dir(of) if of else ""
     state, spare = _standing(project, own, row, target, of, folder) if target else _of_no_project(name)
-    return CachedImage(
+    return EngineImage(
         name=name,
         identity=str(row["Id"]),
         target=target or str((row.get("Labels") or {}).get(TARGET_LABEL, "")),
@@ -163,7 +172,7 @@ def _of_no_project(name: str) -> tuple[str, bool]:
 def _standing(project: Project, own: str, row: dict[str, Any], target: str, of: str, folder: str) -> tuple[str, bool]:
     if of == own:
         return _of_this_project(project, row, target)
-    if of == NO_PROJECT:
+    if of == NO_PROJECT_TAG:
         return "of an rlbox that had one name for all projects", False
     if not folder:
         return f"of project {of}, of another user or machine", False
@@ -174,7 +183,7 @@ def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tupl
     if target not in project.targets():
         return (
             f"there is no target {target} any more",
-            VARIABLE not in os.environ,
+            PROJECT_NAME_VARIABLE not in os.environ,
         )  # a chosen name is of several folders
     try:
         why = find_outdated_reason(load_image_plan(project, target), {"Config": {"Labels": row.get("Labels")}})

@@ -14,8 +14,8 @@ from rlbox import __version__
 from rlbox.engine.reference import parse_reference
 from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, Package
 
-Kind = Literal["base", "deb", "git", "http", "patch", "pypi"]
-BUILD_TOOLS = "build"
+ComponentKind = Literal["base", "deb", "git", "http", "patch", "pypi"]
+BUILD_TOOLS_GROUP = "build"
 """The group of packages that build others and stay out of the image."""
 
 _RUNS_OF_SIGNS = re.compile(r"[-_.]+")
@@ -39,7 +39,7 @@ class Component:
         Where the spec says that it comes from, without credentials and query; empty when the spec names no address.
     """
 
-    kind: Kind
+    kind: ComponentKind
     name: str
     version: str
     file: str
@@ -67,7 +67,7 @@ def _components(lock: Lock) -> Iterator[Component]:
     yield from map(_tree, lock.git)
     yield from map(_file, lock.http)
     for patch in lock.patches:
-        known_by = make_purl("generic", "", patch.name, "", {"checksum": f"sha256:{patch.sha256}"})
+        known_by = format_purl("generic", "", patch.name, "", {"checksum": f"sha256:{patch.sha256}"})
         values = {"name": patch.name, "file": patch.name, "sha256": patch.sha256, "purl": known_by}
         yield Component(kind="patch", version="", groups=("patches",), **values)
 
@@ -83,7 +83,7 @@ def _base(image: str) -> Component:
         file="",
         sha256=named.digest.partition(":")[2],
         groups=("base",),
-        purl=make_purl("oci", "", name, named.digest, qualifiers),
+        purl=format_purl("oci", "", name, named.digest, qualifiers),
     )
 
 
@@ -97,7 +97,7 @@ def _deb(deb: Deb, distribution: str) -> Component:
         file=file,
         sha256=deb.sha256,
         groups=("os",),
-        purl=make_purl("deb", distribution, deb.name, deb.version, {"arch": architecture}),
+        purl=format_purl("deb", distribution, deb.name, deb.version, {"arch": architecture}),
     )
 
 
@@ -109,7 +109,7 @@ def _python_package(package: Package, group: str) -> Component:
         file=package.file,
         sha256=package.sha256,
         groups=(group,),
-        purl=make_purl("pypi", "", _RUNS_OF_SIGNS.sub("-", package.name).lower(), package.version, {}),
+        purl=format_purl("pypi", "", _RUNS_OF_SIGNS.sub("-", package.name).lower(), package.version, {}),
     )
 
 
@@ -123,7 +123,7 @@ def _tree(tree: GitTree) -> Component:
         file=f"{tree.name}-{tree.commit[:12]}.tar",
         sha256=tree.sha256,
         groups=("git",),
-        purl=make_purl("generic", "", tree.name, tree.commit, {"vcs_url": address} if address else {}),
+        purl=format_purl("generic", "", tree.name, tree.commit, {"vcs_url": address} if address else {}),
         url=address,
     )
 
@@ -138,7 +138,7 @@ def _file(file: HttpFile) -> Component:
         file=urlsplit(file.url).path.rpartition("/")[2] or file.name,
         sha256=file.sha256,
         groups=("http",),
-        purl=make_purl("generic", "", file.name, "", qualifiers),
+        purl=format_purl("generic", "", file.name, "", qualifiers),
         url=url,
     )
 
@@ -151,11 +151,11 @@ def strip_credentials(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{quote(parts.path, safe='/%~+:@')}"
 
 
-def make_purl(kind: str, namespace: str, name: str, version: str, qualifiers: Mapping[str, str]) -> str:
+def format_purl(purl_type: str, namespace: str, name: str, version: str, qualifiers: Mapping[str, str]) -> str:
     """Return a package URL in its canonical form: parts percent-encoded, qualifiers sorted."""
     path = "/".join(_encoded(part) for part in (namespace, name) if part)
     more = "&".join(f"{key}={_encoded(value, '/')}" for key, value in sorted(qualifiers.items()) if value)
-    return f"pkg:{kind}/{path}" + (f"@{_encoded(version)}" if version else "") + (f"?{more}" if more else "")
+    return f"pkg:{purl_type}/{path}" + (f"@{_encoded(version)}" if version else "") + (f"?{more}" if more else "")
 
 
 def _encoded(text: str, safe: str = "") -> str:
@@ -169,7 +169,7 @@ PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:rlbox:build:image:v1"
 BUILDER = f"urn:rlbox:builder:{__version__}"
 
-Mode = Literal["online", "hermetic"]
+BuildMode = Literal["online", "hermetic"]
 CONFIGURATION_NOTE = "The engine keeps no manifest of the image: the digest is that of its configuration."
 
 _DOCUMENT, _IMAGE, _RLBOX = "SPDXRef-DOCUMENT", "SPDXRef-Image", "SPDXRef-rlbox"
@@ -183,10 +183,10 @@ class BuiltImage:
     name: str
     digest: str
     has_manifest: bool
-    epoch: int
+    source_date_epoch: int
 
 
-def plan_sbom(lock: Lock, image: BuiltImage) -> str:
+def render_sbom(lock: Lock, image: BuiltImage) -> str:
     """Return the text of the SBOM.
 
     What builds source archives and stays out of the image is listed as a build dependency.
@@ -194,14 +194,14 @@ def plan_sbom(lock: Lock, image: BuiltImage) -> str:
     Source: SPDX 2.3, https://spdx.github.io/spdx-spec/v2.3/
     """
     parts = list_components(lock)
-    own = _described(_RLBOX, "rlbox", __version__, make_purl("generic", "", "rlbox", __version__, {}))
+    own = _described(_RLBOX, "rlbox", __version__, format_purl("generic", "", "rlbox", __version__, {}))
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": _DOCUMENT,
         "name": image.name,
         "documentNamespace": f"urn:rlbox:sbom:{image.digest}",
-        "creationInfo": {"created": format_epoch(image.epoch), "creators": [f"Tool: rlbox-{__version__}"]},
+        "creationInfo": {"created": format_epoch(image.source_date_epoch), "creators": [f"Tool: rlbox-{__version__}"]},
         "packages": [_image(image), own, *map(_package, parts)],
         "relationships": list(_relationships(parts)),
     }
@@ -237,7 +237,7 @@ def _described(identity: str, name: str, version: str, known_by: str, url: str =
 def _image(image: BuiltImage) -> dict[str, Any]:
     name = image.name.rpartition("/")[2]
     return {
-        **_described(_IMAGE, image.name, image.digest, make_purl("oci", "", name, image.digest, {})),
+        **_described(_IMAGE, image.name, image.digest, format_purl("oci", "", name, image.digest, {})),
         "primaryPackagePurpose": "CONTAINER",
         "checksums": _checksums(image.digest.partition(":")[2]),
         **({} if image.has_manifest else {"comment": CONFIGURATION_NOTE}),
@@ -270,9 +270,9 @@ def _relationships(parts: tuple[Component, ...]) -> Iterator[dict[str, str]]:
         if part.kind == "base":
             yield _relationship(_IMAGE, "DESCENDANT_OF", _identity(part))
             continue
-        if BUILD_TOOLS in part.groups:
+        if BUILD_TOOLS_GROUP in part.groups:
             yield _relationship(_identity(part), "BUILD_DEPENDENCY_OF", _IMAGE)
-        if set(part.groups) != {BUILD_TOOLS}:
+        if set(part.groups) != {BUILD_TOOLS_GROUP}:
             yield _relationship(_IMAGE, "CONTAINS", _identity(part))
 
 
@@ -281,19 +281,19 @@ def _relationship(one: str, kind: str, other: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Builder:
+class ImageBuilder:
     """How an image was built.
 
-    `spec` is the checksum of the completed spec, empty where the image does not tell it; `versions` maps programs to
+    `spec_checksum` is that of the completed spec, empty where the image does not tell it; `versions` maps programs to
     theirs.
     """
 
-    spec: str
-    mode: Mode
+    spec_checksum: str
+    mode: BuildMode
     versions: Mapping[str, str]
 
 
-def plan_provenance(lock: Lock, image: BuiltImage, built: Builder) -> str:
+def render_provenance(lock: Lock, image: BuiltImage, builder: ImageBuilder) -> str:
     """Return the text of the provenance.
 
     Source: https://in-toto.io/Statement/v1 and https://slsa.dev/spec/v1.0/provenance
@@ -307,15 +307,15 @@ def plan_provenance(lock: Lock, image: BuiltImage, built: Builder) -> str:
                 "buildType": BUILD_TYPE,
                 "externalParameters": {
                     "target": lock.target,
-                    **({"spec": f"sha256:{built.spec}"} if built.spec else {}),
+                    **({"spec": f"sha256:{builder.spec_checksum}"} if builder.spec_checksum else {}),
                     "lock": f"sha256:{lock.checksum()}",
-                    "mode": built.mode,
-                    "epoch": image.epoch,
+                    "mode": builder.mode,
+                    "epoch": image.source_date_epoch,
                 },
                 "resolvedDependencies": [_dependency(part) for part in list_components(lock)],
             },
             "runDetails": {
-                "builder": {"id": BUILDER, "version": {"rlbox": __version__, **dict(sorted(built.versions.items()))}}
+                "builder": {"id": BUILDER, "version": {"rlbox": __version__, **dict(sorted(builder.versions.items()))}}
             },
         },
     }

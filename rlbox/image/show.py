@@ -15,8 +15,15 @@ from rlbox.engine.oci import find_manifest_digest
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.i18n import _
-from rlbox.image.image_info import ImagePart, LayerInfo, LockChange, image_layers, lock_changes, lock_groups
-from rlbox.image.labels import FORCED_LABEL, spec_checksum
+from rlbox.image.image_info import (
+    ImageComponent,
+    ImageLayer,
+    LockChange,
+    group_lock_components,
+    list_image_layers,
+    list_lock_changes,
+)
+from rlbox.image.labels import FORCED_LABEL, compute_image_spec_checksum
 from rlbox.target.lock import Lock, load_lock, parse_lock
 from rlbox.values import LOCK_IN_IMAGE
 
@@ -41,51 +48,51 @@ class TargetStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInfo:
-    """What is known of an image; `size` in bytes as the engine counts it, `note` says why there is no `lock`."""
+    """What is known of an image; `size` in bytes as the engine counts it; `no_lock_reason` where `lock` is None."""
 
-    name: str
-    identity: str
+    reference: str
+    image_id: str
     digest: str
     tags: tuple[str, ...]
     created: str
     size: int
     labels: Mapping[str, str]
-    layers: tuple[LayerInfo, ...]
+    layers: tuple[ImageLayer, ...]
     lock: Lock | None
-    note: str
-    standing: TargetStatus
+    no_lock_reason: str
+    target_status: TargetStatus
 
 
-def image_json(facts: ImageInfo) -> dict[str, Any]:
-    groups = lock_groups(facts.lock) if facts.lock else {}
+def image_info_json(info: ImageInfo) -> dict[str, Any]:
+    groups = group_lock_components(info.lock) if info.lock else {}
     return {
-        "name": facts.name,
-        "id": facts.identity,
-        "digest": facts.digest or None,
-        "tags": list(facts.tags),
-        "created": facts.created,
-        "size": facts.size,
-        "labels": dict(sorted(facts.labels.items())),
-        "layers": [asdict(layer) for layer in facts.layers],
+        "name": info.reference,
+        "id": info.image_id,
+        "digest": info.digest or None,
+        "tags": list(info.tags),
+        "created": info.created,
+        "size": info.size,
+        "labels": dict(sorted(info.labels.items())),
+        "layers": [asdict(layer) for layer in info.layers],
         "groups": [{"name": group, "packages": [asdict(row) for row in rows]} for group, rows in groups.items()],
-        "note": facts.note or None,
-        "standing": asdict(facts.standing),
+        "note": info.no_lock_reason or None,
+        "standing": asdict(info.target_status),
     }
 
 
-def image_text(facts: ImageInfo) -> str:
+def format_image_info(info: ImageInfo) -> str:
     """Return the facts as people read them."""
-    return "\n".join([*_head(facts), "", *_layers(facts), "", *_packages(facts), "", *_standing(facts.standing)])
+    return "\n".join([*_head(info), "", *_layers(info), "", *_packages(info), "", *_standing(info.target_status)])
 
 
 def _head(facts: ImageInfo) -> Iterator[str]:
-    yield f"# image {facts.name}"
+    yield f"# image {facts.reference}"
     yield f"title    {facts.labels.get('org.opencontainers.image.title', '')}"
     yield from (f"{label.removeprefix('rlbox.'):<8} {facts.labels.get(label, '') or 'none'}" for label in _LABELS)
     if forced := facts.labels.get(FORCED_LABEL):
         yield f"forced   its stack contradicts itself: {forced}"
     yield f"digest   {facts.digest or _NO_DIGEST}"
-    yield f"id       {facts.identity}"
+    yield f"id       {facts.image_id}"
     yield f"tags     {', '.join(facts.tags) or 'none'}"
     yield f"created  {facts.created}"
     yield f"size     {size_text(facts.size)}"
@@ -99,17 +106,17 @@ def _layers(facts: ImageInfo) -> Iterator[str]:
 
 def _packages(facts: ImageInfo) -> Iterator[str]:
     if facts.lock is None:
-        yield f"# packages: not known, {facts.note}"
+        yield f"# packages: not known, {facts.no_lock_reason}"
         return
     yield "# packages by group"
-    for group, rows in lock_groups(facts.lock).items():
+    for group, rows in group_lock_components(facts.lock).items():
         yield f"{group} ({len(rows)})"
         named = ", ".join(f"{row.name}{_JOINED}{_shown(group, row)}" for row in rows)
         lines = textwrap.wrap(named, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
         yield from (line.replace(_JOINED, " ") for line in lines)
 
 
-def _shown(group: str, row: ImagePart) -> str:
+def _shown(group: str, row: ImageComponent) -> str:
     return row.version[:12] if group == "git" else row.version or row.sha256[:12]
 
 
@@ -127,7 +134,7 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _TARGET, _SPEC, _LOCK = "rlbox.target", "rlbox.spec", "rlbox.lock"
 
 
-def show_image(app: App, reference: str) -> bool:
+def show_image_if_known(app: App, reference: str) -> bool:
     """Explain the image that `reference` names (tag, id, digest); return False when it names none and does not look so.
 
     Raises
@@ -152,7 +159,7 @@ def show_image(app: App, reference: str) -> bool:
             raise EngineError(_("the engine has no image {word}").format(word=reference), next_step=next_step)
         return False
     facts = _facts(app, reference, image)
-    app.result({"image": image_json(facts)}, image_text(facts))
+    app.result({"image": image_info_json(facts)}, format_image_info(facts))
     return True
 
 
@@ -165,17 +172,19 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageInfo:
         )
     lock, note = _lock_in(image["Id"])
     return ImageInfo(
-        name=word,
-        identity=image["Id"],
+        reference=word,
+        image_id=image["Id"],
         digest=find_manifest_digest(image),
         tags=tuple(image.get("RepoTags") or ()),
         created=image.get("Created", ""),
         size=image.get("Size", 0),
         labels=labels,
-        layers=image_layers(connect_engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))),
+        layers=list_image_layers(
+            connect_engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))
+        ),
         lock=lock,
-        note=note,
-        standing=_build_status(app, labels, lock),
+        no_lock_reason=note,
+        target_status=_build_status(app, labels, lock),
     )
 
 
@@ -203,7 +212,7 @@ def _build_status(app: App, labels: dict[str, str], lock: Lock | None) -> Target
     same = now is not None and labels.get(_LOCK) == now.checksum()
     return TargetStatus(
         target=name,
-        spec="same" if labels.get(_SPEC) == spec_checksum(target) else "differs",
+        spec="same" if labels.get(_SPEC) == compute_image_spec_checksum(target) else "differs",
         lock="missing" if now is None else "same" if same else "differs",
-        changes=lock_changes(lock, now) if lock and now and not same else (),
+        changes=list_lock_changes(lock, now) if lock and now and not same else (),
     )

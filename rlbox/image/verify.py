@@ -19,8 +19,8 @@ from rlbox.engine.connection import connect_engine
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.buildkit import BuildRun, build_image, show_build_progress
-from rlbox.image.names import VERIFY_MARK
+from rlbox.image.buildkit import BuildRequest, build_image, show_build_progress
+from rlbox.image.names import VERIFY_TAG_SUFFIX
 from rlbox.image.plan import ImagePlan
 
 _BLOCK = 1 << 20
@@ -39,17 +39,20 @@ class PathDifference:
 
     layer: str
     path: str
-    what: str
+    description: str
 
     def __str__(self) -> str:
-        return f"{self.layer}: {self.path or '(image)'}: {self.what}"
+        return f"{self.layer}: {self.path or '(image)'}: {self.description}"
 
 
-def diff_layouts(first: Iterable[bytes], second: Iterable[bytes]) -> Iterator[PathDifference]:
+def diff_saved_images(first_archive: Iterable[bytes], second_archive: Iterable[bytes]) -> Iterator[PathDifference]:
     """Yield how two images differ that were written by `docker save` of an engine with OCI layouts."""
     with tempfile.TemporaryDirectory(prefix="rlbox-verify-") as folder:
-        images = [_unpack(chunks, Path(folder, name)) for chunks, name in ((first, "first"), (second, "second"))]
-        yield from compare_images(*images)
+        images = [
+            _unpack(chunks, Path(folder, name))
+            for chunks, name in ((first_archive, "first"), (second_archive, "second"))
+        ]
+        yield from diff_oci_layouts(*images)
 
 
 def _unpack(chunks: Iterable[bytes], folder: Path) -> Path:
@@ -68,20 +71,23 @@ def _unpack(chunks: Iterable[bytes], folder: Path) -> Path:
     return folder
 
 
-def compare_images(first: Path, second: Path) -> Iterator[PathDifference]:
+def diff_oci_layouts(first_layout: Path, second_layout: Path) -> Iterator[PathDifference]:
     """Yield how two images differ that lie unpacked, as OCI layouts, in two folders."""
-    manifests = [_manifest(folder) for folder in (first, second)]
-    configs = [_blob(folder, manifest["config"]) for folder, manifest in zip((first, second), manifests, strict=True)]
+    manifests = [_manifest(folder) for folder in (first_layout, second_layout)]
+    configs = [
+        _blob(folder, manifest["config"])
+        for folder, manifest in zip((first_layout, second_layout), manifests, strict=True)
+    ]
     yield from _compare_configs(configs[0], configs[1])
     commands = [row.get("created_by", "") for row in configs[0]["history"] if not row.get("empty_layer")]
     layers = [manifest["layers"] for manifest in manifests]
     if len(layers[0]) != len(layers[1]):
-        yield PathDifference(layer="image", path="", what=f"{len(layers[0])} and {len(layers[1])} layers")
+        yield PathDifference(layer="image", path="", description=f"{len(layers[0])} and {len(layers[1])} layers")
     for number, (one, other) in enumerate(zip(*layers, strict=False), 1):
         if one["digest"] != other["digest"]:
             command = commands[number - 1] if number <= len(commands) else ""
             title = f"layer {number} ({command.removesuffix(' # buildkit')[:60]})"
-            yield from _compare_layers(title, _path(first, one["digest"]), _path(second, other["digest"]))
+            yield from _compare_layers(title, _path(first_layout, one["digest"]), _path(second_layout, other["digest"]))
 
 
 def _manifest(folder: Path) -> Any:
@@ -101,7 +107,7 @@ def _blob(folder: Path, descriptor: Mapping[str, Any]) -> Any:
 def _compare_configs(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[PathDifference]:
     for key in sorted({*one, *other} - {"rootfs"}):
         if one.get(key) != other.get(key):
-            yield PathDifference(layer="config", path=key, what=_first_difference(one.get(key), other.get(key)))
+            yield PathDifference(layer="config", path=key, description=_first_difference(one.get(key), other.get(key)))
 
 
 def _first_difference(one: Any, other: Any) -> str:
@@ -120,15 +126,17 @@ def _compare_layers(title: str, first: Path, second: Path) -> Iterator[PathDiffe
     for path in sorted({*one, *other}):
         if path not in one or path not in other:
             told = True
-            yield PathDifference(layer=title, path=path, what=f"only in the {'first' if path in one else 'second'}")
+            yield PathDifference(
+                layer=title, path=path, description=f"only in the {'first' if path in one else 'second'}"
+            )
         elif one[path] != other[path]:
             told = True
-            yield PathDifference(layer=title, path=path, what=_how(path, one[path], other[path], first, second))
+            yield PathDifference(layer=title, path=path, description=_how(path, one[path], other[path], first, second))
     if not told and list(one) != list(other):
         place = next(place for place, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-        yield PathDifference(layer=title, path=list(one)[place], what="the same files stand in another order")
+        yield PathDifference(layer=title, path=list(one)[place], description="the same files stand in another order")
     elif not told:
-        yield PathDifference(layer=title, path="", what="the same files, packed by another compressor")
+        yield PathDifference(layer=title, path="", description="the same files, packed by another compressor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,32 +211,32 @@ def _first_byte(path: str, first: Path, second: Path) -> int:
 _SHOWN = 40
 
 
-def verify_image(app: App, plan: ImagePlan, run: BuildRun, digest: str) -> None:
-    """Build the image once more without cache and compare it with the one whose manifest has `digest`.
+def verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildRequest, first_digest: str) -> None:
+    """Build the image once more without cache and compare it with the one whose manifest has `first_digest`.
 
     Raises
     ------
     WorkFailed
         They differ; every differing file is named with its layer and the first difference.
     """
-    again = f"{plan.tag}{VERIFY_MARK}"
+    again = f"{plan.tag}{VERIFY_TAG_SUFFIX}"
     app.say("building once more, without cache, to compare")
     try:
         with show_build_progress(app) as on_step:
-            log, second = build_image(plan, dataclasses.replace(run, tag=again, cache=False), on_step, app.say)
-        if digest and digest == second:
-            app.say(f"verified: both builds have the digest {digest}")
+            log, second = build_image(plan, dataclasses.replace(request, tag=again, use_cache=False), on_step, app.say)
+        if first_digest and first_digest == second:
+            app.say(f"verified: both builds have the digest {first_digest}")
             return
-        if not digest and _layers(plan.tag) == _layers(again):
+        if not first_digest and _layers(plan.tag) == _layers(again):
             app.say("verified: both builds have the same layers; this engine's builder tells no digest to compare")
             return
-        found = list(diff_layouts(connect_engine().save(plan.tag), connect_engine().save(again)))
+        found = list(diff_saved_images(connect_engine().save(plan.tag), connect_engine().save(again)))
         rows = [str(difference) for difference in found[:_SHOWN]]
         more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise WorkFailed(
             _("two builds of {target} differ: {digest} and {second}\n{value}").format(
                 target=plan.target,
-                digest=digest or _("first"),
+                digest=first_digest or _("first"),
                 second=second or _("second"),
                 value="\n".join(f"  {row}" for row in [*rows, *more]),
             ),

@@ -17,7 +17,7 @@ from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS, RenderedFixes, render_fix_manifest
 from rlbox.foreign import parse_json
-from rlbox.image.machine import container_defaults, limits_text, machine_requirements
+from rlbox.image.machine import build_container_defaults, format_limits_variable, machine_requirements_json
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.base import AdoptedBase
 from rlbox.provision.layout import Layout
@@ -214,7 +214,7 @@ def plan_desired_state(
         requirements="".join(package.requirement() for package in packages),
         build=format_requirements(lock.build.packages),
         debs=tuple(sorted(list_apt_packages(target))),
-        patches=image.context.get(PATCHES_IN_CONTEXT, ""),
+        patches=image.context_files.get(PATCHES_IN_CONTEXT, ""),
         bytes=sum(package.size for package in packages),
         interpreter=interpreter,
         base=base,
@@ -256,7 +256,7 @@ class _Placed:
 
     def files(self, lock: Lock, ports: Mapping[str, int], rlbox: str) -> Iterator[FileToInstall]:
         """Yield every file and link, what programs start with last."""
-        scripts = self._image.context
+        scripts = self._image.context_files
         for name in _SCRIPTS:
             yield self._file(f"{OWN}/libexec/{name}", scripts[f"files{OWN}/libexec/{name}"])
         for name, words in {"python": "", "rlbox": " -m rlbox"}.items():
@@ -272,7 +272,7 @@ class _Placed:
                 yield FileToInstall(path=self._layout.at(path), origin=origin, to=self._layout.moved(to, self._paths))
         target, versions = self._target, collect_stack_versions(self._target, lock)
         manifest = parse_json(
-            render_fix_manifest(self._baked.fixes, target, versions, machine_requirements(target, ports))
+            render_fix_manifest(self._baked.fixes, target, versions, machine_requirements_json(target, ports))
         )
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
@@ -335,7 +335,7 @@ class _Placed:
         )
 
     def _environment(self) -> str:
-        limits = limits_text(container_defaults(self._target, self._baked))
+        limits = format_limits_variable(build_container_defaults(self._target, self._baked))
         lines = [_FRONT.rstrip()]
         lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
         lines += [f': "${{PATH:={SYSTEM_PATH}}}"']

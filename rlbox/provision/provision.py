@@ -75,7 +75,7 @@ class PreparedTarget:
 def make_supplies(app: App, prepared: PreparedTarget, options: ApplyOptions) -> Supplies:
     """Return where what is lacking comes from; each is asked for when it is needed."""
     store = ObjectStore(resolve_store_dir(None))
-    context = prepared.image.context
+    context = prepared.image.context_files
     scripts = {name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")}
     return Supplies(
         python=lambda: _supply(app, prepared, store, options),
@@ -94,7 +94,7 @@ def check_supplies(app: App, prepared: PreparedTarget, plan: ApplyPlan, options:
     with app.checking("store"):
         __, missing = _files(lock, groups, store, options)
     if missing or "packages" in plan.kinds:
-        app.not_checked("a dry run asks no network", f"sources {options.sources or prepared.image.sources}")
+        app.not_checked("a dry run asks no network", f"sources {options.sources or prepared.image.sources_profile}")
 
 
 def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, options: ApplyOptions) -> PackageSource:
@@ -106,7 +106,7 @@ def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, options: App
     files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, options)
     if not missing:
         return PackageSource(files={file.file: store.path(file.sha256) for file in files}, offline=True)
-    site, profile = read_network_settings(), options.sources or prepared.image.sources
+    site, profile = read_network_settings(), options.sources or prepared.image.sources_profile
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         fetch_artifacts(own, create_locator(app, profile, own), store, site=site, target=lock.target)
     __, choice = select_sources(app, profile, site, files)
@@ -122,7 +122,7 @@ def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore, options
     """Bring the git trees and files of the target into the store."""
     __, missing = _files(prepared.lock, {"git", "http"}, store, options)
     if missing:
-        sources = options.sources or prepared.image.sources
+        sources = options.sources or prepared.image.sources_profile
         fetch_artifacts(
             missing, create_locator(app, sources, list_artifacts(prepared.lock)), store, target=prepared.lock.target
         )

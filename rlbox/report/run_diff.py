@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import duration_text
-from rlbox.image.image_info import lock_changes
+from rlbox.image.image_info import list_lock_changes
 from rlbox.job.param import format_scalar
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.report.read import RunRecord
@@ -44,7 +44,7 @@ def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
         found += _compare(part, facts(a, plans[0]), facts(b, plans[1]))
     locks = a.lock(), b.lock()
     if locks[0] and locks[1]:
-        changes = lock_changes(locks[0], locks[1])
+        changes = list_lock_changes(locks[0], locks[1])
         found += [Difference(part="lock", name=c.name, before=c.before, after=c.after) for c in changes]
     order = {part: number for number, part in enumerate((*TOLD, *OUTCOME, DURATIONS))}
     return tuple(sorted(found, key=lambda difference: order[difference.part]))

@@ -137,13 +137,13 @@ def run_in_remote_container(
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.remote_helper import HelperRun, run_helper
-    from rlbox.image.check import tag_own_image
-    from rlbox.image.names import VARIABLE, split_tag
+    from rlbox.image.check import require_project_image
+    from rlbox.image.names import PROJECT_NAME_VARIABLE, split_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
 
     tunnel = open_engine_tunnel(engine_url())
     image = load_image_plan(app.project, target)
-    tag_own_image(app, image)
+    require_project_image(app, image)
     named = data or os.environ.get("RLBOX_DATA")
     folder = named or image.container.host
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
@@ -159,7 +159,7 @@ def run_in_remote_container(
         data=folder,
         create=image.container.create and not named,
         words=drop_options(words, LOCAL_FILE_OPTIONS),
-        env={"RLBOX_DATA": folder, VARIABLE: split_tag(image.tag)[1], **env},
+        env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: split_tag(image.tag)[1], **env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
     return run_helper(tunnel, app.project, helper)

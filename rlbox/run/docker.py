@@ -27,7 +27,7 @@ from rlbox.engine.data_disk import check_devices, prepare_data_disk
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
-from rlbox.image.check import tag_own_image
+from rlbox.image.check import require_project_image
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.job import Job
@@ -305,7 +305,7 @@ class PreparedDocker:
 
 def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:
     """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
-    found = tag_own_image(app, image)
+    found = require_project_image(app, image)
     if why := find_outdated_reason(image, found):
         what = _("the image {tag} is out of date: {why}").format(tag=image.tag, why=why)
         raise EngineError(what, next_step=f"rlbox build {image.target}")

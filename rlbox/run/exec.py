@@ -82,13 +82,13 @@ def _require_image(app: App, image: ImagePlan) -> None:
     import shutil
 
     from rlbox.engine.address import create_missing_client_error
-    from rlbox.image.check import tag_own_image
+    from rlbox.image.check import require_project_image
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:
             raise create_missing_client_error()
     with app.checking("image"):
-        tag_own_image(app, image)
+        require_project_image(app, image)
 
 
 def _limits(app: App, image: ImagePlan) -> ContainerDefaults:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.errors import SpecError, page
 from rlbox.i18n import _
-from rlbox.image.forms.onstart import LIMIT
+from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT
 from rlbox.secrets.masks import looks_like_secret
 from rlbox.vast.offers import format_gb
 
 if TYPE_CHECKING:
-    from rlbox.image.forms.onstart import OnStart
+    from rlbox.image.forms.onstart import OnstartScript
     from rlbox.target.target import Target
     from rlbox.vast.offers import OfferFilter
 
@@ -193,7 +193,13 @@ class CreateRequest:
 
 
 def make_create_request(
-    target: Target, needs: OfferFilter, options: ContainerOptions, onstart: OnStart, *, image: str = "", job: str = ""
+    target: Target,
+    needs: OfferFilter,
+    options: ContainerOptions,
+    onstart: OnstartScript,
+    *,
+    image: str = "",
+    job: str = "",
 ) -> CreateRequest:
     """Return the request for an instance of a target; `image` overrides the target's own, `job` is what it is for.
 
@@ -214,8 +220,8 @@ def make_create_request(
         problems.append(f"a price of ${needs.price:g} an hour is not between ${_PRICES[0]:g} and ${_PRICES[1]:g}")
     if needs.disk < _LEAST_DISK:
         problems.append(f"a disk of {format_gb(needs.disk)}: the platform's smallest has {format_gb(_LEAST_DISK)}")
-    if max(onstart.characters, onstart.size) > LIMIT:
-        problems.append(f"the on-start script has {onstart.size} bytes, and {LIMIT} are taken")
+    if max(onstart.characters, onstart.field_bytes) > ONSTART_FIELD_LIMIT:
+        problems.append(f"the on-start script has {onstart.field_bytes} bytes, and {ONSTART_FIELD_LIMIT} are taken")
     if problems:
         raise SpecError(
             "\n  ".join(problems),
@@ -230,7 +236,7 @@ def make_create_request(
         disk=needs.disk,
         label=f"{LABEL_PREFIX}{target.name}" + (f" {job}" if job else ""),
         env=options.as_env(),
-        onstart=onstart.text,
+        onstart=onstart.field_text,
         mode=target.vast.mode,
         bid=needs.bid,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.fix import Fix
 from rlbox.foreign import parse_json
-from rlbox.image.templates import make_page_environment
+from rlbox.image.templates import create_docs_environment
 from scripts.docs.fix_docs import Catalogue
 
 PAGE = "docs/internal/causes.md"
@@ -114,7 +114,7 @@ def cause_page(rows: Sequence[CauseRow], templates: Sequence[Path]) -> str:
         "nothing": sum(not row.logs and not row.short for row in listed),
     }
     return (
-        make_page_environment(templates)
+        create_docs_environment(templates)
         .get_template("docs/causes.md.j2")
         .render(rows=rows, counts=counts, lab=LAB, ids={row.cause for row in listed})
     )

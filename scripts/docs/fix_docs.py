@@ -13,7 +13,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.view import classify_fix, describe_conditions, list_bake_entries
-from rlbox.image.templates import make_page_environment
+from rlbox.image.templates import create_docs_environment
 from rlbox.lint.drift import load_drift
 from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
 
@@ -73,7 +73,7 @@ def lint_rules() -> dict[str, tuple[str, ...]]:
 
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
-    engine = make_page_environment(templates, cell=_cell, fence=fence)
+    engine = create_docs_environment(templates, cell=_cell, fence=fence)
     page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
     found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=classify_fix)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rlbox.config.schema import Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
-from rlbox.image.templates import make_page_environment
+from rlbox.image.templates import create_docs_environment
 from scripts.docs.fix_docs import fence
 
 TABLE = "tests/faultlab/reader.toml"
@@ -75,7 +75,7 @@ def reader_pages(test: ReaderTest, templates: Sequence[Path]) -> dict[str, str]:
     """Return the page of each language by its name; `templates` are the folders that have `docs/*.j2`."""
     languages: tuple[Language, ...] = ("en", "zh")
     return {
-        PAGES[language]: make_page_environment(templates, fence=fence)
+        PAGES[language]: create_docs_environment(templates, fence=fence)
         .get_template(f"docs/reader.{language}.md.j2")
         .render(test=test, language=language)
         for language in languages

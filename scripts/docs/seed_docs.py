@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from rlbox.config.schema import Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
-from rlbox.image.templates import make_page_environment
+from rlbox.image.templates import create_docs_environment
 
 TABLE, PAGE = "docs/internal/seeds.toml", "docs/internal/seeds.md"
 _COMMAND = re.compile(r"((?:\d+ )*\d+): (.+)")
@@ -71,7 +71,7 @@ def load_seeds(checkout: Path) -> Seeds:
 def seed_page(seeds: Seeds, templates: Sequence[Path]) -> str:
     """Return the page; `templates` are the folders that have `docs/*.j2`."""
     return (
-        make_page_environment(templates, code=_code)
+        create_docs_environment(templates, code=_code)
         .get_template("docs/seeds.md.j2")
         .render(seeds=seeds.seeds, rows=seeds.row, commands=sum(len(row.lines()) for row in seeds.row))
     )

@@ -17,8 +17,8 @@ from fakes import CASES, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox
 from following import Follow
 
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-from rlbox.image.bootstrap import rootfs_path
-from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.bootstrap import rootfs_cache_path
+from rlbox.image.context import compute_build_labels, list_hashed_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
 from rlbox.target.lock import LockedGroup, Package, hash_patch
@@ -38,7 +38,7 @@ def mine(folder: Folder) -> Folder:
 def image_of(folder: Folder) -> dict[str, Any]:
     """Return the engine's word for an image that is what the specs say."""
     plan = load_image_plan(folder.project, "mine")
-    digest = build_labels(list_deciding_entries(plan), plan)["rlbox.build"]
+    digest = compute_build_labels(list_hashed_entries(plan), plan)["rlbox.build"]
     return {"Id": "sha256:0123456789abcdef0123", "Config": {"Labels": {"rlbox.build": digest}}}
 
 
@@ -207,8 +207,8 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
         groups=(LockedGroup(name="tools", packages=(six, sdist)),),
     )
     plan = load_image_plan(folder.project, "mine")
-    rootfs_path(plan.rootfs).parent.mkdir(parents=True)
-    rootfs_path(plan.rootfs).write_bytes(b"tar")
+    rootfs_cache_path(plan.rootfs_checksum).parent.mkdir(parents=True)
+    rootfs_cache_path(plan.rootfs_checksum).write_bytes(b"tar")
     noted = client()
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {}}}
     dry = rlbox("build", "mine", "--hermetic", "--dry-run", "--json").data["verdict"]
@@ -234,7 +234,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
     assert (context / "rootfs.tar").read_bytes() == b"tar"
     store = ObjectStore(resolve_store_dir(None))
     assert (context / "wheels/tools/tools/six-1-py3-none-any.whl").samefile(store.path(six.sha256))
-    assert f"--label=rlbox.build={build_labels(list_deciding_entries(plan), plan)['rlbox.build']}" in words
+    assert f"--label=rlbox.build={compute_build_labels(list_hashed_entries(plan), plan)['rlbox.build']}" in words
 
 
 @pytest.mark.allow("sockets", "processes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import CHECKOUT, TARGET, UV, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
-from rlbox.image.bootstrap import rootfs_path
+from rlbox.image.bootstrap import rootfs_cache_path
 from rlbox.image.plan import load_image_plan
 
 BASE, LOCAL, MINE = "Dockerfile.base", "images/local/Dockerfile", "images/mine/Dockerfile"
@@ -80,7 +80,7 @@ def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: En
     folder.lock("mine")
     hold(UV_WHEEL)
     plan = load_image_plan(folder.project, "mine")
-    rootfs = rootfs_path(plan.rootfs)
+    rootfs = rootfs_cache_path(plan.rootfs_checksum)
     rootfs.parent.mkdir(parents=True)
     rootfs.write_text("an archive")
     assert rlbox("render", "mine", "--context", "c").code == 0
@@ -89,9 +89,9 @@ def test_context_for_plain_docker_build(rlbox: Rlbox, folder: Folder, engine: En
     lib = "files/opt/rlbox/lib/rlbox"
     layers = {f"wheels/{layer}/README" for layer in ("uv", "runtime", "tools/tools")}
     carried = {"rootfs.tar", "wheels/README", f"wheels/uv/{UV.file}"}
-    assert {*plan.context, *layers, *carried, f"{lib}/errors.py", f"{lib}/hang/phases.toml"} <= there
+    assert {*plan.context_files, *layers, *carried, f"{lib}/errors.py", f"{lib}/hang/phases.toml"} <= there
     assert (context / "rootfs.tar").read_text() == "an archive"
-    assert (context / "Dockerfile").read_text() == plan.context["Dockerfile"]
+    assert (context / "Dockerfile").read_text() == plan.context_files["Dockerfile"]
     (context / "stranger").write_text("x")
     assert rlbox("render", "mine", "--context", "c").code == 0
     assert not (context / "stranger").exists()

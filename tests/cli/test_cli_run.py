@@ -12,7 +12,7 @@ from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 from freeport import free_port
 
 from rlbox.engine.data_disk import choose_data_dir
-from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.context import compute_build_labels, list_hashed_entries
 from rlbox.image.plan import load_image_plan
 
 PORT = free_port()  # one that nothing else on this machine has; a fixed one is somebody's sooner or later
@@ -59,7 +59,10 @@ def two(folder: Folder) -> Folder:
 def current_image(two: Folder) -> dict[str, Any]:
     """Return the engine's word for an image that is what the specs say now."""
     plan = load_image_plan(two.project, "mine")
-    return {"Id": "sha256:0123456789abcdef", "Config": {"Labels": build_labels(list_deciding_entries(plan), plan)}}
+    return {
+        "Id": "sha256:0123456789abcdef",
+        "Config": {"Labels": compute_build_labels(list_hashed_entries(plan), plan)},
+    }
 
 
 @pytest.mark.allow("sockets")

@@ -11,7 +11,7 @@ import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
 
 from rlbox.errors import EngineError
-from rlbox.image.labels import image_labels
+from rlbox.image.labels import build_image_labels
 from rlbox.target.lock import Lock
 from rlbox.target.target import load_target
 
@@ -83,7 +83,7 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> Inside:
 
 
 def labels_of(folder: Folder, lock: Lock) -> dict[str, str]:
-    return {**image_labels(load_target(folder.project, "mine").target, lock), "rlbox.build": "b1"}
+    return {**build_image_labels(load_target(folder.project, "mine").target, lock), "rlbox.build": "b1"}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_target_with_fixes
-from rlbox.image.compile_run import needs_user_namespace
+from rlbox.image.compile_run import should_create_user_namespace
 from rlbox.system.files import sha256_file
 from rlbox.target.lock import CompileInputs, Package, compute_recipe_digest
 
@@ -80,7 +80,7 @@ def needs_spaces() -> None:
     if not all(Path("/usr/bin", name).exists() for name in ("c++", "g++")):
         pytest.skip("this machine has no C++ compiler")
     try:
-        needs_user_namespace()
+        should_create_user_namespace()
     except NodeError:
         pytest.skip("this machine gives a build no namespaces")
 

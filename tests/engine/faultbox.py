@@ -26,8 +26,8 @@ from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest, resolve_patches
 from rlbox.fixes.render import ImageFile, RenderedFixes, render_fixes
 from rlbox.foreign import toml_table
-from rlbox.image.machine import container_defaults
-from rlbox.image.names import target_tag
+from rlbox.image.machine import build_container_defaults
+from rlbox.image.names import project_image_tag
 from rlbox.system.files import cache_path
 from rlbox.target.target import DEFAULTS, Target
 
@@ -220,7 +220,7 @@ def _check(fix: Fix, target: Target) -> str:
 def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, check: str) -> Seen:
     """Run a case in a container of a lab image, with what a fix bakes or without."""
     laid = baked or render_fixes([], target, collect_stack_versions(target, None))
-    limits = container_defaults(target, laid)
+    limits = build_container_defaults(target, laid)
     inherited = lab_env(image)
     env = {name: text for name, text in laid.env(inherited).items() if text != inherited.get(name)}
     switch = "" if case.user == "root" else f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
@@ -307,7 +307,7 @@ def _docker(*words: str, stdin: bytes | None = None, timeout_s: float = 120, che
 def tag(image: str) -> str:
     """The tag of a lab image; it is built when it is not what the lab says now."""
     _build(image)
-    return target_tag(Project(folder=_project()), f"lab-{image}")
+    return project_image_tag(Project(folder=_project()), f"lab-{image}")
 
 
 @cache
@@ -359,7 +359,13 @@ def _build(image: str) -> None:
 
 def _image_id(image: str) -> str:
     done = subprocess.run(
-        ["docker", "image", "inspect", target_tag(Project(folder=_project()), f"lab-{image}"), "--format={{.Id}}"],
+        [
+            "docker",
+            "image",
+            "inspect",
+            project_image_tag(Project(folder=_project()), f"lab-{image}"),
+            "--format={{.Id}}",
+        ],
         capture_output=True,
         text=True,
     )

@@ -13,7 +13,7 @@ from following import Follow
 from projectbox import PROJECT
 
 from rlbox.config.project import Project
-from rlbox.image.names import VARIABLE, remember_project
+from rlbox.image.names import PROJECT_NAME_VARIABLE, record_project_dir
 from rlbox.system.files import state_path
 
 CONTAINER, NAME = "rlbox-test-kept", f"rlbox/kept:{PROJECT}"
@@ -47,9 +47,9 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A project that named an image, and whose folder was removed since."""
     folder = tmp_path / "left"
     folder.mkdir()
-    monkeypatch.setenv(VARIABLE, GONE)
-    remember_project(Project(folder=folder))
-    monkeypatch.setenv(VARIABLE, PROJECT)
+    monkeypatch.setenv(PROJECT_NAME_VARIABLE, GONE)
+    record_project_dir(Project(folder=folder))
+    monkeypatch.setenv(PROJECT_NAME_VARIABLE, PROJECT)
     folder.rmdir()
     yield
     state_path("projects", f"{GONE}.json").unlink()

@@ -25,7 +25,7 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.render import ImageFile, render_fixes
 from rlbox.foreign import toml_table
-from rlbox.image.forms.onstart import plan_onstart
+from rlbox.image.forms.onstart import render_onstart
 from rlbox.target.target import DEFAULTS, Target
 
 OVER = """
@@ -168,7 +168,7 @@ def vast_instance(
     baked = render_fixes(load_fixes(Project(folder=CHECKOUT)), target, collect_stack_versions(target, None))
     inherited = lab_env(image)
     given = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES, **env}
-    script = plan_onstart(target, [CHECKOUT / "templates"], added).text
+    script = render_onstart(target, [CHECKOUT / "templates"], added).field_text
     laid = [
         *baked.files,
         ImageFile(path="/onstart.sh", mode="0644", text=script),

@@ -12,7 +12,7 @@ import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.config.project import Project
-from rlbox.image.layers import layer_folder, layer_stage, list_part_paths
+from rlbox.image.layers import map_parts_to_context_paths, stage_of_layer, wheel_dir_of_layer
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, hash_patch, load_lock
 
@@ -121,14 +121,14 @@ def plan(project: Project, name: str) -> ImagePlan:
 @pytest.mark.parametrize("name", SHIPPED.targets())
 def test_committed_files_are_current(name: str) -> None:
     """Stale? `rlbox render` in the checkout, and review the diff."""
-    for path, text in plan(SHIPPED, name).rendered.items():
+    for path, text in plan(SHIPPED, name).rendered_files.items():
         assert (CHECKOUT / path).read_bytes() == text.encode(), f"{path}: rlbox render {name}"
 
 
 @pytest.mark.parametrize("name", SHIPPED.targets())
 def test_committed_locks_are_current(name: str) -> None:
     wanted = {"current"} if name == "local" else {"current", "missing"}  # a stack is locked where it is first built
-    assert plan(SHIPPED, name).lock in wanted, f"rlbox lock {name}"
+    assert plan(SHIPPED, name).lock_state in wanted, f"rlbox lock {name}"
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -170,7 +170,7 @@ def test_rendering_twice_gives_the_same_bytes(folder: Folder, rlbox: Rlbox, monk
     assert rlbox("render").code == 0
     assert {name: (folder.path / name).read_bytes() for name in folder.files()} == first
     written = {name for name in first if not name.endswith(SPECS)}
-    shipped = {path for name in SHIPPED.targets() for path in plan(SHIPPED, name).rendered}
+    shipped = {path for name in SHIPPED.targets() for path in plan(SHIPPED, name).rendered_files}
     own = {f"images/{name}/{file}" for name in TARGETS for file in ("Dockerfile", "compose.yaml")}
     assert written == {"Dockerfile.base", *shipped, *own}
 
@@ -185,7 +185,7 @@ def test_every_image_begins_with_the_same_stages(folder: Folder) -> None:
     for name in TARGETS:
         write_target(folder, name)
     texts = [path.read_text(encoding="utf-8") for path in dockerfiles]
-    texts += [plan(folder.project, name).rendered[f"images/{name}/Dockerfile"] for name in TARGETS]
+    texts += [plan(folder.project, name).rendered_files[f"images/{name}/Dockerfile"] for name in TARGETS]
     for text in texts:
         python = re.search(r"install\.sh venv (.*?)(?: --system-site-packages)?\n", text)
         assert python
@@ -197,7 +197,7 @@ def texts_of_images() -> dict[str, str]:
     files = [*CHECKOUT.glob("Dockerfile*"), *CHECKOUT.glob("images/**/*"), *CHECKOUT.glob("templates/**/*")]
     found = {path.relative_to(CHECKOUT).as_posix(): path.read_text("utf-8") for path in files if _is_text(path)}
     for name in SHIPPED.targets():
-        found |= {f"context of {name}: {path}": text for path, text in plan(SHIPPED, name).context.items()}
+        found |= {f"context of {name}: {path}": text for path, text in plan(SHIPPED, name).context_files.items()}
     return found
 
 
@@ -234,24 +234,26 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
             folder.lock(name)
         project = folder.project
     image = plan(project, name)
-    carried = list_part_paths(load_lock(project.lock_file(name)) or folder.fitting_lock(name))
-    there = {*image.context, "rootfs.tar", *carried.values()}
-    there |= {f"wheels/{stage}" for stage in ("uv", "runtime", *map(layer_stage, image.layers))}
-    there |= {f"{path.rpartition('/')[0]}/" for path in image.context} | {
+    carried = map_parts_to_context_paths(load_lock(project.lock_file(name)) or folder.fitting_lock(name))
+    there = {*image.context_files, "rootfs.tar", *carried.values()}
+    there |= {f"wheels/{stage}" for stage in ("uv", "runtime", *map(stage_of_layer, image.layers))}
+    there |= {f"{path.rpartition('/')[0]}/" for path in image.context_files} | {
         "files/",
         "other/",
         "fixes/",
         "scripts",
         "debs",
     }
-    there |= {"programs/"} & {f"{path.partition('/')[0]}/" for path in image.context}
-    dockerfile = image.context["Dockerfile"]
+    there |= {"programs/"} & {f"{path.partition('/')[0]}/" for path in image.context_files}
+    dockerfile = image.context_files["Dockerfile"]
     copied = [
         words.split()[:-1] for words in re.findall(r"^(?:COPY|ADD) (?:--chmod=\d+ )?(?!--)(.+)$", dockerfile, re.M)
     ]
     wanted = {word for words in copied for word in words} | set(re.findall(r"type=bind,source=([^,\s]+)", dockerfile))
     assert wanted - there == set()
-    assert {f"wheels/{layer_folder(layer)}/requirements.txt" for layer in image.layers} <= set(image.context)
+    assert {f"wheels/{wheel_dir_of_layer(layer)}/requirements.txt" for layer in image.layers} <= set(
+        image.context_files
+    )
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M)
     assert len(stages) == len(set(stages))
     assert set(re.findall(r"(?:--from=|from=)([^,\s]+)", dockerfile)) <= set(stages)

@@ -24,7 +24,7 @@ from typing import Any
 from nodepair import Pair, nodes
 
 from rlbox.config.project import Project
-from rlbox.image.names import target_tag
+from rlbox.image.names import project_image_tag
 
 HERE = Path(__file__).resolve().parent
 REDUCED = HERE / "reduced.py"
@@ -142,7 +142,9 @@ def main() -> None:
         pair = Pair(target=args.target, gpus=gpus, folder=Path(folder), python=args.python, torch=args.torch)
         Path(folder).chmod(0o755)
         try:
-            with nodes(pair, target_tag(Project(folder=Path(os.environ.get("RLBOX_PROJECT", "."))), args.target)):
+            with nodes(
+                pair, project_image_tag(Project(folder=Path(os.environ.get("RLBOX_PROJECT", "."))), args.target)
+            ):
                 show(pair, args.rounds)
         finally:
             args.out.write_text(json.dumps(pair.said, indent=1) + "\n")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.image.context import decides_image
+from rlbox.image.context import is_hashed_source
 
 PACKAGE = CHECKOUT / "rlbox"
 TABLE_ROW = re.compile(r"^\| \w+ \| `(\w+)` \|", re.M)
@@ -99,4 +99,4 @@ def test_what_a_container_runs_decides_its_image() -> None:
             reached.add(module)
             waiting += targets[module]
     files = [find_modules()[module].relative_to(PACKAGE).as_posix() for module in sorted(reached)]
-    assert [name for name in files if not decides_image(name)] == ["version.py"]
+    assert [name for name in files if not is_hashed_source(name)] == ["version.py"]

@@ -15,11 +15,11 @@ from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import has_patches_to_apply, resolve_patches
 from rlbox.fixes.render import RenderedFixes, render_fixes
-from rlbox.image.dockerfile import PARTS, layer_paths
-from rlbox.image.labels import image_labels
-from rlbox.image.layers import list_part_paths, lock_folder, plan_layers, plan_stages
-from rlbox.image.machine import container_defaults, limits_text
-from rlbox.image.templates import render
+from rlbox.image.dockerfile import PARTS_STAGE, list_layer_paths
+from rlbox.image.labels import build_image_labels
+from rlbox.image.layers import lock_dir_in_context, map_parts_to_context_paths, plan_build_stages, plan_python_layers
+from rlbox.image.machine import build_container_defaults, format_limits_variable
+from rlbox.image.templates import render_template
 from rlbox.target.artifact import TORCH_WHEELS
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
@@ -28,71 +28,71 @@ TEMPLATE = "apptainer.def.j2"
 SYSTEM_PATH = "/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def plan_apptainer(
+def render_apptainer_definition(
     target: Target,
     lock: Lock | None,
     fixes: Sequence[Fix],
-    patches: Mapping[str, str],
-    templates: Sequence[Path],
+    patch_texts: Mapping[str, str],
+    template_dirs: Sequence[Path],
     *,
-    image: str = "",
+    image_reference: str = "",
 ) -> str:
     """Return the text of a definition file.
 
     Parameters
     ----------
-    patches
+    patch_texts
         The target's own, file name to text.
-    image
+    image_reference
         What the container is made from: a name in a registry, or an archive of `rlbox save` (a path that ends in
         `.tar`). Empty: the locked files alone, by the steps of the Dockerfile; the lock must be current.
     """
     versions = collect_stack_versions(target, lock)
     baked = render_fixes(fixes, target, versions)
-    patching = resolve_patches(baked.fixes, target, versions, patches)
-    container = container_defaults(target, baked)
+    patching = resolve_patches(baked.fixes, target, versions, patch_texts)
+    container = build_container_defaults(target, baked)
     values: dict[str, Any] = {
         "target": target,
         "container": container,
-        "image": image,
-        "archive": image.endswith(".tar"),
+        "image": image_reference,
+        "archive": image_reference.endswith(".tar"),
         "left": list(_left(container)),
         "env": list(_environment(target, baked).items()),
         "path": list(_paths(baked).items()),
-        "labels": sorted(image_labels(target, lock, baked, patching).items()),
+        "labels": sorted(build_image_labels(target, lock, baked, patching).items()),
     }
-    if not image and lock is not None:
+    if not image_reference and lock is not None:
         values |= _steps(target, lock, baked, patched=has_patches_to_apply(patching))
-    return render(templates, TEMPLATE, values)
+    return render_template(template_dirs, TEMPLATE, values)
 
 
 def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -> dict[str, Any]:
-    stages = plan_stages(plan_layers(target, lock))
+    stages = plan_build_stages(plan_python_layers(target, lock))
     programs = any(file.mode == "0755" for file in baked.files)
     carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock", "other"]
-    carried += sorted({path.partition("/")[0] for path in list_part_paths(lock).values()})
+    carried += sorted({path.partition("/")[0] for path in map_parts_to_context_paths(lock).values()})
     carried += ["patches"] if patched else []
     return {
         "carried": carried if target.base.bootstrap else [*carried, "debs"],
         "stages": stages,
         "torch_wheels": TORCH_WHEELS,
-        "parts": list_part_paths(lock),
-        "below": f"parts/{PARTS}",
+        "parts": map_parts_to_context_paths(lock),
+        "below": f"parts/{PARTS_STAGE}",
         "patched": patched,
         "programs": programs,
         "links": sorted(baked.links.items()),
         "order": [
             *("runtime", "rlbox.venv"),
-            *layer_paths(target, stages),
+            *list_layer_paths(target, stages),
             *(["rlbox.patches"] if patched else []),
         ],
-        "lock": lock_folder(lock),
+        "lock": lock_dir_in_context(lock),
     }
 
 
 def _environment(target: Target, baked: RenderedFixes) -> dict[str, str]:
     """Return the variables of the image, but for the search paths that are joined with what is there already."""
-    limits = limits_text(container_defaults(target, baked))
+    limits = format_limits_variable(build_container_defaults(target, baked))
     plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
     joined = _paths(baked)
     found = {name: text for name, text in baked.env(plain).items() if name not in joined}

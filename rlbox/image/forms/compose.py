@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.engine.container import DISK_CAPABILITIES, format_devices
 from rlbox.engine.gpu_access import CDI_KIND, GpuRequest, parse_gpus
-from rlbox.image.templates import quote_compose, render
+from rlbox.image.templates import quote_compose, render_template
 
 if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file does not need it
     from rlbox.engine.container import ContainerDefaults
@@ -17,22 +17,22 @@ if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file
 
 TEMPLATE = "compose.yaml.j2"
 _OWN_IMAGE = '"rlbox/{}:${{RLBOX_PROJECT_NAME:?as `rlbox images` says it}}"'
-WAYS = ("gpus", "cdi")
+GPU_METHODS = ("gpus", "cdi")
 """By which of an engine's ways a service gets GPUs: as `docker run --gpus` does, or by the names of CDI."""
 
 
-def committed_compose(target: Target, container: ContainerDefaults, templates: Sequence[Path]) -> dict[str, str]:
+def render_compose_files(target: Target, container: ContainerDefaults, template_dirs: Sequence[Path]) -> dict[str, str]:
     """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
     if target.hardware.platform:
         return {}
-    text = plan_compose(target, container, templates, is_render_output=True)
+    text = render_compose(target, container, template_dirs, is_render_output=True)
     return {f"images/{target.name}/compose.yaml": text}
 
 
-def plan_compose(
+def render_compose(
     target: Target,
     container: ContainerDefaults,
-    templates: Sequence[Path],
+    template_dirs: Sequence[Path],
     *,
     local_tag: str = "",
     registry_image: str = "",
@@ -48,7 +48,7 @@ def plan_compose(
         Name in the engine, never pulled (empty: Compose is told the project's); name in a registry, pulled where it is
         missing.
     gpus, gpu_method
-        Which GPUs, as `--gpus` takes them (empty: the target's own), and one of `WAYS`.
+        Which GPUs, as `--gpus` takes them (empty: the target's own), and one of `GPU_METHODS`.
     is_render_output
         Whether it is the file that `rlbox render` writes; the first line says so.
     """
@@ -67,7 +67,7 @@ def plan_compose(
         "gpus": _gpus(parse_gpus(gpus, container.gpus), gpu_method),
         "disk": _disk(container.host),
     }
-    return render(templates, TEMPLATE, values)
+    return render_template(template_dirs, TEMPLATE, values)
 
 
 def _gpus(request: GpuRequest, gpu_method: str) -> str:

@@ -11,11 +11,11 @@ from typing import Literal
 
 from rlbox.errors import SpecError, page
 from rlbox.i18n import _
-from rlbox.image.templates import render
+from rlbox.image.templates import render_template
 from rlbox.secrets.masks import find_secret_lines
 from rlbox.target.target import Target
 
-LIMIT = 4048
+ONSTART_FIELD_LIMIT = 4048
 """Most characters, and most bytes, of the on-start field.
 
 Source: vast-ai/docs api-reference/openapi.yaml:13; other pages say 4096 (with arguments) and 16 KB: the least holds.
@@ -35,39 +35,39 @@ END
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnStart:
-    """A script for the on-start field; `script` is what it does, `text` what the field gets: the same, or packed."""
+class OnstartScript:
+    """A script for the on-start field; `field_text` is the `script`, packed where it is too long."""
 
     target: str
     script: str
-    text: str
-    form: Literal["plain", "gzip"]
+    field_text: str
+    encoding: Literal["plain", "gzip"]
 
     @property
     def characters(self) -> int:
-        return len(self.text)
+        return len(self.field_text)
 
     @property
-    def size(self) -> int:
+    def field_bytes(self) -> int:
         """Bytes of the field."""
-        return len(self.text.encode())
+        return len(self.field_text.encode())
 
 
-def plan_onstart(
+def render_onstart(
     target: Target,
-    templates: Sequence[Path],
-    added: str = "",
-    sent: str = "",
+    template_dirs: Sequence[Path],
+    added_script: str = "",
+    upload_dir: str = "",
     *,
     force: bool = False,
-) -> OnStart:
+) -> OnstartScript:
     """Return the on-start script of a target.
 
     Parameters
     ----------
-    added
+    added_script
         The user's own shell text: carried out at every start, after everything else.
-    sent
+    upload_dir
         Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without rlbox.
     force
         Install a stack there that contradicts itself.
@@ -75,10 +75,10 @@ def plan_onstart(
     Raises
     ------
     SpecError
-        The target is not for vast.ai, `added` holds what looks like a secret, or the script is too large even packed.
+        The target is not for vast.ai, `added_script` has what looks like a secret, or it is too large even packed.
     """
-    check_platform(target)
-    if found := find_secret_lines(added):
+    require_vast_target(target)
+    if found := find_secret_lines(added_script):
         raise SpecError(
             _("line {found} of the added text looks like a secret, and the platform keeps the script").format(
                 found=found[0]
@@ -92,33 +92,33 @@ def plan_onstart(
         "page": page("vast"),
         "disk": target.disk.mount,
         "sandbox_port": SANDBOX_PORT,
-        "added": added.rstrip("\n"),
-        "sent": sent,
+        "added": added_script.rstrip("\n"),
+        "sent": upload_dir,
         "force": force,
     }
-    script = render(templates, "onstart.sh.j2", values)
+    script = render_template(template_dirs, "onstart.sh.j2", values)
     if _fits(script):
-        return OnStart(target=target.name, script=script, text=script, form="plain")
+        return OnstartScript(target=target.name, script=script, field_text=script, encoding="plain")
     packed = base64.encodebytes(gzip.compress(script.encode(), mtime=0)).decode().strip()
     text = _UNPACK.format(name=target.name, count=len(script.encode()), packed=packed)
     if not _fits(text):
         raise SpecError(
             _("the script has {count} bytes, {text_count} packed, and the on-start field takes {limit}").format(
-                count=len(script.encode()), text_count=len(text), limit=LIMIT
+                count=len(script.encode()), text_count=len(text), limit=ONSTART_FIELD_LIMIT
             ),
             next_step=_("put what is added into the image or on the data disk, and add the line that calls it"),
         )
-    return OnStart(target=target.name, script=script, text=text, form="gzip")
+    return OnstartScript(target=target.name, script=script, field_text=text, encoding="gzip")
 
 
-def committed_onstart(target: Target, templates: Sequence[Path]) -> dict[str, str]:
+def render_onstart_files(target: Target, template_dirs: Sequence[Path]) -> dict[str, str]:
     """Return the script of a target of vast.ai as a rendered file: path in the project folder to text."""
     if target.hardware.platform != "vast":
         return {}
-    return {f"images/{target.name}/onstart.sh": plan_onstart(target, templates).text}
+    return {f"images/{target.name}/onstart.sh": render_onstart(target, template_dirs).field_text}
 
 
-def check_platform(target: Target) -> None:
+def require_vast_target(target: Target) -> None:
     """Raise `SpecError` unless a target is for vast.ai."""
     if target.hardware.platform != "vast":
         raise SpecError(
@@ -130,4 +130,4 @@ def check_platform(target: Target) -> None:
 
 
 def _fits(text: str) -> bool:
-    return max(len(text), len(text.encode())) <= LIMIT
+    return max(len(text), len(text.encode())) <= ONSTART_FIELD_LIMIT

@@ -12,7 +12,7 @@ from rlbox.artifacts.egress import EgressProbe, HostContact, plan_egress
 from rlbox.artifacts.profile import load_hidden_hosts, load_profile
 from rlbox.cli.lock import as_built
 from rlbox.config.project import Project
-from rlbox.image.context import list_deciding_entries
+from rlbox.image.context import list_hashed_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
@@ -43,7 +43,7 @@ def test_no_file_of_another_target_names_one(name: str) -> None:
     """The spec, the lock, what is rendered, and every file that the build carries."""
     plan = load_image_plan(PROJECT, name)
     committed = [path for path in (CHECKOUT / "images" / name).glob("*") if path.is_file()]
-    entries = {str(path): path for path in committed} | list_deciding_entries(plan) | plan.rendered
+    entries = {str(path): path for path in committed} | list_hashed_entries(plan) | plan.rendered_files
     assert len(entries) > 100
     found = {path: named(source_text(source)) for path, source in entries.items()}
     assert {path: hosts for path, hosts in found.items() if hosts} == {}

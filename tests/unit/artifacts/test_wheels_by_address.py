@@ -12,7 +12,7 @@ from rlbox.artifacts.mirrors import find_response_error
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.python_lock import ResolverOutput, build_python_lock
 from rlbox.errors import SpecError
-from rlbox.image.layers import plan_layers
+from rlbox.image.layers import plan_python_layers
 from rlbox.target.artifact import list_artifacts
 from rlbox.target.lock import compute_spec_checksum, parse_lock
 from rlbox.target.target import Target, Wheel, load_target
@@ -61,7 +61,7 @@ def test_the_lock_has_it_as_it_is_written(target: Target) -> None:
     assert parse_lock(lock.text(), "x", "y") == lock
     (file,) = [file for file in list_artifacts(lock) if file.name == "flash-attn"]
     assert (file.kind, file.origin, file.group) == ("http", URL, "s")
-    assert [len(layer.packages) for layer in plan_layers(target, lock)] == [2]
+    assert [len(layer.packages) for layer in plan_python_layers(target, lock)] == [2]
 
 
 def test_a_spec_without_wheels_keeps_the_checksum_of_its_lock(target: Target, folder: Folder) -> None:

@@ -17,8 +17,8 @@ from rlbox.fixes.catalogue import load_fixes, load_target_with_fixes
 from rlbox.fixes.conditions import check_package, collect_stack_versions, evaluate_fix
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_fix_manifest, render_fixes, select_fixes
-from rlbox.image.labels import image_labels
-from rlbox.image.machine import container_defaults
+from rlbox.image.labels import build_image_labels
+from rlbox.image.machine import build_container_defaults
 from rlbox.image.plan import load_image_plan
 from rlbox.target.lock import LockedGroup
 from rlbox.target.target import Target, load_target
@@ -122,7 +122,7 @@ def test_what_is_baked(folder: Folder) -> None:
         ("/opt/rlbox/hooks/20-second.sh", "0644"), ("/opt/rlbox/bin/ray-start", "0755"),
     ]  # fmt: skip
     assert baked.files[0].text == "# all is well\nexport Y=3.11\n"
-    assert image_labels(spec, None, baked)["rlbox.fixes"] == "first second"
+    assert build_image_labels(spec, None, baked)["rlbox.fixes"] == "first second"
 
 
 CU13, CU12 = "cu13/lib/libcudart.so.13", "cuda_runtime/lib/libcudart.so.12"
@@ -167,12 +167,12 @@ def test_limits_are_floors(folder: Folder) -> None:
     )
     text = '[run]\nshm_gib = 2.0\npids = 7\nulimits = {stack = ""}\ncap_add = ["B"]\n'
     spec = target(folder, text)
-    limits = container_defaults(spec, render_fixes((asks,), spec, {}))
+    limits = build_container_defaults(spec, render_fixes((asks,), spec, {}))
     assert docker_limit_args(limits) == [
         f"--shm-size={8 << 30}", "--pids-limit=100", "--ulimit=memlock=-1", "--cap-add=A", "--cap-add=B",
     ]  # fmt: skip
     spec = target(folder, "[run]\nshm_gib = 9.0\n")
-    larger = container_defaults(spec, render_fixes((asks,), spec, {}))
+    larger = build_container_defaults(spec, render_fixes((asks,), spec, {}))
     assert (larger.shm_gib, larger.pids) == (9.0, 0), "no limit is above every floor"
 
 
@@ -269,7 +269,7 @@ def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> N
 @pytest.mark.parametrize("name", SHIPPED.targets())
 def test_shipped_targets_bake_what_they_need(name: str) -> None:
     plan = load_image_plan(SHIPPED, name)
-    assert json.loads(plan.context["fixes/opt/rlbox/share/fixes.json"])["target"] == name
+    assert json.loads(plan.context_files["fixes/opt/rlbox/share/fixes.json"])["target"] == name
 
 
 def test_every_shipped_fix_is_proven_or_says_why_not() -> None:

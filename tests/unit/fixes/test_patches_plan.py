@@ -25,7 +25,7 @@ from rlbox.fixes.patches import (
     resolve_patches,
 )
 from rlbox.foreign import toml_table
-from rlbox.image.templates import render
+from rlbox.image.templates import render_template
 from rlbox.target.target import DEFAULTS, Target
 
 DIFF = "--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-bad\n+good  # rlbox: f\n"
@@ -166,7 +166,7 @@ def test_a_patch_that_is_wrong_is_refused(change: dict[str, Any], problem: str) 
 
 def test_the_scripts_are_rendered_as_they_are() -> None:
     for name in ("apply_patches.py", "unified_diff.py"):
-        assert render([CHECKOUT / "templates"], f"scripts/{name}", {}) == (SCRIPTS / name).read_text()
+        assert render_template([CHECKOUT / "templates"], f"scripts/{name}", {}) == (SCRIPTS / name).read_text()
 
 
 @pytest.mark.parametrize("path", sorted((CHECKOUT / "templates/fixes").glob("*.toml")), ids=lambda path: path.stem)

@@ -12,15 +12,15 @@ from fakes import DEB, Folder
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.image.bootstrap import (
-    RECIPE,
+    BOOTSTRAP_RECIPE,
     deb_file_name,
-    make_rootfs,
-    plan_bootstrap,
-    plan_package_list,
-    plan_release,
-    rootfs_path,
+    ensure_rootfs_archive,
+    plan_mmdebstrap_command,
+    render_packages_index,
+    render_release_file,
+    rootfs_cache_path,
 )
-from rlbox.image.labels import rootfs_checksum
+from rlbox.image.labels import compute_rootfs_checksum
 from rlbox.system.files import cache_path
 from rlbox.values import Command
 
@@ -38,7 +38,9 @@ def test_the_command() -> None:
         "etc/hostname",
         "etc/resolv.conf",
     )
-    assert plan_bootstrap("debian:bookworm", (BASH, DEB), 7, "/tmp/debs", "/h/merged-usr", "/out/os.tar") == Command(
+    assert plan_mmdebstrap_command(
+        "debian:bookworm", (BASH, DEB), 7, "/tmp/debs", "/h/merged-usr", "/out/os.tar"
+    ) == Command(
         argv=(
             "mmdebstrap",
             "--variant=minbase",
@@ -60,57 +62,57 @@ def test_the_command() -> None:
 
 def test_the_package_list() -> None:
     controls = {BASH.sha256: "Package: bash\nVersion: 1:5\n\n", DEB.sha256: "Package: python3"}
-    assert plan_package_list((BASH, DEB), controls) == (
+    assert render_packages_index((BASH, DEB), controls) == (
         "Package: bash\nVersion: 1:5\nFilename: ./bash_5_amd64.deb\nSize: 7\n"
         f"SHA256: {BASH.sha256}\n\n"
         "Package: python3\nFilename: ./python3_3.11.2-1+b1_amd64.deb\nSize: 26296\n"
         f"SHA256: {DEB.sha256}\n\n"
     )
-    assert plan_package_list((), {}) == ""
+    assert render_packages_index((), {}) == ""
     assert deb_file_name(DEB) == "python3_3.11.2-1+b1_amd64.deb"
 
 
 def test_the_release() -> None:
-    assert plan_release("bookworm", "amd64", "f" * 64, 12) == (
+    assert render_release_file("bookworm", "amd64", "f" * 64, 12) == (
         f"Codename: bookworm\nSuite: bookworm\nArchitectures: amd64\nSHA256:\n {'f' * 64} 12 Packages\n"
     )
 
 
 def test_where_the_archive_lies() -> None:
     """The recipe is part of the name: another one makes other bytes of the same packages."""
-    recipe = hashlib.sha256(f"{'2' * 64}{RECIPE}".encode()).hexdigest()
-    assert rootfs_path("2" * 64) == cache_path("bootstrap", f"{recipe[:24]}.tar")
+    recipe = hashlib.sha256(f"{'2' * 64}{BOOTSTRAP_RECIPE}".encode()).hexdigest()
+    assert rootfs_cache_path("2" * 64) == cache_path("bootstrap", f"{recipe[:24]}.tar")
 
 
 def test_what_decides_the_bytes(folder: Folder) -> None:
     folder.target("mine")
     lock = replace(folder.fitting_lock("mine"), debs=(BASH, DEB))
-    one = rootfs_checksum(lock, 7)
-    assert rootfs_checksum(replace(lock, debs=(DEB, BASH), target="other", spec="", groups=()), 7) == one
+    one = compute_rootfs_checksum(lock, 7)
+    assert compute_rootfs_checksum(replace(lock, debs=(DEB, BASH), target="other", spec="", groups=()), 7) == one
     others = [
-        rootfs_checksum(lock, 8),
-        rootfs_checksum(replace(lock, debs=(DEB,)), 7),
-        rootfs_checksum(replace(lock, base="debian:trixie"), 7),
+        compute_rootfs_checksum(lock, 8),
+        compute_rootfs_checksum(replace(lock, debs=(DEB,)), 7),
+        compute_rootfs_checksum(replace(lock, base="debian:trixie"), 7),
     ]
     assert len({one, *others}) == 4
 
 
 def test_an_archive_that_is_there_is_not_made_again(folder: Folder) -> None:
     folder.target("mine")
-    path = rootfs_path("2" * 64)
+    path = rootfs_cache_path("2" * 64)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"tar")
-    assert make_rootfs(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store")) == path
+    assert ensure_rootfs_archive(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store")) == path
 
 
 def test_no_mmdebstrap(folder: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder.target("mine")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeError) as caught:
-        make_rootfs(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store"))
+        ensure_rootfs_archive(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store"))
     assert str(caught.value) == (
         "mmdebstrap is not installed, and the target's base is bootstrapped from apt\n"
         "  where: base.bootstrap\n"
         "  next:  apt-get install mmdebstrap (or set base.image to an image by digest)"
     )
-    assert not rootfs_path("2" * 64).exists()
+    assert not rootfs_cache_path("2" * 64).exists()

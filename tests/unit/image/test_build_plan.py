@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 from fakes import CASES, image_plan
 
-from rlbox.image.buildkit import Builder, BuildFiles, BuildLog, Step, plan_build
+from rlbox.image.buildkit import BuildClient, BuildCommandPaths, BuildLogParser, BuildStep, plan_build_command
 from rlbox.values import Command
 
-FILES = BuildFiles(context="/c", sources="/s/sources.env", ca="/etc/ca.crt", metadata="/s/metadata.json")
-NOTHING = BuildFiles(context="/c", sources="", ca="")
+FILES = BuildCommandPaths(
+    context_dir="/c", settings_file="/s/sources.env", ca_bundle="/etc/ca.crt", metadata_file="/s/metadata.json"
+)
+NOTHING = BuildCommandPaths(context_dir="/c", settings_file="", ca_bundle="")
 
 
 def test_buildx() -> None:
-    builder = Builder(words=("/p/docker-buildx",), integrated=False)
-    assert plan_build(image_plan(epoch=7), builder, FILES, {"rlbox.build": "d1g"}, cache=True, proxies={}) == Command(
+    builder = BuildClient(argv_prefix=("/p/docker-buildx",), has_builtin_buildkit=False)
+    command = plan_build_command(image_plan(epoch=7), builder, FILES, {"rlbox.build": "d1g"}, proxies={})
+    assert command == Command(
         argv=(
             "/p/docker-buildx", "build",
             "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true",
@@ -27,14 +30,14 @@ def test_buildx() -> None:
 
 
 def test_tag_network_and_cache_of_the_caller() -> None:
-    builder = Builder(words=("docker", "buildx"), integrated=False)
-    plan = plan_build(
+    builder = BuildClient(argv_prefix=("docker", "buildx"), has_builtin_buildkit=False)
+    plan = plan_build_command(
         image_plan(),
         builder,
         NOTHING,
         {"rlbox.build": "d"},
         tag="rlbox/mine:verify",
-        cache=False,
+        use_cache=False,
         network="none",
         proxies={},
     )
@@ -51,11 +54,12 @@ def test_tag_network_and_cache_of_the_caller() -> None:
 
 def test_a_client_with_buildkit_inside() -> None:
     """Docker 20.10 knows no `--output` of an image, no `--provenance` and no `--metadata-file`."""
-    builder = Builder(words=("docker",), integrated=True)
+    builder = BuildClient(argv_prefix=("docker",), has_builtin_buildkit=True)
     proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
-    files = BuildFiles(context="/c", sources="", ca="", metadata="/s/metadata.json")
+    files = BuildCommandPaths(context_dir="/c", settings_file="", ca_bundle="", metadata_file="/s/metadata.json")
     labels = {"rlbox.build": "d"}
-    assert plan_build(image_plan(network="none"), builder, files, labels, cache=False, proxies=proxies) == Command(
+    plan = image_plan(network="none")
+    assert plan_build_command(plan, builder, files, labels, use_cache=False, proxies=proxies) == Command(
         argv=(
             "docker", "build", "--progress=plain", "--network=none", "--tag=rlbox/mine:tests",
             "--label=rlbox.build=d", "--build-arg=SOURCE_DATE_EPOCH=0", "--build-arg=NO_PROXY",
@@ -65,10 +69,10 @@ def test_a_client_with_buildkit_inside() -> None:
     )  # fmt: skip
 
 
-def read(name: str) -> tuple[BuildLog, list[Step]]:
-    log = BuildLog()
+def read(name: str) -> tuple[BuildLogParser, list[BuildStep]]:
+    log = BuildLogParser()
     lines = (CASES / "image/build_log" / f"{name}.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    return log, [step for line in lines if (step := log.feed(line))]
+    return log, [step for line in lines if (step := log.feed_line(line))]
 
 
 def ends(name: str) -> list[tuple[int, str, str, float | None]]:
@@ -131,7 +135,7 @@ def test_steps_that_run_at_once_take_turns() -> None:
     ]
     assert log.steps[4].seconds == 0.1
     assert log.steps[5].name == "[internal] load build context"
-    assert log.steps[7] == Step(number=7, name="exporting to image", state="done", seconds=35.3)
+    assert log.steps[7] == BuildStep(number=7, name="exporting to image", state="done", seconds=35.3)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +155,15 @@ def test_steps_that_run_at_once_take_turns() -> None:
     ],
 )
 def test_lines_that_say_nothing_of_a_step(line: str) -> None:
-    log = BuildLog()
-    log.feed("#5 [stage-0 2/4] RUN --mount=type=cache,target=/c --network=none echo one\n")
-    assert log.feed(line) is None
-    assert log.steps == {5: Step(number=5, name="[stage-0 2/4] RUN echo one")}
+    log = BuildLogParser()
+    log.feed_line("#5 [stage-0 2/4] RUN --mount=type=cache,target=/c --network=none echo one\n")
+    assert log.feed_line(line) is None
+    assert log.steps == {5: BuildStep(number=5, name="[stage-0 2/4] RUN echo one")}
 
 
 def test_long_steps_and_windows_line_ends() -> None:
-    log = BuildLog()
-    log.feed("#12 [stack 9/9] RUN make\r\n")
-    assert log.feed("#12 DONE 1234.5s\r\n") == Step(
+    log = BuildLogParser()
+    log.feed_line("#12 [stack 9/9] RUN make\r\n")
+    assert log.feed_line("#12 DONE 1234.5s\r\n") == BuildStep(
         number=12, name="[stack 9/9] RUN make", state="done", seconds=1234.5
     )

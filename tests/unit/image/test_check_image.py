@@ -8,7 +8,7 @@ from fakes import CHECKOUT, TARGET, Folder, fitting_lock
 
 from rlbox.config.schema import validate_spec
 from rlbox.fixes.fix import Fix
-from rlbox.image.check import checks_checksum
+from rlbox.image.check import hash_check_inputs
 from rlbox.image.plan import plan_image
 from rlbox.target.target import load_target
 
@@ -23,7 +23,7 @@ def key(folder: Folder, text: str = TARGET, patch: str = "", **bake: Any) -> str
     fix = validate_spec(Fix, {**TEXT, "id": "mine", "bake": bake, "check": {"run": "true"}}, "mine.toml")
     lock = fitting_lock(target, ())
     patches = {"six.diff": patch} if patch else {}
-    return checks_checksum(plan_image(target, lock, (), [CHECKOUT / "templates"], patches, (fix,)))
+    return hash_check_inputs(plan_image(target, lock, (), [CHECKOUT / "templates"], patches, (fix,)))
 
 
 def test_what_no_check_sees_changes_nothing(folder: Folder) -> None:

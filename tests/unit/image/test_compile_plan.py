@@ -10,16 +10,23 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.image.compile import WheelResult, compile_json, compile_text, estimate_seconds
-from rlbox.image.compile_env import BuildCapacity, BuildFolders, parse_build_backend, plan_build, plan_env, plan_jobs
+from rlbox.image.compile import WheelResult, estimate_build_seconds, format_wheel_results, wheel_results_json
+from rlbox.image.compile_env import (
+    BuildCapacity,
+    BuildDirs,
+    choose_job_count,
+    parse_build_backend,
+    plan_build_environment,
+    plan_wheel_build_command,
+)
 from rlbox.image.compile_run import (
     CompileProgress,
     explain_build_failure,
     find_missing_header,
-    parse_step_count,
-    parse_units,
+    parse_ninja_step_count,
+    parse_unit_log,
 )
-from rlbox.image.compile_wheel import check_archs, diff_wheels, read_gpu_archs, write_reproducible_wheel
+from rlbox.image.compile_wheel import diff_wheels, parse_gpu_archs, require_gpu_archs, write_reproducible_wheel
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import RECIPE, CompileInputs, Package
 from rlbox.target.target import Target
@@ -54,31 +61,38 @@ def spec() -> Target:
 )
 def test_jobs_by_memory_and_cores(cores: int, memory_gib: int, most: int, max_jobs: str, jobs: int) -> None:
     one = entry(env={"MAX_JOBS": max_jobs} if max_jobs else {})
-    assert plan_jobs(one, BuildCapacity(cores=cores, memory=memory_gib * GIB), most) == jobs
+    assert choose_job_count(one, BuildCapacity(cores=cores, memory_bytes=memory_gib * GIB), most) == jobs
 
 
 def test_the_environment_of_a_build() -> None:
-    env = plan_env(spec(), entry(env={"MAX_JOBS": "9", "TORCH_CUDA_ARCH_LIST": "8.0+PTX", "PATH": "/evil"}), 3)
+    env = plan_build_environment(
+        spec(), entry(env={"MAX_JOBS": "9", "TORCH_CUDA_ARCH_LIST": "8.0+PTX", "PATH": "/evil"}), 3
+    )
     assert env["MAX_JOBS"] == env["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
     assert env["TORCH_CUDA_ARCH_LIST"] == "8.0+PTX"  # what the spec says goes before what follows from archs
     assert env["FLASH_ATTN_CUDA_ARCHS"] == "80"
     assert env["CUDA_HOME"] == "/mnt/rlbox/site/nvidia/cu13"
     assert env["PATH"].startswith("/mnt/rlbox/bin:/mnt/rlbox/site/bin:/mnt/rlbox/site/nvidia/cu13/bin:")
-    assert "CUDA_HOME" not in plan_env(spec(), entry(cuda=""), 1)
+    assert "CUDA_HOME" not in plan_build_environment(spec(), entry(cuda=""), 1)
 
 
 def test_headers_and_libraries_of_cuda_wheels_are_found() -> None:
-    env = plan_env(spec(), entry(), 1, ["cudnn", "nccl"])
+    env = plan_build_environment(spec(), entry(), 1, ["cudnn", "nccl"])
     assert env["CPATH"] == "/mnt/rlbox/site/nvidia/cudnn/include:/mnt/rlbox/site/nvidia/nccl/include"
     assert env["LIBRARY_PATH"] == "/mnt/rlbox/site/nvidia/cudnn/lib:/mnt/rlbox/site/nvidia/nccl/lib"
-    assert plan_env(spec(), entry(env={"CPATH": "/mine"}), 1, ["cudnn"])["CPATH"] == "/mine"
-    assert "CPATH" not in plan_env(spec(), entry(), 1)
+    assert plan_build_environment(spec(), entry(env={"CPATH": "/mine"}), 1, ["cudnn"])["CPATH"] == "/mine"
+    assert "CPATH" not in plan_build_environment(spec(), entry(), 1)
 
 
 def test_the_command_of_a_build() -> None:
-    folders = BuildFolders(system="/s", box="/b", site="/t", objects="/o")
-    command = plan_build(
-        folders, "/p", ("/usr/bin/python3", "hatchling.build"), {"B": "2", "A": "1 2"}, source="sub", mapped=True
+    folders = BuildDirs(system_root="/s", build_dir="/b", site_dir="/t", objects_dir="/o")
+    command = plan_wheel_build_command(
+        folders,
+        "/p",
+        ("/usr/bin/python3", "hatchling.build"),
+        {"B": "2", "A": "1 2"},
+        source_subdir="sub",
+        use_user_namespace=True,
     )
     assert command.argv == (
         "unshare", "--user", "--map-root-user", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child",
@@ -86,7 +100,12 @@ def test_the_command_of_a_build() -> None:
         "env", "-i", "--chdir=/mnt/rlbox/source/sub", "A=1 2", "B=2",
         "/usr/bin/python3", "/mnt/rlbox/build_wheel.py", "/mnt/rlbox/out", "hatchling.build",
     )  # fmt: skip
-    assert "--user" not in plan_build(folders, "/p", ("python3", "b"), {}, source="", mapped=False).argv
+    assert (
+        "--user"
+        not in plan_wheel_build_command(
+            folders, "/p", ("python3", "b"), {}, source_subdir="", use_user_namespace=False
+        ).argv
+    )
 
 
 def test_the_backend_of_a_source() -> None:
@@ -105,7 +124,7 @@ def test_programs_that_change_change_recipes() -> None:
 
 
 def test_units_as_compilers_tell_them() -> None:
-    units = CompileProgress(total=6)
+    units = CompileProgress(total_units=6)
     lines = [
         "begun\t0\ta.cu",
         "made\t100\ta.cu",
@@ -115,14 +134,14 @@ def test_units_as_compilers_tell_them() -> None:
         "made\t20",
         "x\ty\tz",
     ]
-    for unit in parse_units(lines):
+    for unit in parse_unit_log(lines):
         units.record(unit)
-    assert [unit.file for unit in units.of("made")] == ["a.cu"]
+    assert [unit.file for unit in units.units_in_state("made")] == ["a.cu"]
     assert units.running == {"d.cu"}
-    assert units.left_s(jobs=2) == 150.0
-    assert CompileProgress(total=6).left_s(1) is None
-    assert parse_step_count("[1/73] c++\nwarning [9/9]\n[2/73] nvcc\n") == 73
-    assert parse_step_count("nothing") == 0
+    assert units.estimate_remaining_s(jobs=2) == 150.0
+    assert CompileProgress(total_units=6).estimate_remaining_s(1) is None
+    assert parse_ninja_step_count("[1/73] c++\nwarning [9/9]\n[2/73] nvcc\n") == 73
+    assert parse_ninja_step_count("nothing") == 0
 
 
 @pytest.mark.parametrize(
@@ -176,17 +195,17 @@ def fat(*entries: tuple[int, int]) -> bytes:
 
 def test_the_gpus_of_a_library() -> None:
     library = b"\x7fELF" + bytes(99) + fat((2, 80), (1, 90)) + bytes(7) + fat((2, 120))
-    assert read_gpu_archs(library) == {"sm_80", "sm_120"}
-    assert read_gpu_archs(b"\x7fELF") == frozenset()
+    assert parse_gpu_archs(library) == {"sm_80", "sm_120"}
+    assert parse_gpu_archs(b"\x7fELF") == frozenset()
 
 
 @pytest.mark.parametrize("cut", range(0, 200, 7))
 def test_a_torn_library_tells_what_it_has(cut: int) -> None:
-    assert read_gpu_archs(fat((2, 80), (2, 90))[:cut]) <= {"sm_80", "sm_90"}
+    assert parse_gpu_archs(fat((2, 80), (2, 90))[:cut]) <= {"sm_80", "sm_90"}
 
 
 def test_a_header_without_length_ends() -> None:
-    assert read_gpu_archs(struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 99) + bytes(99)) == frozenset()
+    assert parse_gpu_archs(struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 99) + bytes(99)) == frozenset()
 
 
 def test_a_wheel_without_gpu_code(tmp_path: Path) -> None:
@@ -194,9 +213,9 @@ def test_a_wheel_without_gpu_code(tmp_path: Path) -> None:
     wheel = tmp_path / "te-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr("te.so", b"\x7fELF")
-    check_archs(wheel, "te", entry(cuda="").cuda_archs("sm_80"))
+    require_gpu_archs(wheel, "te", entry(cuda="").cuda_archs("sm_80"))
     with pytest.raises(WorkFailed, match="the wheel of te has no GPU code, and sm_80 was asked for") as refused:
-        check_archs(wheel, "te", entry().cuda_archs("sm_80"))
+        require_gpu_archs(wheel, "te", entry().cuda_archs("sm_80"))
     assert refused.value.next_step.startswith("if it is C++ alone, leave out cuda and archs of te in [[stack.compile]]")
 
 
@@ -232,9 +251,9 @@ def test_what_differs_between_wheels(tmp_path: Path) -> None:
 
 
 def test_how_long_a_build_takes() -> None:
-    assert estimate_seconds([], 2, 0) == 0
-    assert estimate_seconds([0, 0], 2, 0) == 0
-    assert estimate_seconds([100, 140, 0, 0], 2, 2) == 120
+    assert estimate_build_seconds([], 2, 0) == 0
+    assert estimate_build_seconds([0, 0], 2, 0) == 0
+    assert estimate_build_seconds([100, 140, 0, 0], 2, 2) == 120
 
 
 def test_what_is_told() -> None:
@@ -242,11 +261,11 @@ def test_what_is_told() -> None:
     row = CompileInputs(name="flash-attn", group="k", recipe="ab" * 32, source=source, tools=())
     wheel = Package(name="flash-attn", version="1", file="f.whl", sha256="cd" * 32, size=2_000_000, source=row.origin)
     told = (
-        WheelResult(compiled=row, state="to compile", archs=("sm_80",), seconds=5100, kept=12, jobs=2),
-        WheelResult(compiled=row, state="in the store", archs=("sm_80",), wheel=wheel),
+        WheelResult(inputs=row, state="to compile", archs=("sm_80",), seconds=5100, kept_objects=12, jobs=2),
+        WheelResult(inputs=row, state="in the store", archs=("sm_80",), wheel=wheel),
     )
-    lines = compile_text(told).splitlines()
+    lines = format_wheel_results(told).splitlines()
     assert lines[0].split("  ")[-1].strip() == "12 objects kept, 2 at a time, about 1 h 25 min"
     assert "sha256 cdcdcdcdcdcd" in lines[1]
-    data = compile_json("mine", told)
+    data = wheel_results_json("mine", told)
     assert (data["wheels"][0]["sha256"], data["wheels"][1]["file"]) == ("", "f.whl")

@@ -17,7 +17,7 @@ from rlbox.artifacts.compiled_lock import (
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
 from rlbox.artifacts.relock import count_packages, measure_package_groups
 from rlbox.errors import SpecError
-from rlbox.image.labels import spec_checksum
+from rlbox.image.labels import compute_image_spec_checksum
 from rlbox.target.artifact import list_artifacts, list_compile_inputs, list_named_artifacts
 from rlbox.target.compiled import arch_variables
 from rlbox.target.lock import (
@@ -201,7 +201,7 @@ def test_the_lock_is_of_what_decides(folder: Folder) -> None:
 def test_a_spec_that_compiles_nothing_has_the_checksums_it_had(folder: Folder) -> None:
     """Those of images made before there was such a key: the fields of a group do not name it."""
     plain = target(folder, SPEC[: SPEC.index("[[stack.compile]]")] + '[disk]\nhost = "~/disk"\n')
-    assert "compile" not in str(spec_checksum.__doc__)
+    assert "compile" not in str(compute_image_spec_checksum.__doc__)
     later = {"sources": True, "vast": True, "cluster": True, "disk": {"archive"}}
     fields = plain.model_dump(mode="json", exclude=later)
     for group in fields["stack"]:
@@ -209,7 +209,7 @@ def test_a_spec_that_compiles_nothing_has_the_checksums_it_had(folder: Folder) -
     import hashlib
     import json
 
-    assert spec_checksum(plain) == hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    assert compute_image_spec_checksum(plain) == hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def test_a_lock_with_compiled_wheels(folder: Folder) -> None:

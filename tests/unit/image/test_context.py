@@ -14,14 +14,14 @@ from fakes import image_plan
 from rlbox.config.project import PACKAGE
 from rlbox.errors import NodeError, SpecError
 from rlbox.image.context import (
-    INSIDE,
-    build_labels,
-    check_context_folder,
+    HASHED_PACKAGES,
+    compute_build_labels,
     find_outdated_reason,
-    list_deciding_entries,
+    list_hashed_entries,
     list_locked_entries,
-    list_non_deciding_entries,
-    write_context,
+    list_unhashed_entries,
+    require_replaceable_context_dir,
+    write_build_context,
 )
 from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.plan import ImagePlan
@@ -31,7 +31,7 @@ SEAL = 315_532_800  # the time stamp of every object of the store
 
 
 def build_digest(entries: Mapping[str, str | Path], plan: ImagePlan) -> str:
-    return build_labels(entries, plan)[BUILD_LABEL]
+    return compute_build_labels(entries, plan)[BUILD_LABEL]
 
 
 @pytest.fixture
@@ -69,14 +69,14 @@ def tree(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def test_entries_of_a_context(tmp_path: Path) -> None:
-    found = list_deciding_entries(image_plan())
+    found = list_hashed_entries(image_plan())
     own = {name for name in found if name.startswith(LIB)}
     assert {name: found[name] for name in set(found) - own} == {
         "Dockerfile": "FROM scratch\n",
         "scripts/install.sh": "#!/bin/sh\n",
     }
     assert {f"{LIB}errors.py", f"{LIB}supervise/__main__.py", f"{LIB}hang/phases.toml"} <= own
-    other = set(list_non_deciding_entries())
+    other = set(list_unhashed_entries())
     assert {f"{OTHER}__main__.py", f"{OTHER}cli/root.py", f"{OTHER}target/defaults.toml"} <= other
     assert {f"{OTHER}_shipped/{name}" for name in ("images/local/lock.json", "jobs/smoke.toml")} <= other
     assert [name for name in (*own, *other) if "__pycache__" in name or name.endswith(".pyc")] == []
@@ -102,22 +102,22 @@ def test_an_idle_line_of_code_changes_an_image_only_where_a_container_runs_it(
 ) -> None:
     monkeypatch.setattr("rlbox.image.context.PACKAGE", package)
     plan = image_plan()
-    before = build_digest(list_deciding_entries(plan), plan)
+    before = build_digest(list_hashed_entries(plan), plan)
     path = package / part / "__init__.py" if part in ROOMS else package / part
     text = path.read_text()
     path.write_text(f"{text}\n_IDLE = 0\n")
-    after = build_digest(list_deciding_entries(plan), plan)
+    after = build_digest(list_hashed_entries(plan), plan)
     path.write_text(text)
-    runs_inside = part in INSIDE or part in ("__init__.py", "app.py", "errors.py", "values.py")
+    runs_inside = part in HASHED_PACKAGES or part in ("__init__.py", "app.py", "errors.py", "values.py")
     assert (after != before) == runs_inside
 
 
 def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.context.PACKAGE", package)
     plan = image_plan()
-    before = build_digest(list_deciding_entries(plan), plan)
+    before = build_digest(list_hashed_entries(plan), plan)
     (package / "version.py").write_text('__version__ = "99"\n')
-    assert build_digest(list_deciding_entries(plan), plan) == before
+    assert build_digest(list_hashed_entries(plan), plan) == before
 
 
 @pytest.mark.parametrize(
@@ -133,18 +133,24 @@ def test_a_new_version_number_keeps_the_image(package: Path, monkeypatch: pytest
 )
 def test_why_an_image_is_outdated(changed: dict[str, str], why: str) -> None:
     plan = image_plan(
-        context={"Dockerfile": "FROM scratch\n", "fixes/etc/x": "1", "wheels/tools/tools/requirements.txt": "six==1"}
+        context_files={
+            "Dockerfile": "FROM scratch\n",
+            "fixes/etc/x": "1",
+            "wheels/tools/tools/requirements.txt": "six==1",
+        }
     )
-    labels = build_labels(list_deciding_entries(plan), plan)
+    labels = compute_build_labels(list_hashed_entries(plan), plan)
     image = {"Config": {"Labels": labels}}
     assert find_outdated_reason(plan, image) == ""
-    assert find_outdated_reason(replace(plan, context={**plan.context, **changed}), image) == why
+    assert find_outdated_reason(replace(plan, context_files={**plan.context_files, **changed}), image) == why
 
 
 def test_a_changed_spec_is_named_before_the_lock_that_follows_it() -> None:
     plan = image_plan(spec_checksum="a" * 64)
-    image = {"Config": {"Labels": build_labels(list_deciding_entries(plan), plan)}}
-    locked = replace(plan, lock_checksum="b" * 64, context={**plan.context, "Dockerfile": "FROM scratch\nENV A=1\n"})
+    image = {"Config": {"Labels": compute_build_labels(list_hashed_entries(plan), plan)}}
+    locked = replace(
+        plan, lock_checksum="b" * 64, context_files={**plan.context_files, "Dockerfile": "FROM scratch\nENV A=1\n"}
+    )
     assert find_outdated_reason(locked, image) == "its lock has changed"
     assert find_outdated_reason(replace(locked, spec_checksum="b" * 64), image) == "its spec has changed"
 
@@ -163,18 +169,18 @@ def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
 ) -> None:
     ca = source(tmp_path / "ca.crt", "one")
     monkeypatch.setenv("RLBOX_CA_BUNDLE", str(ca))
-    assert "files/opt/rlbox/share/ca.crt" not in list_deciding_entries(image_plan())
+    assert "files/opt/rlbox/share/ca.crt" not in list_hashed_entries(image_plan())
     kept = image_plan(bake_ca=True)
-    assert list_deciding_entries(kept)["files/opt/rlbox/share/ca.crt"] == ca
-    first = build_digest(list_deciding_entries(kept), kept)
+    assert list_hashed_entries(kept)["files/opt/rlbox/share/ca.crt"] == ca
+    first = build_digest(list_hashed_entries(kept), kept)
     source(ca, "two", mtime=1_700_000_001)
-    assert build_digest(list_deciding_entries(kept), kept) != first
+    assert build_digest(list_hashed_entries(kept), kept) != first
 
 
 def test_a_ca_bundle_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.context.find_ca_bundle", lambda: "")
     with pytest.raises(NodeError) as caught:
-        list_deciding_entries(image_plan(bake_ca=True))
+        list_hashed_entries(image_plan(bake_ca=True))
     assert str(caught.value) == (
         "the target keeps the site's CA bundle in its image, and this machine names none\n"
         "  where: build.bake_ca\n"
@@ -208,11 +214,11 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
 def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
     """What a machine holds, and whether its build is hermetic, is the machine's; the lock has the checksums."""
     plan = image_plan()
-    decisive = list_deciding_entries(plan)
+    decisive = list_hashed_entries(plan)
     carried = list_locked_entries(plan, tmp_path / "rootfs.tar", {"tools/t.whl": tmp_path / "t.whl"}, {}, complete=True)
     assert decisive.keys().isdisjoint(carried)
     assert build_digest(decisive, plan) == build_digest(
-        list_deciding_entries(image_plan(rootfs="", network="none")), plan
+        list_hashed_entries(image_plan(rootfs_checksum="", network="none")), plan
     )
 
 
@@ -222,7 +228,7 @@ def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, mo
     monkeypatch.setattr("rlbox.image.context.PACKAGE", tmp_path)
     found = {
         name
-        for name in {**list_deciding_entries(image_plan()), **list_non_deciding_entries()}
+        for name in {**list_hashed_entries(image_plan()), **list_unhashed_entries()}
         if name.startswith((LIB, OTHER))
     }
     own = {name for name in found if not name.startswith(f"{OTHER}_shipped/")}  # which lies beside the package here
@@ -230,7 +236,7 @@ def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, mo
 
 
 def test_an_image_knows_no_mirrors() -> None:
-    found = {name for name in list_non_deciding_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
+    found = {name for name in list_unhashed_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
     assert found == {f"{OTHER}artifacts/profiles/direct.toml"}
 
 
@@ -279,9 +285,9 @@ def test_what_does_not_change_the_digest(tmp_path: Path, umask: None) -> None:
 def test_the_folder_holds_exactly_the_entries(tmp_path: Path, umask: None) -> None:
     os.umask(0o077)
     folder = tmp_path / "context"
-    write_context(entries(tmp_path / "src"), folder)
+    write_build_context(entries(tmp_path / "src"), folder)
     os.umask(0o000)
-    write_context(entries(tmp_path / "src"), tmp_path / "second")
+    write_build_context(entries(tmp_path / "src"), tmp_path / "second")
     wanted = {
         "Dockerfile": ("100644", "FROM scratch\n"),
         "lib": ("40755", ""),
@@ -299,7 +305,7 @@ def test_the_folder_holds_exactly_the_entries(tmp_path: Path, umask: None) -> No
 def test_strangers_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "context"
     found = entries(tmp_path / "src")
-    write_context(found, folder)
+    write_build_context(found, folder)
     wanted = tree(folder)
     outside = source(tmp_path / "outside/keep.txt", "keep")
     source(folder / "old.txt", "x")
@@ -308,7 +314,7 @@ def test_strangers_are_removed(tmp_path: Path) -> None:
     (folder / "link").symlink_to(outside)
     (folder / "folder-link").symlink_to(outside.parent)
     (folder / "dead-link").symlink_to(folder / "nothing")
-    write_context(found, folder)
+    write_build_context(found, folder)
     assert tree(folder) == wanted
     assert outside.read_text() == "keep"
 
@@ -320,8 +326,8 @@ def test_a_stranger_in_the_place_of_an_entry(tmp_path: Path) -> None:
     source(folder / "lib/b", "a file where a folder belongs")
     source(folder / "scripts/install.sh/x", "a folder where a file belongs")
     (folder / "Dockerfile").symlink_to(same)
-    write_context(found, folder)
-    write_context(found, tmp_path / "clean")
+    write_build_context(found, folder)
+    write_build_context(found, tmp_path / "clean")
     assert tree(folder) == tree(tmp_path / "clean")
     assert not (folder / "Dockerfile").is_symlink()
 
@@ -329,21 +335,21 @@ def test_a_stranger_in_the_place_of_an_entry(tmp_path: Path) -> None:
 def test_writing_twice_touches_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "context"
     found = entries(tmp_path / "src")
-    write_context(found, folder)
+    write_build_context(found, folder)
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
-    write_context(found, folder)
+    write_build_context(found, folder)
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in before} == before
 
 
 def test_changes_are_brought(tmp_path: Path) -> None:
     folder = tmp_path / "context"
     found = entries(tmp_path / "src")
-    write_context(found, folder)
+    write_build_context(found, folder)
     source(tmp_path / "src/a.py", "a = 2\n", mtime=1_700_000_001)
     (tmp_path / "src/b/c.py").chmod(0o755)
     found["Dockerfile"] = "FROM other\n"
     (folder / "scripts/install.sh").chmod(0o600)
-    write_context(found, folder)
+    write_build_context(found, folder)
     assert tree(folder)["lib/a.py"] == ("100644", "a = 2\n")
     assert tree(folder)["lib/b/c.py"] == ("100755", "c = 1\n")
     assert tree(folder)["Dockerfile"] == ("100644", "FROM other\n")
@@ -363,12 +369,12 @@ def test_what_the_lock_names_is_linked(tmp_path: Path, name: str) -> None:
     """An object of the store keeps its mode, and is never written to."""
     folder, kept = tmp_path / "context", sealed(tmp_path / "object", "x")
     for _ in range(2):
-        write_context({name: kept, "files/object": kept}, folder)
+        write_build_context({name: kept, "files/object": kept}, folder)
         linked, copied = (folder / name).stat(), (folder / "files/object").stat()
         assert (linked.st_ino, f"{linked.st_mode:o}", linked.st_mtime) == (kept.stat().st_ino, "100444", SEAL)
         assert (copied.st_ino != linked.st_ino, f"{copied.st_mode:o}", copied.st_mtime) == (True, "100644", SEAL)
     (tmp_path / "context/files/object").unlink()
-    write_context({}, folder)
+    write_build_context({}, folder)
     assert (kept.read_text(), f"{kept.stat().st_mode:o}", kept.stat().st_mtime) == ("x", "100444", SEAL)
 
 
@@ -379,18 +385,18 @@ def test_without_links_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "link", refuse)
     kept = sealed(tmp_path / "object", "x")
-    write_context({name: kept}, tmp_path / "context")
+    write_build_context({name: kept}, tmp_path / "context")
     copy = tmp_path / "context" / name
     assert (copy.read_text(), f"{copy.stat().st_mode:o}") == ("x", "100444")
-    write_context({name: sealed(tmp_path / "other", "y")}, tmp_path / "context")
+    write_build_context({name: sealed(tmp_path / "other", "y")}, tmp_path / "context")
     assert copy.read_text() == "y"
 
 
 @pytest.mark.parametrize("name", LINKED)
 def test_another_object_of_the_same_size_replaces_the_link(tmp_path: Path, name: str) -> None:
     """All objects of the store have one time stamp, and archives are often of one size."""
-    write_context({name: sealed(tmp_path / "one", "1")}, tmp_path / "context")
-    write_context({name: sealed(tmp_path / "two", "2")}, tmp_path / "context")
+    write_build_context({name: sealed(tmp_path / "one", "1")}, tmp_path / "context")
+    write_build_context({name: sealed(tmp_path / "two", "2")}, tmp_path / "context")
     assert (tmp_path / "context" / name).read_text() == "2"
     assert (tmp_path / "one").read_text() == "1"
 
@@ -399,20 +405,20 @@ def test_what_was_linked_once_is_left_alone(tmp_path: Path) -> None:
     kept = sealed(tmp_path / "object", "x")
     (tmp_path / "context/files").mkdir(parents=True)
     os.link(kept, tmp_path / "context/files/object")
-    write_context({"files/object": kept}, tmp_path / "context")
+    write_build_context({"files/object": kept}, tmp_path / "context")
     assert f"{kept.stat().st_mode:o}" == "100444"
 
 
 def test_a_folder_of_the_user_is_not_emptied(tmp_path: Path) -> None:
-    check_context_folder(tmp_path / "new")
+    require_replaceable_context_dir(tmp_path / "new")
     (tmp_path / "empty").mkdir()
-    check_context_folder(tmp_path / "empty")
-    write_context(list_locked_entries(image_plan(), None, {}, {}, complete=False), tmp_path / "context")
-    check_context_folder(tmp_path / "context")
+    require_replaceable_context_dir(tmp_path / "empty")
+    write_build_context(list_locked_entries(image_plan(), None, {}, {}, complete=False), tmp_path / "context")
+    require_replaceable_context_dir(tmp_path / "context")
     source(tmp_path / "photos/one.jpg", "x")
     for folder in (tmp_path / "photos", tmp_path / "photos/one.jpg"):
         with pytest.raises(SpecError) as caught:
-            check_context_folder(folder)
+            require_replaceable_context_dir(folder)
         assert str(caught.value) == (
             "this is not a build context that rlbox wrote, and writing one would remove what is there\n"
             f"  where: {folder}\n"

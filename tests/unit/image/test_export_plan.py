@@ -16,10 +16,10 @@ from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes, load_target_with_fixes
-from rlbox.image.export import export_text
-from rlbox.image.forms.apptainer import plan_apptainer
-from rlbox.image.forms.compose import plan_compose
-from rlbox.image.templates import quote_definition
+from rlbox.image.export import render_export
+from rlbox.image.forms.apptainer import render_apptainer_definition
+from rlbox.image.forms.compose import render_compose
+from rlbox.image.templates import quote_apptainer
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -48,11 +48,11 @@ def definition(folder: Folder, text: str = TARGET) -> Definition:
     folder.target("mine", text)
     loaded = load_target_with_fixes(folder.project, "mine")
     lock = fitting_lock(loaded.target, ())
-    return parse_definition(plan_apptainer(loaded.target, lock, loaded.fixes, {}, SHIPPED.template_dirs()))
+    return parse_definition(render_apptainer_definition(loaded.target, lock, loaded.fixes, {}, SHIPPED.template_dirs()))
 
 
 def compose(project: Project, name: str, **asked: str) -> str:
-    return export_text(App(project=project), name, "compose", **{"image": "", **asked})
+    return render_export(App(project=project), name, "compose", **{"image_reference": "", **asked})
 
 
 @pytest.mark.allow("processes")
@@ -84,7 +84,7 @@ def test_a_definition_on_an_image_starts_from_it(folder: Folder) -> None:
 )
 def test_a_definition_of_a_finished_image_builds_nothing(folder: Folder, image: str, agent: str) -> None:
     folder.target("mine")  # and no lock: none is needed
-    text = export_text(App(project=folder.project), "mine", "apptainer", image=image)
+    text = render_export(App(project=folder.project), "mine", "apptainer", image_reference=image)
     made = parse_definition(text)
     assert made.header == {"bootstrap": agent, "from": image}
     assert made.sections["post"] == "    mkdir -p /data\n\n"
@@ -111,7 +111,7 @@ def test_what_no_definition_can_set_is_said(folder: Folder) -> None:
 
 
 def test_arguments_of_the_build_are_broken_up() -> None:
-    assert quote_definition("a{{ b }}") == "'a{''{ b }}'"
+    assert quote_apptainer("a{{ b }}") == "'a{''{ b }}'"
 
 
 def test_compose_has_the_limits_of_the_target(folder: Folder) -> None:
@@ -138,7 +138,7 @@ def test_compose_has_the_limits_of_the_target(folder: Folder) -> None:
 
 def test_compose_of_a_pushed_image_pulls_it(folder: Folder) -> None:
     folder.target("mine")
-    text = compose(folder.project, "mine", image="registry.example/team/mine@sha256:" + "a" * 64)
+    text = compose(folder.project, "mine", image_reference="registry.example/team/mine@sha256:" + "a" * 64)
     assert 'image: "registry.example/team/mine@sha256:' in text
     assert "pull_policy: missing" in text
 
@@ -178,9 +178,9 @@ def test_a_disk_without_a_place_must_be_named() -> None:
         create=False,
         need_gib=0,
     )
-    text = plan_compose(target, limits, SHIPPED.template_dirs())
+    text = render_compose(target, limits, SHIPPED.template_dirs())
     assert 'source: "${RLBOX_DATA:?' in text
-    dollar = plan_compose(target, replace(limits, host='/a$b"c'), SHIPPED.template_dirs())
+    dollar = render_compose(target, replace(limits, host='/a$b"c'), SHIPPED.template_dirs())
     (line,) = [line.strip() for line in dollar.splitlines() if "source:" in line]
     assert json.loads(line.partition(" ")[2]) == '${RLBOX_DATA:-/a$$b"c}'
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.image.verify import PathDifference, compare_images, diff_layouts
+from rlbox.image.verify import PathDifference, diff_oci_layouts, diff_saved_images
 from rlbox.system.compression import zstd
 
 COPY = "COPY /out/ / # buildkit"
@@ -105,7 +105,7 @@ def changed(*entries: tuple[tarfile.TarInfo, bytes]) -> tuple[tuple[tarfile.TarI
 
 def test_equal_images_have_no_difference(layouts: tuple[Layout, Layout]) -> None:
     first, second = (layout.write(BASE, FILES) for layout in layouts)
-    assert list(compare_images(first, second)) == []
+    assert list(diff_oci_layouts(first, second)) == []
 
 
 @pytest.mark.parametrize("how", ["zstd", "gzip", "plain"])
@@ -139,7 +139,7 @@ def test_a_layer_that_differs(
 ) -> None:
     first = layouts[0].write(BASE, FILES, how=how)
     second = layouts[1].write(BASE, entries, how=how)
-    assert list(compare_images(first, second)) == [PathDifference(layer=TITLE, path=path, what=what)]
+    assert list(diff_oci_layouts(first, second)) == [PathDifference(layer=TITLE, path=path, description=what)]
 
 
 def test_every_differing_file_is_named(layouts: tuple[Layout, Layout]) -> None:
@@ -147,7 +147,7 @@ def test_every_differing_file_is_named(layouts: tuple[Layout, Layout]) -> None:
     second = layouts[1].write(
         (*BASE, entry("etc/machine-id", b"1")), changed(entry("opt/a", b"ALPHA"), entry("opt/b", b"BETA", mode=0o600))
     )
-    assert [str(row) for row in compare_images(first, second)] == [
+    assert [str(row) for row in diff_oci_layouts(first, second)] == [
         "layer 1 (ADD rootfs.tar /): etc/machine-id: only in the second",
         f"{TITLE}: opt/a: contents differ from byte 0",
         f"{TITLE}: opt/b: mode 644 and 600",
@@ -160,19 +160,21 @@ def test_the_first_differing_byte_of_a_large_file(layouts: tuple[Layout, Layout]
     other = one[: (2 << 20) + 7] + b"\1" + one[(2 << 20) + 8 :]
     first = layouts[0].write(BASE, changed(entry("opt/b", one)))
     second = layouts[1].write(BASE, changed(entry("opt/b", other)))
-    assert [row.what for row in compare_images(first, second)] == [f"contents differ from byte {(2 << 20) + 7}"]
+    assert [row.description for row in diff_oci_layouts(first, second)] == [
+        f"contents differ from byte {(2 << 20) + 7}"
+    ]
 
 
 def test_the_same_files_by_another_compressor(layouts: tuple[Layout, Layout]) -> None:
     first, second = layouts[0].write(FILES, how="zstd"), layouts[1].write(FILES, how="gzip")
-    assert [str(row) for row in compare_images(first, second)] == [
+    assert [str(row) for row in diff_oci_layouts(first, second)] == [
         "layer 1 (ADD rootfs.tar /): (image): the same files, packed by another compressor"
     ]
 
 
 def test_another_number_of_layers(layouts: tuple[Layout, Layout]) -> None:
     first, second = layouts[0].write(BASE, FILES), layouts[1].write(BASE)
-    assert PathDifference(layer="image", path="", what="2 and 1 layers") in list(compare_images(first, second))
+    assert PathDifference(layer="image", path="", description="2 and 1 layers") in list(diff_oci_layouts(first, second))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_a_configuration_that_differs(
     layouts: tuple[Layout, Layout], changes: dict[str, Any], path: str, what: str
 ) -> None:
     first, second = layouts[0].write(BASE, FILES), layouts[1].write(BASE, FILES, **changes)
-    assert list(compare_images(first, second)) == [PathDifference(layer="config", path=path, what=what)]
+    assert list(diff_oci_layouts(first, second)) == [PathDifference(layer="config", path=path, description=what)]
 
 
 def test_the_archives_of_an_engine(layouts: tuple[Layout, Layout]) -> None:
@@ -203,6 +205,6 @@ def test_the_archives_of_an_engine(layouts: tuple[Layout, Layout]) -> None:
 
     first = layouts[0].write(BASE, FILES, nested=True)
     second = layouts[1].write(BASE, changed(entry("opt/a", b"alpHa")), nested=True)
-    assert list(diff_layouts(archive(first), archive(second))) == [
-        PathDifference(layer=TITLE, path="opt/a", what="contents differ from byte 3")
+    assert list(diff_saved_images(archive(first), archive(second))) == [
+        PathDifference(layer=TITLE, path="opt/a", description="contents differ from byte 3")
     ]

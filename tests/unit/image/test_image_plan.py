@@ -8,9 +8,14 @@ from dataclasses import replace
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
 from rlbox.fixes.render import render_fix_manifest, render_fixes
-from rlbox.image.labels import compute_image_keys, image_labels, rootfs_checksum, spec_checksum
-from rlbox.image.layers import list_part_paths
-from rlbox.image.machine import machine_requirements
+from rlbox.image.labels import (
+    build_image_labels,
+    compute_image_spec_checksum,
+    compute_rootfs_checksum,
+    summarize_image_inputs,
+)
+from rlbox.image.layers import map_parts_to_context_paths
+from rlbox.image.machine import machine_requirements_json
 from rlbox.image.plan import ImagePlan, plan_image
 from rlbox.target.artifact import TorchGroup
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, hash_patch
@@ -50,18 +55,20 @@ def test_the_whole_plan(folder: Folder) -> None:
     limits = replace(LIMITS, network="own", memory_gib=2.5, host="~/disk", create=True)
     assert plan_image(target, lock, ("rich",), [folder.path / "templates"]) == image_plan(
         tag="",
-        rendered={
+        rendered_files={
             "images/mine/Dockerfile": "FROM mine\n",
             "images/mine/compose.yaml": "name: mine\n",
             "Dockerfile.base": "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\nbase\n",
         },
-        context={
+        context_files={
             "Dockerfile": "FROM mine\n",
             "files/opt/rlbox/libexec/apply_patches.py": "apply_patches.py\n",
             "files/opt/rlbox/libexec/unified_diff.py": "unified_diff.py\n",
             "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
             "files/opt/rlbox/libexec/init.sh": "init.sh\n",
-            "fixes/opt/rlbox/share/fixes.json": render_fix_manifest((), target, {}, machine_requirements(target, {})),
+            "fixes/opt/rlbox/share/fixes.json": render_fix_manifest(
+                (), target, {}, machine_requirements_json(target, {})
+            ),
             f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/unified_diff.py": "unified_diff.py\n",
@@ -73,12 +80,12 @@ def test_the_whole_plan(folder: Folder) -> None:
             ),
         },
         lock_checksum=lock.checksum(),
-        spec_checksum=spec_checksum(target),
-        rootfs=rootfs_checksum(lock, 1735689600),
-        sources="cn",
+        spec_checksum=compute_image_spec_checksum(target),
+        rootfs_checksum=compute_rootfs_checksum(lock, 1735689600),
+        sources_profile="cn",
         epoch=1735689600,
         env={"A": "1"},
-        keys=compute_image_keys(target, lock, render_fixes((), target, {}), (), ()),
+        input_values=summarize_image_inputs(target, lock, render_fixes((), target, {}), (), ()),
         container=limits,
     )
 
@@ -90,20 +97,20 @@ def test_torch_groups_of_a_plan(folder: Folder) -> None:
 
 def test_without_a_lock_there_are_no_requirements(folder: Folder) -> None:
     plan = plan_image(load(folder), None, (), TEMPLATES)
-    assert sorted(plan.context) == [
+    assert sorted(plan.context_files) == [
         "Dockerfile",
         *(f"files/opt/rlbox/libexec/{name}" for name in ("apply_patches.py", "entrypoint.sh", "init.sh")),
         "files/opt/rlbox/libexec/unified_diff.py",
         "fixes/opt/rlbox/share/fixes.json",
         *(f"scripts/{name}" for name in ("apply_patches.py", "install.sh", "unified_diff.py")),
     ]
-    assert (plan.lock, plan.lock_checksum, plan.rootfs, plan.layers) == ("missing", "", "", ("tools",))
+    assert (plan.lock_state, plan.lock_checksum, plan.rootfs_checksum, plan.layers) == ("missing", "", "", ("tools",))
 
 
 def test_a_base_that_is_an_image_has_no_archive(folder: Folder) -> None:
     plan = mine(folder, ON_IMAGE)
-    assert (plan.lock, plan.rootfs) == ("current", "")
-    assert "rootfs.tar" not in plan.context["Dockerfile"]
+    assert (plan.lock_state, plan.rootfs_checksum) == ("current", "")
+    assert "rootfs.tar" not in plan.context_files["Dockerfile"]
 
 
 def test_a_large_wheel_has_a_layer_and_a_stage_apart(folder: Folder) -> None:
@@ -114,9 +121,9 @@ def test_a_large_wheel_has_a_layer_and_a_stage_apart(folder: Folder) -> None:
     groups = (LockedGroup(name="tools", packages=(PACKAGE,)), LockedGroup(name="torch", packages=(torch, UV)))
     plan = plan_image(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES)
     assert plan.layers == ("tools", "torch.torch", "torch")
-    assert plan.context["wheels/torch.large/torch.torch/requirements.txt"] == torch.requirement()
-    assert plan.context["wheels/torch/torch/requirements.txt"] == UV.requirement()
-    text = plan.context["Dockerfile"]
+    assert plan.context_files["wheels/torch.large/torch.torch/requirements.txt"] == torch.requirement()
+    assert plan.context_files["wheels/torch/torch/requirements.txt"] == UV.requirement()
+    text = plan.context_files["Dockerfile"]
     begin = "\n\n# torch: torch==2.13.0\n# large: torch==2.13.0+cpu\nFROM rlbox.tools AS torch.large\nRUN --mount="
     assert begin in text
     assert text.count("TORCH_WHEELS=https://download.pytorch.org/whl/cpu") == 1
@@ -137,12 +144,14 @@ def test_patches_are_part_of_the_context(folder: Folder) -> None:
     target = load(folder, PATCHED)
     lock = replace(fitting_lock(target, ()), patches=(hash_patch("one.diff", "diff\n"),))
     plan = plan_image(target, lock, (), TEMPLATES, {"one.diff": "diff\n"})
-    assert plan.lock == "current"
-    [row] = json.loads(plan.context["patches/manifest.json"])["patches"]
+    assert plan.lock_state == "current"
+    [row] = json.loads(plan.context_files["patches/manifest.json"])["patches"]
     assert (row["name"], row["into"], row["diff"], row["skip"]) == ("one.diff", "/opt/venv", "diff\n", "")
-    assert "\n# one.diff: changes /opt/venv\n" in plan.context["Dockerfile"]
-    assert plan_image(target, lock, (), TEMPLATES, {"one.diff": "other\n"}).lock == ("stale: one.diff changed since")
-    assert "AS rlbox.patches" not in mine(folder).context["Dockerfile"]
+    assert "\n# one.diff: changes /opt/venv\n" in plan.context_files["Dockerfile"]
+    assert plan_image(target, lock, (), TEMPLATES, {"one.diff": "other\n"}).lock_state == (
+        "stale: one.diff changed since"
+    )
+    assert "AS rlbox.patches" not in mine(folder).context_files["Dockerfile"]
 
 
 def test_trees_and_files_are_layers(folder: Folder) -> None:
@@ -152,8 +161,8 @@ def test_trees_and_files_are_layers(folder: Folder) -> None:
         git=(GitTree(name="verl", url="u", ref="main", commit="1", tree="2", sha256="3" * 64, size=4),),
         http=(HttpFile(name="tool", url="u", sha256="5" * 64, size=6),),
     )
-    assert list_part_paths(lock) == {"verl": "git/verl-333333333333.tar", "tool": "http/tool-555555555555"}
-    text = plan_image(target, lock, (), TEMPLATES).context["Dockerfile"]
+    assert map_parts_to_context_paths(lock) == {"verl": "git/verl-333333333333.tar", "tool": "http/tool-555555555555"}
+    text = plan_image(target, lock, (), TEMPLATES).context_files["Dockerfile"]
     assert (
         """
 FROM rlbox.tools AS rlbox.parts
@@ -167,31 +176,31 @@ RUN sh /opt/tools/install.sh settle
     )
     copies = ("rlbox.parts /out/verl/ /", "rlbox.parts /out/tool/ /", "rlbox.fixes /out/ /")
     assert "\n".join(f"COPY --link --from={copy}" for copy in copies) in text
-    assert "ADD unlocked " in plan_image(target, None, (), TEMPLATES).context["Dockerfile"]
+    assert "ADD unlocked " in plan_image(target, None, (), TEMPLATES).context_files["Dockerfile"]
 
 
 def test_labels_name_no_machine_and_no_mirror(folder: Folder) -> None:
     target = load(folder, PATCHED)
     lock = fitting_lock(target, ())
-    assert image_labels(target, lock) == {
+    assert build_image_labels(target, lock) == {
         "org.opencontainers.image.title": "smallest target",
         "rlbox.fixes": "",
         "rlbox.lock": lock.checksum(),
         "rlbox.patches": "",
-        "rlbox.spec": spec_checksum(target),
+        "rlbox.spec": compute_image_spec_checksum(target),
         "rlbox.target": "mine",
     }
     elsewhere = load(folder, 'sources = "cn"\n' + PATCHED)
-    assert image_labels(elsewhere, lock) == image_labels(target, lock)
-    assert image_labels(target, None)["rlbox.lock"] == ""
+    assert build_image_labels(elsewhere, lock) == build_image_labels(target, lock)
+    assert build_image_labels(target, None)["rlbox.lock"] == ""
 
 
 def test_the_ca_bundle_in_the_image(folder: Folder) -> None:
     plan = mine(folder, TARGET + "[build]\nbake_ca = true\n")
     assert plan.bake_ca
-    assert "\n    SSL_CERT_FILE=/opt/rlbox/share/ca.crt \\\n" in plan.context["Dockerfile"]
-    assert "ca.crt \\\n    PATH=" in plan.context["Dockerfile"]
-    assert "share/ca.crt" not in mine(folder).context["Dockerfile"]
+    assert "\n    SSL_CERT_FILE=/opt/rlbox/share/ca.crt \\\n" in plan.context_files["Dockerfile"]
+    assert "ca.crt \\\n    PATH=" in plan.context_files["Dockerfile"]
+    assert "share/ca.crt" not in mine(folder).context_files["Dockerfile"]
 
 
 def test_templates_of_the_project_come_first(folder: Folder) -> None:
@@ -199,15 +208,17 @@ def test_templates_of_the_project_come_first(folder: Folder) -> None:
     folder.target("mine")
     target = load_target(folder.project, "mine").target
     plan = plan_image(target, None, (), folder.project.template_dirs())
-    assert plan.rendered["Dockerfile.base"].endswith("\n\nFROM rlbox.os AS rlbox.tools\n")
-    assert "\nFROM rlbox.os AS rlbox.tools\n\n# ---- the stack" in plan.rendered["images/mine/Dockerfile"]
+    assert plan.rendered_files["Dockerfile.base"].endswith("\n\nFROM rlbox.os AS rlbox.tools\n")
+    assert "\nFROM rlbox.os AS rlbox.tools\n\n# ---- the stack" in plan.rendered_files["images/mine/Dockerfile"]
 
 
 def test_the_order_of_what_has_none_does_not_matter(folder: Folder) -> None:
     one = mine(folder, TARGET + '[env]\nB = "2"\nA = "1"\n')
     two = mine(folder, TARGET + '[env]\nA = "1"\nB = "2"\n')
     assert one == two
-    assert one.rendered["images/mine/Dockerfile"].index('A="1"') < one.rendered["images/mine/Dockerfile"].index('B="2"')
+    assert one.rendered_files["images/mine/Dockerfile"].index('A="1"') < one.rendered_files[
+        "images/mine/Dockerfile"
+    ].index('B="2"')
 
 
 def test_every_key_changes_the_checksum(folder: Folder) -> None:
@@ -222,8 +233,10 @@ def test_every_key_changes_the_checksum(folder: Folder) -> None:
         TARGET + FURTHER,
         PATCHED,
     ]
-    assert len({spec_checksum(load(folder, text)) for text in texts}) == len(texts)
+    assert len({compute_image_spec_checksum(load(folder, text)) for text in texts}) == len(texts)
 
 
 def test_where_files_come_from_is_no_part_of_the_checksum(folder: Folder) -> None:
-    assert spec_checksum(load(folder, 'sources = "cn"\n' + TARGET)) == spec_checksum(load(folder))
+    assert compute_image_spec_checksum(load(folder, 'sources = "cn"\n' + TARGET)) == compute_image_spec_checksum(
+        load(folder)
+    )

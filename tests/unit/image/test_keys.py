@@ -11,8 +11,8 @@ import pytest
 from fakes import TARGET, Folder
 
 from rlbox.config.toml_files import iter_dotted_keys
-from rlbox.image.context import build_labels, find_outdated_reason, list_deciding_entries
-from rlbox.image.labels import KEYS_LABEL, format_keys, list_changed_keys, read_keys
+from rlbox.image.context import compute_build_labels, find_outdated_reason, list_hashed_entries
+from rlbox.image.labels import KEYS_LABEL, describe_changed_inputs, format_keys_label, parse_keys_label
 from rlbox.image.plan import ImagePlan, ImageSources
 
 ENV = '[env]\nOMP_NUM_THREADS = "2"\n'
@@ -34,11 +34,11 @@ run = "true"
 
 
 def plan(folder: Folder, name: str = "mine") -> ImagePlan:
-    return replace(ImageSources.load(folder.project, name).plan(), tag="rlbox/mine:tests")
+    return replace(ImageSources.load(folder.project, name).build_plan(), tag="rlbox/mine:tests")
 
 
 def labels(made: ImagePlan) -> dict[str, str]:
-    return build_labels(list_deciding_entries(made), made)
+    return compute_build_labels(list_hashed_entries(made), made)
 
 
 def why(folder: Folder, before: dict[str, str]) -> str:
@@ -115,7 +115,7 @@ def test_what_rlbox_lays_into_it_is_told_beside(folder: Folder) -> None:
     before = labels(made)
     folder.target("mine", TARGET + ENV.replace("2", "4"))
     now = plan(folder)
-    now = replace(now, context={**now.context, "files/opt/rlbox/libexec/init.sh": "2"})
+    now = replace(now, context_files={**now.context_files, "files/opt/rlbox/libexec/init.sh": "2"})
     assert find_outdated_reason(now, {"Config": {"Labels": before}}) == (
         'images/mine/target.toml: env.OMP_NUM_THREADS was "2", is "4"; what rlbox lays into it has changed'
     )
@@ -153,20 +153,20 @@ def test_a_default_of_rlbox(folder: Folder) -> None:
 
 def test_many_changes_are_counted() -> None:
     now = {f"env.V{number}": "1" for number in range(9)}
-    told = list_changed_keys({}, now, {}, "mine")
+    told = describe_changed_inputs({}, now, {}, "mine")
     assert (len(told), told[-1]) == (7, "and 3 more")
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", "{", "null", "7"])
 def test_a_label_that_is_none_of_ours(text: str) -> None:
-    assert read_keys(text) == {}
+    assert parse_keys_label(text) == {}
 
 
 def test_a_label_is_read_as_it_is_written() -> None:
     keys = {"env.Ä": '"ü"', "lock:": "sha256:0"}
-    assert read_keys(format_keys(keys)) == keys
-    assert format_keys(dict(reversed(keys.items()))) == format_keys(keys)
-    assert format_keys(keys).isascii()
+    assert parse_keys_label(format_keys_label(keys)) == keys
+    assert format_keys_label(dict(reversed(keys.items()))) == format_keys_label(keys)
+    assert format_keys_label(keys).isascii()
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_the_shipped_targets_have_labels_that_fit_on_a_command_line() -> None:
 
     project = Project(folder=Path("/nowhere"))
     for name in project.targets():
-        text = format_keys(ImageSources.load(project, name).plan().keys)
+        text = format_keys_label(ImageSources.load(project, name).build_plan().input_values)
         assert 100 < len(text) < 8000, name
         assert json.loads(text)
 

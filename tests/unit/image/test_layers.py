@@ -8,7 +8,7 @@ import pytest
 from fakes import PACKAGE, Folder, fitting_lock
 
 from rlbox.errors import SpecError
-from rlbox.image.layers import MOST_LAYERS, Layer, layer_folder, plan_layers, plan_stages
+from rlbox.image.layers import MAX_LAYERS, PythonLayer, plan_build_stages, plan_python_layers, wheel_dir_of_layer
 from rlbox.target.lock import Lock, LockedGroup, Package
 from rlbox.target.target import Target, load_target
 
@@ -31,29 +31,29 @@ def lock(mine: Target, **groups: tuple[Package, ...]) -> Lock:
     return replace(fitting_lock(mine, ()), groups=found)
 
 
-def names(layers: tuple[Layer, ...]) -> list[tuple[str, list[str]]]:
+def names(layers: tuple[PythonLayer, ...]) -> list[tuple[str, list[str]]]:
     return [(layer.name, [package.name for package in layer.packages]) for layer in layers]
 
 
 def test_a_large_wheel_is_a_layer_of_its_own(folder: Folder) -> None:
     mine = target(folder, "torch", "tools", own_layer_mib=3)
     large, small = package("Big-Wheel", 3 * MIB), package("small", 3 * MIB - 1)
-    assert plan_layers(mine, lock(mine, torch=(large, small), tools=(package("six"),))) == (
-        Layer(name="torch.big-wheel", group="torch", packages=(large,)),
-        Layer(name="torch", group="torch", packages=(small,)),
-        Layer(name="tools", group="tools", packages=(package("six"),)),
+    assert plan_python_layers(mine, lock(mine, torch=(large, small), tools=(package("six"),))) == (
+        PythonLayer(name="torch.big-wheel", group="torch", packages=(large,)),
+        PythonLayer(name="torch", group="torch", packages=(small,)),
+        PythonLayer(name="tools", group="tools", packages=(package("six"),)),
     )
 
 
 def test_a_group_of_large_wheels_has_no_layer_besides(folder: Folder) -> None:
     mine = target(folder, "torch")
-    found = plan_layers(mine, lock(mine, torch=(package("a", 20 * MIB), package("b", 21 * MIB))))
+    found = plan_python_layers(mine, lock(mine, torch=(package("a", 20 * MIB), package("b", 21 * MIB))))
     assert names(found) == [("torch.a", ["a"]), ("torch.b", ["b"])]
 
 
 def test_groups_keep_the_order_of_the_spec(folder: Folder) -> None:
     mine = target(folder, "z", "a", "m")
-    found = plan_layers(
+    found = plan_python_layers(
         mine, lock(mine, a=(package("p"),), m=(package("q", 30 * MIB), package("r")), z=(package("s"),))
     )
     assert names(found) == [("z", ["s"]), ("a", ["p"]), ("m.q", ["q"]), ("m", ["r"])]
@@ -61,38 +61,40 @@ def test_groups_keep_the_order_of_the_spec(folder: Folder) -> None:
 
 def test_an_empty_group_is_a_layer(folder: Folder) -> None:
     mine = target(folder, "one", "two")
-    assert names(plan_layers(mine, lock(mine, one=(package("six"),), two=()))) == [("one", ["six"]), ("two", [])]
+    assert names(plan_python_layers(mine, lock(mine, one=(package("six"),), two=()))) == [("one", ["six"]), ("two", [])]
 
 
 def test_no_lock(folder: Folder) -> None:
-    assert plan_layers(target(folder, "one", "two"), None) == (
-        Layer(name="one", group="one", packages=()),
-        Layer(name="two", group="two", packages=()),
+    assert plan_python_layers(target(folder, "one", "two"), None) == (
+        PythonLayer(name="one", group="one", packages=()),
+        PythonLayer(name="two", group="two", packages=()),
     )
 
 
 def test_a_lock_that_lacks_a_group(folder: Folder) -> None:
     mine = target(folder, "one", "two")
-    assert names(plan_layers(mine, lock(mine, one=(package("six"),)))) == [("one", ["six"]), ("two", [])]
+    assert names(plan_python_layers(mine, lock(mine, one=(package("six"),)))) == [("one", ["six"]), ("two", [])]
 
 
 def test_too_many_large_wheels(folder: Folder) -> None:
     """Engines refuse more layers: only the largest wheels stand alone, the first by name among equals."""
     mine = target(folder, "one", "two")
     many = tuple(package(f"p{number:03}", (20 + number // 2) * MIB) for number in range(120))
-    found = plan_layers(mine, lock(mine, one=many, two=(package("six"),)))
-    assert len(found) == MOST_LAYERS
+    found = plan_python_layers(mine, lock(mine, one=many, two=(package("six"),)))
+    assert len(found) == MAX_LAYERS
     alone = [layer.packages[0].name for layer in found if layer.name.startswith("one.")]
-    assert len(alone) == MOST_LAYERS - 2
+    assert len(alone) == MAX_LAYERS - 2
     assert alone == [f"p{number:03}" for number in range(32, 120)]
     shared = next(layer for layer in found if layer.name == "one")
     assert [p.name for p in shared.packages] == [f"p{number:03}" for number in range(32)]
 
 
 def test_too_many_groups(folder: Folder) -> None:
-    groups = [f"g{number}" for number in range(MOST_LAYERS + 5)]
+    groups = [f"g{number}" for number in range(MAX_LAYERS + 5)]
     mine = target(folder, *groups)
-    found = plan_layers(mine, lock(mine, **{name: (package(name, 30 * MIB), package(f"{name}-s")) for name in groups}))
+    found = plan_python_layers(
+        mine, lock(mine, **{name: (package(name, 30 * MIB), package(f"{name}-s")) for name in groups})
+    )
     assert [layer.name for layer in found] == groups
 
 
@@ -100,7 +102,7 @@ def test_channels_of_the_torch_wheel_index(folder: Folder) -> None:
     mine = target(folder, "torch", "tools")
     torch = package("torch", 200 * MIB, "torch-wheels/cu128")
     triton, six = package("triton", 1, "torch-wheels/cu128"), package("six")
-    found = plan_layers(mine, lock(mine, torch=(six, torch, triton), tools=(package("rich"),)))
+    found = plan_python_layers(mine, lock(mine, torch=(six, torch, triton), tools=(package("rich"),)))
     assert [(layer.name, layer.channel) for layer in found] == [
         ("torch.torch", "cu128"),
         ("torch", "cu128"),
@@ -112,7 +114,7 @@ def test_two_channels_in_one_layer(folder: Folder) -> None:
     mine = target(folder, "torch")
     packages = (package("torch", 1, "torch-wheels/cu128"), package("vision", 1, "torch-wheels/cpu"))
     with pytest.raises(SpecError) as caught:
-        plan_layers(mine, lock(mine, torch=packages))
+        plan_python_layers(mine, lock(mine, torch=packages))
     assert str(caught.value) == "stack.torch: packages of two channels of the torch wheel index: cpu, cu128"
 
 
@@ -120,15 +122,15 @@ def test_large_wheels_have_a_stage_apart(folder: Folder) -> None:
     mine = target(folder, "torch", "tools")
     torch = package("torch", 200 * MIB, "torch-wheels/cu128")
     packages = (torch, package("cublas", 90 * MIB), package("six"))
-    layers = plan_layers(mine, lock(mine, torch=packages, tools=(package("rich"),)))
-    stages = plan_stages(layers)
+    layers = plan_python_layers(mine, lock(mine, torch=packages, tools=(package("rich"),)))
+    stages = plan_build_stages(layers)
     assert [(stage.name, [layer.name for layer in stage.layers]) for stage in stages] == [
         ("torch.large", ["torch.torch", "torch.cublas"]),
         ("torch", ["torch"]),
         ("tools", ["tools"]),
     ]
     assert [(stage.large, stage.channel) for stage in stages] == [(True, "cu128"), (False, ""), (False, "")]
-    assert [layer_folder(layer.name) for layer in layers[:3]] == [
+    assert [wheel_dir_of_layer(layer.name) for layer in layers[:3]] == [
         "torch.large/torch.torch", "torch.large/torch.cublas", "torch/torch",
     ]  # fmt: skip
 
@@ -136,6 +138,6 @@ def test_large_wheels_have_a_stage_apart(folder: Folder) -> None:
 def test_two_channels_in_one_stage(folder: Folder) -> None:
     mine = target(folder, "torch")
     packages = (package("torch", 30 * MIB, "torch-wheels/cu128"), package("vision", 30 * MIB, "torch-wheels/cpu"))
-    layers = plan_layers(mine, lock(mine, torch=packages))
+    layers = plan_python_layers(mine, lock(mine, torch=packages))
     with pytest.raises(SpecError, match=r"stack.torch: packages of two channels"):
-        plan_stages(layers)
+        plan_build_stages(layers)

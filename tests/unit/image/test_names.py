@@ -12,17 +12,17 @@ from fakes import Folder
 from rlbox.config.project import Project
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
-from rlbox.image.context import build_labels, list_deciding_entries
+from rlbox.image.context import compute_build_labels, list_hashed_entries
 from rlbox.image.names import (
-    check_name,
-    find_noted_project_folder,
-    image_tag,
-    make_unique_name,
+    find_recorded_project_dir,
+    format_image_tag,
+    make_unique_project_name,
+    project_image_tag,
     project_name,
-    remember_project,
+    record_project_dir,
     split_tag,
     tag_to_file_name,
-    target_tag,
+    validate_project_name,
 )
 from rlbox.image.plan import load_image_plan
 
@@ -74,24 +74,24 @@ def test_machines_that_share_an_engine_are_told_apart(tmp_path: Path, monkeypatc
 
 def test_somebody_names_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "Team_1")
-    assert target_tag(project(tmp_path, "images"), "mine") == "rlbox/mine:Team_1"
+    assert project_image_tag(project(tmp_path, "images"), "mine") == "rlbox/mine:Team_1"
 
 
 @pytest.mark.parametrize("name", ["a b", "-a", "a.b", "a:b", "a/b", "é", "x" * 101])
 def test_what_names_no_project(name: str) -> None:
     with pytest.raises(SpecError, match="cannot name a project"):
-        check_name(name, "RLBOX_PROJECT_NAME")
+        validate_project_name(name, "RLBOX_PROJECT_NAME")
 
 
 @pytest.mark.parametrize("word", ["work", "Ärger & Co", "模型", "", "x" * 300, "a..b"])
 def test_every_folder_gives_a_tag(word: str) -> None:
-    name = make_unique_name(word, "identity")
-    assert check_name(name, "") == name
-    assert parse_reference(image_tag("local", name)).tag == name
+    name = make_unique_project_name(word, "identity")
+    assert validate_project_name(name, "") == name
+    assert parse_reference(format_image_tag("local", name)).tag == name
 
 
 def test_a_name_is_read_as_it_is_made() -> None:
-    assert split_tag(image_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
+    assert split_tag(format_image_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
     assert split_tag("rlbox/local:latest") == ("local", "latest")
     for other in ("debian:bookworm", "rlbox/local", "127.0.0.1:5000/rlbox/local:v1", "rlbox/a/b:c", "<none>:<none>"):
         assert split_tag(other) == ("", "")
@@ -109,19 +109,19 @@ def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.Monkey
         plans.append(load_image_plan(folder.project, "mine"))
     assert [plan.tag for plan in plans] == ["rlbox/mine:one", "rlbox/mine:other"]
     assert dataclasses.replace(plans[0], tag="") == dataclasses.replace(plans[1], tag="")
-    labels = [build_labels(list_deciding_entries(plan), plan) for plan in plans]
+    labels = [compute_build_labels(list_hashed_entries(plan), plan) for plan in plans]
     assert labels[0] == labels[1]
     assert not any("one" in text.split() for text in labels[0].values())
 
 
 def test_where_a_project_is_is_remembered(tmp_path: Path) -> None:
     there = project(tmp_path / "work", "images")
-    assert find_noted_project_folder(project_name(there)) == ""
-    remember_project(there)
-    assert find_noted_project_folder(project_name(there)) == str(tmp_path / "work")
+    assert find_recorded_project_dir(project_name(there)) == ""
+    record_project_dir(there)
+    assert find_recorded_project_dir(project_name(there)) == str(tmp_path / "work")
 
 
 def test_a_note_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state").write_text("in the way")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    remember_project(project(tmp_path / "work", "images"))
+    record_project_dir(project(tmp_path / "work", "images"))

@@ -26,13 +26,13 @@ def test_another_compiler_is_another_folder(monkeypatch: pytest.MonkeyPatch) -> 
             rooms, "run_command", lambda command, said=version: Outcome(command=command, exit_code=0, stderr=said)
         )
         monkeypatch.setattr(Path, "exists", lambda path: True)
-        marks.append(rooms.identify_host_compiler(WHOLE))
+        marks.append(rooms.hash_host_compiler(WHOLE))
     assert marks[0] == marks[2] != marks[1]
 
 
 def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
     gcc = Deb(name="g++", version="4:12", archive="debian", path="pool/g++.deb", sha256="c" * 64, size=9)
-    assert rooms.identify_host_compiler(replace(WHOLE, toolchain=(gcc,))) == ""
+    assert rooms.hash_host_compiler(replace(WHOLE, toolchain=(gcc,))) == ""
 
 
 def test_a_python_that_the_build_cannot_see_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_what_this_machine_lacks_to_compile(
 def test_a_machine_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "run_command", lambda command: Outcome(command=command, exit_code=1, stderr="refused\n"))
     with pytest.raises(NodeError, match="no namespaces of its own, and so no place without network: refused"):
-        build.needs_user_namespace()
+        build.should_create_user_namespace()

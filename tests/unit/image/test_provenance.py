@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 from locks import COMMIT, SECRET, WHOLE
 
-from rlbox.image.sbom import Builder, BuiltImage, plan_provenance
+from rlbox.image.sbom import BuiltImage, ImageBuilder, render_provenance
 
-IMAGE = BuiltImage(name="rlbox/mine", digest="sha256:" + "e" * 64, has_manifest=True, epoch=1735689600)
-BY = Builder(spec="f" * 64, mode="online", versions={"engine": "26.1.5+dfsg1"})
+IMAGE = BuiltImage(name="rlbox/mine", digest="sha256:" + "e" * 64, has_manifest=True, source_date_epoch=1735689600)
+BY = ImageBuilder(spec_checksum="f" * 64, mode="online", versions={"engine": "26.1.5+dfsg1"})
 SMALL = replace(WHOLE, debs=(), runtime=replace(WHOLE.runtime, packages=()), groups=(), http=(), patches=())
 
 
 def test_the_whole_statement() -> None:
-    assert json.loads(plan_provenance(replace(SMALL, git=WHOLE.git[:1]), IMAGE, BY)) == {
+    assert json.loads(render_provenance(replace(SMALL, git=WHOLE.git[:1]), IMAGE, BY)) == {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": "rlbox/mine", "digest": {"sha256": "e" * 64}}],
         "predicateType": "https://slsa.dev/provenance/v1",
@@ -59,7 +59,7 @@ def test_the_whole_statement() -> None:
 
 
 def test_every_file_of_the_lock_is_a_dependency_with_its_digest() -> None:
-    data = json.loads(plan_provenance(WHOLE, IMAGE, BY))
+    data = json.loads(render_provenance(WHOLE, IMAGE, BY))
     rows = data["predicate"]["buildDefinition"]["resolvedDependencies"]
     wanted = {package.sha256 for package in WHOLE.packages()}
     wanted |= {row.sha256 for row in (*WHOLE.debs, *WHOLE.git, *WHOLE.http, *WHOLE.patches)}
@@ -68,25 +68,25 @@ def test_every_file_of_the_lock_is_a_dependency_with_its_digest() -> None:
 
 
 def test_the_same_build_gives_the_same_bytes() -> None:
-    assert plan_provenance(WHOLE, IMAGE, BY) == plan_provenance(replace(WHOLE, git=WHOLE.git[::-1]), IMAGE, BY).replace(
-        replace(WHOLE, git=WHOLE.git[::-1]).checksum(), WHOLE.checksum()
-    )
+    assert render_provenance(WHOLE, IMAGE, BY) == render_provenance(
+        replace(WHOLE, git=WHOLE.git[::-1]), IMAGE, BY
+    ).replace(replace(WHOLE, git=WHOLE.git[::-1]).checksum(), WHOLE.checksum())
 
 
 def test_how_it_was_built_is_all_that_a_hermetic_build_tells_otherwise() -> None:
-    online = plan_provenance(WHOLE, IMAGE, BY)
-    assert plan_provenance(WHOLE, IMAGE, replace(BY, mode="hermetic")) == online.replace('"online"', '"hermetic"')
+    online = render_provenance(WHOLE, IMAGE, BY)
+    assert render_provenance(WHOLE, IMAGE, replace(BY, mode="hermetic")) == online.replace('"online"', '"hermetic"')
 
 
 def test_an_engine_without_manifests_is_told_of() -> None:
-    (subject,) = json.loads(plan_provenance(WHOLE, replace(IMAGE, has_manifest=False), BY))["subject"]
+    (subject,) = json.loads(render_provenance(WHOLE, replace(IMAGE, has_manifest=False), BY))["subject"]
     assert subject["annotations"] == {
         "rlbox.digest": "The engine keeps no manifest of the image: the digest is that of its configuration."
     }
 
 
 def test_an_image_that_does_not_tell_its_spec() -> None:
-    data = json.loads(plan_provenance(WHOLE, IMAGE, replace(BY, spec="")))
+    data = json.loads(render_provenance(WHOLE, IMAGE, replace(BY, spec_checksum="")))
     assert "spec" not in data["predicate"]["buildDefinition"]["externalParameters"]
 
 
@@ -94,6 +94,6 @@ def test_neither_secret_nor_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("UV_DEFAULT_INDEX", "PIP_INDEX_URL", "HTTPS_PROXY"):
         monkeypatch.setenv(name, f"https://{SECRET}@mirror.example/simple")
     monkeypatch.setenv("USER", "somebody-of-this-machine")
-    text = plan_provenance(WHOLE, IMAGE, BY)
+    text = render_provenance(WHOLE, IMAGE, BY)
     for trace in (SECRET, "mirror.example", getpass.getuser(), socket.gethostname() + "."):
         assert trace not in text

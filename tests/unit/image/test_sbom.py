@@ -15,17 +15,17 @@ from spdx_tools.spdx.model.relationship import RelationshipType
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.image.sbom import BuiltImage, list_components, make_purl, plan_sbom, strip_credentials
+from rlbox.image.sbom import BuiltImage, format_purl, list_components, render_sbom, strip_credentials
 from rlbox.target.lock import Lock
 
 DIGEST = "sha256:" + "e" * 64
-IMAGE = BuiltImage(name="rlbox/mine", digest=DIGEST, has_manifest=True, epoch=1735689600)
+IMAGE = BuiltImage(name="rlbox/mine", digest=DIGEST, has_manifest=True, source_date_epoch=1735689600)
 ON_IMAGE = replace(WHOLE, base=f"registry.example:5000/team/base:v1@sha256:{'b' * 64}", debs=())
 
 
 def read(folder: Path, lock: Lock, image: BuiltImage = IMAGE) -> Document:
     path = folder / "sbom.spdx.json"
-    path.write_text(plan_sbom(lock, image), encoding="utf-8")
+    path.write_text(render_sbom(lock, image), encoding="utf-8")
     return parse_file(str(path))
 
 
@@ -106,8 +106,8 @@ def test_a_file_of_two_groups_is_one_package_of_both() -> None:
 
 
 def test_the_same_lock_and_image_give_the_same_bytes() -> None:
-    text = plan_sbom(WHOLE, IMAGE)
-    assert plan_sbom(WHOLE, IMAGE) == text
+    text = render_sbom(WHOLE, IMAGE)
+    assert render_sbom(WHOLE, IMAGE) == text
     data = json.loads(text)
     assert data["creationInfo"]["created"] == "2025-01-01T00:00:00Z"
     assert data["documentNamespace"] == f"urn:rlbox:sbom:{DIGEST}"
@@ -118,18 +118,18 @@ def test_the_same_lock_and_image_give_the_same_bytes() -> None:
         runtime=replace(WHOLE.runtime, packages=WHOLE.runtime.packages[::-1]),
         git=WHOLE.git[::-1],
     )
-    assert plan_sbom(shuffled, IMAGE) == text
+    assert render_sbom(shuffled, IMAGE) == text
 
 
 def test_an_engine_without_manifests_is_told_of() -> None:
     note = "The engine keeps no manifest of the image: the digest is that of its configuration."
-    assert note not in plan_sbom(WHOLE, IMAGE)
-    image = json.loads(plan_sbom(WHOLE, replace(IMAGE, has_manifest=False)))["packages"][0]
+    assert note not in render_sbom(WHOLE, IMAGE)
+    image = json.loads(render_sbom(WHOLE, replace(IMAGE, has_manifest=False)))["packages"][0]
     assert image["comment"] == note
 
 
 def test_no_secret_of_an_address_is_told() -> None:
-    assert SECRET not in plan_sbom(WHOLE, IMAGE)
+    assert SECRET not in render_sbom(WHOLE, IMAGE)
 
 
 @given(
@@ -155,6 +155,6 @@ def test_what_is_no_address_of_a_network_is_not_told(url: str, told: str) -> Non
 
 
 def test_package_urls_are_canonical() -> None:
-    assert make_purl("deb", "debian", "libstdc++6", "1:2~rc1+b1", {"arch": "amd64", "a": ""}) == (
+    assert format_purl("deb", "debian", "libstdc++6", "1:2~rc1+b1", {"arch": "amd64", "a": ""}) == (
         "pkg:deb/debian/libstdc%2B%2B6@1:2~rc1%2Bb1?arch=amd64"
     )

@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.render import RenderedFixes, render_fixes
-from rlbox.image.machine import container_defaults, container_limits
+from rlbox.image.machine import build_container_defaults, container_limits_json
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.desired import DesiredState, move_data_disk, plan_desired_state
 from rlbox.provision.layout import Layout
@@ -51,7 +51,7 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
     found = dict(row.split("=", 1) for row in done.stdout.split("\0") if row)
     limits = json.loads(found.pop("RLBOX_LIMITS"))
-    assert limits == json.loads(json.dumps(container_limits(container_defaults(target, baked))))
+    assert limits == json.loads(json.dumps(container_limits_json(build_container_defaults(target, baked))))
     assert limits["disk"]["mount"] == "/disk"
     assert found.pop("RLBOX_PLACE") == "/opt/rlbox"
     base = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PATH": f"/opt/venv/bin:/opt/rlbox/bin:{PATH}"}

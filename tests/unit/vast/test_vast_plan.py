@@ -18,7 +18,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import render_fixes
-from rlbox.image.forms.onstart import LIMIT, SANDBOX_PORT, plan_onstart
+from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
 from rlbox.secrets.masks import find_secret_lines, looks_like_secret
 from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import (
@@ -56,30 +56,30 @@ def target(**over: Any) -> Target:
 
 
 def test_the_script_fits_as_it_is() -> None:
-    made = plan_onstart(target(), TEMPLATES)
-    assert (made.form, made.text) == ("plain", made.script)
-    assert made.characters == made.size == len(made.text) <= LIMIT == 4048
+    made = render_onstart(target(), TEMPLATES)
+    assert (made.encoding, made.field_text) == ("plain", made.script)
+    assert made.characters == made.field_bytes == len(made.field_text) <= ONSTART_FIELD_LIMIT == 4048
 
 
 def test_a_long_script_is_packed_and_one_too_long_refused() -> None:
     added = "".join(f"echo 'a step of what I do, number {number % 7}'\n" for number in range(500))
     assert len(added) > 16_384
-    made = plan_onstart(target(), TEMPLATES, added)
-    assert (made.form, made.size <= LIMIT) == ("gzip", True)
-    packed = made.text.partition("<<'END'")[2].partition("\n")[2].rpartition("END")[0]
+    made = render_onstart(target(), TEMPLATES, added)
+    assert (made.encoding, made.field_bytes <= ONSTART_FIELD_LIMIT) == ("gzip", True)
+    packed = made.field_text.partition("<<'END'")[2].partition("\n")[2].rpartition("END")[0]
     assert gzip.decompress(base64.b64decode(packed)).decode() == made.script
     assert "what I do, number 6" in made.script
     noise = "".join(f"# {hash(str(number)):x}\n" for number in range(1200))
     with pytest.raises(SpecError, match=r"^the script has \d+ bytes, \d+ packed, and the on-start field takes 4048"):
-        plan_onstart(target(), TEMPLATES, noise)
+        render_onstart(target(), TEMPLATES, noise)
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 @pytest.mark.allow("processes")
 def test_the_script_is_shell(shell: str) -> None:
     for added in ("", "echo 'it is' \"so\"\n"):
-        made = plan_onstart(target(), TEMPLATES, added)
-        done = subprocess.run([shell, "-n"], input=made.text, text=True, capture_output=True)
+        made = render_onstart(target(), TEMPLATES, added)
+        done = subprocess.run([shell, "-n"], input=made.field_text, text=True, capture_output=True)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -101,7 +101,7 @@ def test_the_sandbox_has_the_port_of_its_fix() -> None:
 )
 def test_no_secret_gets_into_a_script(line: str) -> None:
     with pytest.raises(SpecError, match=r"^line 2 of the added text looks like a secret") as caught:
-        plan_onstart(target(), TEMPLATES, f"echo\n{line}\n")
+        render_onstart(target(), TEMPLATES, f"echo\n{line}\n")
     assert "0123456789ab" not in str(caught.value)
 
 
@@ -112,7 +112,7 @@ def test_what_is_no_secret() -> None:
 
 def test_another_platform_has_no_such_field() -> None:
     with pytest.raises(SpecError, match=r"hardware\.platform is 'autodl'"):
-        plan_onstart(target(hardware={"platform": "autodl"}), TEMPLATES)
+        render_onstart(target(hardware={"platform": "autodl"}), TEMPLATES)
 
 
 def test_both_forms_of_options() -> None:
