@@ -57,7 +57,7 @@ PATCH = """--- a/alpha/__init__.py
 def put(store: ObjectStore, data: bytes) -> str:
     """Put bytes into the store and return their sha256."""
     digest = hashlib.sha256(data).hexdigest()
-    with store.open_partial(digest) as draft:
+    with store.wait_for_partial(digest) as draft:
         if not store.has(digest):
             draft.reset()
             draft.write(data)

@@ -318,7 +318,7 @@ def fitting_lock(target: Target, runtime: tuple[str, ...]) -> Lock:
 def hold(body: bytes) -> str:
     """Put bytes into the store and return their sha256."""
     digest = hashlib.sha256(body).hexdigest()
-    with ObjectStore(resolve_store_dir(None)).open_partial(digest) as draft:
+    with ObjectStore(resolve_store_dir(None)).wait_for_partial(digest) as draft:
         draft.write(body)
         draft.commit()
     return digest

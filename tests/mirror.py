@@ -126,7 +126,7 @@ class FakeLocator:
     def __init__(self, **bases: str) -> None:
         self.bases = bases
         self.skips: list[tuple[str, str]] = []
-        self.skipped: list[tuple[str, str]] = []
+        self.skipped_mirrors: list[tuple[str, str]] = []
 
     def list_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Tell what is passed over, yield the address below each base."""
@@ -137,9 +137,9 @@ class FakeLocator:
 
     def report_skip(self, mirror: str, reason: str) -> None:
         """Note what is passed over."""
-        self.skipped.append((mirror, reason))
+        self.skipped_mirrors.append((mirror, reason))
 
-    def git_urls(self, url: str) -> Iterator[FileUrl]:
+    def list_git_urls(self, url: str) -> Iterator[FileUrl]:
         """Yield each base as a repository."""
         for mirror, base in self.bases.items():
             yield FileUrl(url=base, mirror=mirror)

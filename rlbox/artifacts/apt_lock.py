@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from rlbox.artifacts.base_image import extract_image_files
-from rlbox.artifacts.mirrors import SHARED_ARCHIVES, list_suites
+from rlbox.artifacts.mirrors import SHARED_ARCHIVES, map_suites_to_archives
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed, page
 from rlbox.i18n import _
@@ -47,16 +47,16 @@ class AptSuite:
     suite: str
     keyring: str
 
-    def line(self) -> str:
+    def source_line(self) -> str:
         return f"deb [signed-by={self.keyring}] {self.url} {self.suite} main\n"
 
 
-def render_apt_root(
-    suites: Iterable[AptSuite], pins: Mapping[str, str], architecture: str, root: str
+def render_apt_config_files(
+    suites: Iterable[AptSuite], pinned_versions: Mapping[str, str], architecture: str, root: str
 ) -> dict[str, str]:
     """Return the files of apt's own folder `root`, so that nothing of this machine's apt is read or written.
 
-    `pins` maps packages to the version to keep while an archive still has it.
+    `pinned_versions` maps packages to the version to keep while an archive still has it.
     """
     settings = {
         "Dir::State": f"{root}/state",
@@ -71,14 +71,15 @@ def render_apt_root(
     return {
         "status": "",
         "apt.conf": _settings(settings),
-        "etc/sources.list": "".join(suite.line() for suite in suites),
-        "etc/preferences": render_apt_pins(pins),
+        "etc/sources.list": "".join(suite.source_line() for suite in suites),
+        "etc/preferences": render_apt_preferences(pinned_versions),
     }
 
 
-def render_apt_pins(pins: Mapping[str, str]) -> str:
+def render_apt_preferences(pinned_versions: Mapping[str, str]) -> str:
     return "".join(
-        f"Package: {name}\nPin: version {version}\nPin-Priority: {_KEEP}\n\n" for name, version in sorted(pins.items())
+        f"Package: {name}\nPin: version {version}\nPin-Priority: {_KEEP}\n\n"
+        for name, version in sorted(pinned_versions.items())
     )
 
 
@@ -96,15 +97,15 @@ def plan_apt_commands(base: Base, root: str) -> tuple[Command, Command]:
     )
 
 
-def rewrite_image_sources(sources: Mapping[str, str], archives: Mapping[str, str], root: str) -> dict[str, str]:
+def rewrite_source_lists(source_lists: Mapping[str, str], archive_urls: Mapping[str, str], root: str) -> dict[str, str]:
     """Return the source lists of a base image for apt's own folder `root`, file name to text.
 
-    `sources`: The image's own files below etc/apt/.
-    `archives`: Archive (`debian`, `ubuntu`) to the address that is to stand for every address which ends so.
+    `source_lists`: The image's own files below etc/apt/.
+    `archive_urls`: Archive (`debian`, `ubuntu`) to the address that is to stand for every address which ends so.
     """
     found = {}
-    for name, text in sorted(sources.items()):
-        for archive, url in archives.items():
+    for name, text in sorted(source_lists.items()):
+        for archive, url in archive_urls.items():
             text = re.sub(rf"https?://[^\s\]]+/{re.escape(archive)}/?(?=\s|$)", url, text, flags=re.MULTILINE)
         found[name] = re.sub(r"(signed-by[:=]\s*)/", rf"\g<1>{root}/", text, flags=re.IGNORECASE)
     return found
@@ -124,13 +125,13 @@ def render_image_apt_conf(architecture: str, root: str) -> str:
     return _settings(settings)
 
 
-def parse_archives(sources: Iterable[str], archive_names: Iterable[str]) -> dict[str, str]:
+def parse_archive_names(source_lists: Iterable[str], archive_names: Iterable[str]) -> dict[str, str]:
     """Return the addresses in apt source lists, each with the name that a lock gives its archive.
 
     That is the last part of the address for an archive in `archive_names` (every mirror has it), else the address
     itself.
     """
-    urls = {url.rstrip("/") for text in sources for url in re.findall(r"https?://[^\s\]]+", _uncommented(text))}
+    urls = {url.rstrip("/") for text in source_lists for url in re.findall(r"https?://[^\s\]]+", _uncommented(text))}
     return {url: name if (name := url.rpartition("/")[2]) in set(archive_names) else url for url in sorted(urls)}
 
 
@@ -138,14 +139,16 @@ def _uncommented(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
-def parse_print_uris(text: str, urls: Mapping[str, str]) -> tuple[Deb, ...]:
-    """Return the packages of `apt-get --print-uris`, sorted by name; `urls` maps addresses to names of archives.
+def parse_print_uris(apt_output: str, archive_names: Mapping[str, str]) -> tuple[Deb, ...]:
+    """Return the packages of `apt-get --print-uris`, sorted by name; `archive_names` maps addresses to names.
 
     Raises WorkFailed: A line that is none, or a package from an archive that was not asked for.
     """
-    archives = {url.rstrip("/") + "/": name for url, name in sorted(urls.items(), key=lambda row: -len(row[0]))}
+    archives = {
+        url.rstrip("/") + "/": name for url, name in sorted(archive_names.items(), key=lambda row: -len(row[0]))
+    }
     debs = []
-    for line in filter(None, map(str.strip, text.splitlines())):
+    for line in filter(None, map(str.strip, apt_output.splitlines())):
         row = _ROW.match(line)
         base = next((url for url in archives if row and row["url"].startswith(url)), None)
         if row is None or base is None:
@@ -176,21 +179,23 @@ def debian_architecture(platform: str) -> str:
 
 
 def resolve_debs(
-    base: Base, platform: str, archives: Mapping[str, str], pins: Mapping[str, str], ca_bundle: str
+    base: Base, platform: str, archive_urls: Mapping[str, str], pinned_versions: Mapping[str, str], ca_bundle: str
 ) -> tuple[Deb, ...]:
     """Return every package of a bootstrapped base with the hash that the signed indexes of the archives give.
 
-    `archives`: Archive (`debian`, `debian-security`) to address.
-    `pins`: Package to the version that is kept while an archive still offers it.
+    `archive_urls`: Archive (`debian`, `debian-security`) to address.
+    `pinned_versions`: Package to the version that is kept while an archive still offers it.
     Raises NodeError: this machine has no apt, not the archives' keyring, or no archive for a suite.
     Raises WorkFailed: apt finds no solution, or an archive does not answer; its last lines are quoted.
     """
-    suites = [_suite(archive, suite, archives) for suite, archive in list_suites(base).items()]
+    suites = [_suite(archive, suite, archive_urls) for suite, archive in map_suites_to_archives(base).items()]
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
         root = Path(directory)
         for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
             (root / name).mkdir(parents=True)
-        for name, text in render_apt_root(suites, pins, debian_architecture(platform), directory).items():
+        for name, text in render_apt_config_files(
+            suites, pinned_versions, debian_architecture(platform), directory
+        ).items():
             (root / name).write_text(text)
         where = ", ".join(sorted({suite.url for suite in suites}))
         output = _told(base, directory, ca_bundle, f"its archives ({where})")
@@ -198,11 +203,16 @@ def resolve_debs(
 
 
 def resolve_debs_on_image(
-    base: Base, platform: str, store: ObjectStore, archives: Mapping[str, str], pins: Mapping[str, str], ca_bundle: str
+    base: Base,
+    platform: str,
+    store: ObjectStore,
+    archive_urls: Mapping[str, str],
+    pinned_versions: Mapping[str, str],
+    ca_bundle: str,
 ) -> tuple[Deb, ...]:
     """Return the packages that `base.packages` add to a base image which the store holds.
 
-    The image's own source lists, keys and list of installed packages decide; `archives` may give other addresses.
+    The image's own source lists, keys and list of installed packages decide; `archive_urls` may give other addresses.
     """
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
         root = Path(directory)
@@ -213,13 +223,13 @@ def resolve_debs_on_image(
             (root / name).mkdir(parents=True, exist_ok=True)
         lists = sorted({*root.glob("etc/apt/sources.list"), *root.glob("etc/apt/sources.list.d/*")})
         texts = {str(path): path.read_text("utf-8", "replace") for path in lists}
-        replaced = rewrite_image_sources(texts, archives, directory)
+        replaced = rewrite_source_lists(texts, archive_urls, directory)
         for path, text in replaced.items():
             Path(path).write_text(text)
         (root / "apt.conf").write_text(render_image_apt_conf(debian_architecture(platform), directory))
-        (root / "etc/apt/preferences.d/rlbox").write_text(render_apt_pins(pins))
+        (root / "etc/apt/preferences.d/rlbox").write_text(render_apt_preferences(pinned_versions))
         output = _told(base, directory, ca_bundle, f"the archives of {base.image}")
-    return parse_print_uris(output, parse_archives(replaced.values(), SHARED_ARCHIVES))
+    return parse_print_uris(output, parse_archive_names(replaced.values(), SHARED_ARCHIVES))
 
 
 def _told(base: Base, directory: str, ca_bundle: str, archives: str) -> str:

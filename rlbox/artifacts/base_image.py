@@ -11,8 +11,8 @@ from typing import IO, cast
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.artifacts.fetch import FetchProgress, check_disk_space, show_fetch_progress
-from rlbox.artifacts.mirrors import FileUrl, list_image_references
+from rlbox.artifacts.fetch import FetchProgress, require_disk_space, show_fetch_progress
+from rlbox.artifacts.mirrors import FileUrl, list_image_urls
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.oci import INDEXES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
@@ -30,26 +30,26 @@ from rlbox.target.lock import Lock
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def list_base_files(store: ObjectStore, base: str, platform: str = "") -> tuple[Artifact, ...]:
+def list_stored_base_files(store: ObjectStore, base_image: str, platform: str = "") -> tuple[Artifact, ...]:
     """Return the files of a base image as far as the store knows them: none before its manifest was fetched.
 
-    `base`: `NAME@sha256:DIGEST`; a bootstrapped base has no files.
+    `base_image`: `NAME@sha256:DIGEST`; a bootstrapped base has no files.
     `platform`: uv's name of the platform, which chooses from an image for several; all of them when empty.
     """
-    __, at, digest = base.partition("@sha256:")
-    return tuple(_walk(store, base, digest, platform)) if at else ()
+    __, at, digest = base_image.partition("@sha256:")
+    return tuple(_walk(store, base_image, digest, platform)) if at else ()
 
 
-def list_base_digests(store: ObjectStore, base: str) -> set[str]:
+def list_stored_base_digests(store: ObjectStore, base_image: str) -> set[str]:
     """Return the objects that a base image is made of, as far as the store knows them."""
-    return {file.sha256 for file in list_base_files(store, base)}
+    return {file.sha256 for file in list_stored_base_files(store, base_image)}
 
 
 def fetch_base_files(
-    base: str,
+    base_image: str,
     platform: str,
     store: ObjectStore,
-    places: Iterable[FileUrl],
+    image_urls: Iterable[FileUrl],
     ca_bundle: str = "",
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
     on_missing: Callable[[Sequence[Artifact]], None] = lambda missing: None,
@@ -62,32 +62,36 @@ def fetch_base_files(
     Raises NodeError: the store's disk has no room for them.
     Raises RegistryError: no place gives the image; each is named with why.
     """
-    if not (missing := list_missing_base_files(store, base, platform)):
-        return list_base_files(store, base, platform)
+    if not (missing := list_missing_base_files(store, base_image, platform)):
+        return list_stored_base_files(store, base_image, platform)
     tries = []
-    for source in places:
+    for source in image_urls:
         try:
-            while missing := list_missing_base_files(store, base, platform):
+            while missing := list_missing_base_files(store, base_image, platform):
                 on_missing(missing)
-                check_disk_space(store, missing)
+                require_disk_space(store, missing)
                 _fetch_from(source.url, missing, store, ca_bundle, on_bytes)
-            return list_base_files(store, base, platform)
+            return list_stored_base_files(store, base_image, platform)
         except NodeError:
             raise
         except RlboxError as error:
             tries.append(f"\n  {source.mirror}: {error.what}")
     raise RegistryError(
-        _("the base image {base} cannot be fetched{tries}").format(base=base, tries="".join(tries)),
+        _("the base image {base} cannot be fetched{tries}").format(base=base_image, tries="".join(tries)),
         where=missing[0].file,
     )
 
 
-def list_missing_base_files(store: ObjectStore, base: str, platform: str = "") -> list[Artifact]:
+def list_missing_base_files(store: ObjectStore, base_image: str, platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
-    digest = base.rpartition(":")[2]
+    digest = base_image.rpartition(":")[2]
     if not store.is_intact(digest):
-        return [_file(base, "manifest", digest, 0)]
-    return [file for file in list_base_files(store, base, platform) if not store.is_intact(file.sha256, file.size)]
+        return [_file(base_image, "manifest", digest, 0)]
+    return [
+        file
+        for file in list_stored_base_files(store, base_image, platform)
+        if not store.is_intact(file.sha256, file.size)
+    ]
 
 
 def _walk(store: ObjectStore, base: str, digest: str, platform: str) -> Iterator[Artifact]:
@@ -128,7 +132,7 @@ def _fetch_from(
     reference = parse_reference(url)
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
-            with store.open_partial(file.sha256) as partial:
+            with store.wait_for_partial(file.sha256) as partial:
                 if store.is_intact(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
@@ -168,11 +172,11 @@ def download_blob(
         raise create_digest_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
 
-def fetch_locked_base(
+def fetch_locked_base_image(
     app: App,
     lock: Lock,
     store: ObjectStore,
-    sources: str,
+    sources_profile: str,
     on_missing: Callable[[Sequence[Artifact]], None] = lambda missing: None,
 ) -> tuple[Artifact, ...]:
     """Return the files of the lock's base image when the store holds them all; none for a bootstrapped base.
@@ -181,7 +185,7 @@ def fetch_locked_base(
     """
     if "@" not in lock.base:
         return ()
-    places = list_image_references(lock.base, load_profile(app.project, sources))
+    places = list_image_urls(lock.base, load_profile(app.project, sources_profile))
 
     def tell(missing: Sequence[Artifact]) -> None:
         on_missing(missing)
@@ -191,26 +195,26 @@ def fetch_locked_base(
     with show_fetch_progress(app, 0) as show:
 
         def on_bytes(file: Artifact, done: int) -> None:
-            show(FetchProgress(artifact=file, state="done" if done == file.size else "running", done=done))
+            show(FetchProgress(artifact=file, state="done" if done == file.size else "running", done_bytes=done))
 
         return fetch_base_files(
             lock.base, lock.platform, store, places, read_network_settings().ca_bundle, on_bytes, tell
         )
 
 
-def write_oci_layout(base: str, platform: str, store: ObjectStore) -> Path:
+def write_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:
     """Return a folder with the base image `NAME@sha256:DIGEST` as an OCI image layout; its blobs are links.
 
     The store must hold the image. A folder that is there already is used as it is.
     """
-    digest = base.rpartition("@sha256:")[2]
+    digest = base_image.rpartition("@sha256:")[2]
     folder = cache_path("bases", f"{digest[:24]}-{platform.partition('-')[0]}")
     index = folder / "index.json"
     if index.is_file():
         return folder
     blobs = folder / "blobs/sha256"
-    for file in list_base_files(store, base, platform):
-        store.link_to(file.sha256, blobs / file.sha256)
+    for file in list_stored_base_files(store, base_image, platform):
+        store.link_object(file.sha256, blobs / file.sha256)
     write_atomic(folder / LAYOUT_FILE, LAYOUT)
     manifest = parse_manifest(store.path(digest).read_bytes())
     row = {"mediaType": manifest.descriptor.media_type, "digest": f"sha256:{digest}", "size": len(manifest.body)}
@@ -222,34 +226,36 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 WHITEOUT_PREFIX = ".wh."  # a layer's mark that a file of a lower one is removed; source: OCI image layer specification
 
 
-def open_layer(path: Path) -> IO[bytes]:
+def open_layer_tar(layer: Path) -> IO[bytes]:
     """Return a layer's tar, packed as it is when it is not zstd (tarfile reads gzip itself)."""
-    with path.open("rb") as file:
+    with layer.open("rb") as file:
         packed = file.read(4) == _ZSTD
-    return cast("IO[bytes]", zstd.ZstdFile(path)) if packed else path.open("rb")
+    return cast("IO[bytes]", zstd.ZstdFile(layer)) if packed else layer.open("rb")
 
 
-def extract_image_files(base: str, platform: str, store: ObjectStore, wanted: tuple[str, ...], folder: Path) -> None:
-    """Write the files of a base image that lie below the paths `wanted` into `folder`, as the image has them at last.
+def extract_image_files(
+    base_image: str, platform: str, store: ObjectStore, paths: tuple[str, ...], directory: Path
+) -> None:
+    """Write the files of a base image that lie below the paths `paths` into `directory`, as the image has them at last.
 
-    `wanted`: Paths without a slash at the front: `var/lib/dpkg/status`, `etc/apt`.
+    `paths`: Paths without a slash at the front: `var/lib/dpkg/status`, `etc/apt`.
     Raises WorkFailed: A layer is no archive, or holds what no folder can.
     """
-    for file in list_base_files(store, base, platform):
+    for file in list_stored_base_files(store, base_image, platform):
         if " layer " not in file.file:
             continue
         try:
-            with open_layer(store.path(file.sha256)) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
-                for member in _below(tar, wanted):
-                    _take(tar, member, folder)
+            with open_layer_tar(store.path(file.sha256)) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+                for member in _below(tar, paths):
+                    _take(tar, member, directory)
         except (tarfile.TarError, zstd.ZstdError, EOFError) as error:
             raise WorkFailed(
-                _("{file} is no archive: {error}").format(file=file.file, error=error), where=base
+                _("{file} is no archive: {error}").format(file=file.file, error=error), where=base_image
             ) from error
         except (FileExistsError, NotADirectoryError, IsADirectoryError, ValueError) as error:
             raise WorkFailed(
                 _("{file} holds a file below a file, or no name: {error}").format(file=file.file, error=error),
-                where=base,
+                where=base_image,
             ) from error
 
 

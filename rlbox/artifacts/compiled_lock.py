@@ -33,17 +33,19 @@ def plan_source_inputs(entry: Compile) -> ResolverInputs:
 
 
 def plan_tool_inputs(
-    entry: Compile, stack: Iterable[Package], previous: CompileInputs | None, moved: Iterable[str]
+    entry: Compile, stack_packages: Iterable[Package], previous: CompileInputs | None, upgraded_names: Iterable[str]
 ) -> ResolverInputs:
     """Return what uv is asked for the packages that a build imports.
 
-    `stack`: The packages of the stack: what is asked for without a version has theirs, and so have its requirements.
-    `previous`, `moved`: Where the lock before has other packages, they are kept, but for the names that `--upgrade`
-      moves.
+    `stack_packages`: What is asked for without a version has theirs, and so have its requirements.
+    `previous`: Other packages of the lock before are kept, but for `upgraded_names`.
     """
-    versions = {str(canonicalize_name(package.name)): package.version for package in stack}
+    versions = {str(canonicalize_name(package.name)): package.version for package in stack_packages}
     kept = {package.name: package.version for package in previous.tools} if previous else {}
-    pins: dict[str, str] = {**{name: version for name, version in kept.items() if name not in set(moved)}, **versions}
+    pins: dict[str, str] = {
+        **{name: version for name, version in kept.items() if name not in set(upgraded_names)},
+        **versions,
+    }
     roots = [_root(text, versions) for text in entry.needs]
     roots += [f"{name}=={entry.cuda}.*" for name in COMPILER_WHEELS if entry.cuda]
     return ResolverInputs(
@@ -74,7 +76,7 @@ def build_toolchain_base(target: Target) -> Base | None:
     return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
 
 
-def keep_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
+def copy_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
     for row in lock.compiled:
         wheel = previous_lock.wheel(row) if previous_lock else None
         if wheel:
@@ -86,7 +88,7 @@ def list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
     return tuple(package for group in groups for package in group.packages if package.indexed)
 
 
-def resolve_compiled(
+def resolve_compiled_inputs(
     target: Target, lock: Lock, previous_lock: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
 ) -> tuple[tuple[Deb, ...], tuple[CompileInputs, ...]]:
     """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
@@ -104,8 +106,10 @@ def _toolchain(
     base = build_toolchain_base(target)
     if base is None:
         return ()
-    kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.moves(deb.name)}
-    return resolve_debs(base, target.python.platform, lock_sources.archives, kept, lock_sources.site.ca_bundle)
+    kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.allows(deb.name)}
+    return resolve_debs(
+        base, target.python.platform, lock_sources.archive_urls, kept, lock_sources.network_settings.ca_bundle
+    )
 
 
 def _rows(
@@ -121,7 +125,7 @@ def _rows(
         row = known.get(entry.distribution)
         source = _source(target, entry, row, upgrade, lock_sources)
         plan = plan_tool_inputs(
-            entry, list_indexed_packages(lock.groups), None if upgrade.everything else row, upgrade.names
+            entry, list_indexed_packages(lock.groups), None if upgrade.all_packages else row, upgrade.packages
         )
         tools = tuple(sorted(_packages(target, plan, row, upgrade, lock_sources), key=lambda package: package.name))
         digest = compute_recipe_digest(target, entry, source, tools, toolchain)
@@ -147,21 +151,29 @@ def _packages(
 ) -> tuple[Package, ...]:
     rows = (before.source, *before.tools) if before else ()
     sizes = {row.sha256: row.size for row in rows}
-    resolution = resolve_packages(target, inputs, lock_sources.sources, lock_sources.site.ca_bundle, upgrade, sizes)
+    resolution = resolve_packages(
+        target, inputs, lock_sources.index_settings, lock_sources.network_settings.ca_bundle, upgrade, sizes
+    )
     return tuple(select_package_files(target, resolution).values())
 
 
 def resolve_git_tree(
-    name: str, url: str, ref: str, known: Iterable[GitTree], upgrade: UpgradeRequest, lock_sources: LockSources
+    name: str, url: str, ref: str, locked_trees: Iterable[GitTree], upgrade: UpgradeRequest, lock_sources: LockSources
 ) -> GitTree:
-    """Return the tree that `ref` of a repository means now, or the `known` one that `upgrade` does not move.
+    """Return the tree that `ref` of a repository means now, or the `locked_trees` one that `upgrade` does not move.
 
     Raises WorkFailed: no place has the repository or the ref.
     """
-    for tree in known:
-        if (tree.name, tree.url, tree.ref) == (name, url, ref) and not upgrade.moves(name):
+    for tree in locked_trees:
+        if (tree.name, tree.url, tree.ref) == (name, url, ref) and not upgrade.allows(name):
             return tree
-    facts = resolve_git_ref(url, ref, lock_sources.locator.git_urls(url), lock_sources.site.ca_bundle)
+    facts = resolve_git_ref(url, ref, lock_sources.locator.list_git_urls(url), lock_sources.network_settings.ca_bundle)
     return GitTree(
-        name=name, url=url, ref=ref, commit=facts.commit, tree=facts.tree, sha256=facts.sha256, size=facts.size
+        name=name,
+        url=url,
+        ref=ref,
+        commit=facts.commit,
+        tree=facts.tree_id,
+        sha256=facts.tar_sha256,
+        size=facts.tar_bytes,
     )

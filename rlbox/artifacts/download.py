@@ -26,7 +26,7 @@ from rlbox.system.http import (
 )
 from rlbox.target.artifact import Artifact
 
-STALL_S = 30.0
+STALL_TIMEOUT_S = 30.0
 """Seconds without a byte after which a mirror counts as stalled."""
 
 _ROUNDS = 3
@@ -38,10 +38,10 @@ _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 class UrlSource(Protocol):
     """Who knows where files are; asked by several threads at once.
 
-    `skipped` are mirror and reason of each place that was passed over by now.
+    `skipped_mirrors` are mirror and reason of each place that was passed over by now.
     """
 
-    skipped: list[tuple[str, str]]
+    skipped_mirrors: list[tuple[str, str]]
 
     def report_skip(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over, and why."""
@@ -49,17 +49,17 @@ class UrlSource(Protocol):
     def list_urls(self, artifact: Artifact) -> Iterable[FileUrl]:
         """Return where a file may be, the best place first."""
 
-    def git_urls(self, url: str) -> Iterable[FileUrl]:
+    def list_git_urls(self, url: str) -> Iterable[FileUrl]:
         """Return where the repository at `url` may be cloned from, the best place first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailedAttempt:
-    """One place that did not give a file; `status` is the answer's, 0 when there was none."""
+    """One place that did not give a file; `http_status` is the answer's, 0 when there was none."""
 
     mirror: str
     reason: str
-    status: int = 0
+    http_status: int = 0
 
 
 class DownloadError(Exception):
@@ -82,7 +82,7 @@ class _Restart(_LinkFailed):
     """What is there is of no use for going on."""
 
 
-def mask_credentials(text: str) -> str:
+def mask_url_credentials(text: str) -> str:
     return _CREDENTIALS.sub("***", text)
 
 
@@ -102,18 +102,18 @@ class Downloader:
         *,
         stop: threading.Event,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
-        stall_s: float = STALL_S,
+        stall_s: float = STALL_TIMEOUT_S,
     ) -> None:
         self._http, self._stop, self._stall_s, self._on_skip = http, stop, stall_s, on_skip
         self._silent: dict[str, int] = {}
         self._last: dict[str, str] = {}
 
     def download(
-        self, artifact: Artifact, links: Iterable[FileUrl], partial: PartialObject, tell: Callable[[str, int], None]
+        self, artifact: Artifact, urls: Iterable[FileUrl], partial: PartialObject, on_bytes: Callable[[str, int], None]
     ) -> str:
         """Fill `partial` and keep it; return the mirror that gave the last byte.
 
-        `tell` is called with the mirror's name and the bytes of every block that came.
+        `on_bytes` is called with the mirror's name and the bytes of every block that came.
 
         Raises DownloadError: no link gave the right bytes; what came of them stays in the draft.
         """
@@ -122,15 +122,15 @@ class Downloader:
         for number in range(_ROUNDS):
             if number:
                 self._pause(retry_delay_s(number))
-            places, again = (_guarded(links, failed) if number == 0 else again), []
+            places, again = (_guarded(urls, failed) if number == 0 else again), []
             for link in self._shy_last(places):
                 try:
-                    self._from_link(artifact, link, partial, tell)
+                    self._from_link(artifact, link, partial, on_bytes)
                     self._silent[link.mirror] = 0
                     return link.mirror
                 except _LinkFailed as error:
                     failed[link.url] = FailedAttempt(
-                        mirror=link.mirror, reason=mask_credentials(str(error)), status=error.status
+                        mirror=link.mirror, reason=mask_url_credentials(str(error)), http_status=error.status
                     )
                     again += [link] if error.transient else []
             if not again:
@@ -205,7 +205,7 @@ class Downloader:
             if began and error.kind == "cut":
                 raise _Cut(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
-            self._last[link.mirror] = why = mask_credentials(self._reason(error))
+            self._last[link.mirror] = why = mask_url_credentials(self._reason(error))
             if count == _SHY_AFTER:
                 self._on_skip(link.mirror, why)
             raise _LinkFailed(why, transient=error.kind != "address") from error
@@ -221,7 +221,7 @@ def _guarded(links: Iterable[FileUrl], failed: dict[str, FailedAttempt]) -> Iter
     try:
         yield from links
     except RlboxError as error:
-        failed[""] = FailedAttempt(mirror="sources", reason=mask_credentials(error.what))
+        failed[""] = FailedAttempt(mirror="sources", reason=mask_url_credentials(error.what))
 
 
 def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpResponse) -> None:

@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
-from rlbox.artifacts.index_pages import UnusableMirrorError, read_index_page
+from rlbox.artifacts.index_pages import UnusableMirrorError, fetch_index_page
 from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSources,
-    is_same_file,
+    is_same_file_name,
     list_file_urls,
     list_git_urls,
     list_http_urls,
-    list_image_references,
-    list_suites,
+    list_image_urls,
+    map_suites_to_archives,
 )
 from rlbox.artifacts.profile import HiddenHost, Profile
 from rlbox.engine.reference import parse_reference
@@ -27,7 +27,7 @@ from rlbox.system.http import HttpClient, NoResponseError, create_client
 from rlbox.target.artifact import Artifact, ArtifactKind
 from rlbox.target.target import Target
 
-DEFAULT_UNKNOWN = "default of the client (not asked: no network)"
+UNKNOWN_DEFAULT_INDEX = "default of the client (not asked: no network)"
 PHASES = ("lock", "fetch", "build", "run")
 _GETTING = PHASES[:3]
 
@@ -52,11 +52,11 @@ class HostContact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceAddress:
+class SourceUrl:
     """An address that files are got from, and the one that shows where its answers lead."""
 
     kind: str
-    place: FileUrl
+    file_url: FileUrl
     artifact: Artifact | None = None
 
 
@@ -64,17 +64,17 @@ class SourceAddress:
 class EgressProbe:
     """What asking the machine and its sources gave.
 
-    `behind` maps an address to the further hosts that its answers lead to (files that an index lists, redirects); what
-    is not in it could not be asked.
+    `redirect_hosts` maps an address to the further hosts that its answers lead to (files that an index lists,
+    redirects); what is not in it could not be asked.
     """
 
     machine: MachineSources = field(default_factory=MachineSources)
-    behind: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    redirect_hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def list_source_addresses(
+def list_source_urls(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSources
-) -> tuple[SourceAddress, ...]:
+) -> tuple[SourceUrl, ...]:
     """Return every address that the target's files may be got from, with one file to look up at each.
 
     `artifacts` are those of the lock; before there is one, the spec says which kinds there will be.
@@ -82,15 +82,15 @@ def list_source_addresses(
     found = []
     for artifact in _samples(target, artifacts):
         mine = tuple(list_file_urls(artifact, profile, machine))
-        if not any(source.url.startswith("file:") and not source.page for source in mine):  # else it is local
-            found += [SourceAddress(kind=artifact.kind, place=source, artifact=artifact) for source in mine]
-    found += [SourceAddress(kind="http", place=p) for file in target.http for p in list_http_urls(file.url, profile)]
-    found += [SourceAddress(kind="git", place=p) for tree in target.git for p in list_git_urls(tree.url, profile)]
+        if not any(source.url.startswith("file:") and not source.page_kind for source in mine):  # else it is local
+            found += [SourceUrl(kind=artifact.kind, file_url=source, artifact=artifact) for source in mine]
+    found += [SourceUrl(kind="http", file_url=p) for file in target.http for p in list_http_urls(file.url, profile)]
+    found += [SourceUrl(kind="git", file_url=p) for tree in target.git for p in list_git_urls(tree.url, profile)]
     found += [
-        SourceAddress(kind="oci", place=p)
-        for p in (list_image_references(target.base.image, profile) if target.base.image else ())
+        SourceUrl(kind="oci", file_url=p)
+        for p in (list_image_urls(target.base.image, profile) if target.base.image else ())
     ]
-    return tuple(one for one in found if not one.place.url.startswith("file:"))
+    return tuple(one for one in found if not one.file_url.url.startswith("file:"))
 
 
 def _samples(target: Target, artifacts: Sequence[Artifact]) -> Iterator[Artifact]:
@@ -108,7 +108,7 @@ def _assumed(target: Target) -> Iterator[Artifact]:
     def artifact(kind: ArtifactKind, name: str, file: str, origin: str) -> Artifact:
         return Artifact(kind=kind, name=name, file=file, sha256="", size=0, group="", origin=origin)
 
-    for suite, archive in list_suites(target.base).items() if target.base.bootstrap else ():
+    for suite, archive in map_suites_to_archives(target.base).items() if target.base.bootstrap else ():
         yield artifact("apt", suite, f"dists/{suite}/InRelease", archive)
     yield artifact("python", "uv", "", "")
     for group in target.stack:
@@ -116,18 +116,18 @@ def _assumed(target: Target) -> Iterator[Artifact]:
             yield artifact("torch-wheels", _distribution_name(requirement), "", group.channel)
 
 
-def plan_egress(
+def list_host_contacts(
     target: Target,
     artifacts: Sequence[Artifact],
     profile: Profile,
-    hidden: Iterable[HiddenHost],
-    facts: EgressProbe,
+    hidden_hosts: Iterable[HiddenHost],
+    probe: EgressProbe,
 ) -> tuple[HostContact, ...]:
     """Return every host with its reasons, each reason once: what gets files first, then what runs."""
-    addresses = list_source_addresses(target, artifacts, profile, facts.machine)
-    found = [*_proxies(facts.machine), *(one for address in addresses for one in _address_contacts(address, facts))]
+    addresses = list_source_urls(target, artifacts, profile, probe.machine)
+    found = [*_proxies(probe.machine), *(one for address in addresses for one in _address_contacts(address, probe))]
     found += _unasked(target, artifacts, addresses)
-    found += _hidden_contacts(target, artifacts, hidden, {one.host for one in found if one.kind == "oci"})
+    found += _hidden_contacts(target, artifacts, hidden_hosts, {one.host for one in found if one.kind == "oci"})
     found += [
         HostContact(host=one.host, kind="http", phases=(one.phase,), declared="profile", why=one.why)
         for one in profile.egress
@@ -141,27 +141,31 @@ def list_hosts_by_phase(contacts: Iterable[HostContact]) -> dict[str, list[str]]
     return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
 
 
-def parse_host(url: str) -> str:
-    return (urlsplit(url).hostname or "") if "://" in url else parse_reference(url).host.partition(":")[0]
+def parse_host(url_or_image: str) -> str:
+    return (
+        (urlsplit(url_or_image).hostname or "")
+        if "://" in url_or_image
+        else parse_reference(url_or_image).host.partition(":")[0]
+    )
 
 
 def _proxies(machine: MachineSources) -> Iterator[HostContact]:
-    for name, value in sorted(machine.site.proxies.items()):
+    for name, value in sorted(machine.network_settings.proxies.items()):
         host = parse_host(value if "://" in value else f"http://{value}")
         if name.upper() != "NO_PROXY" and host:
             why = f"{name.upper()}: what follows goes through it"
             yield HostContact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
-def _address_contacts(address: SourceAddress, facts: EgressProbe) -> Iterator[HostContact]:
-    source = address.place
+def _address_contacts(address: SourceUrl, facts: EgressProbe) -> Iterator[HostContact]:
+    source = address.file_url
     host = parse_host(source.url)
-    behind = facts.behind.get(source.url)
+    behind = facts.redirect_hosts.get(source.url)
     unknown = "" if behind is not None or address.kind in ("git", "oci") else " (not asked where it leads: no network)"
 
     def contact(where: str, why: str) -> HostContact:
         return HostContact(
-            host=where, kind=address.kind, phases=_GETTING, declared=source.by, why=why, rule=_rule(address.kind)
+            host=where, kind=address.kind, phases=_GETTING, declared=source.named_by, why=why, rule=_rule(address.kind)
         )
 
     yield contact(host, source.mirror + unknown if source.mirror != host else f"mirror{unknown}")
@@ -174,14 +178,12 @@ def _rule(kind: str) -> str:
     return f"a rule of kind {kind!r} in a sources profile"
 
 
-def _unasked(
-    target: Target, artifacts: Sequence[Artifact], addresses: Sequence[SourceAddress]
-) -> Iterator[HostContact]:
+def _unasked(target: Target, artifacts: Sequence[Artifact], addresses: Sequence[SourceUrl]) -> Iterator[HostContact]:
     known = {address.kind for address in addresses}
     for kind in dict.fromkeys(artifact.kind for artifact in _samples(target, artifacts)):
         if kind in ("apt", "python") and kind not in known:
             yield HostContact(
-                host="", kind=kind, phases=_GETTING, declared="default", why=DEFAULT_UNKNOWN, rule=_rule(kind)
+                host="", kind=kind, phases=_GETTING, declared="default", why=UNKNOWN_DEFAULT_INDEX, rule=_rule(kind)
             )
 
 
@@ -196,9 +198,9 @@ def _hidden_contacts(
             mine = [name for name in mine if name not in locked or not locked[name].file.endswith(".whl")]
         if (row.packages and not mine) or (row.registry and row.registry not in registries):
             continue
-        if row.when and not any(condition_holds(condition, target.env) for condition in row.when):
+        if row.when and not any(env_condition_holds(condition, target.env) for condition in row.when):
             continue
-        closed = next((condition for condition in row.unless if condition_holds(condition, target.env)), "")
+        closed = next((condition for condition in row.unless if env_condition_holds(condition, target.env)), "")
         host, why = row.host, row.why
         if row.replaced_by and (value := target.env.get(row.replaced_by)):
             host, why = parse_host(value) if "://" in value else "", f"{why} ({row.replaced_by})"
@@ -208,7 +210,7 @@ def _hidden_contacts(
         )
 
 
-def condition_holds(condition: str, env: Mapping[str, str]) -> bool:
+def env_condition_holds(condition: str, env: Mapping[str, str]) -> bool:
     """Return whether `NAME` is set to anything, or `NAME=VALUE|VALUE` to one of the values, in any case."""
     name, equals, values = condition.partition("=")
     given = env.get(name, "")
@@ -229,22 +231,22 @@ def probe_egress(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSources
 ) -> EgressProbe:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
-    addresses = [one for one in list_source_addresses(target, artifacts, profile, machine) if one.kind in _ASKED]
-    with create_client(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+    addresses = [one for one in list_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
+    with create_client(machine.network_settings, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = pool.map(lambda address: _behind(http, address), addresses)
-        found = {one.place.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
-    return EgressProbe(machine=machine, behind=found)
+        found = {one.file_url.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
+    return EgressProbe(machine=machine, redirect_hosts=found)
 
 
-def _behind(http: HttpClient, address: SourceAddress) -> tuple[str, ...] | None:
-    source, artifact = address.place, address.artifact
-    if not source.page:
+def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
+    source, artifact = address.file_url, address.artifact
+    if not source.page_kind:
         return _redirects(http, source.url)
     try:
-        listed = read_index_page(http, source.url)
+        listed = fetch_index_page(http, source.url)
     except UnusableMirrorError:
         return None
-    mine = [file for file in listed if artifact and is_same_file(file.file, artifact.file)] or listed[:1]
+    mine = [file for file in listed if artifact and is_same_file_name(file.file, artifact.file)] or listed[:1]
     hosts = [parse_host(file.url) for file in mine]
     return _unique([*hosts, *(host for file in mine[:1] for host in _redirects(http, file.url) or ())])
 
@@ -289,24 +291,24 @@ _ADDRESS = re.compile(rf"(?:https?://(?:[^/@\s]*@)?|host=['\"]){_HOST}")
 _LINES_BEFORE = 25  # a Python traceback stands between
 
 
-def find_unreachable_host(lines: Sequence[str]) -> str:
+def find_unreachable_host(output_lines: Sequence[str]) -> str:
     """Return the host that the last failure in a command's output is about, empty when it is about none."""
-    for number in range(len(lines) - 1, -1, -1):
+    for number in range(len(output_lines) - 1, -1, -1):
         for pattern in _NAMING:
-            if found := pattern.search(lines[number]):
+            if found := pattern.search(output_lines[number]):
                 return found["host"].lower()
-        if _NAMELESS.search(lines[number]):
-            for line in reversed(lines[max(0, number - _LINES_BEFORE) : number + 1]):
+        if _NAMELESS.search(output_lines[number]):
+            for line in reversed(output_lines[max(0, number - _LINES_BEFORE) : number + 1]):
                 if near := list(_ADDRESS.finditer(line)):
                     return near[-1]["host"].lower()
     return ""
 
 
-def suggest_mirror_rule(host: str, profile: str) -> str:
+def suggest_mirror_rule(host: str, profile_name: str) -> str:
     """Return what to write, and where, so that the host is declared or replaced by a mirror."""
     return (
         f"{host} is not reached from here. If it may be, let the network through and declare it in"
-        f" sources/{profile}.toml:\n"
+        f" sources/{profile_name}.toml:\n"
         "           [[egress]]\n"
         f'           host = "{host}"\n'
         '           why = "…"\n'

@@ -12,7 +12,7 @@ from typing import Literal
 
 from rlbox.amounts import padded, size_text
 from rlbox.app import App
-from rlbox.artifacts.download import STALL_S, Downloader, DownloadError, FailedAttempt, UrlSource
+from rlbox.artifacts.download import STALL_TIMEOUT_S, Downloader, DownloadError, FailedAttempt, UrlSource
 from rlbox.artifacts.git_tree import fetch_git_tree
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
@@ -24,30 +24,30 @@ from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.target.artifact import Artifact, list_artifacts, list_inplace_artifacts
 from rlbox.target.lock import Lock
 
-PARALLEL_DOWNLOADS = 8
+DEFAULT_PARALLEL_DOWNLOADS = 8
 FetchState = Literal["running", "waiting", "done", "failed"]
 _MARKS = {"done": "✓", "failed": "✗"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchProgress:
-    """Where one file is: `done` of its bytes are here; `mirror` gives them."""
+    """Where one file is: `done_bytes` of its bytes are here; `mirror` gives them."""
 
     artifact: Artifact
     state: FetchState
-    done: int = 0
+    done_bytes: int = 0
     mirror: str = ""
 
 
 @contextmanager
-def show_fetch_progress(app: App, total: int) -> Iterator[Callable[[FetchProgress], None]]:
-    """Yield a function to be told of every progress; `total` is the bytes that are missing."""
-    with show_progress(app, whole=total) as show:
+def show_fetch_progress(app: App, total_bytes: int) -> Iterator[Callable[[FetchProgress], None]]:
+    """Yield a function to be told of every progress; `total_bytes` is the bytes that are missing."""
+    with show_progress(app, whole=total_bytes) as show:
 
         def on_progress(progress: FetchProgress) -> None:
             file, state = progress.artifact, progress.state
             title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
-            done = file.size if state == "done" else progress.done
+            done = file.size if state == "done" else progress.done_bytes
             told = f"{size_text(file.size)}  {progress.mirror}"
             show(ProgressItem(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
 
@@ -68,19 +68,18 @@ class FetchResult:
 
 def fetch_artifacts(
     artifacts: Sequence[Artifact],
-    locator: UrlSource,
+    url_source: UrlSource,
     store: ObjectStore,
     on_progress: Callable[[FetchProgress], None] = lambda progress: None,
     *,
-    site: NetworkSettings | None = None,
+    network_settings: NetworkSettings | None = None,
     target: str = "TARGET",
-    jobs: int = PARALLEL_DOWNLOADS,
-    stall_s: float = STALL_S,
+    jobs: int = DEFAULT_PARALLEL_DOWNLOADS,
+    stall_s: float = STALL_TIMEOUT_S,
 ) -> FetchResult:
     """Return when the store holds every one of `artifacts`, whole and verified.
 
-    `on_progress` is called by several threads, one call at a time. `site` is probed unless given; `target` is the name
-    that messages use.
+    `on_progress` is called by several threads, one call at a time. `target` is the name that messages use.
 
     Raises NodeError: the disk has no room for what is missing, or became full.
     Raises WorkFailed: some files cannot be had: each is named, with every mirror and why.
@@ -89,14 +88,14 @@ def fetch_artifacts(
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
     missing = [artifact for artifact in wanted if not store.is_intact(artifact.sha256, artifact.size)]
     require_compiled_wheels(missing, store, target)
-    check_disk_space(store, missing)
-    fetch = _Fetch(locator, store, on_progress, site or read_network_settings())
+    require_disk_space(store, missing)
+    fetch = _Fetch(url_source, store, on_progress, network_settings or read_network_settings())
     if missing:
         fetch.run(missing, jobs=jobs, stall_s=stall_s)
     if fetch.failures:
         failed = [artifact for artifact in wanted if artifact in fetch.failures]
         tries = {
-            artifact: fetch.failures[artifact].tries or _skips(artifact, missing, locator.skipped)
+            artifact: fetch.failures[artifact].tries or _skips(artifact, missing, url_source.skipped_mirrors)
             for artifact in failed
         }
         raise create_fetch_error(tries, target)
@@ -189,13 +188,13 @@ class _Fetch:
             self._tell(artifact, "running", partial.size, mirror)
 
         if artifact.kind == "git":
-            urls = self._locator.git_urls(artifact.origin.rpartition(" ")[0])
+            urls = self._locator.list_git_urls(artifact.origin.rpartition(" ")[0])
             return fetch_git_tree(artifact, urls, partial, self._site.ca_bundle)
         return downloader.download(artifact, self._locator.list_urls(artifact), partial, tell)
 
     def _tell(self, artifact: Artifact, state: FetchState, done: int = 0, mirror: str = "") -> None:
         with self._turn:
-            self._on_progress(FetchProgress(artifact=artifact, state=state, done=done, mirror=mirror))
+            self._on_progress(FetchProgress(artifact=artifact, state=state, done_bytes=done, mirror=mirror))
 
     def _explained(self, error: BaseException) -> BaseException:
         if is_disk_full(error):
@@ -218,18 +217,18 @@ def require_compiled_wheels(missing: Sequence[Artifact], store: ObjectStore, tar
         )
 
 
-def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, words: str) -> WorkFailed:
+def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, fetch_arguments: str) -> WorkFailed:
     """Return the error for files that only the store may give and that it lacks; `rlbox fetch WORDS` brings them."""
     shown = [file.file if file.kind == "oci" else file.name for file in missing[:5]]
     names = ", ".join(map(str, shown)) + (f" and {len(missing) - 5} more" if missing[5:] else "")
     return WorkFailed(
         _("the store lacks {count} files of the lock: {names}").format(count=len(missing), names=names),
         where=str(store.root),
-        next_step=_("rlbox fetch {words}; without a network, with --import DIR").format(words=words),
+        next_step=_("rlbox fetch {words}; without a network, with --import DIR").format(words=fetch_arguments),
     )
 
 
-def check_disk_space(store: ObjectStore, missing: Sequence[Artifact]) -> None:
+def require_disk_space(store: ObjectStore, missing: Sequence[Artifact]) -> None:
     needed = count_missing_bytes(store, missing)
     if needed and free_bytes(store.root) < needed:
         raise create_disk_full_error(store, needed)
@@ -257,7 +256,7 @@ def _skips(
     """Return why no mirror lists a file: what was said of it, and of mirrors as a whole."""
     files = {other.file for other in missing} - {artifact.file}
     return tuple(
-        FailedAttempt(mirror=mirror, reason=reason, status=404 if artifact.file in reason else 0)
+        FailedAttempt(mirror=mirror, reason=reason, http_status=404 if artifact.file in reason else 0)
         for mirror, reason in skipped
         if artifact.file in reason or not any(file in reason for file in files)
     )
@@ -271,7 +270,7 @@ def create_fetch_error(failures: Mapping[Artifact, tuple[FailedAttempt, ...]], t
     lines, outdated = [], []
     for tries, files in alike.items():
         names = ", ".join(artifact.file.rpartition("/")[2] for artifact in files)
-        gone = all(one.status in (404, 410) for one in tries)
+        gone = all(one.http_status in (404, 410) for one in tries)
         lost = _("no source offers {files} any more (yanked or superseded)").format(files=names)
         lines.append(lost if gone else names)
         lines += [f"  {one.mirror}: {one.reason}" for one in tries]
@@ -302,33 +301,35 @@ class GroupSize:
 
 
 def measure_groups(
-    lock: Lock, extra: Sequence[Artifact], has: Callable[[str], bool], *, without_image: bool = False
+    lock: Lock, base_files: Sequence[Artifact], is_present: Callable[[str], bool], *, inplace_only: bool = False
 ) -> tuple[GroupSize, ...]:
-    """Return a row for each group of `lock` in the order of the image, after those of `extra` (a base image).
+    """Return a row for each group of `lock` in the order of the image, after those of `base_files` (a base image).
 
-    `without_image`: Of the groups that a machine without an image takes.
+    `inplace_only`: Of the groups that a machine without an image takes.
     """
-    groups = [] if without_image else [*(artifact.group for artifact in extra), *["os"] * bool(lock.debs), "runtime"]
+    groups = (
+        [] if inplace_only else [*(artifact.group for artifact in base_files), *["os"] * bool(lock.debs), "runtime"]
+    )
     groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]
     files: dict[str, list[Artifact]] = {group: [] for group in groups}
     seen: set[str] = set()
-    for artifact in (*extra, *(list_inplace_artifacts(lock) if without_image else list_artifacts(lock))):
+    for artifact in (*base_files, *(list_inplace_artifacts(lock) if inplace_only else list_artifacts(lock))):
         if artifact.sha256 not in seen:
             files.setdefault(artifact.group, []).append(artifact)
         seen.add(artifact.sha256)
-    return tuple(_row(group, found, has) for group, found in files.items())
+    return tuple(_row(group, found, is_present) for group, found in files.items())
 
 
-TOTAL = "total"
+TOTAL_GROUP = "total"
 
 
-def sum_groups(rows: Sequence[GroupSize]) -> GroupSize:
+def sum_group_sizes(groups: Sequence[GroupSize]) -> GroupSize:
     return GroupSize(
-        group=TOTAL,
-        files=sum(row.files for row in rows),
-        bytes=sum(row.bytes for row in rows),
-        present_files=sum(row.present_files for row in rows),
-        present_bytes=sum(row.present_bytes for row in rows),
+        group=TOTAL_GROUP,
+        files=sum(row.files for row in groups),
+        bytes=sum(row.bytes for row in groups),
+        present_files=sum(row.present_files for row in groups),
+        present_bytes=sum(row.present_bytes for row in groups),
     )
 
 
@@ -343,9 +344,9 @@ def _row(group: str, files: Sequence[Artifact], has: Callable[[str], bool]) -> G
     )
 
 
-def format_groups(rows: Sequence[GroupSize]) -> str:
+def format_group_sizes(groups: Sequence[GroupSize]) -> str:
     lines = [f"{'group':<16} {'files':>6} {'size':>10} {'present':>10} {'missing':>10}"]
-    for row in (*rows, sum_groups(rows)):
+    for row in (*groups, sum_group_sizes(groups)):
         shown = row.group
         sizes = (row.bytes, row.present_bytes, row.missing_bytes)
         lines.append(f"{padded(shown, 16)} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from rlbox.artifacts.download import DownloadError, FailedAttempt, mask_credentials
+from rlbox.artifacts.download import DownloadError, FailedAttempt, mask_url_credentials
 from rlbox.artifacts.mirrors import FileUrl
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import RlboxError, WorkFailed
@@ -29,22 +29,22 @@ TAR_MTIME = 315_532_800
 """Time stamp of every entry, 1980-01-01: the first that a zip, and so a wheel built from the files, can hold."""
 
 FILE, SYMLINK, FOLDER = b"0", b"2", b"5"
-END = bytes(1024)
+TAR_END = bytes(1024)
 _BLOCK = 512
 _LARGEST = 8**11 - 1
 
 
-def tar_header(name: str, kind: bytes, mode: int, size: int = 0, link: str = "") -> bytes:
+def format_tar_header(name: str, type_flag: bytes, mode: int, size: int = 0, link_target: str = "") -> bytes:
     """Return the header of one entry; its `size` bytes follow, then `padding(size)`."""
-    values = {"path": name, "linkpath": link}
+    values = {"path": name, "linkpath": link_target}
     records = [(key, text) for key, text in values.items() if len(text.encode()) > 100 or not text.isascii()]
     records += [("size", str(size))] if size > _LARGEST else []
     body = b"".join(_record(key, text) for key, text in records)
-    before = _ustar(b"", b"x", 0o644, len(body), b"") + body + tar_padding(len(body)) if body else b""
-    return before + _ustar(name.encode(), kind, mode, min(size, _LARGEST), link.encode())
+    before = _ustar(b"", b"x", 0o644, len(body), b"") + body + format_tar_padding(len(body)) if body else b""
+    return before + _ustar(name.encode(), type_flag, mode, min(size, _LARGEST), link_target.encode())
 
 
-def tar_padding(size: int) -> bytes:
+def format_tar_padding(size: int) -> bytes:
     return bytes(-size % _BLOCK)
 
 
@@ -82,9 +82,9 @@ class GitTreeInfo:
     """A commit, its tree, and sha256 and bytes of the tree's tar."""
 
     commit: str
-    tree: str
-    sha256: str
-    size: int
+    tree_id: str
+    tar_sha256: str
+    tar_bytes: int
 
 
 class _Sum:
@@ -96,35 +96,37 @@ class _Sum:
         self.size += len(data)
 
 
-def resolve_git_ref(url: str, ref: str, places: Iterable[FileUrl], ca_bundle: str = "") -> GitTreeInfo:
-    """Return the facts of what `ref` (branch, tag or commit) means now at the first of `places` that has it.
+def resolve_git_ref(url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle: str = "") -> GitTreeInfo:
+    """Return the facts of what `ref` (branch, tag or commit) means now at the first of `clone_urls` that has it.
 
     Raises WorkFailed: no place has it, or its tree has submodules.
     """
     tries = []
-    for place in places:
+    for place in clone_urls:
         try:
             with _fetched(place.url, ref, ca_bundle) as (repository, commit):
                 tree = _git(repository, "rev-parse", f"{commit}^{{tree}}")
                 total = _Sum()
                 write_tree_tar(repository, commit, total)
-                return GitTreeInfo(commit=commit, tree=tree, sha256=total.sha256.hexdigest(), size=total.size)
+                return GitTreeInfo(
+                    commit=commit, tree_id=tree, tar_sha256=total.sha256.hexdigest(), tar_bytes=total.size
+                )
         except _NotThere as error:
             tries.append(f"\n  {place.mirror}: {error}")
     raise WorkFailed(
         _("{mask_urls}: no place has {ref}{tries}").format(
-            mask_urls=mask_credentials(url), ref=ref, tries="".join(tries)
+            mask_urls=mask_url_credentials(url), ref=ref, tries="".join(tries)
         )
     )
 
 
-def fetch_git_tree(artifact: Artifact, places: Iterable[FileUrl], partial: PartialObject, ca_bundle: str) -> str:
+def fetch_git_tree(artifact: Artifact, clone_urls: Iterable[FileUrl], partial: PartialObject, ca_bundle: str) -> str:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
 
     A mirror that has not copied the commit yet is passed over. `DownloadError` when none has it.
     """
     tries = []
-    for place in places:
+    for place in clone_urls:
         partial.reset()
         try:
             with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (repository, commit):
@@ -134,12 +136,12 @@ def fetch_git_tree(artifact: Artifact, places: Iterable[FileUrl], partial: Parti
                 return place.mirror
             tries.append(FailedAttempt(mirror=place.mirror, reason=f"another tree: sha256 {partial.digest[:12]}…"))
         except (_NotThere, RlboxError) as error:
-            tries.append(FailedAttempt(mirror=place.mirror, reason=mask_credentials(str(error))))
+            tries.append(FailedAttempt(mirror=place.mirror, reason=mask_url_credentials(str(error))))
     partial.reset()
     raise DownloadError(tuple(tries))
 
 
-def write_tree_tar(repository: Path, commit: str, sink: _Sink) -> None:
+def write_tree_tar(repository: Path, commit: str, output: _Sink) -> None:
     """Write the tar of a commit's tree: sorted, owned by root, modes 644 and 755, links kept, no attribute applied.
 
     `WorkFailed` when the tree has a submodule, or a name that is not UTF-8.
@@ -157,17 +159,17 @@ def write_tree_tar(repository: Path, commit: str, sink: _Sink) -> None:
     with _blobs(repository, [sha for mode, sha, __ in rows if mode != "040000"]) as blobs:
         for mode, __, name in rows:
             if mode == "040000":
-                sink.write(tar_header(name, FOLDER, 0o755))
+                output.write(format_tar_header(name, FOLDER, 0o755))
                 continue
             size = int(blobs.readline().split()[2])
             if mode == "120000":
-                sink.write(tar_header(name, SYMLINK, 0o777, link=blobs.read(size).decode()))
+                output.write(format_tar_header(name, SYMLINK, 0o777, link_target=blobs.read(size).decode()))
             else:
-                sink.write(tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size))
-                _copy(blobs, sink, size)
-                sink.write(tar_padding(size))
+                output.write(format_tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size))
+                _copy(blobs, output, size)
+                output.write(format_tar_padding(size))
             blobs.read(1)  # the line end behind each blob
-    sink.write(END)
+    output.write(TAR_END)
 
 
 def _copy(source: IO[bytes], sink: _Sink, size: int) -> None:
@@ -223,7 +225,9 @@ def _git(repository: Path, *words: str, ca_bundle: str = "") -> str:
     if not outcome.ok:
         lines = [line for line in outcome.stderr.strip().splitlines() if line.startswith(("fatal:", "error:"))]
         raise _NotThere(
-            mask_credentials((lines or [f"git {words[0]} failed"])[0].partition(": ")[2] or f"git {words[0]} failed")
+            mask_url_credentials(
+                (lines or [f"git {words[0]} failed"])[0].partition(": ")[2] or f"git {words[0]} failed"
+            )
         )
     return outcome.stdout.strip("\n")
 

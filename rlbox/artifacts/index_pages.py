@@ -15,7 +15,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.http import HttpClient, NoResponseError, explain_no_response
 
-ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+INDEX_ACCEPT_HEADER = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,15 @@ class ListedFile:
     sha256: str = ""
 
 
-def parse_index_page(text: str, content_type: str, url: str) -> tuple[ListedFile, ...]:
+def parse_index_page(page: str, content_type: str, page_url: str) -> tuple[ListedFile, ...]:
     """Return the files of a page in its order, with absolute addresses.
 
     Raises ValueError: the page says that it is JSON and is none, or not that of an index.
     """
     if "json" in content_type.lower():
-        return tuple(_json_files(text, url))
-    parser = _Links(url)
-    parser.feed(text)
+        return tuple(_json_files(page, page_url))
+    parser = _Links(page_url)
+    parser.feed(page)
     return tuple(parser.found)
 
 
@@ -73,27 +73,27 @@ class _Links(HTMLParser):
 
 _PAGE_S = 30.0  # for a whole page
 _PAGE_BYTES = 64 << 20
-_HEADERS = {"Accept": ACCEPT, "Accept-Encoding": "gzip, deflate"}
+_HEADERS = {"Accept": INDEX_ACCEPT_HEADER, "Accept-Encoding": "gzip, deflate"}
 
 
 class UnusableMirrorError(Exception):
-    """A mirror's answer cannot be used; the text says why. `dead` when nothing came, whatever was asked for."""
+    """A mirror's answer cannot be used; the text says why. `is_unreachable`: nothing came, whatever was asked."""
 
-    def __init__(self, reason: str, *, dead: bool = False) -> None:
+    def __init__(self, reason: str, *, is_unreachable: bool = False) -> None:
         super().__init__(reason)
-        self.dead = dead
+        self.is_unreachable = is_unreachable
 
 
-def read_index_page(http: HttpClient, url: str) -> tuple[ListedFile, ...]:
-    """Return the files that the page at `url` lists; `file:` addresses are folders of this machine.
+def fetch_index_page(http: HttpClient, page_url: str) -> tuple[ListedFile, ...]:
+    """Return the files that the page at `page_url` lists; `file:` addresses are folders of this machine.
 
     Raises UnusableMirrorError: no such page, no answer in time, or something else than a list of files.
     """
-    parts = urlsplit(url)
+    parts = urlsplit(page_url)
     if parts.scheme == "file":
-        text, kind, final = _read_folder(Path(unquote(parts.path))), "text/html", url
+        text, kind, final = _read_folder(Path(unquote(parts.path))), "text/html", page_url
     else:
-        text, kind, final = _read_http(http, url)
+        text, kind, final = _read_http(http, page_url)
     try:
         return parse_index_page(text, kind, final)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -128,8 +128,8 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
                         _("sends its page too slowly: {count} bytes in {page_s}").format(
                             count=len(body), page_s=limit_text(_PAGE_S)
                         ),
-                        dead=True,
+                        is_unreachable=True,
                     )
             return body.decode("utf-8", "replace"), answer.headers.get("content-type", ""), answer.url
     except NoResponseError as error:
-        raise UnusableMirrorError(explain_no_response(error), dead=error.kind != "address") from error
+        raise UnusableMirrorError(explain_no_response(error), is_unreachable=error.kind != "address") from error

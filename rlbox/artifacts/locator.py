@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 from uv import find_uv_bin
 
-from rlbox.artifacts.index_pages import ListedFile, UnusableMirrorError, read_index_page
+from rlbox.artifacts.index_pages import ListedFile, UnusableMirrorError, fetch_index_page
 from rlbox.artifacts.mirrors import (
-    NO_MIRROR_CHOICE,
+    PROFILE_ORDER,
     FileUrl,
     MachineSources,
     MirrorChoice,
-    is_same_file,
+    is_same_file_name,
     list_file_urls,
     list_git_urls,
     list_http_urls,
@@ -32,13 +32,13 @@ from rlbox.target.artifact import Artifact
 from rlbox.values import Command
 
 
-def probe_machine_sources(site: NetworkSettings, *, index: bool = True) -> MachineSources:
+def probe_machine_sources(network_settings: NetworkSettings, *, probe_index: bool = True) -> MachineSources:
     """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
-    asked = probe_default_index() if index and not site.index_url else ""
-    return MachineSources(site=site, default_index=asked, archives=probe_apt_archives())
+    asked = probe_default_python_index() if probe_index and not network_settings.index_url else ""
+    return MachineSources(network_settings=network_settings, default_index=asked, archive_urls=probe_apt_archive_urls())
 
 
-def probe_apt_archives() -> dict[str, str]:
+def probe_apt_archive_urls() -> dict[str, str]:
     """Return the archives of this machine's apt sources: the last part of their address to the address.
 
     A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
@@ -67,7 +67,7 @@ def _mmdebstrap_archives() -> dict[str, str]:
     return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
 
 
-def probe_default_index() -> str:
+def probe_default_python_index() -> str:
     """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
     argv = (find_uv_bin(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
     told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
@@ -86,7 +86,7 @@ class FileLocator:
         machine: MachineSources,
         http: HttpClient,
         *,
-        choice: MirrorChoice = NO_MIRROR_CHOICE,
+        choice: MirrorChoice = PROFILE_ORDER,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
     ) -> None:
         self._profile, self._machine, self._choice = profile, machine, choice
@@ -94,7 +94,7 @@ class FileLocator:
         self.on_skip = on_skip
         self._lock = threading.Lock()
         self._pages: dict[str, Future[tuple[ListedFile, ...]]] = {}
-        self.skipped: list[tuple[str, str]] = []
+        self.skipped_mirrors: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
     def list_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
@@ -105,42 +105,42 @@ class FileLocator:
         for source in list_file_urls(artifact, self._profile, self._machine, self._choice):
             if _host(source.url) in self._dead:
                 continue
-            if not source.page:
+            if not source.page_kind:
                 yield source
                 continue
             try:
                 yield from self._listed(source, artifact)
             except UnusableMirrorError as error:
-                if error.dead:
+                if error.is_unreachable:
                     self._dead.add(_host(source.url))
                 if not source.url.startswith("file:"):  # a folder of this machine need not have every file
                     self.report_skip(source.mirror, str(error))
 
-    def http_urls(self, url: str) -> tuple[FileUrl, ...]:
+    def list_http_urls(self, url: str) -> tuple[FileUrl, ...]:
         return list_http_urls(url, self._profile, self._choice)
 
-    def git_urls(self, url: str) -> tuple[FileUrl, ...]:
+    def list_git_urls(self, url: str) -> tuple[FileUrl, ...]:
         return list_git_urls(url, self._profile, self._choice)
 
     def report_skip(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over; the same reason is told once."""
         with self._lock:
-            if (mirror, reason) in self.skipped:
+            if (mirror, reason) in self.skipped_mirrors:
                 return
-            self.skipped.append((mirror, reason))
+            self.skipped_mirrors.append((mirror, reason))
         self.on_skip(mirror, reason)
 
     def _listed(self, source: FileUrl, artifact: Artifact) -> Iterator[FileUrl]:
-        listed = [file for file in self.read_page(source.url) if is_same_file(file.file, artifact.file)]
+        listed = [file for file in self.fetch_page_once(source.url) if is_same_file_name(file.file, artifact.file)]
         if not listed:
             raise UnusableMirrorError(_("does not list {file}").format(file=artifact.file))
         for file in listed:
             if file.sha256 and file.sha256 != artifact.sha256:
                 self.report_skip(source.mirror, f"lists {artifact.file} with another sha256 than the lock")
             else:
-                yield replace(source, url=file.url, page="", sha256=file.sha256)
+                yield replace(source, url=file.url, page_kind="", listed_sha256=file.sha256)
 
-    def read_page(self, url: str) -> tuple[ListedFile, ...]:
+    def fetch_page_once(self, url: str) -> tuple[ListedFile, ...]:
         """Return the files that the page at `url` lists; read once, though many threads ask.
 
         Raises UnusableMirrorError: no such page, no answer in time, or something else than a list of files.
@@ -151,7 +151,7 @@ class FileLocator:
             future = self._pages.setdefault(url, Future())
         if mine:
             try:
-                future.set_result(read_index_page(self._http, url))
+                future.set_result(fetch_index_page(self._http, url))
             except BaseException as error:
                 future.set_exception(error)
         return future.result()

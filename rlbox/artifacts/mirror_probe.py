@@ -23,7 +23,7 @@ from rlbox.artifacts.mirrors import (
     MirrorChoice,
     find_response_error,
     list_git_urls,
-    list_image_references,
+    list_image_urls,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.engine.reference import parse_reference
@@ -40,10 +40,10 @@ from rlbox.target.artifact import Artifact, list_artifacts, list_base_artifacts
 from rlbox.target.lock import load_lock
 from rlbox.values import Command
 
-FRESH_S = 6 * 3600
+RANKING_MAX_AGE_S = 6 * 3600
 """Seconds for which a probe decides the order of mirrors."""
 
-QUICK_FRESH_S = 120
+QUICK_RANKING_MAX_AGE_S = 120
 """Seconds for which a quick look does."""
 
 _OF_HTTP = ("http", "huggingface", "cuda-apt", "conda")  # their rules stand for addresses of `http` files
@@ -68,7 +68,7 @@ class MirrorProbe:
     mib_per_s: float = 0.0
 
 
-def identify_rule(rule: MirrorRule) -> str:
+def format_rule_id(rule: MirrorRule) -> str:
     return rule.base_url or rule.protocol
 
 
@@ -82,7 +82,7 @@ def choose_probe_file(rule: MirrorRule, artifacts: Sequence[Artifact]) -> Artifa
     return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
 
 
-def rank_probes(probes: Iterable[MirrorProbe]) -> tuple[MirrorProbe, ...]:
+def sort_probes(probes: Iterable[MirrorProbe]) -> tuple[MirrorProbe, ...]:
     return tuple(sorted(probes, key=lambda probed: (probed.kind, bool(probed.reason), probed.total_s)))
 
 
@@ -95,12 +95,12 @@ def ranking_json(profile: Profile, probes: Sequence[MirrorProbe], at: float, *, 
     return {"profile": hash_profile(profile), "at": at, "quick": quick, "found": [asdict(probed) for probed in probes]}
 
 
-def parse_ranking(data: Mapping[str, Any], profile: Profile, now: float) -> tuple[MirrorProbe, ...] | None:
+def parse_ranking(ranking: Mapping[str, Any], profile: Profile, now: float) -> tuple[MirrorProbe, ...] | None:
     """Return a remembered ranking, or None when it is old, of other rules, or none at all."""
     try:
-        lasts = QUICK_FRESH_S if data["quick"] else FRESH_S
-        fresh = 0 <= now - float(data["at"]) < lasts and data["profile"] == hash_profile(profile)
-        return tuple(MirrorProbe(**row) for row in data["found"]) if fresh else None
+        lasts = QUICK_RANKING_MAX_AGE_S if ranking["quick"] else RANKING_MAX_AGE_S
+        fresh = 0 <= now - float(ranking["at"]) < lasts and ranking["profile"] == hash_profile(profile)
+        return tuple(MirrorProbe(**row) for row in ranking["found"]) if fresh else None
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -112,16 +112,16 @@ def choose_by_probes(profile: Profile, probes: Sequence[MirrorProbe]) -> MirrorC
     """
     rules: dict[str, tuple[MirrorRule, ...]] = {}
     for kind in dict.fromkeys(rule.kind for rule in profile.rule):
-        mine = {identify_rule(rule): rule for rule in profile.rules(kind)}
+        mine = {format_rule_id(rule): rule for rule in profile.rules_for(kind)}
         probed = {one.place: one for one in probes if one.kind == kind and one.place in mine}
-        live = [mine[one.place] for one in rank_probes(probed.values()) if not one.reason]
+        live = [mine[one.place] for one in sort_probes(probed.values()) if not one.reason]
         rest = [rule for place, rule in mine.items() if place not in probed]
-        rules[kind] = tuple(live + rest) or profile.rules(kind)
+        rules[kind] = tuple(live + rest) or profile.rules_for(kind)
     skipped = tuple((one.mirror, one.reason) for one in probes if one.reason)
-    return MirrorChoice(profile=profile.name, rules=rules, skipped=skipped)
+    return MirrorChoice(profile_name=profile.name, rules_by_kind=rules, dead_mirrors=skipped)
 
 
-def list_unavailable_kinds(probes: Sequence[MirrorProbe]) -> list[str]:
+def list_unavailable_source_kinds(probes: Sequence[MirrorProbe]) -> list[str]:
     kinds = dict.fromkeys(one.kind for one in probes)
     return [kind for kind in kinds if all(one.reason for one in probes if one.kind == kind)]
 
@@ -141,21 +141,23 @@ def probe_mirrors(profile: Profile, machine: MachineSources, artifacts: Sequence
     has no rule.
     """
     kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
-    pairs = [(rule, choose_probe_file(rule, artifacts)) for kind in kinds for rule in profile.rules(kind)]
-    with create_client(machine.site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+    pairs = [(rule, choose_probe_file(rule, artifacts)) for kind in kinds for rule in profile.rules_for(kind)]
+    with create_client(machine.network_settings, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
         jobs = [pool.submit(_probe, rule, artifact, profile, machine, http) for rule, artifact in pairs if artifact]
-        return rank_probes(job.result() for job in jobs)
+        return sort_probes(job.result() for job in jobs)
 
 
 def _probe(
     rule: MirrorRule, artifact: Artifact, profile: Profile, machine: MachineSources, http: HttpClient
 ) -> MirrorProbe:
     blank = MirrorProbe(
-        kind=rule.kind, mirror=rule.title, place=identify_rule(rule), file=artifact.file.rpartition("/")[2]
+        kind=rule.kind, mirror=rule.title, place=format_rule_id(rule), file=artifact.file.rpartition("/")[2]
     )
-    choice = MirrorChoice(profile=profile.name, rules={rule.kind: (rule,)})
+    choice = MirrorChoice(profile_name=profile.name, rules_by_kind={rule.kind: (rule,)})
     if rule.protocol != "direct":  # files of this machine say nothing about a mirror
-        machine = replace(machine, site=replace(machine.site, find_links={}, extra_index_urls=()))
+        machine = replace(
+            machine, network_settings=replace(machine.network_settings, find_links={}, extra_index_urls=())
+        )
     began = time.monotonic()
     try:
         match artifact.kind:
@@ -236,7 +238,11 @@ def _verified(artifact: Artifact, link: FileUrl, digest: str, *, part: bool, tot
                 total=total, file=artifact.file, size=artifact.size
             )
         )
-    return "sha256 on its page, first MiB read" if link.sha256 else "length, first MiB read (its page has no sha256)"
+    return (
+        "sha256 on its page, first MiB read"
+        if link.listed_sha256
+        else "length, first MiB read (its page has no sha256)"
+    )
 
 
 def _probe_git(blank: MirrorProbe, artifact: Artifact, profile: Profile, choice: MirrorChoice) -> MirrorProbe:
@@ -261,32 +267,32 @@ def _probe_git(blank: MirrorProbe, artifact: Artifact, profile: Profile, choice:
 def _probe_oci(
     blank: MirrorProbe, artifact: Artifact, profile: Profile, choice: MirrorChoice, machine: MachineSources
 ) -> MirrorProbe:
-    place = list_image_references(artifact.origin, profile, choice)[0]
-    if place.by != "profile" and blank.place != "direct":
+    place = list_image_urls(artifact.origin, profile, choice)[0]
+    if place.named_by != "profile" and blank.place != "direct":
         raise UnusableMirrorError(_("has no {origin} (allow-list)").format(origin=artifact.origin.partition("@")[0]))
     reference = parse_reference(place.url)
     try:
-        with Registry(reference.host, ca_bundle=machine.site.ca_bundle) as registry:
+        with Registry(reference.host, ca_bundle=machine.network_settings.ca_bundle) as registry:
             registry.get_manifest(reference.repository, reference.digest)
     except RlboxError as error:
         raise UnusableMirrorError(error.what) from error
     return replace(blank, verified="sha256 of the manifest")
 
 
-def measure_mirrors(app: App, profile: Profile, target: str) -> tuple[MirrorProbe, ...]:
+def probe_and_save_mirrors(app: App, profile: Profile, target_name: str) -> tuple[MirrorProbe, ...]:
     """Return how every mirror did for a file of the target's lock, ranked; the order is remembered."""
-    files = load_locked_files(app, target)
+    files = load_locked_files(app, target_name)
     found = probe_mirrors(profile, probe_machine_sources(read_network_settings()), files)
     save_ranking(profile, found)
     return found
 
 
-def load_locked_files(app: App, target: str) -> tuple[Artifact, ...]:
-    lock = load_lock(app.project.lock_file(target))
+def load_locked_files(app: App, target_name: str) -> tuple[Artifact, ...]:
+    lock = load_lock(app.project.lock_file(target_name))
     if lock is None:
         raise SpecError(
-            _("target {target} has no lock, and so no known file").format(target=target),
-            next_step=f"rlbox lock {target}",
+            _("target {target} has no lock, and so no known file").format(target=target_name),
+            next_step=f"rlbox lock {target_name}",
         )
     return (*list_artifacts(lock), *list_base_artifacts(lock.base))
 
@@ -308,14 +314,14 @@ def _memory(profile: Profile) -> Path:
     return cache_path("mirrors", f"{profile.name}.json")
 
 
-def list_mirror_rows(profile: Profile, ranking: Sequence[MirrorProbe], today: str) -> list[dict[str, str]]:
+def mirror_rules_json(profile: Profile, ranking: Sequence[MirrorProbe], today: str) -> list[dict[str, str]]:
     """Return the rules in the order in which they are tried, with what is known of them; `today` as 2025-12-31."""
     choice = choose_by_probes(profile, ranking)
     known = {(one.kind, one.place): one for one in ranking}
     return [
-        _row(rule, known.get((rule.kind, identify_rule(rule))), today)
-        for kind, rules in sorted(choice.rules.items())
-        for rule in (*rules, *(rule for rule in profile.rules(kind) if rule not in rules))
+        _row(rule, known.get((rule.kind, format_rule_id(rule))), today)
+        for kind, rules in sorted(choice.rules_by_kind.items())
+        for rule in (*rules, *(rule for rule in profile.rules_for(kind) if rule not in rules))
     ]
 
 
@@ -335,7 +341,7 @@ def _row(rule: MirrorRule, probed: MirrorProbe | None, today: str) -> dict[str, 
     }
 
 
-def format_mirrors(rows: Iterable[dict[str, str]]) -> str:
+def format_mirror_rules(rules: Iterable[dict[str, str]]) -> str:
     """Return the rows as a table; empty when there is none."""
     cells = (
         (
@@ -345,7 +351,7 @@ def format_mirrors(rows: Iterable[dict[str, str]]) -> str:
             (row["url"] or "-"),
             row["state"],
         )
-        for row in rows
+        for row in rules
     )
     return "\n".join(columns(cells))
 

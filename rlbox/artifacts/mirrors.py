@@ -21,35 +21,35 @@ from rlbox.target.target import Base
 class MirrorChoice:
     """The rules of a sources profile as they are to be tried now: per kind, the live ones in order.
 
-    `skipped` are the mirrors that were found dead, as pairs of mirror and reason.
+    `dead_mirrors` are the mirrors that were found dead, as pairs of mirror and reason.
     """
 
-    profile: str = "direct"
-    rules: Mapping[str, tuple[MirrorRule, ...]] = field(default_factory=dict)
-    skipped: tuple[tuple[str, str], ...] = ()
+    profile_name: str = "direct"
+    rules_by_kind: Mapping[str, tuple[MirrorRule, ...]] = field(default_factory=dict)
+    dead_mirrors: tuple[tuple[str, str], ...] = ()
 
-    def preferred_rule(self, kind: str) -> MirrorRule | None:
-        rule = next(iter(self.rules.get(kind, ())), None)
+    def find_preferred_mirror(self, kind: str) -> MirrorRule | None:
+        rule = next(iter(self.rules_by_kind.get(kind, ())), None)
         return None if rule is None or rule.protocol == "direct" else rule
 
 
-NO_MIRROR_CHOICE = MirrorChoice()
+PROFILE_ORDER = MirrorChoice()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageIndexSettings:
     """Environment for pip and uv, and the local wheels that stand for a remote index (absolute paths).
 
-    `profile` is the name of the sources profile that it follows.
+    `profile_name` is the name of the sources profile that it follows.
     """
 
     env: Mapping[str, str]
-    wheels: tuple[str, ...]
-    profile: str = "direct"
+    local_wheels: tuple[str, ...]
+    profile_name: str = "direct"
 
 
 def plan_package_indexes(
-    groups: Sequence[TorchGroup], site: NetworkSettings, choice: MirrorChoice = NO_MIRROR_CHOICE
+    groups: Sequence[TorchGroup], network_settings: NetworkSettings, choice: MirrorChoice = PROFILE_ORDER
 ) -> PackageIndexSettings:
     """Return where Python packages come from on this machine.
 
@@ -61,22 +61,22 @@ def plan_package_indexes(
         group.channel
         for group in groups
         for package in group.packages
-        if not find_local_wheels(replace(group, packages=(package,)), site)
+        if not find_local_wheels(replace(group, packages=(package,)), network_settings)
     )
-    pages, indexes = _torch_places(tuple(missing), choice.preferred_rule("torch-wheels"))
+    pages, indexes = _torch_places(tuple(missing), choice.find_preferred_mirror("torch-wheels"))
     env: dict[str, str] = {}
-    mirror = choice.preferred_rule("python")
-    extra = [url for url in site.extra_index_urls if not url.startswith("file:")]
+    mirror = choice.find_preferred_mirror("python")
+    extra = [url for url in network_settings.extra_index_urls if not url.startswith("file:")]
     if mirror and mirror.protocol == "flat":
         pages.append(mirror.url)
-    elif index := mirror.base_url if mirror else site.index_url:
+    elif index := mirror.base_url if mirror else network_settings.index_url:
         env |= {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index}
     if indexes or extra:
         env |= {"UV_INDEX": " ".join([*indexes, *extra]), "UV_INDEX_STRATEGY": "unsafe-best-match"}
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
-    wheels = tuple(dict.fromkeys(wheel for group in groups for wheel in find_local_wheels(group, site)))
-    return PackageIndexSettings(env=env, wheels=wheels, profile=choice.profile)
+    wheels = tuple(dict.fromkeys(wheel for group in groups for wheel in find_local_wheels(group, network_settings)))
+    return PackageIndexSettings(env=env, local_wheels=wheels, profile_name=choice.profile_name)
 
 
 def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
@@ -86,12 +86,12 @@ def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[l
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def find_local_wheels(group: TorchGroup, site: NetworkSettings) -> tuple[str, ...]:
+def find_local_wheels(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
     """Return the wheels in pip's `find-links` folders that hold a package of `group`, as paths."""
     prefixes = tuple(_wheel_prefix(requirement, group.channel) for requirement in group.packages)
     return tuple(
         f"{folder}/{name}"
-        for folder, names in sorted(site.find_links.items())
+        for folder, names in sorted(network_settings.find_links.items())
         for name in names
         if unquote(name).startswith(prefixes)  # addresses write the plus of a local version as %2B
     )
@@ -112,34 +112,34 @@ SHARED_ARCHIVES = ("debian", "debian-security", "ubuntu")
 class MachineSources:
     """What the machine's own clients are set to.
 
-    `default_index` is uv's own Python index, empty when nobody asked for it; `archives` maps names of apt archives
+    `default_index` is uv's own Python index, empty when nobody asked for it; `archive_urls` maps names of apt archives
     (`debian`, `debian-security`) to their addresses.
     """
 
-    site: NetworkSettings = field(default_factory=NetworkSettings)
+    network_settings: NetworkSettings = field(default_factory=NetworkSettings)
     default_index: str = ""
-    archives: Mapping[str, str] = field(default_factory=dict)
+    archive_urls: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileUrl:
     """One place to look for a file.
 
-    `page` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or nothing
-    but the file itself (empty). `mirror` is what people call the place; `by` is who named it: a rule of the `profile`,
-    a setting of the `machine`, the `target`, or a client's own `default`. `sha256` is what a mirror's page says of the
-    file, empty when it says nothing: never trusted, useful to skip a liar unread.
+    `page_kind` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or the
+    file itself (empty). `mirror` is its name for people; `named_by` says where it comes from: a rule of the `profile`,
+    a setting of the `machine`, the `target`, or a client's own `default`. `listed_sha256` is what a mirror's page says
+    of the file, or empty: never trusted, useful to skip a liar unread.
     """
 
     mirror: str
     url: str
-    page: Literal["", "flat", "index"] = ""
-    by: Literal["default", "machine", "profile", "target"] = "profile"
-    sha256: str = ""
+    page_kind: Literal["", "flat", "index"] = ""
+    named_by: Literal["default", "machine", "profile", "target"] = "profile"
+    listed_sha256: str = ""
 
 
 def list_file_urls(
-    artifact: Artifact, profile: Profile, machine: MachineSources, choice: MirrorChoice = NO_MIRROR_CHOICE
+    artifact: Artifact, profile: Profile, machine: MachineSources, choice: MirrorChoice = PROFILE_ORDER
 ) -> Iterator[FileUrl]:
     """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
 
@@ -147,7 +147,7 @@ def list_file_urls(
     """
     match artifact.kind:
         case "python" | "torch-wheels":
-            yield from _local_wheels(artifact, machine.site)
+            yield from _local_wheels(artifact, machine.network_settings)
             for rule in order_rules(artifact.kind, profile, choice):
                 yield from _package_places(artifact, rule, machine)
         case "apt":
@@ -155,7 +155,7 @@ def list_file_urls(
                 base = build_archive_url(rule, artifact.origin, machine)
                 if base:
                     yield FileUrl(
-                        mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", by=_by(rule, "machine")
+                        mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine")
                     )
         case "http":
             yield from list_http_urls(artifact.origin, profile, choice)
@@ -168,7 +168,7 @@ def _apt_title(rule: MirrorRule) -> str:
 
 
 def order_rules(kind: str, profile: Profile, choice: MirrorChoice) -> tuple[MirrorRule, ...]:
-    return tuple(choice.rules.get(kind) or profile.rules(kind))
+    return tuple(choice.rules_by_kind.get(kind) or profile.rules_for(kind))
 
 
 def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSources) -> str:
@@ -176,22 +176,22 @@ def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSources) -
     name = archive.rpartition("/")[2]
     if rule.protocol != "direct":
         return f"{rule.base_url}/{name}"
-    return archive if "://" in archive else machine.archives.get(archive, "")
+    return archive if "://" in archive else machine.archive_urls.get(archive, "")
 
 
-def resolve_apt_archives(
-    names: Iterable[str], profile: Profile, machine: MachineSources, choice: MirrorChoice = NO_MIRROR_CHOICE
+def choose_archive_urls(
+    archive_names: Iterable[str], profile: Profile, machine: MachineSources, choice: MirrorChoice = PROFILE_ORDER
 ) -> dict[str, str]:
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
-    found = dict(machine.archives)
-    for name in names:
+    found = dict(machine.archive_urls)
+    for name in archive_names:
         urls = (build_archive_url(rule, name, machine) for rule in order_rules("apt", profile, choice))
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found
 
 
-def list_suites(base: Base) -> dict[str, str]:
+def map_suites_to_archives(base: Base) -> dict[str, str]:
     """Return the suites that a bootstrapped base is made from, each with the archive it stands in."""
     distribution, __, suite = base.bootstrap.partition(":")
     for further in base.suites:
@@ -208,29 +208,29 @@ def list_suites(base: Base) -> dict[str, str]:
 def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileUrl]:
     for folder, names in sorted(site.find_links.items()):
         for name in names:
-            if is_same_file(name, artifact.file):
-                yield FileUrl(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", by="machine")
+            if is_same_file_name(name, artifact.file):
+                yield FileUrl(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
 
 
 def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSources) -> Iterator[FileUrl]:
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
         yield from (
-            FileUrl(mirror=title, url=f"{base.rstrip('/')}/{name}/", page="index", by=by)
+            FileUrl(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_kind="index", named_by=by)
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
     base = f"{rule.base_url}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.base_url
     if rule.protocol == "flat":
-        yield FileUrl(mirror=rule.title, url=f"{base}/", page="flat")
+        yield FileUrl(mirror=rule.title, url=f"{base}/", page_kind="flat")
     else:
-        yield FileUrl(mirror=rule.title, url=f"{base}/{name}/", page="index")
+        yield FileUrl(mirror=rule.title, url=f"{base}/{name}/", page_kind="index")
 
 
 def _machine_indexes(
     artifact: Artifact, machine: MachineSources
 ) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
-    site = machine.site
+    site = machine.network_settings
     if artifact.kind == "torch-wheels":
         yield "the torch wheel index", f"{TORCH_WHEELS}/{artifact.origin}", "default"
     elif site.index_url:
@@ -245,23 +245,23 @@ def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["mach
     return direct if rule.protocol == "direct" else "profile"
 
 
-def list_http_urls(url: str, profile: Profile, choice: MirrorChoice = NO_MIRROR_CHOICE) -> tuple[FileUrl, ...]:
+def list_http_urls(url: str, profile: Profile, choice: MirrorChoice = PROFILE_ORDER) -> tuple[FileUrl, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
     return _rewritten_places(_PER_FILE, url, profile, choice)
 
 
-def list_git_urls(url: str, profile: Profile, choice: MirrorChoice = NO_MIRROR_CHOICE) -> tuple[FileUrl, ...]:
+def list_git_urls(url: str, profile: Profile, choice: MirrorChoice = PROFILE_ORDER) -> tuple[FileUrl, ...]:
     return _rewritten_places(("git",), url, profile, choice)
 
 
 def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: MirrorChoice) -> tuple[FileUrl, ...]:
     written = [rule for kind in kinds for rule in order_rules(kind, profile, choice) if rule in profile.rule]
     found = [
-        FileUrl(mirror=rule.title, url=rewrite_url(rule, url), by=_by(rule, "target"))
+        FileUrl(mirror=rule.title, url=rewrite_url(rule, url), named_by=_by(rule, "target"))
         for rule in written
         if url.startswith(rule.match)
     ]
-    return tuple(found) or (FileUrl(mirror="direct", url=url, by="target"),)
+    return tuple(found) or (FileUrl(mirror="direct", url=url, named_by="target"),)
 
 
 def rewrite_url(rule: MirrorRule, url: str) -> str:
@@ -275,7 +275,7 @@ def rewrite_url(rule: MirrorRule, url: str) -> str:
             return url
 
 
-def list_image_references(image: str, profile: Profile, choice: MirrorChoice = NO_MIRROR_CHOICE) -> tuple[FileUrl, ...]:
+def list_image_urls(image: str, profile: Profile, choice: MirrorChoice = PROFILE_ORDER) -> tuple[FileUrl, ...]:
     """Return the references that the image `NAME@sha256:…` may be pulled by, in order."""
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
@@ -283,13 +283,13 @@ def list_image_references(image: str, profile: Profile, choice: MirrorChoice = N
     for rule in order_rules("oci", profile, choice):
         base = rule.base_url.partition("://")[2]
         if rule.protocol == "direct":
-            found.append(FileUrl(mirror="direct", url=image, by="target"))
+            found.append(FileUrl(mirror="direct", url=image, named_by="target"))
         elif rule.match not in ("", wanted.host) or (rule.allow and not is_image_allowed(wanted.name, rule.allow)):
             continue
         else:
             name = wanted.repository if rule.protocol == "host" else wanted.name
             found.append(FileUrl(mirror=rule.title, url=f"{base}/{name}{tail}"))
-    return tuple(found) or (FileUrl(mirror="direct", url=image, by="target"),)
+    return tuple(found) or (FileUrl(mirror="direct", url=image, named_by="target"),)
 
 
 def is_image_allowed(image: str, patterns: Iterable[str]) -> bool:
@@ -302,20 +302,22 @@ def _regex(pattern: str) -> str:
     return "".join({"**": ".*", "*": "[^/]*"}.get(part, re.escape(part)) for part in parts)
 
 
-def is_same_file(given: str, wanted: str) -> bool:
+def is_same_file_name(url_name: str, file_name: str) -> bool:
     """Return whether two file names are one; addresses write the plus of a local version as `%2B`."""
-    return unquote(given) == unquote(wanted)
+    return unquote(url_name) == unquote(file_name)
 
 
-def find_response_error(status: int, content_type: str, size: int | None, artifact: Artifact) -> str:
+def find_response_error(status: int, content_type: str, content_length: int | None, artifact: Artifact) -> str:
     """Return why an answer cannot be the file, or nothing: its status, a page instead of a file, its length.
 
-    `size` is the answer's content length, None when it does not say.
+    `content_length` is the answer's content length, None when it does not say.
     """
     if status not in (200, 206):
         return _("answered {status}").format(status=status)
     if "html" in content_type.lower() and not artifact.file.endswith((".html", ".htm")):
         return _("answered with a web page instead of the file")
-    if status == 200 and artifact.size and size is not None and size != artifact.size:
-        return _("offers {size} bytes, the lock says {artifact_size}").format(size=size, artifact_size=artifact.size)
+    if status == 200 and artifact.size and content_length is not None and content_length != artifact.size:
+        return _("offers {size} bytes, the lock says {artifact_size}").format(
+            size=content_length, artifact_size=artifact.size
+        )
     return ""

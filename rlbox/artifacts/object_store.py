@@ -25,9 +25,9 @@ _SEAL_NS = 315_532_800 * 10**9
 """Time stamp of an object that was verified (1980-01-01): whoever writes to it changes the stamp, and is found out."""
 
 
-def resolve_store_dir(chosen: str | None) -> Path:
+def resolve_store_dir(store_option: str | None) -> Path:
     """Return the store's directory: `--store`, `RLBOX_STORE`, or one in the cache; absolute."""
-    text = chosen or os.environ.get("RLBOX_STORE")
+    text = store_option or os.environ.get("RLBOX_STORE")
     return Path(os.path.expanduser(text)).absolute() if text else cache_path("store")
 
 
@@ -84,13 +84,13 @@ class PartialObject:
         _seal(self._final)
         _sync_folder(self._final.parent)
 
-    def commit_link(self, source: Path) -> bool:
-        """Put a link of `source`, whose sum is known to be right, under the object's name; False when it cannot be."""
+    def try_commit_link(self, path: Path) -> bool:
+        """Put a link of `path`, whose sum is known to be right, under the object's name; False when it cannot be."""
         link = self._path.with_name(f".{self._path.name}")
         self._final.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         try:
-            os.link(source, link)
+            os.link(path, link)
             _seal(link)
         except OSError:
             link.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ class ObjectStore:
         except FileNotFoundError:
             return False
         except NotADirectoryError as error:
-            raise create_unwritable_error(self.root, error) from error
+            raise create_unwritable_store_error(self.root, error) from error
         if self._seals:
             with suppress(PermissionError):
                 _seal(path)
@@ -158,38 +158,38 @@ class ObjectStore:
             partial.parent.mkdir(parents=True, exist_ok=True)
             handle = open_locked_file(partial, create=True)
         except OSError as error:
-            raise create_unwritable_error(self.root, error) from error
+            raise create_unwritable_store_error(self.root, error) from error
         return None if handle is None else PartialObject(handle, partial, self.path(digest))
 
     @contextmanager
-    def open_partial(self, digest: str) -> Iterator[PartialObject]:
+    def wait_for_partial(self, digest: str) -> Iterator[PartialObject]:
         """Hold the object's draft while the block runs; waits for another writer."""
         while (draft := self.try_open_partial(digest)) is None:
             time.sleep(0.1)
         with draft:
             yield draft
 
-    def import_file(self, path: Path, digest: str) -> str:
-        """Take a file in when it has the bytes of `digest`: a link, or a copy from another disk; return its sha256."""
-        with self.open_partial(digest) as draft:
-            if self.is_intact(digest):
-                return digest
+    def import_file(self, path: Path, sha256: str) -> str:
+        """Take a file in when it has the bytes of `sha256`: a link, or a copy from another disk; return its sha256."""
+        with self.wait_for_partial(sha256) as draft:
+            if self.is_intact(sha256):
+                return sha256
             draft.reset()
             if path.stat().st_dev == self.root.stat().st_dev:
                 got = sha256_file(path)
-                if got != digest or draft.commit_link(path):
+                if got != sha256 or draft.try_commit_link(path):
                     return got
             with open(path, "rb", buffering=0) as file:
                 while block := file.read(_BLOCK):
                     draft.write(block)
             got = draft.digest
-            if got == digest:
+            if got == sha256:
                 draft.commit()
             else:
                 draft.reset()
             return got
 
-    def link_to(self, digest: str, path: Path) -> None:
+    def link_object(self, digest: str, path: Path) -> None:
         """Put an object at `path` in place of what is there: a hard link, a copy on another file system.
 
         Whoever gets a link must not write to it. `WorkFailed` when the store has no such object.
@@ -212,7 +212,7 @@ class ObjectStore:
         self.path(digest).unlink(missing_ok=True)
 
 
-def create_unwritable_error(root: Path, error: OSError) -> NodeError:
+def create_unwritable_store_error(root: Path, error: OSError) -> NodeError:
     return NodeError(
         _("the store cannot be written: {strerror}").format(strerror=error.strerror),
         where=str(root),

@@ -44,18 +44,18 @@ KIND, GROUP = "rlbox.kind", "rlbox.group"
 class ExportDocuments:
     """The bytes of the documents of an export: lock, manifest, index."""
 
-    lock: bytes
-    manifest: bytes
-    index: bytes
+    lock_json: bytes
+    manifest_json: bytes
+    index_json: bytes
 
     @property
-    def lock_blob(self) -> Descriptor:
-        return create_descriptor(self.lock, LOCK_TYPE)
+    def lock_descriptor(self) -> Descriptor:
+        return create_descriptor(self.lock_json, LOCK_TYPE)
 
 
-def plan_export(target: str, lock: str, files: Sequence[Artifact]) -> ExportDocuments:
+def create_export_documents(target: str, lock_text: str, files: Sequence[Artifact]) -> ExportDocuments:
     """Return the documents that describe `files`; the same lock gives the same bytes."""
-    body = lock.encode()
+    body = lock_text.encode()
     manifest = encode_document(
         {
             "schemaVersion": 2,
@@ -67,7 +67,7 @@ def plan_export(target: str, lock: str, files: Sequence[Artifact]) -> ExportDocu
         }
     )
     listed = create_descriptor(manifest, MANIFEST, artifact_type=EXPORT_TYPE, annotations={REF_NAME: target})
-    return ExportDocuments(lock=body, manifest=manifest, index=oci_index([listed]))
+    return ExportDocuments(lock_json=body, manifest_json=manifest, index_json=oci_index([listed]))
 
 
 def _layer(file: Artifact) -> Descriptor:
@@ -85,22 +85,24 @@ def is_export_manifest(manifest: Manifest) -> bool:
     return whole and manifest.config is not None and manifest.config.media_type == LOCK_TYPE
 
 
-def is_directory_path(place: str) -> bool:
+def is_directory_path(destination: str) -> bool:
     """Return whether `--export PLACE` means a folder rather than a reference, by the look of it."""
-    return place.startswith(("/", "./", "../", "~")) or place in (".", "..")
+    return destination.startswith(("/", "./", "../", "~")) or destination in (".", "..")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportResult:
     """What an import did: files taken in, files that were in the store, and what is wrong with the others."""
 
-    taken: int
-    present: int
-    bad: tuple[str, ...]
-    lock: bytes
+    imported_files: int
+    present_files: int
+    damaged_files: tuple[str, ...]
+    lock_json: bytes
 
 
-def export_to_directory(plan: ExportDocuments, files: Sequence[Artifact], store: ObjectStore, directory: Path) -> None:
+def export_to_directory(
+    documents: ExportDocuments, files: Sequence[Artifact], store: ObjectStore, directory: Path
+) -> None:
     """Write an OCI layout of `files`; what an earlier export left is used again, and `index.json` comes last.
 
     Raises NodeError: the disk is full, or the folder cannot be written.
@@ -120,11 +122,11 @@ def export_to_directory(plan: ExportDocuments, files: Sequence[Artifact], store:
         for file in files:
             path = blobs / file.sha256
             if not _is_object(path, store.path(file.sha256), file):
-                store.link_to(file.sha256, path)
-        for body in (plan.lock, plan.manifest):
+                store.link_object(file.sha256, path)
+        for body in (documents.lock_json, documents.manifest_json):
             write_atomic(blobs / sha256_digest(body).removeprefix("sha256:"), body)
         os.sync()
-        write_atomic(directory / "index.json", plan.index)
+        write_atomic(directory / "index.json", documents.index_json)
 
 
 def _is_object(path: Path, source: Path, file: Artifact) -> bool:
@@ -159,7 +161,9 @@ def import_from_directory(
             bad += [f"{layer.annotations.get(TITLE, digest)}: {why}"] if why else []
     config = manifest.config
     assert config is not None  # noqa: S101  (`read_export_manifest` looked)
-    return ImportResult(taken=taken, present=present, bad=tuple(bad), lock=_read_blob(directory, config))
+    return ImportResult(
+        imported_files=taken, present_files=present, damaged_files=tuple(bad), lock_json=_read_blob(directory, config)
+    )
 
 
 def _take(directory: Path, layer: Descriptor, store: ObjectStore) -> str:
@@ -212,21 +216,21 @@ def _disk_errors(directory: Path) -> Iterator[None]:
 
 
 def export_to_registry(
-    plan: ExportDocuments,
+    documents: ExportDocuments,
     files: Sequence[Artifact],
     store: ObjectStore,
-    to: Reference,
+    destination: Reference,
     ca_bundle: str,
     on_file: Callable[[str], None] = lambda title: None,
 ) -> None:
     """Upload `files` and tag them; what the registry has is not sent again. `RegistryError` when it refuses."""
-    with Registry(to.host, write=True, ca_bundle=ca_bundle) as registry:
+    with Registry(destination.host, write=True, ca_bundle=ca_bundle) as registry:
         for file in {file.sha256: file for file in files}.values():
             on_file(file.file.rpartition("/")[2])
             blob = Descriptor(media_type="", digest=f"sha256:{file.sha256}", size=file.size)
-            registry.put_blob(to.repository, blob, store.path(file.sha256))
-        registry.put_blob(to.repository, plan.lock_blob, plan.lock)
-        registry.put_manifest(to.repository, to.tag or "latest", plan.manifest, MANIFEST)
+            registry.put_blob(destination.repository, blob, store.path(file.sha256))
+        registry.put_blob(destination.repository, documents.lock_descriptor, documents.lock_json)
+        registry.put_manifest(destination.repository, destination.tag or "latest", documents.manifest_json, MANIFEST)
 
 
 def import_from_registry(
@@ -250,7 +254,7 @@ def import_from_registry(
             if store.is_intact(file.sha256, file.size):
                 continue
             on_file(file.file)
-            with store.open_partial(file.sha256) as partial:
+            with store.wait_for_partial(file.sha256) as partial:
                 try:
                     download_blob(registry, source.repository, file, partial)
                     partial.commit()
@@ -258,7 +262,12 @@ def import_from_registry(
                 except RegistryError as error:
                     bad.append(f"{file.file}: {error.what}")
         lock = registry.retry(lambda: _lock_text(registry, source, config))
-    return ImportResult(taken=taken, present=len(manifest.layers) - taken - len(bad), bad=tuple(bad), lock=lock)
+    return ImportResult(
+        imported_files=taken,
+        present_files=len(manifest.layers) - taken - len(bad),
+        damaged_files=tuple(bad),
+        lock_json=lock,
+    )
 
 
 def _lock_text(registry: Registry, source: Reference, blob: Descriptor) -> bytes:

@@ -131,15 +131,15 @@ class Profile(SpecModel):
             raise ValidationProblems(problems)
         return self
 
-    def has(self, kind: str) -> bool:
+    def has_rules_for(self, kind: str) -> bool:
         return any(rule.kind == kind for rule in self.rule)
 
-    def rules(self, kind: str) -> tuple[MirrorRule, ...]:
+    def rules_for(self, kind: str) -> tuple[MirrorRule, ...]:
         """Return the rules of a kind in order; a profile without one has the machine's own settings."""
-        return tuple(rule for rule in self.rule if rule.kind == kind) or (create_direct_rule(kind),)
+        return tuple(rule for rule in self.rule if rule.kind == kind) or (create_machine_default_rule(kind),)
 
 
-def create_direct_rule(kind: str) -> MirrorRule:
+def create_machine_default_rule(kind: str) -> MirrorRule:
     return MirrorRule.model_validate({"kind": kind, "protocol": "direct"})
 
 
@@ -165,23 +165,23 @@ class HiddenHost(SpecModel):
     checked: datetime.date
 
 
-class HiddenHosts(SpecModel):
+class HiddenHostTable(SpecModel):
     """The table of hidden hosts."""
 
     row: tuple[HiddenHost, ...]
 
 
-HIDDEN_HOSTS = Path(__file__).with_name("egress.toml")
+HIDDEN_HOSTS_FILE = Path(__file__).with_name("egress.toml")
 
 
-def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Profile:
+def load_profile(project: Project, name: str, including_profiles: tuple[str, ...] = ()) -> Profile:
     """Return the sources profile `name`; the rules of a profile that it includes are tried after its own.
 
-    Its errors are those of `load_target`; `above` are the profiles that include this one.
+    Its errors are those of `load_target`; `including_profiles` are the profiles that include this one.
     """
-    if name in above:
+    if name in including_profiles:
         raise SpecError(
-            _("profiles include each other: {value}").format(value=" -> ".join((*above, name))),
+            _("profiles include each other: {value}").format(value=" -> ".join((*including_profiles, name))),
             next_step=_("break the circle"),
         )
     path = project.source_file(name)
@@ -199,9 +199,9 @@ def load_profile(project: Project, name: str, above: tuple[str, ...] = ()) -> Pr
             ),
             next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
-    under = load_profile(project, include, (*above, name))
+    under = load_profile(project, include, (*including_profiles, name))
     return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})
 
 
 def load_hidden_hosts() -> tuple[HiddenHost, ...]:
-    return validate_spec(HiddenHosts, load_toml(HIDDEN_HOSTS), str(HIDDEN_HOSTS)).row
+    return validate_spec(HiddenHostTable, load_toml(HIDDEN_HOSTS_FILE), str(HIDDEN_HOSTS_FILE)).row

@@ -37,23 +37,23 @@ PINS, PYLOCK = "pins.txt", "pylock.toml"
 class UpgradeRequest:
     """What may leave the version of the lock before: everything, or the packages named."""
 
-    everything: bool = False
-    names: frozenset[str] = frozenset()
+    all_packages: bool = False
+    packages: frozenset[str] = frozenset()
 
-    def moves(self, name: str) -> bool:
-        return self.everything or name in self.names
+    def allows(self, name: str) -> bool:
+        return self.all_packages or name in self.packages
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolverOutput:
-    """What uv printed: `pins` as a requirements file with notes of who asked, `files` as a parsed pylock.toml.
+    """What uv printed: `requirements` as a requirements file with notes of who asked, `pylock` as a parsed pylock.toml.
 
-    `sizes` maps the sha256 of a file to its bytes.
+    `size_by_sha256` maps the sha256 of a file to its bytes.
     """
 
-    pins: str
-    files: Mapping[str, Any]
-    sizes: Mapping[str, int]
+    requirements: str
+    pylock: Mapping[str, Any]
+    size_by_sha256: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +65,12 @@ class ResolverInputs:
 
 
 def plan_resolver_inputs(
-    target: Target, rlbox_requirements: tuple[str, ...], kept: Mapping[str, Mapping[str, str]]
+    target: Target, rlbox_requirements: tuple[str, ...], kept_versions: Mapping[str, Mapping[str, str]]
 ) -> tuple[ResolverInputs, ...]:
     """Return what has to be resolved: the stack, rlbox's own environment, the tools that build source archives.
 
-    Each group's roots are a file of their own, so that uv's notes say which group asked for a package. `kept` maps
-    the name of a resolution to package versions of the lock before, which uv prefers.
+    Each group's roots are a file of their own, so that uv's notes say which group asked for a package. `kept_versions`
+    maps the name of a resolution to package versions of the lock before, which uv prefers.
     """
     stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
     left_out = (*target.python.exclude, *target.base.holds, *(entry.distribution for __, entry in target.compiled))
@@ -78,7 +78,7 @@ def plan_resolver_inputs(
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(rlbox_requirements))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
     return tuple(
-        ResolverInputs(name=name, files={**files, PINS: _pins(kept.get(name, {}))})
+        ResolverInputs(name=name, files={**files, PINS: _pins(kept_versions.get(name, {}))})
         for name, files in (("stack", stack), ("runtime", own), ("build", tools))
     )
 
@@ -89,7 +89,7 @@ def _pins(versions: Mapping[str, str]) -> str:
 
 def list_kept_versions(lock: Lock | None, upgrade: UpgradeRequest) -> dict[str, dict[str, str]]:
     """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
-    if lock is None or upgrade.everything:
+    if lock is None or upgrade.all_packages:
         return {}
     stack = [package for group in lock.groups for package in group.packages if package.indexed]
     rows: dict[str, Iterable[Package | Deb]] = {
@@ -99,31 +99,38 @@ def list_kept_versions(lock: Lock | None, upgrade: UpgradeRequest) -> dict[str, 
         "apt": lock.debs,
     }
     return {
-        name: {row.name: row.version for row in found if not upgrade.moves(row.name)} for name, found in rows.items()
+        name: {row.name: row.version for row in found if not upgrade.allows(row.name)} for name, found in rows.items()
     }
 
 
 def plan_uv_commands(
-    target: Target, inputs: ResolverInputs, uv: str, sources: PackageIndexSettings, cwd: str, upgrade: UpgradeRequest
+    target: Target,
+    inputs: ResolverInputs,
+    uv: str,
+    index_settings: PackageIndexSettings,
+    cwd: str,
+    upgrade: UpgradeRequest,
 ) -> tuple[Command, Command]:
     """Return the uv commands that pin versions (`pins.txt`) and that find the files of those (`pylock.toml`)."""
     overrides = ("--override", "excluded.txt") if "excluded.txt" in inputs.files else ()
     roots = sorted(name for name in inputs.files if name.endswith(".in"))
     local = [
         word
-        for directory in sorted({w.rsplit("/", 1)[0] for w in sources.wheels})
+        for directory in sorted({w.rsplit("/", 1)[0] for w in index_settings.local_wheels})
         for word in ("--find-links", directory)
     ]
     python = ("--python-version", target.python.version, "--python-platform", target.python.platform)
-    moved = [word for name in sorted(upgrade.names) for word in ("--upgrade-package", name)]
-    moved += ["--upgrade"] if upgrade.everything else []
+    moved = [word for name in sorted(upgrade.packages) for word in ("--upgrade-package", name)]
+    moved += ["--upgrade"] if upgrade.all_packages else []
     before = ("--exclude-newer", target.python.before) if inputs.name == "stack" and target.python.before else ()
     compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *python, *local, *before)
     return (
-        Command(argv=(*compile_, *overrides, *moved, *roots, "-o", PINS), env=sources.env, cwd=cwd, timeout_s=600),
+        Command(
+            argv=(*compile_, *overrides, *moved, *roots, "-o", PINS), env=index_settings.env, cwd=cwd, timeout_s=600
+        ),
         Command(
             argv=(*compile_, "--no-deps", "--format", "pylock.toml", PINS, "-o", PYLOCK),
-            env=sources.env,
+            env=index_settings.env,
             cwd=cwd,
             timeout_s=600,
         ),
@@ -131,16 +138,16 @@ def plan_uv_commands(
 
 
 def build_python_lock(
-    target: Target, rlbox_requirements: tuple[str, ...], resolved: Mapping[str, ResolverOutput]
+    target: Target, rlbox_requirements: tuple[str, ...], resolver_outputs: Mapping[str, ResolverOutput]
 ) -> Lock:
     """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
     order = [group.name for group in target.stack]
-    __, parents = parse_pins(resolved["stack"].pins)
+    __, parents = parse_pins(resolver_outputs["stack"].requirements)
     owner = _first_group(order, parents)
-    packages = select_package_files(target, resolved["stack"])
-    own = select_package_files(target, resolved["runtime"])
+    packages = select_package_files(target, resolver_outputs["stack"])
+    own = select_package_files(target, resolver_outputs["runtime"])
     sdists = [package for package in (*packages.values(), *own.values()) if not package.is_wheel]
-    tools = select_package_files(target, resolved["build"]) if sdists else {}
+    tools = select_package_files(target, resolver_outputs["build"]) if sdists else {}
     return Lock(
         target=target.name,
         spec=compute_spec_checksum(target, rlbox_requirements),
@@ -177,10 +184,10 @@ def select_package_files(target: Target, resolution: ResolverOutput) -> dict[str
     Raises WorkFailed: one is not pinned by version, has no sha256, or no file for the target's interpreter and
       platform.
     """
-    versions, __ = parse_pins(resolution.pins)
+    versions, __ = parse_pins(resolution.requirements)
     channels = {group.channel for group in target.stack if group.channel}
     found = {}
-    for row in resolution.files.get("packages", ()):
+    for row in resolution.pylock.get("packages", ()):
         file = _chosen_file(row, target)
         name, version = str(row["name"]), str(row["version"])
         local = version.partition("+")[2]
@@ -189,7 +196,7 @@ def select_package_files(target: Target, resolution: ResolverOutput) -> dict[str
             version=version,
             file=parse_file_name(file),
             sha256=str(file["hashes"]["sha256"]),
-            size=resolution.sizes.get(str(file["hashes"]["sha256"]), 0),
+            size=resolution.size_by_sha256.get(str(file["hashes"]["sha256"]), 0),
             source=f"torch-wheels/{local}" if local in channels else "python",
         )
     if missing := sorted(set(versions) - set(found)):
@@ -197,8 +204,8 @@ def select_package_files(target: Target, resolution: ResolverOutput) -> dict[str
     return found
 
 
-def list_chosen_files(target: Target, files: Mapping[str, Any]) -> dict[str, str]:
-    chosen = [_chosen_file(row, target) for row in files.get("packages", ())]
+def map_sha256_to_url(target: Target, pylock: Mapping[str, Any]) -> dict[str, str]:
+    chosen = [_chosen_file(row, target) for row in pylock.get("packages", ())]
     return {str(file["hashes"]["sha256"]): str(file.get("url") or file.get("path")) for file in chosen}
 
 
@@ -219,8 +226,8 @@ def _chosen_file(row: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
     return dict(file)
 
 
-def parse_file_name(file: Mapping[str, Any]) -> str:
-    place = str(file.get("name") or file.get("path") or urlsplit(str(file["url"])).path)
+def parse_file_name(pylock_file: Mapping[str, Any]) -> str:
+    place = str(pylock_file.get("name") or pylock_file.get("path") or urlsplit(str(pylock_file["url"])).path)
     return unquote(place.rpartition("/")[2])
 
 
@@ -270,14 +277,14 @@ _GLIBC = range(45, 4, -1)
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # source: PEP 600, "Legacy manylinux tags"
 
 
-def choose_wheel(names: Iterable[str], python: str, platform: str) -> str | None:
+def choose_wheel(wheel_names: Iterable[str], python_version: str, platform: str) -> str | None:
     """Return the file name that an installer prefers, or None when there is no wheel for the interpreter.
 
-    `python`: `3.11`.
+    `python_version`: `3.11`.
     `platform`: uv's name: `x86_64-unknown-linux-gnu`, `aarch64-…`, `x86_64-manylinux_2_28`.
     """
-    order = _order(python, platform.partition("-")[0])
-    ranked = sorted((_rank(name, order), name) for name in names)
+    order = _order(python_version, platform.partition("-")[0])
+    ranked = sorted((_rank(name, order), name) for name in wheel_names)
     return next((name for (place, __), name in ranked if place < len(order)), None)
 
 
@@ -315,14 +322,14 @@ _OTHER = _("lock from another index: --sources PROFILE")
 def resolve_packages(
     target: Target,
     inputs: ResolverInputs,
-    sources: PackageIndexSettings,
+    index_settings: PackageIndexSettings,
     ca_bundle: str,
     upgrade: UpgradeRequest,
-    known_sizes: Mapping[str, int],
+    size_by_sha256: Mapping[str, int],
 ) -> ResolverOutput:
     """Resolve one set of packages with uv for the target's interpreter and platform.
 
-    `known_sizes`: sha256 to bytes, from the lock before: those files need not be asked about.
+    `size_by_sha256`: sha256 to bytes, from the lock before: those files need not be asked about.
     Raises WorkFailed: uv finds no solution (quoted), or an index does not say how large a file is.
     """
     trust = {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
@@ -330,13 +337,15 @@ def resolve_packages(
     with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as directory:
         for name, text in inputs.files.items():
             Path(directory, name).write_text(text, encoding="utf-8")
-        for command in plan_uv_commands(target, inputs, find_uv_bin(), sources, directory, upgrade):
+        for command in plan_uv_commands(target, inputs, find_uv_bin(), index_settings, directory, upgrade):
             env = {**command.env, **trust}
             check_command(Command(argv=command.argv, env=env, cwd=directory, timeout_s=command.timeout_s), what)
         pins = Path(directory, PINS).read_text(encoding="utf-8")
         files = toml_table(Path(directory, PYLOCK).read_text(encoding="utf-8"))
-    asked = {sha: url for sha, url in list_chosen_files(target, files).items() if sha not in known_sizes}
-    return ResolverOutput(pins=pins, files=files, sizes={**known_sizes, **_sizes(asked, ca_bundle)})
+    asked = {sha: url for sha, url in map_sha256_to_url(target, files).items() if sha not in size_by_sha256}
+    return ResolverOutput(
+        requirements=pins, pylock=files, size_by_sha256={**size_by_sha256, **_sizes(asked, ca_bundle)}
+    )
 
 
 def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:

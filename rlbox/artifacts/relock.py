@@ -10,7 +10,7 @@ from dataclasses import replace
 from rlbox.app import App, own_requirements
 from rlbox.artifacts.apt_lock import resolve_debs, resolve_debs_on_image
 from rlbox.artifacts.base_image import fetch_base_files
-from rlbox.artifacts.compiled_lock import keep_compiled_wheels, resolve_compiled, resolve_git_tree
+from rlbox.artifacts.compiled_lock import copy_compiled_wheels, resolve_compiled_inputs, resolve_git_tree
 from rlbox.artifacts.python_lock import (
     UpgradeRequest,
     build_python_lock,
@@ -18,7 +18,7 @@ from rlbox.artifacts.python_lock import (
     plan_resolver_inputs,
     resolve_packages,
 )
-from rlbox.artifacts.source_selection import LockSources, convert_unreachable_host_errors, prepare_lock_sources
+from rlbox.artifacts.source_selection import LockSources, prepare_lock_sources, suggest_mirror_on_failure
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -34,21 +34,23 @@ def resolve_lock(
     previous_lock: Lock | None,
     upgrade: UpgradeRequest,
     lock_sources: LockSources,
-    patches: Mapping[str, str],
+    patch_texts: Mapping[str, str],
 ) -> Lock:
     """Return the target's lock; `previous_lock` is kept where the spec still allows it and `upgrade` does not move it.
 
-    `patches`: The target's patches, file name to text.
+    `patch_texts`: The target's patches, file name to text.
     Raises WorkFailed: uv or apt finds no solution, or a source does not answer; what they said is quoted.
     """
     kept = list_kept_versions(previous_lock, upgrade)
     sizes = {package.sha256: package.size for package in previous_lock.packages()} if previous_lock else {}
     resolved = {
-        inputs.name: resolve_packages(target, inputs, lock_sources.sources, lock_sources.site.ca_bundle, upgrade, sizes)
+        inputs.name: resolve_packages(
+            target, inputs, lock_sources.index_settings, lock_sources.network_settings.ca_bundle, upgrade, sizes
+        )
         for inputs in plan_resolver_inputs(target, rlbox_requirements, kept)
     }
     planned = build_python_lock(target, rlbox_requirements, resolved)
-    toolchain, compiled = resolve_compiled(target, planned, previous_lock, upgrade, lock_sources)
+    toolchain, compiled = resolve_compiled_inputs(target, planned, previous_lock, upgrade, lock_sources)
     lock = replace(
         planned,
         debs=_debs(target, kept.get("apt", {}), lock_sources),
@@ -56,13 +58,13 @@ def resolve_lock(
         compiled=compiled,
         git=tuple(_git(source, previous_lock, upgrade, lock_sources) for source in target.git),
         http=tuple(_http(source, previous_lock, upgrade, lock_sources) for source in target.http),
-        patches=tuple(hash_patch(file, patches[file]) for file in target.own_patches),
+        patches=tuple(hash_patch(file, patch_texts[file]) for file in target.own_patches),
     )
-    return keep_compiled_wheels(lock, previous_lock)
+    return copy_compiled_wheels(lock, previous_lock)
 
 
-def refresh_lock(
-    target: Target, rlbox_requirements: tuple[str, ...], lock: Lock, patches: Mapping[str, str]
+def refresh_lock_patches(
+    target: Target, rlbox_requirements: tuple[str, ...], lock: Lock, patch_texts: Mapping[str, str]
 ) -> Lock | None:
     """Return the lock with its patches as they are now, or None when the spec wants more than that."""
     made_for = (lock.target, lock.python, lock.platform, lock.spec)
@@ -73,17 +75,17 @@ def refresh_lock(
         compute_spec_checksum(target, rlbox_requirements),
     ):
         return None
-    return replace(lock, patches=tuple(hash_patch(file, patches[file]) for file in target.own_patches))
+    return replace(lock, patches=tuple(hash_patch(file, patch_texts[file]) for file in target.own_patches))
 
 
 def _debs(target: Target, pins: Mapping[str, str], lock_sources: LockSources) -> tuple[Deb, ...]:
-    base, platform, ca_bundle = target.base, target.python.platform, lock_sources.site.ca_bundle
+    base, platform, ca_bundle = target.base, target.python.platform, lock_sources.network_settings.ca_bundle
     if base.bootstrap:
-        return resolve_debs(base, platform, lock_sources.archives, pins, ca_bundle)
+        return resolve_debs(base, platform, lock_sources.archive_urls, pins, ca_bundle)
     if not base.packages:
         return ()
-    fetch_base_files(base.image, platform, lock_sources.store, lock_sources.images, ca_bundle)
-    return resolve_debs_on_image(base, platform, lock_sources.store, lock_sources.archives, pins, ca_bundle)
+    fetch_base_files(base.image, platform, lock_sources.store, lock_sources.base_image_urls, ca_bundle)
+    return resolve_debs_on_image(base, platform, lock_sources.store, lock_sources.archive_urls, pins, ca_bundle)
 
 
 def _git(source: GitSource, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources) -> GitTree:
@@ -92,13 +94,13 @@ def _git(source: GitSource, before: Lock | None, upgrade: UpgradeRequest, lock_s
 
 def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources) -> HttpFile:
     for known in before.http if before else ():
-        if (known.name, known.url) == (source.name, source.url) and not upgrade.moves(source.name):
+        if (known.name, known.url) == (source.name, source.url) and not upgrade.allows(source.name):
             return known
     tries = []
-    for link in lock_sources.locator.http_urls(source.url):
+    for link in lock_sources.locator.list_http_urls(source.url):
         digest, size = hashlib.sha256(), 0
         try:
-            with create_client(lock_sources.site) as http, http.stream("GET", link.url) as answer:
+            with create_client(lock_sources.network_settings) as http, http.stream("GET", link.url) as answer:
                 if answer.status == 200:
                     for block in answer.iter_bytes():
                         digest.update(block)
@@ -116,11 +118,11 @@ def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, lock
 _MOST_NAMED = 8
 
 
-def check_unchanged(target: str, previous_lock: Lock | None, lock: Lock) -> None:
+def require_unchanged_lock(target: str, previous_lock: Lock | None, lock: Lock) -> None:
     if previous_lock is None or previous_lock.text() != lock.text():
         raise WorkFailed(
             _("the lock of target {target} drifted: its sources no longer offer what it names\n{lock_diff}").format(
-                target=target, lock_diff=diff_locks(previous_lock.text() if previous_lock else "", lock.text())
+                target=target, lock_diff=format_lock_diff(previous_lock.text() if previous_lock else "", lock.text())
             ),
             next_step=f"rlbox lock {target} --upgrade {_drifted(previous_lock, lock)}".rstrip(),
         )
@@ -133,7 +135,7 @@ def _drifted(before: Lock | None, lock: Lock) -> str:
     return " ".join(names) if len(names) <= _MOST_NAMED else ""
 
 
-def check_known_packages(packages: Sequence[str], previous_lock: Lock | None, lock: Lock) -> None:
+def require_known_packages(packages: Sequence[str], previous_lock: Lock | None, lock: Lock) -> None:
     found = {name for known in (previous_lock, lock) if known for name in known.names()}
     if unknown := sorted(set(packages) - found):
         near = difflib.get_close_matches(unknown[0], found, n=1)
@@ -153,7 +155,7 @@ def _rows(text: str) -> Iterator[tuple[str, str]]:
             yield str(parse_json(row)["name"]), row
 
 
-def diff_locks(old: str, new: str) -> str:
+def format_lock_diff(old_lock: str, new_lock: str) -> str:
     """Return what changed, a line a file of the lock: its name, its version, the beginning of its sha256."""
 
     def short(text: str) -> list[str]:
@@ -165,18 +167,18 @@ def diff_locks(old: str, new: str) -> str:
             lines.append(" ".join(word for word in words if word))
         return lines
 
-    rows = difflib.unified_diff(short(old), short(new), "lock.json", "lock.json (now)", lineterm="", n=0)
+    rows = difflib.unified_diff(short(old_lock), short(new_lock), "lock.json", "lock.json (now)", lineterm="", n=0)
     return "\n".join(line for line in rows if not line.startswith("@@"))
 
 
-def count_packages(lock: Lock) -> dict[str, int]:
+def count_group_packages(lock: Lock) -> dict[str, int]:
     """Return how many packages each group has; groups of the stack only where they have some."""
     counts = {"os": len(lock.debs), "runtime": len(lock.runtime.packages)}
     counts |= {group.name: len(group.packages) for group in (lock.build, *lock.groups) if group.packages}
     return counts | ({"compile": len(_compile_sizes(lock))} if lock.compiled else {})
 
 
-def measure_package_groups(lock: Lock) -> dict[str, int]:
+def sum_group_bytes(lock: Lock) -> dict[str, int]:
     groups = (lock.runtime, lock.build, *lock.groups)
     return {
         "os": sum(deb.size for deb in lock.debs),
@@ -189,32 +191,32 @@ def _compile_sizes(lock: Lock) -> dict[str, int]:
     return {row.sha256: row.size for row in (*lock.toolchain, *rows)}
 
 
-def update_lock(
+def resolve_or_keep_lock(
     app: App,
     target: Target,
     upgrade: UpgradeRequest,
-    sources: str,
+    sources_profile: str,
     *,
-    includes: Sequence[str] = (),
-    force: bool = False,
+    included_targets: Sequence[str] = (),
+    ask_sources: bool = False,
 ) -> tuple[Lock | None, Lock]:
     """Return the lock before, None without one, and the lock now.
 
-    `sources`: A sources profile, empty for the target's own.
-    `includes`: The targets that it includes, the nearest first. Without a lock of its own it goes on from theirs:
-      nothing is resolved that its spec leaves as it is.
-    `force`: Ask the sources even when the spec did not change.
+    `sources_profile`: Empty: the target's own.
+    `included_targets`: The nearest first. A target without a lock of its own goes on from theirs: nothing is resolved
+      that its spec leaves as it is.
+    `ask_sources`: Ask the sources even when the spec did not change.
     """
     own = _before(app, target.name)
-    before = own or _inherited(app, target.name, includes)
+    before = own or _inherited(app, target.name, included_targets)
     files = app.project.patches(target.name, target.own_patches)
     patches = {path.name: path.read_text("utf-8") for path in files}
-    if before and not force and not (upgrade.everything or upgrade.names):
-        refreshed = refresh_lock(target, own_requirements(), before, patches)
+    if before and not ask_sources and not (upgrade.all_packages or upgrade.packages):
+        refreshed = refresh_lock_patches(target, own_requirements(), before, patches)
         if refreshed:
             return own, refreshed
-    lock_sources = prepare_lock_sources(app, target, sources)
-    with convert_unreachable_host_errors(sources or target.sources):
+    lock_sources = prepare_lock_sources(app, target, sources_profile)
+    with suggest_mirror_on_failure(sources_profile or target.sources):
         return own, resolve_lock(target, own_requirements(), before, upgrade, lock_sources, patches)
 
 
@@ -240,7 +242,7 @@ def write_lock(app: App, previous_lock: Lock | None, lock: Lock) -> bool:
     if not app.dry_run:
         changed = write_if_changed(app.project.writable_lock_file(lock.target), lock.text()) or changed
     if previous_lock and previous_lock.text() != lock.text():
-        app.say(diff_locks(previous_lock.text(), lock.text()))
+        app.say(format_lock_diff(previous_lock.text(), lock.text()))
     if sdists := [package.file for package in lock.packages() if not package.is_wheel]:
         app.say(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

@@ -14,7 +14,7 @@ from rlbox.artifacts.mirror_probe import (
     MirrorProbe,
     choose_by_probes,
     choose_probe_file,
-    identify_rule,
+    format_rule_id,
     load_ranking,
     save_ranking,
 )
@@ -25,11 +25,11 @@ from rlbox.artifacts.mirrors import (
     MirrorChoice,
     PackageIndexSettings,
     build_archive_url,
+    choose_archive_urls,
     find_response_error,
-    list_image_references,
-    list_suites,
+    list_image_urls,
+    map_suites_to_archives,
     plan_package_indexes,
-    resolve_apt_archives,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
@@ -39,12 +39,14 @@ from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.target.artifact import Artifact, TorchGroup, list_torch_groups
 from rlbox.target.target import Target
 
-QUICK_PROBE_S = 3.0
+QUICK_PROBE_TIMEOUT_S = 3.0
 # Kinds of which one address goes into a resolver's or a build's settings; the others fail over file by file.
 _ONE_ADDRESS = ("apt", "python", "torch-wheels")
 
 
-def choose_mirrors(profile: Profile, site: NetworkSettings, artifacts: Sequence[Artifact] = ()) -> MirrorChoice:
+def choose_mirrors(
+    profile: Profile, network_settings: NetworkSettings, artifacts: Sequence[Artifact] = ()
+) -> MirrorChoice:
     """Return the rules of a profile in the order in which they are to be tried now.
 
     A ranking by `rlbox mirrors probe` decides for six hours. Without one, the rules of the kinds that can have one
@@ -54,17 +56,17 @@ def choose_mirrors(profile: Profile, site: NetworkSettings, artifacts: Sequence[
     `artifacts`: Locked files, if there are any: a mirror must list one of them.
     """
     if not profile.rule:
-        return MirrorChoice(profile=profile.name)
+        return MirrorChoice(profile_name=profile.name)
     if (known := load_ranking(profile)) is not None:
         return choose_by_probes(profile, known)
     found: list[MirrorProbe] = []
-    with create_client(site, silent_s=QUICK_PROBE_S) as http:
+    with create_client(network_settings, silent_s=QUICK_PROBE_TIMEOUT_S) as http:
         for kind in _ONE_ADDRESS:
-            for rule in profile.rules(kind):
+            for rule in profile.rules_for(kind):
                 reason = _look(rule, choose_probe_file(rule, artifacts), profile, http)
                 if not reason:
                     break
-                found.append(MirrorProbe(kind=kind, mirror=rule.title, place=identify_rule(rule), reason=reason))
+                found.append(MirrorProbe(kind=kind, mirror=rule.title, place=format_rule_id(rule), reason=reason))
     save_ranking(profile, found, quick=True)
     return choose_by_probes(profile, found)
 
@@ -76,7 +78,7 @@ def _look(rule: MirrorRule, artifact: Artifact | None, profile: Profile, http: H
     if artifact is None:
         return _head(http, f"{rule.base_url}/", None)
     reasons: list[str] = []
-    choice = MirrorChoice(profile=profile.name, rules={rule.kind: (rule,)})
+    choice = MirrorChoice(profile_name=profile.name, rules_by_kind={rule.kind: (rule,)})
     locator = FileLocator(
         profile, MachineSources(), http, choice=choice, on_skip=lambda mirror, reason: reasons.append(reason)
     )
@@ -100,10 +102,10 @@ def _head(http: HttpClient, url: str, artifact: Artifact | None) -> str:
         return explain_no_response(error)
 
 
-def create_locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> FileLocator:
+def create_file_locator(app: App, sources_profile: str, files: Sequence[Artifact] = ()) -> FileLocator:
     """Return who knows where the files of a lock are; a mirror that is passed over is said."""
     site = read_network_settings()
-    profile, choice = select_sources(app, sources, site, files)
+    profile, choice = select_sources(app, sources_profile, site, files)
     return FileLocator(
         profile,
         probe_machine_sources(site),
@@ -113,24 +115,28 @@ def create_locator(app: App, sources: str, files: Sequence[Artifact] = ()) -> Fi
     )
 
 
-def build_step_environment(
-    app: App, groups: Sequence[TorchGroup], sources: str, site: NetworkSettings, files: Sequence[Artifact] = ()
+def plan_build_step_env(
+    app: App,
+    groups: Sequence[TorchGroup],
+    sources_profile: str,
+    network_settings: NetworkSettings,
+    files: Sequence[Artifact] = (),
 ) -> Mapping[str, str]:
-    _, choice = select_sources(app, sources, site, files)
-    return plan_package_indexes(groups, site, choice).env
+    _, choice = select_sources(app, sources_profile, network_settings, files)
+    return plan_package_indexes(groups, network_settings, choice).env
 
 
 def select_sources(
-    app: App, sources: str, site: NetworkSettings, files: Sequence[Artifact] = ()
+    app: App, sources_profile: str, network_settings: NetworkSettings, files: Sequence[Artifact] = ()
 ) -> tuple[Profile, MirrorChoice]:
     """Return a sources profile and the order of its mirrors now; dead and outdated ones are said.
 
     `files`: Locked files: a mirror that lists none of its kind counts as dead.
     """
 
-    profile = load_profile(app.project, sources)
-    choice = choose_mirrors(profile, site, files)
-    for mirror, reason in choice.skipped:
+    profile = load_profile(app.project, sources_profile)
+    choice = choose_mirrors(profile, network_settings, files)
+    for mirror, reason in choice.dead_mirrors:
         app.say(f"{mirror} is passed over: {reason}")
     today = datetime.datetime.now(datetime.timezone.utc).date()
     old = dict.fromkeys(rule.title for rule in profile.rule if rule.expires and rule.expires < today)
@@ -140,35 +146,35 @@ def select_sources(
 
 
 @contextmanager
-def convert_unreachable_host_errors(sources: str) -> Iterator[None]:
-    """Add to a failure that is about a host what to write into the profile `sources` about it."""
+def suggest_mirror_on_failure(sources_profile: str) -> Iterator[None]:
+    """Add to a failure that is about a host what to write into the profile `sources_profile` about it."""
     try:
         yield
     except WorkFailed as error:
         host = find_unreachable_host(error.what.splitlines())
         if not host:
             raise
-        step = suggest_mirror_rule(host, sources) + (f"\n         {error.next_step}" if error.next_step else "")
+        step = suggest_mirror_rule(host, sources_profile) + (f"\n         {error.next_step}" if error.next_step else "")
         raise WorkFailed(error.what, where=error.where, next_step=step) from error
 
 
-def prepare_lock_sources(app: App, target: Target, sources: str = "") -> LockSources:
-    """Return where the target's lock is resolved from, by the profile `sources` or its own."""
+def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") -> LockSources:
+    """Return where the target's lock is resolved from, by the profile `sources_profile` or its own."""
     site = read_network_settings()
-    profile, choice = select_sources(app, sources or target.sources, site)
-    machine = probe_machine_sources(site, index=False)
+    profile, choice = select_sources(app, sources_profile or target.sources, site)
+    machine = probe_machine_sources(site, probe_index=False)
     if target.base.bootstrap:
-        found = resolve_apt_archives(set(list_suites(target.base).values()), profile, machine, choice)
+        found = choose_archive_urls(set(map_suites_to_archives(target.base).values()), profile, machine, choice)
     else:  # the image has source lists of its own, which a profile's mirror may stand for
-        rule = choice.preferred_rule("apt")
+        rule = choice.find_preferred_mirror("apt")
         found = {name: build_archive_url(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
     return LockSources(
-        sources=plan_package_indexes(list_torch_groups(target), site, choice),
-        archives=found,
+        index_settings=plan_package_indexes(list_torch_groups(target), site, choice),
+        archive_urls=found,
         locator=FileLocator(profile, machine, create_client(site), choice=choice),
-        site=site,
+        network_settings=site,
         store=ObjectStore(resolve_store_dir(None)),
-        images=list_image_references(target.base.image, profile, choice) if target.base.image else (),
+        base_image_urls=list_image_urls(target.base.image, profile, choice) if target.base.image else (),
     )
 
 
@@ -176,12 +182,12 @@ def prepare_lock_sources(app: App, target: Target, sources: str = "") -> LockSou
 class LockSources:
     """Where a lock is resolved from: settings for uv, apt archives by name, who knows the mirrors of other files.
 
-    `images` are the references that the base image may be pulled by; it goes into `store`, to be read.
+    `base_image_urls` are the references that the base image may be pulled by; it goes into `store`, to be read.
     """
 
-    sources: PackageIndexSettings
-    archives: Mapping[str, str]
+    index_settings: PackageIndexSettings
+    archive_urls: Mapping[str, str]
     locator: FileLocator
-    site: NetworkSettings
+    network_settings: NetworkSettings
     store: ObjectStore
-    images: Sequence[FileUrl]
+    base_image_urls: Sequence[FileUrl]

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlbox.artifacts.base_image import list_base_digests
-from rlbox.artifacts.object_store import ObjectStore, create_unwritable_error
+from rlbox.artifacts.base_image import list_stored_base_digests
+from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
@@ -29,25 +29,25 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class FetchedLock:
-    """One lock that was fetched into the store: its target, where it lay, its files; `path` holds these facts."""
+    """One lock that was fetched into the store; `record_path` is the file in the store that says so."""
 
     target: str
-    lock: Path
+    lock_path: Path
     files: tuple[Artifact, ...]
-    path: Path
+    record_path: Path
 
 
-def record_fetched_lock(store: ObjectStore, target: str, lock: Path, files: Iterable[Artifact]) -> None:
+def record_fetched_lock(store: ObjectStore, target: str, lock_path: Path, files: Iterable[Artifact]) -> None:
     """Write down what a lock's objects are, in place of what was known of an earlier lock at the same path.
 
     `NodeError` when the store cannot be written.
     """
-    mark = hashlib.sha256(str(lock).encode()).hexdigest()[:8]
-    facts = {"schema": _SCHEMA, "target": target, "lock": str(lock), "files": [asdict(file) for file in files]}
+    mark = hashlib.sha256(str(lock_path).encode()).hexdigest()[:8]
+    facts = {"schema": _SCHEMA, "target": target, "lock": str(lock_path), "files": [asdict(file) for file in files]}
     try:
         write_atomic(store.root / "names" / f"{target}-{mark}.json", json.dumps(facts, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise create_unwritable_error(store.root, error) from error
+        raise create_unwritable_store_error(store.root, error) from error
 
 
 def list_fetched_locks(store: ObjectStore) -> Iterator[FetchedLock]:
@@ -56,12 +56,12 @@ def list_fetched_locks(store: ObjectStore) -> Iterator[FetchedLock]:
         try:
             facts = parse_json(path.read_bytes())
             files = tuple(Artifact(**row) for row in facts["files"])
-            yield FetchedLock(target=facts["target"], lock=Path(facts["lock"]), files=files, path=path)
+            yield FetchedLock(target=facts["target"], lock_path=Path(facts["lock"]), files=files, record_path=path)
         except (OSError, ValueError, KeyError, TypeError):
             continue
 
 
-def index_objects(store: ObjectStore) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
+def map_objects_to_targets(store: ObjectStore) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
     found: dict[str, tuple[Artifact, tuple[str, ...]]] = {}
     for known in list_fetched_locks(store):
         for file in known.files:
@@ -76,7 +76,7 @@ def describe_object(artifact: Artifact | None, targets: Iterable[str]) -> str:
     return f"{artifact.file.rpartition('/')[2]} ({artifact.kind}, {artifact.group}; {', '.join(targets)})"
 
 
-def find_used_digests(store: ObjectStore, project: Project) -> set[str]:
+def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
     """Return the objects that a lock uses: of the project's targets, or of another project that was fetched.
 
     Raises SpecError: A lock of the project cannot be read, so that nobody knows what it uses.
@@ -87,11 +87,11 @@ def find_used_digests(store: ObjectStore, project: Project) -> set[str]:
         lock = load_lock(path)
         wanted |= _digests(store, lock) if lock else set()
     for known in list_fetched_locks(store):
-        if known.lock in own or not known.lock.exists():
+        if known.lock_path in own or not known.lock_path.exists():
             continue
         wanted |= {file.sha256 for file in known.files}
         try:
-            lock = load_lock(known.lock)
+            lock = load_lock(known.lock_path)
         except SpecError:
             continue
         wanted |= _digests(store, lock) if lock else set()
@@ -99,16 +99,16 @@ def find_used_digests(store: ObjectStore, project: Project) -> set[str]:
 
 
 def _digests(store: ObjectStore, lock: Lock) -> set[str]:
-    return {file.sha256 for file in list_named_artifacts(lock)} | list_base_digests(store, lock.base)
+    return {file.sha256 for file in list_named_artifacts(lock)} | list_stored_base_digests(store, lock.base)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedObject:
-    """An object with other bytes than its name says; `found` is their sha256, or why they cannot be read."""
+    """An object with other bytes than its name says; `actual` is their sha256, or why they cannot be read."""
 
     digest: str
     size: int
-    found: str
+    actual: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class PruneResult:
 
     objects: tuple[str, ...]
     partials: tuple[str, ...]
-    freed: int
+    freed_bytes: int
 
 
 def verify_objects(
@@ -133,19 +133,19 @@ def verify_objects(
         except OSError as error:
             found = f"cannot be read: {error.strerror}"
         on_object(size)
-        return None if found == digest else DamagedObject(digest=digest, size=size, found=found)
+        return None if found == digest else DamagedObject(digest=digest, size=size, actual=found)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return tuple(damage for damage in pool.map(look, store.list_digests()) if damage)
 
 
-def prune_store(store: ObjectStore, wanted: set[str], *, dry_run: bool) -> PruneResult:
-    """Remove objects and half-written files that are not `wanted`, and names of locks that are gone.
+def prune_store(store: ObjectStore, used_digests: set[str], *, dry_run: bool) -> PruneResult:
+    """Remove objects and half-written files that are not `used_digests`, and names of locks that are gone.
 
     What another rlbox writes right now stays.
     """
-    objects = [digest for digest in store.list_digests() if digest not in wanted]
-    partials = [path for path in store.list_partials() if path.name not in wanted and _is_idle(path)]
+    objects = [digest for digest in store.list_digests() if digest not in used_digests]
+    partials = [path for path in store.list_partials() if path.name not in used_digests and _is_idle(path)]
     freed = sum(_bytes(store.path(digest)) for digest in objects) + sum(map(_bytes, partials))
     if not dry_run:
         for digest in objects:
@@ -153,9 +153,9 @@ def prune_store(store: ObjectStore, wanted: set[str], *, dry_run: bool) -> Prune
         for path in partials:
             _is_idle(path, remove=True)
         for known in list_fetched_locks(store):
-            if not known.lock.exists():
-                known.path.unlink(missing_ok=True)
-    return PruneResult(objects=tuple(objects), partials=tuple(path.name for path in partials), freed=freed)
+            if not known.lock_path.exists():
+                known.record_path.unlink(missing_ok=True)
+    return PruneResult(objects=tuple(objects), partials=tuple(path.name for path in partials), freed_bytes=freed)
 
 
 def _bytes(path: Path) -> int:
@@ -188,20 +188,20 @@ class CacheEntry:
 
     path: Path
     size: int
-    used_at: float
+    last_used_s: float
 
 
-def find_unused_entries(older_s: float) -> list[CacheEntry]:
-    before = time.time() - older_s
+def find_unused_cache_entries(max_age_s: float) -> list[CacheEntry]:
+    before = time.time() - max_age_s
     entries = []
     for cache in _inside(cache_path()):
         for path in _inside(cache) if cache.name not in _NO_CACHE else ():
             with suppress(FileNotFoundError):  # another rlbox has removed it meanwhile
                 entries.append(_entry(path))
-    return [entry for entry in entries if entry.used_at < before]
+    return [entry for entry in entries if entry.last_used_s < before]
 
 
-def remove_entries(entries: Sequence[CacheEntry]) -> None:
+def remove_cache_entries(entries: Sequence[CacheEntry]) -> None:
     """Remove cache entries; one that is killed in the middle is still under its name, or gone.
 
     Raises LockHeld: another rlbox builds or installs a target right now, perhaps with one of them; nothing is removed.
@@ -227,7 +227,7 @@ def _inside(directory: Path) -> Iterable[Path]:
 def _entry(path: Path) -> CacheEntry:
     stats = [path.lstat(), *(row for _, row in walk_files(path, folders=True))]
     size = sum(row.st_blocks * _BLOCK // (1 if stat.S_ISDIR(row.st_mode) else row.st_nlink) for row in stats)
-    return CacheEntry(path=path, size=size, used_at=max(map(_used_at, stats)))
+    return CacheEntry(path=path, size=size, last_used_s=max(map(_used_at, stats)))
 
 
 def _used_at(row: os.stat_result) -> float:

@@ -53,19 +53,19 @@ def lock(
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
         raise click.UsageError(_("names go with --upgrade, --offline with --check, and --check without --upgrade"))
     from rlbox.artifacts.python_lock import UpgradeRequest
-    from rlbox.artifacts.relock import check_known_packages, write_lock
+    from rlbox.artifacts.relock import require_known_packages, write_lock
 
     if check:
         return _check(app, name, offline, sources)
-    moved = UpgradeRequest(everything=upgrade and not packages, names=frozenset(packages))
+    moved = UpgradeRequest(all_packages=upgrade and not packages, packages=frozenset(packages))
     before, lock = _relock(app, name, moved, sources)
-    check_known_packages(packages, before, lock)
+    require_known_packages(packages, before, lock)
     return _tell(app, lock, changed=write_lock(app, before, lock))
 
 
 def _check(app: App, name: str, offline: bool, sources: str) -> int:
     from rlbox.artifacts.python_lock import UpgradeRequest
-    from rlbox.artifacts.relock import check_unchanged
+    from rlbox.artifacts.relock import require_unchanged_lock
     from rlbox.planner.stack_check import require_consistent_stack
     from rlbox.target.lock import suggest_lock_command
 
@@ -77,7 +77,7 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
             next_step=suggest_lock_command(name, plan.lock_state),
         )
     if not offline:
-        check_unchanged(name, *_relock(app, name, UpgradeRequest(), sources, again=True))
+        require_unchanged_lock(name, *_relock(app, name, UpgradeRequest(), sources, again=True))
     app.result({"target": name, "lock": plan.lock_state}, f"{name}  lock is current")
     return 0
 
@@ -85,22 +85,24 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
 def _relock(
     app: App, name: str, moved: UpgradeRequest, sources: str, *, again: bool = False
 ) -> tuple[Lock | None, Lock]:
-    from rlbox.artifacts.relock import update_lock
+    from rlbox.artifacts.relock import resolve_or_keep_lock
     from rlbox.fixes.catalogue import load_target_with_fixes
     from rlbox.planner.stack_check import require_no_conflict
 
     loaded = load_target_with_fixes(app.project, name)
     require_no_conflict(app, loaded.target, None)
-    before, lock = update_lock(app, loaded.target, moved, sources, includes=loaded.includes, force=again)
+    before, lock = resolve_or_keep_lock(
+        app, loaded.target, moved, sources, included_targets=loaded.includes, ask_sources=again
+    )
     require_no_conflict(app, loaded.target, lock)
     return before, lock
 
 
 def _tell(app: App, lock: Lock, *, changed: bool) -> int:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.relock import count_packages, measure_package_groups
+    from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
 
-    counts, sizes = count_packages(lock), measure_package_groups(lock)
+    counts, sizes = count_group_packages(lock), sum_group_bytes(lock)
     lines = [f"{padded(group, 12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
     told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
     path = app.project.writable_lock_file(lock.target)
@@ -192,7 +194,7 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
 
 def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[HostContact, ...]]:
     """Return a sources profile, the target's own when `sources` is empty, and the contacts of the target by it."""
-    from rlbox.artifacts.egress import plan_egress, probe_egress
+    from rlbox.artifacts.egress import list_host_contacts, probe_egress
     from rlbox.artifacts.locator import probe_machine_sources
     from rlbox.artifacts.profile import load_hidden_hosts, load_profile
     from rlbox.system.network_settings import read_network_settings
@@ -200,7 +202,7 @@ def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[HostCon
     target, files = as_built(app.project, name)
     profile = load_profile(app.project, sources or target.sources)
     facts = probe_egress(target, files, profile, probe_machine_sources(read_network_settings()))
-    return profile.name, plan_egress(target, files, profile, load_hidden_hosts(), facts)
+    return profile.name, list_host_contacts(target, files, profile, load_hidden_hosts(), facts)
 
 
 def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]:
@@ -271,20 +273,22 @@ def mirrors(app: App, action: str, target: str, sources: str) -> int:
 def _list(app: App, profile: Profile) -> None:
     import datetime
 
-    from rlbox.artifacts.mirror_probe import format_mirrors, list_mirror_rows, load_ranking
+    from rlbox.artifacts.mirror_probe import format_mirror_rules, load_ranking, mirror_rules_json
 
     today = datetime.datetime.now(datetime.timezone.utc).date()
-    rows = list_mirror_rows(profile, load_ranking(profile) or (), today.isoformat())
-    text = format_mirrors(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
+    rows = mirror_rules_json(profile, load_ranking(profile) or (), today.isoformat())
+    text = (
+        format_mirror_rules(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
+    )
     app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
     app.say(f"next: rlbox mirrors probe --sources {profile.name}")
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.artifacts.mirror_probe import format_probes, list_unavailable_kinds, measure_mirrors
+    from rlbox.artifacts.mirror_probe import format_probes, list_unavailable_source_kinds, probe_and_save_mirrors
 
-    found = measure_mirrors(app, profile, target)
-    dead = list_unavailable_kinds(found)
+    found = probe_and_save_mirrors(app, profile, target)
+    dead = list_unavailable_source_kinds(found)
     data = {"sources": profile.name, "probed": [asdict(one) for one in found], "dead": dead}
     app.result(data, format_probes(found))
     for kind in sorted({rule.kind for rule in profile.rule} - {one.kind for one in found}):

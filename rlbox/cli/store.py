@@ -71,10 +71,10 @@ def show(app: App, store: ObjectStore, name: str) -> None:
       rlbox store show 0a1b2c3d
     """
     from rlbox.amounts import columns, size_text
-    from rlbox.artifacts.store_upkeep import describe_object, index_objects
+    from rlbox.artifacts.store_upkeep import describe_object, map_objects_to_targets
 
     (digest,) = _found(store, (name,))
-    path, (file, targets) = store.path(digest), index_objects(store).get(digest, (None, ()))
+    path, (file, targets) = store.path(digest), map_objects_to_targets(store).get(digest, (None, ()))
     size = path.stat().st_size
     rows = [
         ("object", describe_object(file, targets)),
@@ -107,9 +107,9 @@ def remove(app: App, store: ObjectStore, wanted: tuple[str, ...], yes: bool) -> 
       rlbox store rm 0a1b2c3d --dry-run
     """
     from rlbox.amounts import counted, size_text
-    from rlbox.artifacts.store_upkeep import describe_object, index_objects
+    from rlbox.artifacts.store_upkeep import describe_object, map_objects_to_targets
 
-    digests, known = _found(store, wanted), index_objects(store)
+    digests, known = _found(store, wanted), map_objects_to_targets(store)
     freed = sum(store.path(digest).stat().st_size for digest in digests)
     data = {"store": str(store.root), "objects": digests, "bytes": freed}
     told = [f"{digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in digests]
@@ -135,9 +135,9 @@ def store_prune(app: App, store: ObjectStore) -> int:
 
 def _found(store: ObjectStore, wanted: tuple[str, ...]) -> list[str]:
     """Return the digests that were named, each once."""
-    from rlbox.artifacts.store_upkeep import index_objects
+    from rlbox.artifacts.store_upkeep import map_objects_to_targets
 
-    files = {digest: file.file.rpartition("/")[2] for digest, (file, __) in index_objects(store).items()}
+    files = {digest: file.file.rpartition("/")[2] for digest, (file, __) in map_objects_to_targets(store).items()}
     found: dict[str, None] = {}
     for name in wanted:
         hits = [digest for digest in store.list_digests() if digest.startswith(name) or files.get(digest) == name]
@@ -154,9 +154,9 @@ def _found(store: ObjectStore, wanted: tuple[str, ...]) -> list[str]:
 
 def _list(app: App, store: ObjectStore) -> None:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.store_upkeep import describe_object, index_objects
+    from rlbox.artifacts.store_upkeep import describe_object, map_objects_to_targets
 
-    known = index_objects(store)
+    known = map_objects_to_targets(store)
     rows, lines = [], []
     for digest in store.list_digests():
         file, targets = known.get(digest, (None, ()))
@@ -172,11 +172,11 @@ def _list(app: App, store: ObjectStore) -> None:
 
 
 def _verify(app: App, store: ObjectStore, *, fix: bool) -> None:
-    from rlbox.artifacts.store_upkeep import describe_object, index_objects, verify_objects
+    from rlbox.artifacts.store_upkeep import describe_object, map_objects_to_targets, verify_objects
     from rlbox.errors import WorkFailed
 
     damaged = verify_objects(store)
-    known = index_objects(store)
+    known = map_objects_to_targets(store)
     count = sum(1 for __ in store.list_digests())
     lines = [f"{one.digest[:12]}  {describe_object(*known.get(one.digest, (None, ())))}" for one in damaged]
     if damaged and not fix:
@@ -195,18 +195,18 @@ def _verify(app: App, store: ObjectStore, *, fix: bool) -> None:
 
 def _prune_store(app: App, store: ObjectStore) -> int:
     from rlbox.amounts import size_text
-    from rlbox.artifacts.store_upkeep import describe_object, find_used_digests, index_objects, prune_store
+    from rlbox.artifacts.store_upkeep import collect_used_digests, describe_object, map_objects_to_targets, prune_store
 
-    known = index_objects(store)
-    done = prune_store(store, find_used_digests(store, app.project), dry_run=app.dry_run)
+    known = map_objects_to_targets(store)
+    done = prune_store(store, collect_used_digests(store, app.project), dry_run=app.dry_run)
     done_to = "remove" if app.dry_run else "removed"
     lines = [f"{done_to} {digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in done.objects]
     lines += [f"{done_to} {digest[:12]}  half written" for digest in done.partials]
-    data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed}
+    data = {"store": str(store.root), "objects": done.objects, "partial": done.partials, "bytes": done.freed_bytes}
     if app.dry_run:
-        would = f"free {size_text(done.freed)} in {store.root}" if lines else "remove nothing"
+        would = f"free {size_text(done.freed_bytes)} in {store.root}" if lines else "remove nothing"
         return app.planned({**data, "removed": False}, "\n".join(lines), would)
-    app.result({**data, "removed": True}, "\n".join([*lines, f"freed {size_text(done.freed)}"]))
+    app.result({**data, "removed": True}, "\n".join([*lines, f"freed {size_text(done.freed_bytes)}"]))
     return 0
 
 
@@ -230,17 +230,22 @@ def prune(app: App, yes: bool) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-    from rlbox.artifacts.store_upkeep import find_unused_entries, find_used_digests, prune_store, remove_entries
+    from rlbox.artifacts.store_upkeep import (
+        collect_used_digests,
+        find_unused_cache_entries,
+        prune_store,
+        remove_cache_entries,
+    )
     from rlbox.image.prune import format_prune, remove_images, sum_image_bytes
 
     images, store = _spare_images(app), ObjectStore(resolve_store_dir(""))
-    wanted = find_used_digests(store, app.project)
+    wanted = collect_used_digests(store, app.project)
     spare = prune_store(store, wanted, dry_run=True)
-    caches = find_unused_entries(UNUSED_S)
+    caches = find_unused_cache_entries(UNUSED_S)
     cached = sum(row.size for row in caches)
-    files, freed = len(spare.objects) + len(spare.partials), sum_image_bytes(images) + spare.freed + cached
+    files, freed = len(spare.objects) + len(spare.partials), sum_image_bytes(images) + spare.freed_bytes + cached
     lines = format_prune(((row, "") for row in images), done=False)
-    lines += [f"would remove {files} files of {store.root}, {size_text(spare.freed)}"] if files else []
+    lines += [f"would remove {files} files of {store.root}, {size_text(spare.freed_bytes)}"] if files else []
     lines += [f"would remove {len(caches)} caches not used for 30 days, {size_text(cached)}"] if caches else []
     found = {"images": [row.name for row in images], "files": files, "caches": len(caches), "bytes": freed}
     if app.dry_run:
@@ -252,7 +257,7 @@ def prune(app: App, yes: bool) -> int:
         confirm(
             app, yes, f"remove {len(images)} images, {files} files and {len(caches)} caches, up to {size_text(freed)}"
         )
-        remove_entries(caches)  # which alone may refuse
+        remove_cache_entries(caches)  # which alone may refuse
         remove_images(images)
         prune_store(store, wanted, dry_run=False)
     app.result(found | {"removed": True}, f"freed up to {size_text(freed)}")

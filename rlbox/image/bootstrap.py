@@ -140,7 +140,7 @@ def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Obj
     controls = {}
     for deb in debs:
         path = folder / deb_file_name(deb)
-        store.link_to(deb.sha256, path)
+        store.link_object(deb.sha256, path)
         field = Command(argv=("dpkg-deb", "--field", str(path)))
         controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout
     index = render_packages_index(debs, controls).encode()

@@ -98,7 +98,7 @@ class ImageBuild:
 
         `why` is a line that says why an image that is there is not good enough, or empty.
         """
-        from rlbox.artifacts.source_selection import convert_unreachable_host_errors
+        from rlbox.artifacts.source_selection import suggest_mirror_on_failure
         from rlbox.image.buildkit import find_build_client
         from rlbox.image.check import check_fixes_or_untag_image, write_sbom_and_provenance
         from rlbox.system.file_lock import hold_lock
@@ -110,7 +110,7 @@ class ImageBuild:
             app.say(why)
         find_build_client()  # a missing tool is met before anything is fetched
         with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
-            with convert_unreachable_host_errors(options.sources_profile or plan.sources_profile):
+            with suggest_mirror_on_failure(options.sources_profile or plan.sources_profile):
                 run, log, digest = self._run_builder()
             check_fixes_or_untag_image(plan, force=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")

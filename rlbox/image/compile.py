@@ -14,11 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.amounts import columns, duration_text, size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import list_base_files
+from rlbox.artifacts.base_image import list_stored_base_files
 from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_lock
-from rlbox.artifacts.source_selection import convert_unreachable_host_errors, create_locator
+from rlbox.artifacts.source_selection import create_file_locator, suggest_mirror_on_failure
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed, page
@@ -194,7 +194,7 @@ class _Work:
 
     def _fetch(self) -> None:
         app, store, lock = self._app, self._store, self._lock
-        base = list_base_files(store, lock.base, lock.platform)
+        base = list_stored_base_files(store, lock.base, lock.platform)
         record_fetched_lock(
             store, lock.target, app.project.lock_file(lock.target), (*base, *list_named_artifacts(lock))
         )
@@ -205,8 +205,10 @@ class _Work:
         size = sum(file.size for file in missing)
         sources = self._options.sources_profile or self._target.sources
         app.say(f"fetching {len(missing)} files, {size_text(size)}")
-        with convert_unreachable_host_errors(sources), show_fetch_progress(app, size) as on_progress:
-            fetch_artifacts(files, create_locator(app, sources, files), store, on_progress, target=self._target.name)
+        with suggest_mirror_on_failure(sources), show_fetch_progress(app, size) as on_progress:
+            fetch_artifacts(
+                files, create_file_locator(app, sources, files), store, on_progress, target=self._target.name
+            )
 
     def _build(self, folder: Path, objects: Path) -> BuiltWheel:
         app, entry, row = self._app, self._entry, self._row

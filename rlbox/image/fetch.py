@@ -9,29 +9,29 @@ from pathlib import Path
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_locked_base, list_base_files
+from rlbox.artifacts.base_image import fetch_locked_base_image, list_stored_base_files
 from rlbox.artifacts.fetch import (
     FetchResult,
-    check_disk_space,
     fetch_artifacts,
-    format_groups,
+    format_group_sizes,
     measure_groups,
     require_compiled_wheels,
+    require_disk_space,
     show_fetch_progress,
-    sum_groups,
+    sum_group_sizes,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.offline_export import (
     ImportResult,
+    create_export_documents,
     export_to_directory,
     export_to_registry,
     import_from_directory,
     import_from_registry,
     is_directory_path,
-    plan_export,
     read_export_manifest,
 )
-from rlbox.artifacts.source_selection import convert_unreachable_host_errors, create_locator
+from rlbox.artifacts.source_selection import create_file_locator, suggest_mirror_on_failure
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.engine.reference import Reference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
@@ -107,12 +107,12 @@ def _files(lock: Lock, options: FetchOptions) -> tuple[Artifact, ...]:
 
 
 def _base(lock: Lock, store: ObjectStore, options: FetchOptions) -> tuple[Artifact, ...]:
-    return list_base_files(store, lock.base, lock.platform) if options.includes_base_image else ()
+    return list_stored_base_files(store, lock.base, lock.platform) if options.includes_base_image else ()
 
 
 def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
     """Write down what all of a lock's objects are, whichever of them are wanted now."""
-    files = (*list_base_files(store, lock.base, lock.platform), *list_named_artifacts(lock))
+    files = (*list_stored_base_files(store, lock.base, lock.platform), *list_named_artifacts(lock))
     record_fetched_lock(store, lock.target, app.project.lock_file(lock.target), files)
 
 
@@ -120,7 +120,7 @@ def _look(
     app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, place: Path | Reference | None, options: FetchOptions
 ) -> int:
     base = _base(lock, store, options)
-    rows = measure_groups(lock, base, store.is_intact, without_image=options.inplace_only)
+    rows = measure_groups(lock, base, store.is_intact, inplace_only=options.inplace_only)
     if unknown := "@" in lock.base and not base and options.includes_base_image:
         app.not_checked("its manifest is not in the store", f"files of the base image {lock.base}")
     missing = [file for file in (*base, *_files(lock, options)) if not store.is_intact(file.sha256, file.size)]
@@ -137,15 +137,15 @@ def _look(
         with app.checking("store"):
             require_compiled_wheels(missing, store, plan.target)
     with app.checking("store"):
-        check_disk_space(store, missing)
+        require_disk_space(store, missing)
     if not missing and not unknown:
         would = "fetch nothing: the store holds it all"
     elif not (options.import_from and isinstance(place, Path)):
         app.not_checked("a dry run asks no network", source)
     would += f", and export it to {place}" if options.export_to else ""
-    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, sum_groups(rows))]
+    data = [{**asdict(row), "missing_bytes": row.missing_bytes} for row in (*rows, sum_group_sizes(rows))]
     facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
-    return app.planned(facts, format_groups(rows), would)
+    return app.planned(facts, format_group_sizes(rows), would)
 
 
 def _fetch(
@@ -153,16 +153,16 @@ def _fetch(
 ) -> tuple[tuple[Artifact, ...], FetchResult]:
     profile = options.sources_profile or plan.sources_profile
     files = _files(lock, options)
-    base = fetch_locked_base(app, lock, store, profile) if options.includes_base_image else ()
+    base = fetch_locked_base_image(app, lock, store, profile) if options.includes_base_image else ()
     _remember(app, lock, store)
     missing = [file.size for file in files if not store.is_intact(file.sha256, file.size)]
     if not missing:
         whole = sum(file.size for file in files)
         return (*base, *files), FetchResult(present=len(files), present_bytes=whole, by_mirror={})
     app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
-    with convert_unreachable_host_errors(profile), show_fetch_progress(app, sum(missing)) as on_progress:
+    with suggest_mirror_on_failure(profile), show_fetch_progress(app, sum(missing)) as on_progress:
         report = fetch_artifacts(
-            files, create_locator(app, profile, files), store, on_progress, target=plan.target, jobs=options.jobs
+            files, create_file_locator(app, profile, files), store, on_progress, target=plan.target, jobs=options.jobs
         )
     return (*base, *files), report
 
@@ -171,7 +171,7 @@ def _export(
     app: App, lock: Lock, files: Sequence[Artifact], store: ObjectStore, place: Path | Reference | None
 ) -> None:
     files = [file if file.size else replace(file, size=store.path(file.sha256).stat().st_size) for file in files]
-    plan = plan_export(lock.target, lock.text(), files)
+    plan = create_export_documents(lock.target, lock.text(), files)
     app.say(f"exporting {len(files)} files to {place}")
     if isinstance(place, Path):
         export_to_directory(plan, files, store, place)
@@ -181,12 +181,14 @@ def _export(
 
 def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | None, options: FetchOptions) -> None:
     done = _imported(app, store, place)
-    if done.lock != lock.text().encode():
+    if done.lock_json != lock.text().encode():
         app.say(f"the export was made from another lock of {lock.target}")
-    if done.bad:
+    if done.damaged_files:
         raise WorkFailed(
             _("the export has damaged files: {count}; whole and in the store: {taken}{bad}").format(
-                count=len(done.bad), taken=done.taken + done.present, bad="".join(f"\n  {line}" for line in done.bad)
+                count=len(done.damaged_files),
+                taken=done.imported_files + done.present_files,
+                bad="".join(f"\n  {line}" for line in done.damaged_files),
             ),
             where=str(place),
             next_step=_("export again and repeat the import, which takes only what is missing"),
@@ -208,8 +210,13 @@ def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | 
                 target=lock.target, which=which, partly=partly * enough
             ),
         )
-    data = {"target": lock.target, "store": str(store.root), "imported": done.taken, "present": done.present}
-    app.result(data, f"{lock.target}  {len(files)} files: {done.present} present, {done.taken} imported")
+    data = {
+        "target": lock.target,
+        "store": str(store.root),
+        "imported": done.imported_files,
+        "present": done.present_files,
+    }
+    app.result(data, f"{lock.target}  {len(files)} files: {done.present_files} present, {done.imported_files} imported")
     app.say(_next(lock.target, options))
 
 

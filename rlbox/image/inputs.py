@@ -9,17 +9,17 @@ from urllib.parse import unquote
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_locked_base, list_missing_base_files, write_oci_layout
+from rlbox.artifacts.base_image import fetch_locked_base_image, list_missing_base_files, write_oci_layout
 from rlbox.artifacts.fetch import (
-    check_disk_space,
     create_missing_files_error,
     fetch_artifacts,
     require_compiled_wheels,
+    require_disk_space,
     show_fetch_progress,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
-from rlbox.artifacts.source_selection import build_step_environment, create_locator
+from rlbox.artifacts.source_selection import create_file_locator, plan_build_step_env
 from rlbox.engine.connection import read_engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
@@ -88,7 +88,7 @@ class BuildInputs:
                 self._refuse(missing)
         if missing and not self._options.hermetic:
             with app.checking("store"):
-                check_disk_space(self._store, missing)
+                require_disk_space(self._store, missing)
             size = size_text(sum(file.size for file in missing))
             app.dry.first.append(f"{len(missing)} files are fetched, {size}")
             app.not_checked("a dry run asks no network", f"sources {self._sources}")
@@ -128,7 +128,7 @@ class BuildInputs:
 
     def _settings(self) -> Mapping[str, str]:
         """Return the settings of pip and uv in build steps."""
-        return build_step_environment(
+        return plan_build_step_env(
             self._app, self._plan.torch_groups, self._sources, self._site, list_artifacts(self._lock)
         )
 
@@ -160,7 +160,7 @@ class BuildInputs:
         app, lock, store = self._app, self._lock, self._store
         if "@" not in lock.base:
             return ""
-        from_store = self._options.hermetic or load_profile(app.project, self._sources).has("oci")
+        from_store = self._options.hermetic or load_profile(app.project, self._sources).has_rules_for("oci")
         if (
             find_build_client().has_builtin_buildkit
             or (_engine() or MIN_ENGINE_FOR_LINKED_COPIES) < MIN_ENGINE_FOR_LINKED_COPIES
@@ -178,7 +178,7 @@ class BuildInputs:
             raise create_missing_files_error(missing, store, self._plan.target)
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
-        fetch_locked_base(app, lock, store, self._sources)
+        fetch_locked_base_image(app, lock, store, self._sources)
         return f"oci-layout://{write_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
@@ -188,7 +188,7 @@ class BuildInputs:
             self._refuse(missing)
             size = sum(artifact.size for artifact in missing)
             app.say(f"fetching {len(missing)} files, {size_text(size)}")
-            find = create_locator(app, self._sources, list_artifacts(self._lock))
+            find = create_file_locator(app, self._sources, list_artifacts(self._lock))
             with show_fetch_progress(app, size) as on_progress:
                 fetch_artifacts(missing, find, store, on_progress, target=plan.target)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rlbox.app import App
-from rlbox.artifacts.base_image import open_layer
+from rlbox.artifacts.base_image import open_layer_tar
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
@@ -165,7 +165,7 @@ def _table(layer: Path) -> dict[str, _Entry]:
 
 
 def _members(layer: Path, stack: ExitStack) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    stream = stack.enter_context(open_layer(layer))
+    stream = stack.enter_context(open_layer_tar(layer))
     tar = stack.enter_context(tarfile.TarFile.open(fileobj=stream, mode="r|*"))
     for member in tar:
         yield tar, member

@@ -14,7 +14,7 @@ from rlbox.app import App
 from rlbox.artifacts.fetch import create_missing_files_error, fetch_artifacts
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-from rlbox.artifacts.source_selection import create_locator, select_sources
+from rlbox.artifacts.source_selection import create_file_locator, select_sources
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import prepare_data_disk
@@ -108,11 +108,11 @@ def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, options: App
         return PackageSource(files={file.file: store.path(file.sha256) for file in files}, offline=True)
     site, profile = read_network_settings(), options.sources or prepared.image.sources_profile
     if own := [file for file in files if file.kind in ("compiled", "http")]:
-        fetch_artifacts(own, create_locator(app, profile, own), store, site=site, target=lock.target)
+        fetch_artifacts(own, create_file_locator(app, profile, own), store, network_settings=site, target=lock.target)
     __, choice = select_sources(app, profile, site, files)
     sources = plan_package_indexes(prepared.image.torch_groups, site, choice)
     trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
-    folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.wheels}))
+    folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.local_wheels}))
     return PackageSource(
         env={**sources.env, **trust}, wheels=folders, files={file.file: store.path(file.sha256) for file in own}
     )
@@ -124,7 +124,10 @@ def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore, options
     if missing:
         sources = options.sources or prepared.image.sources_profile
         fetch_artifacts(
-            missing, create_locator(app, sources, list_artifacts(prepared.lock)), store, target=prepared.lock.target
+            missing,
+            create_file_locator(app, sources, list_artifacts(prepared.lock)),
+            store,
+            target=prepared.lock.target,
         )
 
 

@@ -82,7 +82,11 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.engine.setup.install_engine", lambda say: None)
     monkeypatch.setattr("rlbox.vast.api.find_api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine_sources", lambda site: MachineSources(site=site))
+    monkeypatch.setattr(
+        "rlbox.artifacts.mirror_probe.probe_machine_sources", lambda site: MachineSources(network_settings=site)
+    )
     monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_mirrors", lambda *asked: ())
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_sources", lambda site: MachineSources(site=site))
+    monkeypatch.setattr(
+        "rlbox.artifacts.locator.probe_machine_sources", lambda site: MachineSources(network_settings=site)
+    )
     monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressProbe())

@@ -23,7 +23,8 @@ VLLM_NO_USAGE_STATS = "1"
 host = "~/disk"
 """
 MACHINE = MachineSources(
-    site=NetworkSettings(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/d"}
+    network_settings=NetworkSettings(index_url="https://index.example/simple"),
+    archive_urls={"debian": "http://apt.example/d"},
 )
 
 
@@ -90,7 +91,7 @@ def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.Monkey
     monkeypatch.chdir(folder.path)
     with mirrors(1) as (host,):
         host.index("/simple/uv/", {"uv-1.tar.gz": "http://files.invalid/uv-1.tar.gz"})
-        machine = MachineSources(site=NetworkSettings(index_url=f"{host.url}/simple"))
+        machine = MachineSources(network_settings=NetworkSettings(index_url=f"{host.url}/simple"))
         monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_sources", lambda site: machine)
         assert egress.probe_egress
         folder.target("mine", SPEC)

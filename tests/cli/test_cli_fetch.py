@@ -53,9 +53,9 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archives", dict, raising=False)
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archives", dict)
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_default_index", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archive_urls", dict, raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archive_urls", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_default_python_index", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"
@@ -137,7 +137,7 @@ def test_dry_run(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore) -
         source="torch-wheels/cu128",
     )
     write(packages=(wheel,), platform=ARM)
-    with store.open_partial(sha(FILES["one.bin"])) as draft:
+    with store.wait_for_partial(sha(FILES["one.bin"])) as draft:
         draft.write(FILES["one.bin"])
         draft.commit()
     assert rlbox("fetch", "mine", "--dry-run") == Said(

@@ -150,9 +150,9 @@ def test_what_changed_is_shown(rlbox: Rlbox, folder: Folder, resolver: Resolver)
 @pytest.mark.parametrize(
     ("words", "upgrade"),
     [
-        (["--upgrade"], UpgradeRequest(everything=True)),
-        (["six", "--upgrade"], UpgradeRequest(names=frozenset({"six"}))),
-        (["--upgrade", "six", "python3", "uv"], UpgradeRequest(names=frozenset({"six", "python3", "uv"}))),
+        (["--upgrade"], UpgradeRequest(all_packages=True)),
+        (["six", "--upgrade"], UpgradeRequest(packages=frozenset({"six"}))),
+        (["--upgrade", "six", "python3", "uv"], UpgradeRequest(packages=frozenset({"six", "python3", "uv"}))),
     ],
 )
 def test_upgrades(rlbox: Rlbox, folder: Folder, resolver: Resolver, words: list[str], upgrade: UpgradeRequest) -> None:

@@ -20,7 +20,9 @@ RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname 
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
     monkeypatch.setattr("rlbox.artifacts.mirror_probe.load_locked_files", lambda app, target: (SIX, DEB))
-    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_machine_sources", lambda site: MachineSources(site=site))
+    monkeypatch.setattr(
+        "rlbox.artifacts.mirror_probe.probe_machine_sources", lambda site: MachineSources(network_settings=site)
+    )
     monkeypatch.setattr("rlbox.artifacts.mirror_probe._SILENT_S", 0.3)
     with mirrors(2) as servers:
         servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})

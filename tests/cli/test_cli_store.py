@@ -38,7 +38,7 @@ def store(folder: Folder) -> ObjectStore:
     """A store with two objects of one lock, and one that no lock names."""
     made = ObjectStore(cache_path("store"))
     for data in (ONE, TWO, LOST):
-        with made.open_partial(sha(data)) as draft:
+        with made.wait_for_partial(sha(data)) as draft:
             draft.write(data)
             draft.commit()
     folder.target("mine", SPEC)
@@ -59,7 +59,7 @@ def flip(path: Path) -> None:
 
 
 def test_ls(rlbox: Rlbox, store: ObjectStore) -> None:
-    with store.open_partial("f" * 64) as draft:
+    with store.wait_for_partial("f" * 64) as draft:
         draft.write(b"half")
     rows = {
         sha(ONE): f"{sha(ONE)[:12]}        3 B  n0.bin (http, http; mine)\n",

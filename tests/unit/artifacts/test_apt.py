@@ -11,15 +11,15 @@ from fakes import ON_IMAGE, TARGET, Folder
 from rlbox.artifacts.apt_lock import (
     AptSuite,
     debian_architecture,
-    parse_archives,
+    parse_archive_names,
     parse_print_uris,
     plan_apt_commands,
-    render_apt_root,
+    render_apt_config_files,
     render_image_apt_conf,
     resolve_debs,
-    rewrite_image_sources,
+    rewrite_source_lists,
 )
-from rlbox.artifacts.mirrors import list_suites
+from rlbox.artifacts.mirrors import map_suites_to_archives
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base, load_target
@@ -58,19 +58,19 @@ def base(folder: Folder, more: str = "") -> Base:
     ],
 )
 def test_suites_and_their_archives(folder: Folder, more: str, suites: dict[str, str]) -> None:
-    found = list_suites(base(folder, more))
+    found = map_suites_to_archives(base(folder, more))
     assert found == suites
     assert list(found) == list(suites)
 
 
 def test_a_suite_of_another_release(folder: Folder) -> None:
     with pytest.raises(SpecError) as caught:
-        list_suites(base(folder, 'suites = ["trixie-security"]'))
+        map_suites_to_archives(base(folder, 'suites = ["trixie-security"]'))
     assert str(caught.value) == "base.suites: 'trixie-security' is no suite of debian:bookworm"
 
 
 def test_the_folder_of_apt() -> None:
-    assert render_apt_root((MAIN, SECURITY), {"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r") == {
+    assert render_apt_config_files((MAIN, SECURITY), {"bash": "5.2-1", "adduser": "1:3.134"}, "amd64", "/r") == {
         "status": "",
         "apt.conf": """\
 Dir::State "/r/state";
@@ -102,7 +102,7 @@ Pin-Priority: 1001
 
 """,
     }
-    assert render_apt_root((MAIN,), {}, "arm64", "/r")["etc/preferences"] == ""
+    assert render_apt_config_files((MAIN,), {}, "arm64", "/r")["etc/preferences"] == ""
 
 
 def test_commands_of_apt(folder: Folder) -> None:
@@ -166,7 +166,7 @@ Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 def test_source_lists_of_an_image() -> None:
     lists = {"/r/etc/apt/sources.list": ONE_LINE, "/r/etc/apt/sources.list.d/debian.sources": MANY_LINES}
     archives = {"ubuntu": "https://mirror.example/ubuntu", "debian": "http://apt.example/debian"}
-    assert rewrite_image_sources(lists, archives, "/r") == {
+    assert rewrite_source_lists(lists, archives, "/r") == {
         "/r/etc/apt/sources.list": """\
 # deb https://mirror.example/ubuntu jammy main
 deb https://mirror.example/ubuntu jammy main universe
@@ -180,12 +180,12 @@ Suites: bookworm bookworm-updates
 Signed-By: /r/usr/share/keyrings/debian-archive-keyring.gpg
 """,
     }
-    assert rewrite_image_sources(lists, {}, "/r")["/r/etc/apt/sources.list"] == ONE_LINE.replace("=/usr", "=/r/usr")
+    assert rewrite_source_lists(lists, {}, "/r")["/r/etc/apt/sources.list"] == ONE_LINE.replace("=/usr", "=/r/usr")
 
 
 def test_archives_of_an_image() -> None:
     """A mirror has an archive by its name; what only its owner has is named by its address."""
-    assert parse_archives((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
+    assert parse_archive_names((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
         "http://archive.example/debian": "debian",
         "http://archive.example/ubuntu": "ubuntu",
         "http://archive.example/ubuntu-ports": "http://archive.example/ubuntu-ports",

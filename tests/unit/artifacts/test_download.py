@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
-from rlbox.artifacts.download import DownloadError, FailedAttempt, mask_credentials
+from rlbox.artifacts.download import DownloadError, FailedAttempt, mask_url_credentials
 from rlbox.artifacts.fetch import FetchProgress, FetchResult, fetch_artifacts
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
@@ -161,7 +161,7 @@ def test_a_cut_stream_goes_on_by_range(store: ObjectStore, mirror: Mirror) -> No
 
 def test_a_server_without_ranges(store: ObjectStore, mirror: Mirror) -> None:
     mirror.answers[FILE.file] = lambda request: request.send(ranges=False)
-    with store.open_partial(FILE.sha256) as draft:
+    with store.wait_for_partial(FILE.sha256) as draft:
         draft.write(DATA[:5000])
     fetch(store, a=mirror.url)
     assert holds(store)
@@ -170,14 +170,14 @@ def test_a_server_without_ranges(store: ObjectStore, mirror: Mirror) -> None:
 
 @pytest.mark.parametrize("left", [b"x" * 5000, b"x" * len(DATA), b"x" * (len(DATA) + 9), DATA[:1]], ids=len)
 def test_a_partial_of_any_kind(store: ObjectStore, mirror: Mirror, left: bytes) -> None:
-    with store.open_partial(FILE.sha256) as draft:
+    with store.wait_for_partial(FILE.sha256) as draft:
         draft.write(left)
     fetch(store, a=mirror.url)
     assert holds(store)
 
 
 def test_a_whole_partial_needs_no_network(store: ObjectStore) -> None:
-    with store.open_partial(FILE.sha256) as draft:
+    with store.wait_for_partial(FILE.sha256) as draft:
         draft.write(DATA)
     fetch(store, a="http://127.0.0.1:9")
     assert holds(store)
@@ -228,7 +228,7 @@ def test_nobody_lists_it(store: ObjectStore) -> None:
         "    tuna: does not list six-1.16.0.whl\n"
         "  next:  rlbox lock mine --upgrade six"
     )
-    assert locator.skipped == [("tuna", "does not list six-1.16.0.whl")]
+    assert locator.skipped_mirrors == [("tuna", "does not list six-1.16.0.whl")]
 
 
 def test_no_index_answers(store: ObjectStore) -> None:
@@ -276,15 +276,15 @@ def test_a_dead_mirror_costs_little(store: ObjectStore, other: Mirror) -> None:
     locator = FakeLocator(dead="http://127.0.0.1:9", good=other.url)
     report = fetch_artifacts(files, locator, store)
     assert (report.fetched, report.by_mirror) == (40, {"good": 400})
-    assert [mirror for mirror, _ in locator.skipped] == ["dead"]
+    assert [mirror for mirror, _ in locator.skipped_mirrors] == ["dead"]
 
 
 def test_progress(store: ObjectStore, mirror: Mirror) -> None:
     seen: list[FetchProgress] = []
     fetch_artifacts([FILE, FILE], FakeLocator(a=mirror.url), store, seen.append)
     assert [seen[0].state, seen[-1].state] == ["running", "done"]
-    assert [p.done for p in seen] == sorted(p.done for p in seen)
-    assert seen[-1] == FetchProgress(artifact=FILE, state="done", done=len(DATA), mirror="a")
+    assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
+    assert seen[-1] == FetchProgress(artifact=FILE, state="done", done_bytes=len(DATA), mirror="a")
 
 
 def test_an_error_of_ours_ends_the_fetch(store: ObjectStore, mirror: Mirror) -> None:
@@ -314,11 +314,11 @@ def test_an_object_that_somebody_wrote_to_is_fetched_again(store: ObjectStore, m
     ],
 )
 def test_passwords_in_addresses_are_masked(text: str, masked: str) -> None:
-    assert mask_credentials(text) == masked
+    assert mask_url_credentials(text) == masked
 
 
 def test_unfetched_names_its_tries() -> None:
     error = DownloadError(
-        (FailedAttempt(mirror="a", reason="down"), FailedAttempt(mirror="b", reason="gone", status=404))
+        (FailedAttempt(mirror="a", reason="down"), FailedAttempt(mirror="b", reason="gone", http_status=404))
     )
     assert str(error) == "a: down; b: gone"

@@ -11,11 +11,11 @@ from mirrorbox import Answer, artifact, mirrors
 from rlbox.artifacts.egress import (
     EgressProbe,
     HostContact,
-    condition_holds,
+    env_condition_holds,
+    list_host_contacts,
     list_hosts_by_phase,
-    list_source_addresses,
+    list_source_urls,
     parse_host,
-    plan_egress,
     probe_egress,
 )
 from rlbox.artifacts.mirrors import MachineSources
@@ -40,7 +40,8 @@ DEB = artifact(b"d", "pool/p.deb", "apt", name="p", origin="debian")
 TORCH = artifact(b"t", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
 NONE = Profile(name="direct", title="")
 MACHINE = MachineSources(
-    site=NetworkSettings(index_url="https://index.example/simple"), archives={"debian": "http://apt.example/debian"}
+    network_settings=NetworkSettings(index_url="https://index.example/simple"),
+    archive_urls={"debian": "http://apt.example/debian"},
 )
 
 
@@ -62,7 +63,7 @@ def plan(
     hidden: tuple[HiddenHost, ...] = (),
     facts: EgressProbe | None = None,
 ) -> tuple[HostContact, ...]:
-    return plan_egress(target, files, profile, hidden, facts or EgressProbe(machine=MACHINE))
+    return list_host_contacts(target, files, profile, hidden, facts or EgressProbe(machine=MACHINE))
 
 
 def shown(found: tuple[HostContact, ...]) -> list[tuple[str, str, str]]:
@@ -74,7 +75,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
         "https://index.example/simple/six/": ("index.example", "files.example"),
         "http://apt.example/debian/pool/p.deb": (),
     }
-    found = plan(target, facts=EgressProbe(machine=MACHINE, behind=behind))
+    found = plan(target, facts=EgressProbe(machine=MACHINE, redirect_hosts=behind))
     assert shown(found) == [
         ("apt.example", "machine", "this machine's apt sources"),
         ("index.example", "machine", "this machine's index"),
@@ -124,7 +125,7 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
         git=({"name": "r", "url": "https://codeberg.example/r.git", "ref": "main", "into": "/r"},),
     )
     behind = {"https://github.com/x.whl": ("github.com", "release-assets.example")}
-    facts = EgressProbe(machine=MACHINE, behind=behind)
+    facts = EgressProbe(machine=MACHINE, redirect_hosts=behind)
     assert [(one.host, one.kind, one.declared) for one in plan(mine, (), facts=facts)][1:] == [
         ("github.com", "http", "target"),
         ("release-assets.example", "http", "target"),
@@ -134,9 +135,11 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
 
 
 def test_a_wheel_on_this_machine_needs_no_host(target: Target) -> None:
-    local = MachineSources(site=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)}))
+    local = MachineSources(
+        network_settings=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)})
+    )
     assert [one.host for one in plan(target, (SIX, TORCH), facts=EgressProbe(machine=local))] == ["index.example"]
-    away = MachineSources(site=NetworkSettings(index_url="https://index.example"))
+    away = MachineSources(network_settings=NetworkSettings(index_url="https://index.example"))
     assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), facts=EgressProbe(machine=away))]
 
 
@@ -145,8 +148,8 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
         {"name": "torch", "packages": ("torch==2.9.0",), "source": "torch-wheels", "channel": "cu128"},
         {"name": "leaf", "packages": ("six",)},
     ]
-    found = list_source_addresses(changed(target, stack=tuple(stack)), (), NONE, MACHINE)
-    assert [(one.kind, one.place.url) for one in found] == [
+    found = list_source_urls(changed(target, stack=tuple(stack)), (), NONE, MACHINE)
+    assert [(one.kind, one.file_url.url) for one in found] == [
         ("torch-wheels", "https://download.pytorch.org/whl/cu128/torch/"),
         ("apt", "http://apt.example/debian/dists/bookworm/InRelease"),
         ("python", "https://index.example/simple/uv/"),
@@ -155,7 +158,7 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
 
 def test_a_proxy_is_a_host(target: Target) -> None:
     site = NetworkSettings(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
-    (first, *_) = plan(target, (), facts=EgressProbe(machine=MachineSources(site=site)))
+    (first, *_) = plan(target, (), facts=EgressProbe(machine=MachineSources(network_settings=site)))
     assert (first.host, first.kind, first.declared) == ("proxy.example", "proxy", "machine")
 
 
@@ -236,7 +239,7 @@ def test_before_there_is_a_lock_the_stack_names_the_packages(target: Target) -> 
     ],
 )
 def test_conditions(condition: str, env: dict[str, str], held: bool) -> None:
-    assert condition_holds(condition, env) is held
+    assert env_condition_holds(condition, env) is held
 
 
 def test_hosts_of_addresses_and_images() -> None:
@@ -255,11 +258,11 @@ def test_asking_follows_pages_and_redirects(target: Target) -> None:
         first.answers["/debian/pool/p.deb"] = Answer(status=302, headers={"Location": f"{second.url}/deb"})
         second.file("/deb", b"d")
         machine = MachineSources(
-            site=NetworkSettings(index_url=f"{here}/simple"), archives={"debian": f"{here}/debian"}
+            network_settings=NetworkSettings(index_url=f"{here}/simple"), archive_urls={"debian": f"{here}/debian"}
         )
         facts = probe_egress(target, (SIX, DEB), NONE, machine)
-        assert facts.behind == {
+        assert facts.redirect_hosts == {
             f"{here}/simple/six/": ("localhost", "127.0.0.1"),
             f"{here}/debian/pool/p.deb": ("localhost", "127.0.0.1"),
         }
-    assert probe_egress(target, (SIX, DEB), NONE, machine).behind == {}
+    assert probe_egress(target, (SIX, DEB), NONE, machine).redirect_hosts == {}

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from mirror import FakeLocator
 
 from rlbox.artifacts.fetch import fetch_artifacts
-from rlbox.artifacts.git_tree import END, FILE, SYMLINK, GitTreeInfo, resolve_git_ref, tar_header, tar_padding
+from rlbox.artifacts.git_tree import (
+    FILE,
+    SYMLINK,
+    TAR_END,
+    GitTreeInfo,
+    format_tar_header,
+    format_tar_padding,
+    resolve_git_ref,
+)
 from rlbox.artifacts.mirrors import FileUrl
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
@@ -64,8 +72,8 @@ def artifact(facts: GitTreeInfo, name: str = "project") -> Artifact:
         kind="git",
         name=name,
         file=f"{name}-{facts.commit[:12]}.tar",
-        sha256=facts.sha256,
-        size=facts.size,
+        sha256=facts.tar_sha256,
+        size=facts.tar_bytes,
         group="git",
         origin=f"https://example.org/{name}.git {facts.commit}",
     )
@@ -74,16 +82,16 @@ def artifact(facts: GitTreeInfo, name: str = "project") -> Artifact:
 def fetched(store: ObjectStore, facts: GitTreeInfo, **places: Path) -> bytes:
     bases = {name: f"file://{folder}" for name, folder in places.items()}
     fetch_artifacts([artifact(facts)], FakeLocator(**bases), store, target="mine")
-    return store.path(facts.sha256).read_bytes()
+    return store.path(facts.tar_sha256).read_bytes()
 
 
 def test_the_archive(project: Path, tmp_path: Path) -> None:
     facts = lock(project)
     assert facts.commit == git(project, "rev-parse", "HEAD")
-    assert facts.tree == git(project, "rev-parse", "HEAD^{tree}")
+    assert facts.tree_id == git(project, "rev-parse", "HEAD^{tree}")
     body = fetched(ObjectStore(tmp_path / "s"), facts, direct=project)
-    assert (hashlib.sha256(body).hexdigest(), len(body)) == (facts.sha256, facts.size)
-    with tarfile.open(tmp_path / "s/objects/sha256" / facts.sha256[:2] / facts.sha256) as tar:
+    assert (hashlib.sha256(body).hexdigest(), len(body)) == (facts.tar_sha256, facts.tar_bytes)
+    with tarfile.open(tmp_path / "s/objects/sha256" / facts.tar_sha256[:2] / facts.tar_sha256) as tar:
         rows = [(m.name, oct(m.mode), m.type, m.size, m.linkname, m.mtime, m.uid, m.gname) for m in tar]
         assert tar.extractfile("a.txt").read() == b"$Format:%H$\n"  # type: ignore[union-attr]
     names = [row[0] for row in rows]
@@ -93,7 +101,7 @@ def test_the_archive(project: Path, tmp_path: Path) -> None:
     assert by_name["b/c.sh"] == ("0o755", tarfile.REGTYPE, 10, "")
     assert by_name["b"] == ("0o755", tarfile.DIRTYPE, 0, "")
     assert by_name["link"] == ("0o777", tarfile.SYMTYPE, 0, "b/c.sh")
-    assert facts.sha256 == EXPECTED
+    assert facts.tar_sha256 == EXPECTED
 
 
 @pytest.mark.parametrize("ref", ["main", "v1", "annotated", "COMMIT", "SHORT", "refs/heads/main"])
@@ -121,7 +129,7 @@ def test_a_branch_that_moved(project: Path, tmp_path: Path) -> None:
     (project / "new").write_text("")
     commit(project, "second")
     assert lock(project).commit != facts.commit
-    assert hashlib.sha256(fetched(ObjectStore(tmp_path / "s"), facts, direct=project)).hexdigest() == facts.sha256
+    assert hashlib.sha256(fetched(ObjectStore(tmp_path / "s"), facts, direct=project)).hexdigest() == facts.tar_sha256
 
 
 def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -> None:
@@ -135,7 +143,7 @@ def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -
     assert caught.value.what.startswith(f"1 file cannot be fetched\n  project-{facts.commit[:12]}.tar\n    behind: ")
     assert list(store.list_partials()) == []
     fetched(store, facts, behind=tmp_path / "behind.git", missing=tmp_path / "none", direct=project)
-    assert store.is_intact(facts.sha256, facts.size)
+    assert store.is_intact(facts.tar_sha256, facts.tar_bytes)
 
 
 def test_no_such_ref(project: Path) -> None:
@@ -149,8 +157,12 @@ def test_no_such_ref(project: Path) -> None:
     st.binary(max_size=2000),
 )
 def test_any_name_is_read_back(name: str, link: str, data: bytes) -> None:
-    header = tar_header(name, SYMLINK, 0o777, link=link) if link else tar_header(name, FILE, 0o644, len(data))
-    body = header + (b"" if link else data + tar_padding(len(data))) + END
+    header = (
+        format_tar_header(name, SYMLINK, 0o777, link_target=link)
+        if link
+        else format_tar_header(name, FILE, 0o644, len(data))
+    )
+    body = header + (b"" if link else data + format_tar_padding(len(data))) + TAR_END
     with tarfile.open(fileobj=io.BytesIO(body)) as tar:
         (entry,) = tar.getmembers()
         assert (entry.name.rstrip("/"), entry.linkname) == (name.rstrip("/"), link)

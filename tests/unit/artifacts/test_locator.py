@@ -63,7 +63,7 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: HttpClie
     found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
     assert list(found.locator.list_urls(SIX)) == [
         FileUrl(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
-        FileUrl(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", sha256=SIX.sha256),
+        FileUrl(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b", listed_sha256=SIX.sha256),
     ]
     assert far.startswith(hosts[1].url)
     assert found.said == []
@@ -93,7 +93,7 @@ def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorSe
         extra_index_urls=((tmp_path / "index").as_uri(), (tmp_path / "nothing").as_uri()),
     )
     hosts[0].index("/simple/six/", {SIX.file: f"/{SIX.file}"})
-    found = Found(client, machine=MachineSources(site=site))
+    found = Found(client, machine=MachineSources(network_settings=site))
     assert found() == [
         f"file://{tmp_path}/wheels/{SIX.file}",
         f"{hosts[0].url}/{SIX.file}",
@@ -162,10 +162,12 @@ def test_files_and_repositories_by_address(client: HttpClient) -> None:
         MirrorRule(kind="git", protocol="git-instead-of", url="https://g.example/", match="https://github.com/"),
     ]
     locator = Found(client, *rules).locator
-    assert locator.http_urls("https://github.com/a") == (
+    assert locator.list_http_urls("https://github.com/a") == (
         FileUrl(url="https://p.example/https://github.com/a", mirror="p.example"),
     )
-    assert locator.git_urls("https://github.com/a.git") == (FileUrl(url="https://g.example/a.git", mirror="g.example"),)
+    assert locator.list_git_urls("https://github.com/a.git") == (
+        FileUrl(url="https://g.example/a.git", mirror="g.example"),
+    )
     assert list(locator.list_urls(artifact(b"", "x.tar", "git", origin="https://github.com/a.git " + "a" * 40))) == []
 
 

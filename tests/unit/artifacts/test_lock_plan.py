@@ -14,8 +14,8 @@ from rlbox.artifacts.python_lock import (
     ResolverOutput,
     UpgradeRequest,
     build_python_lock,
-    list_chosen_files,
     list_kept_versions,
+    map_sha256_to_url,
     parse_file_name,
     parse_pins,
     plan_resolver_inputs,
@@ -36,7 +36,7 @@ from rlbox.values import Command
 PINS = (CASES / "artifacts/pins.txt").read_text(encoding="utf-8")
 PYLOCK = load_toml(CASES / "artifacts/pylock.toml")
 A, B, C = "a" * 64, "b" * 64, "c" * 64
-NO_SOURCES = PackageIndexSettings(env={}, wheels=())
+NO_SOURCES = PackageIndexSettings(env={}, local_wheels=())
 
 
 def target(folder: Folder, *groups: str, exclude: tuple[str, ...] = (), more: str = "") -> Target:
@@ -52,7 +52,7 @@ def wheel(name: str, version: str = "1", sha256: str = A, tags: str = "py3-none-
 
 
 def resolution(pins: str, *rows: dict[str, Any], **sizes: int) -> ResolverOutput:
-    return ResolverOutput(pins=pins, files={"packages": list(rows)}, sizes=sizes)
+    return ResolverOutput(requirements=pins, pylock={"packages": list(rows)}, size_by_sha256=sizes)
 
 
 RUNTIME = resolution("click==8.1.8\n    # via -r runtime.in\n", wheel("click", "8.1.8"))
@@ -63,7 +63,7 @@ def resolved(stack: ResolverOutput) -> dict[str, ResolverOutput]:
     return {"stack": stack, "runtime": RUNTIME, "build": BUILD}
 
 
-REAL = resolved(ResolverOutput(pins=PINS, files=PYLOCK, sizes={}))
+REAL = resolved(ResolverOutput(requirements=PINS, pylock=PYLOCK, size_by_sha256={}))
 
 
 def names(lock: Lock) -> dict[str, list[str]]:
@@ -113,7 +113,9 @@ def test_real_notes_of_uv() -> None:
 
 
 def test_real_files_of_uv(folder: Folder) -> None:
-    found = select_package_files(target(folder, "torch"), replace(REAL["stack"], sizes={C: 7, SDIST.sha256: 117034}))
+    found = select_package_files(
+        target(folder, "torch"), replace(REAL["stack"], size_by_sha256={C: 7, SDIST.sha256: 117034})
+    )
     assert set(found) == set(parse_pins(PINS)[0])
     assert found["pyyaml"] == Package(
         name="pyyaml",
@@ -136,11 +138,11 @@ SDIST = Package(
 
 
 def test_the_files_that_the_index_is_asked_about(folder: Folder) -> None:
-    urls = list_chosen_files(target(folder, "torch"), PYLOCK)
+    urls = map_sha256_to_url(target(folder, "torch"), PYLOCK)
     assert set(urls) == {p.sha256 for p in select_package_files(target(folder, "torch"), REAL["stack"]).values()}
     assert urls[SDIST.sha256].endswith("/antlr4-python3-runtime-4.9.3.tar.gz")
     row = {"name": "six", "version": "1", "wheels": [{"path": "w/six-1-py3-none-any.whl", "hashes": {"sha256": A}}]}
-    assert list_chosen_files(target(folder, "torch"), {"packages": [row]}) == {A: "w/six-1-py3-none-any.whl"}
+    assert map_sha256_to_url(target(folder, "torch"), {"packages": [row]}) == {A: "w/six-1-py3-none-any.whl"}
 
 
 def test_the_first_group_that_needs_a_package_owns_it(folder: Folder) -> None:
@@ -313,7 +315,7 @@ def test_inputs(folder: Folder) -> None:
 def test_commands(folder: Folder) -> None:
     mine = target(folder, "b", "a", exclude=("torchaudio",))
     stack, runtime, _ = plan_resolver_inputs(mine, ("click>=8",), {})
-    sources = PackageIndexSettings(env={"UV_INDEX": "https://i"}, wheels=("/w/a.whl", "/w/b.whl", "/v/c.whl"))
+    sources = PackageIndexSettings(env={"UV_INDEX": "https://i"}, local_wheels=("/w/a.whl", "/w/b.whl", "/v/c.whl"))
     words = (
         "/bin/uv", "pip", "compile", "--quiet", "--no-header",
         "--python-version", "3.11", "--python-platform", "x86_64-unknown-linux-gnu",
@@ -335,8 +337,11 @@ def test_commands(folder: Folder) -> None:
     ("upgrade", "words"),
     [
         (UpgradeRequest(), ()),
-        (UpgradeRequest(names=frozenset({"six", "rich"})), ("--upgrade-package", "rich", "--upgrade-package", "six")),
-        (UpgradeRequest(everything=True), ("--upgrade",)),
+        (
+            UpgradeRequest(packages=frozenset({"six", "rich"})),
+            ("--upgrade-package", "rich", "--upgrade-package", "six"),
+        ),
+        (UpgradeRequest(all_packages=True), ("--upgrade",)),
     ],
 )
 def test_commands_of_an_upgrade(folder: Folder, upgrade: UpgradeRequest, words: tuple[str, ...]) -> None:
@@ -357,10 +362,10 @@ def test_versions_that_are_kept(folder: Folder) -> None:
         "apt": {"python3": "3.11.2-1+b1"},
     }
     assert list_kept_versions(lock, UpgradeRequest()) == kept
-    assert list_kept_versions(lock, UpgradeRequest(names=frozenset({"six", "python3"}))) == {
+    assert list_kept_versions(lock, UpgradeRequest(packages=frozenset({"six", "python3"}))) == {
         **kept,
         "stack": {},
         "apt": {},
     }
-    assert list_kept_versions(lock, UpgradeRequest(everything=True)) == {}
+    assert list_kept_versions(lock, UpgradeRequest(all_packages=True)) == {}
     assert list_kept_versions(None, UpgradeRequest()) == {}

@@ -11,14 +11,14 @@ from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSources,
     MirrorChoice,
+    choose_archive_urls,
     find_response_error,
     is_image_allowed,
-    is_same_file,
+    is_same_file_name,
     list_file_urls,
     list_git_urls,
     list_http_urls,
-    list_image_references,
-    resolve_apt_archives,
+    list_image_urls,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
@@ -49,11 +49,15 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
         extra_index_urls=("file:///opt/index",),
     )
     assert list(
-        list_file_urls(SIX, NONE, MachineSources(site=site, default_index="https://default.example/simple"))
+        list_file_urls(SIX, NONE, MachineSources(network_settings=site, default_index="https://default.example/simple"))
     ) == [
-        FileUrl(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", by="machine"),
-        FileUrl(mirror="this machine's index", url="https://lan.example/simple/six/", page="index", by="machine"),
-        FileUrl(mirror="an extra index of this machine", url="file:///opt/index/six/", page="index", by="machine"),
+        FileUrl(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", named_by="machine"),
+        FileUrl(
+            mirror="this machine's index", url="https://lan.example/simple/six/", page_kind="index", named_by="machine"
+        ),
+        FileUrl(
+            mirror="an extra index of this machine", url="file:///opt/index/six/", page_kind="index", named_by="machine"
+        ),
     ]
 
 
@@ -61,7 +65,10 @@ def test_python_without_any_setting_is_what_uv_reads() -> None:
     machine = MachineSources(default_index="https://default.example/simple")
     (place,) = list_file_urls(artifact(b"", name="Flash_Attn.x"), NONE, machine)
     assert place == FileUrl(
-        mirror="uv's default index", url="https://default.example/simple/flash-attn-x/", page="index", by="default"
+        mirror="uv's default index",
+        url="https://default.example/simple/flash-attn-x/",
+        page_kind="index",
+        named_by="default",
     )
     assert list(list_file_urls(SIX, NONE, MachineSources())) == []
 
@@ -72,8 +79,8 @@ def test_python_rules_take_the_place_of_the_machines_index() -> None:
         rule("python", "flat", "https://b.example/wheels/", name="b"),
         rule("python", "direct"),
     )
-    machine = MachineSources(site=NetworkSettings(index_url="https://lan.example/simple"))
-    assert [(p.mirror, p.url, p.page, p.by) for p in list_file_urls(SIX, mine, machine)] == [
+    machine = MachineSources(network_settings=NetworkSettings(index_url="https://lan.example/simple"))
+    assert [(p.mirror, p.url, p.page_kind, p.named_by) for p in list_file_urls(SIX, mine, machine)] == [
         ("a.example", "https://a.example/simple/six/", "index", "profile"),
         ("b", "https://b.example/wheels/", "flat", "profile"),
         ("this machine's index", "https://lan.example/simple/six/", "index", "machine"),
@@ -82,7 +89,7 @@ def test_python_rules_take_the_place_of_the_machines_index() -> None:
 
 def test_a_choice_decides_the_order() -> None:
     a, b = (rule("python", "index", f"https://{name}.example") for name in "ab")
-    found = list_file_urls(SIX, profile(a, b), MachineSources(), MirrorChoice(rules={"python": (b, a)}))
+    found = list_file_urls(SIX, profile(a, b), MachineSources(), MirrorChoice(rules_by_kind={"python": (b, a)}))
     assert urls(found) == ["https://b.example/six/", "https://a.example/six/"]
 
 
@@ -93,7 +100,9 @@ def test_torch_wheels_stand_in_their_channel() -> None:
         rule("torch-wheels", "direct"),
     )
     site = NetworkSettings(find_links={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
-    assert [(p.url, p.page, p.by) for p in list_file_urls(TORCH, mine, MachineSources(site=site))] == [
+    assert [
+        (p.url, p.page_kind, p.named_by) for p in list_file_urls(TORCH, mine, MachineSources(network_settings=site))
+    ] == [
         ("file:///w/torch-2.9.0%252Bcu128-cp311-cp311-linux_x86_64.whl", "", "machine"),
         ("https://a.example/pytorch-wheels/cu128/", "flat", "profile"),
         ("https://b.example/whl/cu128/torch/", "index", "profile"),
@@ -103,10 +112,10 @@ def test_torch_wheels_stand_in_their_channel() -> None:
 
 def test_apt_archives_stand_below_a_mirror() -> None:
     machine = MachineSources(
-        archives={"debian": "http://m.example/debian", "debian-security": "http://s.example/security"}
+        archive_urls={"debian": "http://m.example/debian", "debian-security": "http://s.example/security"}
     )
     file = "pool/main/p/p/p_1%2Bb1_amd64.deb"
-    assert [(p.url, p.by) for p in list_file_urls(DEB, NONE, machine)] == [
+    assert [(p.url, p.named_by) for p in list_file_urls(DEB, NONE, machine)] == [
         (f"http://s.example/security/{file}", "machine")
     ]
     assert list(list_file_urls(DEB, NONE, MachineSources())) == []
@@ -115,11 +124,11 @@ def test_apt_archives_stand_below_a_mirror() -> None:
         f"https://a.example/debian-security/{file}",
         f"http://s.example/security/{file}",
     ]
-    assert resolve_apt_archives(("debian",), mine, machine) == {
-        **machine.archives,
+    assert choose_archive_urls(("debian",), mine, machine) == {
+        **machine.archive_urls,
         "debian": "https://a.example/debian",
     }
-    assert resolve_apt_archives(("debian", "ubuntu"), NONE, machine) == dict(machine.archives)
+    assert choose_archive_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.archive_urls)
 
 
 GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"
@@ -146,7 +155,7 @@ GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"
 def test_addresses_of_files(one: MirrorRule, url: str) -> None:
     (place,) = list_http_urls(GITHUB, profile(one))
     assert place.url == url
-    assert place.by == ("profile" if url != GITHUB else "target")
+    assert place.named_by == ("profile" if url != GITHUB else "target")
 
 
 def test_the_original_is_a_last_resort_only_when_a_rule_says_so() -> None:
@@ -176,20 +185,20 @@ def test_references_of_images() -> None:
         rule("oci", "host", "https://hub.example/sub", match="docker.io"),
         rule("oci", "direct"),
     )
-    assert urls(list_image_references(f"debian@{DIGEST}", mine)) == [
+    assert urls(list_image_urls(f"debian@{DIGEST}", mine)) == [
         f"m.example/docker.io/library/debian@{DIGEST}",
         f"hub.example/sub/library/debian@{DIGEST}",
         f"debian@{DIGEST}",
     ]
-    assert urls(list_image_references(f"vastai/pytorch@{DIGEST}", mine)) == [
+    assert urls(list_image_urls(f"vastai/pytorch@{DIGEST}", mine)) == [
         f"hub.example/sub/vastai/pytorch@{DIGEST}",
         f"vastai/pytorch@{DIGEST}",
     ]
-    assert urls(list_image_references(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
+    assert urls(list_image_urls(f"nvcr.io/nvidia/pytorch@{DIGEST}", mine)) == [
         f"m.example/nvcr.io/nvidia/pytorch@{DIGEST}",
         f"nvcr.io/nvidia/pytorch@{DIGEST}",
     ]
-    assert urls(list_image_references(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]
+    assert urls(list_image_urls(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]
 
 
 @pytest.mark.parametrize(
@@ -207,8 +216,8 @@ def test_allow_lists(pattern: str, image: str, allowed: bool) -> None:
 
 
 def test_file_names_are_one_however_the_plus_is_written() -> None:
-    assert is_same_file("torch-2%2Bcpu.whl", "torch-2+cpu.whl")
-    assert not is_same_file("torch-2+cpu.whl", "torch-2+cu128.whl")
+    assert is_same_file_name("torch-2%2Bcpu.whl", "torch-2+cpu.whl")
+    assert not is_same_file_name("torch-2+cpu.whl", "torch-2+cu128.whl")
 
 
 @pytest.mark.parametrize(

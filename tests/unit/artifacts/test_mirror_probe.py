@@ -11,17 +11,17 @@ from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
 from rlbox.artifacts import mirror_probe
 from rlbox.artifacts.mirror_probe import (
-    FRESH_S,
-    QUICK_FRESH_S,
+    QUICK_RANKING_MAX_AGE_S,
+    RANKING_MAX_AGE_S,
     MirrorProbe,
     choose_by_probes,
     choose_probe_file,
     load_ranking,
     parse_ranking,
     probe_mirrors,
-    rank_probes,
     ranking_json,
     save_ranking,
+    sort_probes,
 )
 from rlbox.artifacts.mirrors import MachineSources, MirrorChoice
 from rlbox.artifacts.profile import MirrorRule, Profile
@@ -45,7 +45,7 @@ def hosts() -> Iterator[list[MirrorServer]]:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staller is given up in short, and not so soon that a machine at work stalls as long."""
     monkeypatch.setattr("rlbox.artifacts.mirror_probe._SILENT_S", 2.0)
-    monkeypatch.setattr("rlbox.artifacts.source_selection.QUICK_PROBE_S", 0.3)
+    monkeypatch.setattr("rlbox.artifacts.source_selection.QUICK_PROBE_TIMEOUT_S", 0.3)
 
 
 def index(host: MirrorServer, name: str) -> MirrorRule:
@@ -119,7 +119,7 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
     torch = artifact(b"torch", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
     folder.write("torch-2+cpu-x.whl", "torch")
     site = NetworkSettings(index_url=f"{hosts[0].url}/simple", find_links={str(folder.path): ("torch-2+cpu-x.whl",)})
-    machine = MachineSources(site=site, archives={"debian": f"{hosts[0].url}/debian"})
+    machine = MachineSources(network_settings=site, archive_urls={"debian": f"{hosts[0].url}/debian"})
     found = probe_mirrors(Profile(name="direct", title=""), machine, [SIX, DEB, torch, HTTP][:3])
     assert [(one.kind, one.mirror, one.reason) for one in found] == [
         ("apt", "direct", ""),
@@ -139,7 +139,7 @@ def probed(kind: str, place: str, total_s: float, reason: str = "") -> MirrorPro
 def test_the_fastest_live_one_comes_first() -> None:
     a, b, dead = probed("python", "a", 0.2), probed("python", "b", 0.1), probed("python", "c", 0.0, "answered 404")
     apt = probed("apt", "z", 9.0)
-    assert rank_probes([dead, a, b, apt]) == (apt, b, a, dead)
+    assert sort_probes([dead, a, b, apt]) == (apt, b, a, dead)
 
 
 def test_what_a_ranking_decides() -> None:
@@ -154,11 +154,11 @@ def test_what_a_ranking_decides() -> None:
         probed("apt", "https://apt.example", 0, "no connection"),
     ]
     choice = choose_by_probes(mine, found)
-    assert choice.rules["python"] == (b, a, c)
-    assert choice.rules["apt"] == mine.rules("apt")
-    assert choice.skipped == ((d.base_url, "answered 404"), ("https://apt.example", "no connection"))
-    assert choice.preferred_rule("python") == b
-    assert choice.preferred_rule("git") is None
+    assert choice.rules_by_kind["python"] == (b, a, c)
+    assert choice.rules_by_kind["apt"] == mine.rules_for("apt")
+    assert choice.dead_mirrors == ((d.base_url, "answered 404"), ("https://apt.example", "no connection"))
+    assert choice.find_preferred_mirror("python") == b
+    assert choice.find_preferred_mirror("git") is None
 
 
 def test_a_ranking_is_old_after_six_hours_or_when_the_rules_change() -> None:
@@ -167,12 +167,12 @@ def test_a_ranking_is_old_after_six_hours_or_when_the_rules_change() -> None:
         (probed("apt", "x", 1.0),),
     )
     data = ranking_json(mine, found, at=1000.0)
-    assert parse_ranking(data, mine, 1000.0 + FRESH_S - 1) == found
-    assert parse_ranking(data, mine, 1000.0 + FRESH_S) is None
+    assert parse_ranking(data, mine, 1000.0 + RANKING_MAX_AGE_S - 1) == found
+    assert parse_ranking(data, mine, 1000.0 + RANKING_MAX_AGE_S) is None
     assert parse_ranking(data, mine, 999.0) is None
     quick = ranking_json(mine, found, at=1000.0, quick=True)
-    assert parse_ranking(quick, mine, 1000.0 + QUICK_FRESH_S - 1) == found
-    assert parse_ranking(quick, mine, 1000.0 + QUICK_FRESH_S) is None
+    assert parse_ranking(quick, mine, 1000.0 + QUICK_RANKING_MAX_AGE_S - 1) == found
+    assert parse_ranking(quick, mine, 1000.0 + QUICK_RANKING_MAX_AGE_S) is None
     assert parse_ranking(data, profile(), 1001.0) is None
     for torn in ({}, {"at": "x"}, {**data, "found": [{"x": 1}]}, {**data, "found": 1}):
         assert parse_ranking(torn, mine, 1001.0) is None
@@ -199,8 +199,8 @@ def test_choosing_without_a_probe_takes_the_first_that_answers(hosts: list[Mirro
     rules = index(hosts[0], "dead"), index(hosts[1], "empty"), index(hosts[1], "stall"), index(hosts[2], "good")
     last = index(hosts[2], "never-asked")
     choice = choose_mirrors(profile(*rules, last), NetworkSettings(), [SIX])
-    assert choice.rules == {"python": (rules[3], last)}
-    assert [mirror for mirror, _ in choice.skipped] == ["dead", "empty", "stall"]
+    assert choice.rules_by_kind == {"python": (rules[3], last)}
+    assert [mirror for mirror, _ in choice.dead_mirrors] == ["dead", "empty", "stall"]
     assert hosts[2].asked == ["/good/six/", f"/{SIX.file}"]
     assert choose_mirrors(profile(*rules, last), NetworkSettings(), [SIX]) == choice  # by the next verb, at once
     assert len(hosts[2].asked) == 2
@@ -210,8 +210,8 @@ def test_choosing_without_a_probe_takes_the_first_that_answers(hosts: list[Mirro
 def test_choosing_before_there_is_a_lock(hosts: list[MirrorServer]) -> None:
     hosts[0].answers["/a/"] = Answer(status=503)
     choice = choose_mirrors(profile(index(hosts[0], "a"), index(hosts[1], "b")), NetworkSettings())
-    assert choice.skipped == (("a", "answered 503"),)
-    assert [rule.title for rule in choice.rules["python"]] == ["b"]
+    assert choice.dead_mirrors == (("a", "answered 503"),)
+    assert [rule.title for rule in choice.rules_by_kind["python"]] == ["b"]
 
 
 def test_a_fresh_ranking_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,11 +219,13 @@ def test_a_fresh_ranking_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = profile(a, b)
     assert load_ranking(mine) is None
     save_ranking(mine, [probed("python", a.base_url, 2.0), probed("python", b.base_url, 1.0)])
-    assert choose_mirrors(mine, NetworkSettings(), [SIX]).rules == {"python": (b, a)}
-    later = time.time() + FRESH_S
+    assert choose_mirrors(mine, NetworkSettings(), [SIX]).rules_by_kind == {"python": (b, a)}
+    later = time.time() + RANKING_MAX_AGE_S
     monkeypatch.setattr(time, "time", lambda: later)
     assert load_ranking(mine) is None
 
 
 def test_a_profile_without_rules_asks_nobody() -> None:
-    assert choose_mirrors(Profile(name="direct", title=""), NetworkSettings(), [SIX]) == MirrorChoice(profile="direct")
+    assert choose_mirrors(Profile(name="direct", title=""), NetworkSettings(), [SIX]) == MirrorChoice(
+        profile_name="direct"
+    )

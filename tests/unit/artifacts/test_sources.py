@@ -20,15 +20,19 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
 @pytest.mark.parametrize(
     ("groups", "site", "plan"),
     [
-        ([], NetworkSettings(), PackageIndexSettings(env={}, wheels=())),
-        ([CPU], NetworkSettings(), PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, wheels=())),
-        ([CPU], NetworkSettings(find_links={"/w": (WHEEL,)}), PackageIndexSettings(env={}, wheels=(f"/w/{WHEEL}",))),
+        ([], NetworkSettings(), PackageIndexSettings(env={}, local_wheels=())),
+        ([CPU], NetworkSettings(), PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, local_wheels=())),
+        (
+            [CPU],
+            NetworkSettings(find_links={"/w": (WHEEL,)}),
+            PackageIndexSettings(env={}, local_wheels=(f"/w/{WHEEL}",)),
+        ),
         (
             [CPU],
             NetworkSettings(
                 find_links={"/w": ("torch-2.12.0+cpu-cp311-cp311-linux_x86_64.whl", "torch-2.13.0+cu128-x.whl")}
             ),
-            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
+            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, local_wheels=()),
         ),
         (
             [CPU],
@@ -40,31 +44,31 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
                     "UV_INDEX": INDEX,
                     **BEST,
                 },
-                wheels=(),
+                local_wheels=(),
             ),
         ),
         (
             [],
             NetworkSettings(extra_index_urls=("file:///opt/index", "https://extra/simple")),
-            PackageIndexSettings(env={"UV_INDEX": "https://extra/simple", **BEST}, wheels=()),
+            PackageIndexSettings(env={"UV_INDEX": "https://extra/simple", **BEST}, local_wheels=()),
         ),
-        ([], NetworkSettings(extra_index_urls=("file:///opt/index",)), PackageIndexSettings(env={}, wheels=())),
+        ([], NetworkSettings(extra_index_urls=("file:///opt/index",)), PackageIndexSettings(env={}, local_wheels=())),
         # One of two packages lies here: the other must still be found.
         (
             [TorchGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cpu")],
             NetworkSettings(find_links={"/w": (WHEEL,)}),
-            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, wheels=(f"/w/{WHEEL}",)),
+            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, local_wheels=(f"/w/{WHEEL}",)),
         ),
         # Two groups of one channel: the index is named once, a wheel of both once.
         (
             [CPU, TorchGroup(packages=("x==1",), channel="cpu")],
             NetworkSettings(),
-            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, wheels=()),
+            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, local_wheels=()),
         ),
         (
             [CPU, CPU],
             NetworkSettings(find_links={"/w": (WHEEL,)}),
-            PackageIndexSettings(env={}, wheels=(f"/w/{WHEEL}",)),
+            PackageIndexSettings(env={}, local_wheels=(f"/w/{WHEEL}",)),
         ),
     ],
 )  # fmt: skip
@@ -105,14 +109,16 @@ def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
     ],
 )
 def test_a_chosen_mirror(rule: MirrorRule, site: NetworkSettings, env: dict[str, str]) -> None:
-    plan = plan_package_indexes([CPU], site, choice=MirrorChoice(profile="mine", rules={rule.kind: (rule,)}))
+    plan = plan_package_indexes(
+        [CPU], site, choice=MirrorChoice(profile_name="mine", rules_by_kind={rule.kind: (rule,)})
+    )
     assert plan.env == env
-    assert plan.profile == "mine"
+    assert plan.profile_name == "mine"
 
 
 def test_flat_pages_are_parted_by_commas() -> None:
     """uv reads UV_INDEX by spaces and UV_FIND_LINKS by commas."""
-    choice = MirrorChoice(rules={"torch-wheels": (mirror("torch-wheels", "flat", "https://m/whl"),)})
+    choice = MirrorChoice(rules_by_kind={"torch-wheels": (mirror("torch-wheels", "flat", "https://m/whl"),)})
     other = TorchGroup(packages=("torch==2.9.0",), channel="cu128")
     assert plan_package_indexes([CPU, other], NetworkSettings(), choice).env == {
         "UV_FIND_LINKS": "https://m/whl/cpu/,https://m/whl/cu128/"

@@ -22,9 +22,9 @@ from rlbox.artifacts.fetch import fetch_artifacts
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import (
     DamagedObject,
-    find_used_digests,
-    index_objects,
+    collect_used_digests,
     list_fetched_locks,
+    map_objects_to_targets,
     prune_store,
     record_fetched_lock,
     verify_objects,
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> ObjectStore:
 
 def put(store: ObjectStore, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
-    with store.open_partial(digest) as draft:
+    with store.wait_for_partial(digest) as draft:
         draft.write(data)
         draft.commit()
     return digest
@@ -86,13 +86,13 @@ def test_a_draft_is_continued(tmp_path_factory: pytest.TempPathFactory, parts: l
     store = ObjectStore(tmp_path_factory.mktemp("s"))
     whole = b"".join(parts)
     digest = hashlib.sha256(whole).hexdigest()
-    with store.open_partial(digest) as draft:
+    with store.wait_for_partial(digest) as draft:
         for part in parts[:stop]:
             draft.write(part)
     left = b"".join(parts[:stop])
     assert store.count_partial_bytes(digest) == len(left)
     assert len(list(store.list_partials())) == bool(left)
-    with store.open_partial(digest) as draft:
+    with store.wait_for_partial(digest) as draft:
         assert (draft.size, draft.digest) == (len(left), hashlib.sha256(left).hexdigest())
         for part in parts[stop:]:
             draft.write(part)
@@ -102,7 +102,7 @@ def test_a_draft_is_continued(tmp_path_factory: pytest.TempPathFactory, parts: l
 
 
 def test_wrong_bytes_are_never_kept(store: ObjectStore) -> None:
-    with store.open_partial(FILE.sha256) as draft:
+    with store.wait_for_partial(FILE.sha256) as draft:
         draft.write(b"other")
         with pytest.raises(ValueError, match="is not"):
             draft.commit()
@@ -110,11 +110,11 @@ def test_wrong_bytes_are_never_kept(store: ObjectStore) -> None:
 
 
 def test_one_writer_at_a_time(store: ObjectStore) -> None:
-    with store.open_partial(FILE.sha256) as draft:
+    with store.wait_for_partial(FILE.sha256) as draft:
         assert store.try_open_partial(FILE.sha256) is None
         draft.write(DATA)
         draft.commit()
-    with store.open_partial(FILE.sha256) as draft:
+    with store.wait_for_partial(FILE.sha256) as draft:
         assert draft.size == 0
     assert list(store.list_partials()) == []
 
@@ -123,10 +123,10 @@ def test_a_second_writer_waits(store: ObjectStore) -> None:
     seen = []
 
     def second() -> None:
-        with store.open_partial(FILE.sha256):
+        with store.wait_for_partial(FILE.sha256):
             seen.append(store.has(FILE.sha256))
 
-    with store.open_partial(FILE.sha256) as draft:
+    with store.wait_for_partial(FILE.sha256) as draft:
         thread = threading.Thread(target=second)
         thread.start()
         time.sleep(0.05)
@@ -150,16 +150,16 @@ def test_an_object_that_was_written_to_is_summed_again(store: ObjectStore) -> No
 def test_a_link(store: ObjectStore, tmp_path: Path) -> None:
     digest = put(store, DATA)
     path = tmp_path / "deep/er/six.whl"
-    store.link_to(digest, path)
-    store.link_to(digest, path)
+    store.link_object(digest, path)
+    store.link_object(digest, path)
     assert os.path.samefile(path, store.path(digest))
     assert files(tmp_path / "deep") == ["er/six.whl"]
     path.unlink()
     path.write_bytes(b"older")
-    store.link_to(digest, path)
+    store.link_object(digest, path)
     assert path.read_bytes() == DATA
     with pytest.raises(WorkFailed, match=r"the store does not hold x \(ffff"):
-        store.link_to("f" * 64, tmp_path / "x")
+        store.link_object("f" * 64, tmp_path / "x")
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK])
@@ -211,7 +211,7 @@ def test_every_flipped_byte_is_found(store: ObjectStore) -> None:
         flip(store.path(digest))
         found = hashlib.sha256(store.path(digest).read_bytes()).hexdigest()
         os.utime(store.path(digest), ns=(315_532_800 * 10**9,) * 2)  # even where the stamp is forged
-        assert verify_objects(store) == (DamagedObject(digest=digest, size=100, found=found),)
+        assert verify_objects(store) == (DamagedObject(digest=digest, size=100, actual=found),)
         store.remove(digest)
 
 
@@ -231,29 +231,29 @@ def test_what_is_wanted(store: ObjectStore, target: Folder, tmp_path: Path) -> N
     other = artifact_of(b"other", "other-1.whl")
     record_fetched_lock(store, "mine", elsewhere, [other])
     assert [known.target for known in list_fetched_locks(store)] == ["mine", "mine"]
-    assert index_objects(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
-    wanted = find_used_digests(store, target.project)
+    assert map_objects_to_targets(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
+    wanted = collect_used_digests(store, target.project)
     assert FILE.sha256 not in wanted
     assert other.sha256 not in wanted
     elsewhere.parent.mkdir()
     elsewhere.write_text("{")
-    assert other.sha256 in find_used_digests(store, target.project)
+    assert other.sha256 in collect_used_digests(store, target.project)
     own.write_text("{")
     with pytest.raises(SpecError, match="not a lock file"):
-        find_used_digests(store, target.project)
+        collect_used_digests(store, target.project)
 
 
 def test_pruning(store: ObjectStore, tmp_path: Path) -> None:
     keep, drop, linked = put(store, b"keep"), put(store, b"drop!"), put(store, b"linked")
-    store.link_to(linked, tmp_path / "linked")
+    store.link_object(linked, tmp_path / "linked")
     record_fetched_lock(store, "gone", tmp_path / "no/lock.json", [FILE])
     for digest in ("a" * 64, "b" * 64):
-        with store.open_partial(digest) as draft:
+        with store.wait_for_partial(digest) as draft:
             draft.write(b"half")
-    with store.open_partial("c" * 64) as busy:
+    with store.wait_for_partial("c" * 64) as busy:
         busy.write(b"half")
         first = prune_store(store, {keep, "b" * 64}, dry_run=True)
-        assert (set(first.objects), first.partials, first.freed) == ({drop, linked}, ("a" * 64,), 9)
+        assert (set(first.objects), first.partials, first.freed_bytes) == ({drop, linked}, ("a" * 64,), 9)
         assert store.has(drop)
         assert prune_store(store, {keep, "b" * 64}, dry_run=False) == first
         assert [path.name for path in store.list_partials()] == ["b" * 64, "c" * 64]

@@ -43,7 +43,7 @@ def resolution(name: str, version: str) -> ResolverOutput:
     wheel = {"name": f"{name}-{version}-py3-none-any.whl", "hashes": {"sha256": "b" * 64}}
     row = {"name": name, "version": version, "wheels": [wheel]}
     return ResolverOutput(
-        pins=f"{name}=={version}\n    # via -r s.in\n", files={"packages": [row]}, sizes={"b" * 64: 7}
+        requirements=f"{name}=={version}\n    # via -r s.in\n", pylock={"packages": [row]}, size_by_sha256={"b" * 64: 7}
     )
 
 

@@ -280,7 +280,7 @@ def filled(registry: Registry, folder: Path, counted: Callable[[int], None] = la
     """Return the blob as the store has it; what an earlier call left is not asked for again."""
     digest = blob_of().digest.removeprefix("sha256:")
     file = artifact(BLOB, "blob", "oci")
-    with ObjectStore(folder / "store").open_partial(digest) as draft:
+    with ObjectStore(folder / "store").wait_for_partial(digest) as draft:
         download_blob(registry, "team/x", file, draft, lambda _, done: counted(done))
         draft.commit()
     return ObjectStore(folder / "store").path(digest).read_bytes()
@@ -288,7 +288,7 @@ def filled(registry: Registry, folder: Path, counted: Callable[[int], None] = la
 
 def left_over(folder: Path, data: bytes) -> None:
     """Leave the beginning of the blob in the store."""
-    with ObjectStore(folder / "store").open_partial(blob_of().digest.removeprefix("sha256:")) as draft:
+    with ObjectStore(folder / "store").wait_for_partial(blob_of().digest.removeprefix("sha256:")) as draft:
         draft.write(data)
 
 

@@ -10,12 +10,12 @@ from fakes import Folder, fitting_lock
 from rlbox.app import own_requirements
 from rlbox.artifacts.compiled_lock import (
     build_toolchain_base,
-    keep_compiled_wheels,
+    copy_compiled_wheels,
     plan_source_inputs,
     plan_tool_inputs,
 )
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
-from rlbox.artifacts.relock import count_packages, measure_package_groups
+from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
 from rlbox.errors import SpecError
 from rlbox.image.labels import compute_image_spec_checksum
 from rlbox.target.artifact import list_artifacts, list_compile_inputs, list_named_artifacts
@@ -247,20 +247,20 @@ def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
     known = {file.sha256 for file in list_named_artifacts(lock)}
     assert {SOURCE.sha256, TORCH.sha256, GCC.sha256} <= known
     assert {"torch", "g++", "flash-attn"} <= set(lock.names())
-    assert count_packages(lock)["compile"] == 3
-    assert measure_package_groups(lock)["compile"] == 27
+    assert count_group_packages(lock)["compile"] == 3
+    assert sum_group_bytes(lock)["compile"] == 27
     plain = replace(lock, toolchain=(), compiled=())
-    assert "compile" not in count_packages(plain)
+    assert "compile" not in count_group_packages(plain)
     assert list_named_artifacts(plain) == list_artifacts(plain)
 
 
 def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
     lock, row = locked(target(folder))
     before = lock.with_wheel(row, wheel(row))
-    assert keep_compiled_wheels(lock, before) == before
-    assert keep_compiled_wheels(lock, None) == lock
+    assert copy_compiled_wheels(lock, before) == before
+    assert copy_compiled_wheels(lock, None) == lock
     other = replace(lock, compiled=(replace(row, recipe="f" * 64),))
-    assert keep_compiled_wheels(other, before) == other
+    assert copy_compiled_wheels(other, before) == other
     assert "flash-attn" not in list_kept_versions(before, UpgradeRequest())["stack"]
 
 
