@@ -19,6 +19,10 @@ from hypothesis import settings
 from projectbox import PROJECT
 
 from rlbox.cli import main
+from rlbox.i18n import set_language
+from rlbox.provision.apply import ApplyResult, execute_plan, uninstall
+from rlbox.provision.layout import Layout
+from rlbox.provision.plan import ApplyPlan
 
 HERE = Path(__file__).resolve().parent
 ISOLATED = ("unit", "golden", "cli")
@@ -116,9 +120,19 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+def _execute_below_prefix(plan: ApplyPlan, *args: Any, **kwargs: Any) -> ApplyResult:
+    assert plan.desired.layout.prefix, "this test applies a target to the machine's own paths: pass --prefix"
+    return execute_plan(plan, *args, **kwargs)
+
+
+def _uninstall_below_prefix(layout: Layout, *args: Any) -> tuple[str, ...]:
+    assert layout.prefix, "this test removes a target from the machine's own paths: pass --prefix"
+    return uninstall(layout, *args)
+
+
 @pytest.fixture(autouse=True)
 def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any) -> None:
-    """Keep unit, golden and CLI tests from the machine: home, settings, processes, sockets, engine."""
+    """Keep unit, golden and CLI tests from the machine: its own paths, home, settings, processes, sockets, engine."""
     if request.path.relative_to(HERE).parts[0] not in ISOLATED:
         return
     allowed = {word for mark in request.node.iter_markers("allow") for word in mark.args}
@@ -131,7 +145,10 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "tests")
+    set_language("en")  # the command line of another test may have chosen another one
     monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", home / "no-pip.conf")
+    monkeypatch.setattr("rlbox.provision.provision.execute_plan", _execute_below_prefix)
+    monkeypatch.setattr("rlbox.provision.provision.uninstall", _uninstall_below_prefix)
     if "processes" not in allowed:
         monkeypatch.setattr(subprocess.Popen, "__init__", _refuse("a process"))
         for name in ("system", "fork", "posix_spawn", "posix_spawnp", "execv", "execve"):
