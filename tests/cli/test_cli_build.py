@@ -24,6 +24,7 @@ from rlbox.system.files import cache_path
 from rlbox.target.lock import LockedGroup, Package, hash_patch
 
 TAG = "rlbox/mine:tests"
+Client = Callable[..., Path]
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def image_of(folder: Folder) -> dict[str, Any]:
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
     """Make the only docker client on PATH: it notes its words, prints a file and exits with a code."""
 
     def make(shown: Path | None = None, code: int = 0, version: str = "28.2.2", buildx: bool = True) -> Path:
@@ -91,7 +92,7 @@ def test_a_stale_lock(rlbox: Rlbox, mine: Folder, changes: dict[str, Any], state
 
 @pytest.mark.allow("sockets", "processes")
 def test_dry_run(
-    rlbox: Rlbox, mine: Folder, client: Callable[..., Path], engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
+    rlbox: Rlbox, mine: Folder, client: Client, engine: EngineSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command is the one that a build would run, but for a long label and a file that is gone with it."""
     noted = client()
@@ -128,7 +129,7 @@ def test_dry_run(
     ids=str,
 )
 def test_dry_run_of_every_wish(
-    rlbox: Rlbox, mine: Folder, client: Callable[..., Path], more: list[str], network: str, last: list[str]
+    rlbox: Rlbox, mine: Folder, client: Client, more: list[str], network: str, last: list[str]
 ) -> None:
     client()
     said = rlbox("build", "mine", "--dry-run", *more)
@@ -165,7 +166,7 @@ def test_nothing_changed(rlbox: Rlbox, mine: Folder, engine: EngineSocket) -> No
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]) -> None:
+def test_a_build(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client) -> None:
     engine.images[TAG] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": {"rlbox.build": "another"}}}
     noted = client(CASES / "image/build_log/built-docker-20.10.txt")
     said = rlbox("build", "mine")
@@ -195,7 +196,7 @@ def stored(name: str) -> Package:
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, client: Callable[..., Path]) -> None:
+def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, client: Client) -> None:
     """Every locked file comes from the store; no step has a network or a mirror's settings."""
     folder.target("mine")
     uv, six, tool = (stored(name) for name in ("uv", "six", "wheel"))
@@ -238,9 +239,7 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_a_hermetic_build_downloads_nothing(
-    rlbox: Rlbox, folder: Folder, engine: EngineSocket, client: Callable[..., Path]
-) -> None:
+def test_a_hermetic_build_downloads_nothing(rlbox: Rlbox, folder: Folder, engine: EngineSocket, client: Client) -> None:
     """What the store lacks is named, of a bootstrapped base and of one that is an image; nobody is asked for it."""
     client()
     uv, six = (
@@ -258,7 +257,7 @@ def test_a_hermetic_build_downloads_nothing(
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]) -> None:
+def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client) -> None:
     told = "Docker 20.10.24 cannot promise the same bytes for the same lock; 23 and newer can"
     engine.answers["/version"] = 200, b'{"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"}'
     client()
@@ -286,7 +285,7 @@ def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client:
     ],
 )
 def test_a_step_that_fails(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], case: str, last: str
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client, case: str, last: str
 ) -> None:
     client(CASES / f"image/build_log/{case}.txt", code=1)
     said = rlbox("build", "mine")
@@ -302,7 +301,7 @@ def test_a_step_that_fails(
 
 @pytest.mark.allow("sockets", "processes")
 def test_a_client_that_lost_its_engine(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client, tmp_path: Path
 ) -> None:
     text = "ERROR: Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?"
     (tmp_path / "shown").write_text(text + "\n")
@@ -325,7 +324,7 @@ LOST = "ERROR: failed to solve: failed to prepare x: parent snapshot sha256:1 do
     ],
 )
 def test_what_is_no_fault_of_the_build_is_repeated(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path, said: str, why: str
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client, tmp_path: Path, said: str, why: str
 ) -> None:
     (tmp_path / "shown").write_text(f"{said}\n")
     client(tmp_path / "shown", code=1)
@@ -338,7 +337,7 @@ def test_what_is_no_fault_of_the_build_is_repeated(
 
 @pytest.mark.allow("sockets", "processes")
 def test_what_a_step_says_is_no_reason_to_repeat_it(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client, tmp_path: Path
 ) -> None:
     end = "ERROR: failed to solve: process did not complete successfully: exit code: 1"
     (tmp_path / "shown").write_text(f"#5 [a 1/1] RUN x\n#5 0.1 failed to solve: context canceled\n#5 ERROR: 1\n{end}\n")
@@ -348,9 +347,7 @@ def test_what_a_step_says_is_no_reason_to_repeat_it(
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_an_old_client_builds_by_itself(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
-) -> None:
+def test_an_old_client_builds_by_itself(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client) -> None:
     noted = client(version="20.10.24+dfsg1", buildx=False)
     engine.images[TAG] = {"Id": "sha256:1", "Config": {"Labels": None}}
     assert rlbox("build", "mine", "--no-cache").code == 0
@@ -361,7 +358,7 @@ def test_an_old_client_builds_by_itself(
 
 @pytest.mark.allow("sockets", "processes")
 def test_a_client_without_buildkit(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client, tmp_path: Path
 ) -> None:
     client(version="28.2.2", buildx=False)
     said = rlbox("build", "mine")
@@ -380,9 +377,7 @@ def test_no_client(rlbox: Rlbox, mine: Folder, engine: EngineSocket, monkeypatch
 
 
 @pytest.mark.allow("sockets", "processes")
-def test_a_build_that_made_nothing(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Callable[..., Path]
-) -> None:
+def test_a_build_that_made_nothing(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client) -> None:
     client()
     said = rlbox("build", "mine")
     assert said.code == 1
@@ -415,7 +410,7 @@ def test_what_was_locked_is_built_and_looked_into(
     follow: Follow,
     mine: Folder,
     engine: EngineSocket,
-    client: Callable[..., Path],
+    client: Client,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -429,7 +424,7 @@ def test_what_was_locked_is_built_and_looked_into(
 
 @pytest.mark.allow("sockets", "processes")
 def test_a_host_that_is_not_reached_has_a_mirror(
-    follow: Follow, mine: Folder, engine: EngineSocket, client: Callable[..., Path], tmp_path: Path
+    follow: Follow, mine: Folder, engine: EngineSocket, client: Client, tmp_path: Path
 ) -> None:
     """The client is a stand-in: it reaches the host as soon as the profile says how."""
     shown = (CASES / "image/build_log/failed-docker-26.txt").read_text()

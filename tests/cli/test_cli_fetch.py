@@ -38,6 +38,7 @@ packages = ["six==1.16.0"]
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 BOOTSTRAP = 'bootstrap = "debian:bookworm"'
 NEXT = "next: rlbox build mine --hermetic\n"
+Write = Callable[..., Lock]
 
 
 def sha(data: bytes) -> str:
@@ -51,7 +52,7 @@ def mirror() -> Iterator[Mirror]:
 
 
 @pytest.fixture
-def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
+def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write target and lock; this machine has no sources of its own."""
     monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archive_urls", dict, raising=False)
     monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archive_urls", dict)
@@ -90,7 +91,7 @@ def whole(store: ObjectStore) -> bool:
     return {store.path(digest).read_bytes() for digest in store.list_digests()} == set(FILES.values())
 
 
-def test_fetching(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore, mirror: Mirror) -> None:
+def test_fetching(rlbox: Rlbox, write: Write, store: ObjectStore, mirror: Mirror) -> None:
     write()
     said = rlbox("fetch", "mine")
     assert said.code == 0, said.err
@@ -115,9 +116,7 @@ def test_fetching(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore, 
     }
 
 
-def test_the_store_is_chosen(
-    rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_is_chosen(rlbox: Rlbox, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write()
     assert rlbox("fetch", "mine", "--store", str(tmp_path / "a")).code == 0
     assert whole(ObjectStore(tmp_path / "a"))
@@ -126,7 +125,7 @@ def test_the_store_is_chosen(
     assert whole(ObjectStore(tmp_path / "b"))
 
 
-def test_dry_run(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore) -> None:
+def test_dry_run(rlbox: Rlbox, write: Write, store: ObjectStore) -> None:
     """A lock for another platform needs nothing of this machine."""
     wheel = Package(
         name="torch",
@@ -164,7 +163,7 @@ def test_dry_run(rlbox: Rlbox, write: Callable[..., Lock], store: ObjectStore) -
     assert data["total"]["missing_bytes"] == 899_755_786 + 5000
 
 
-def test_what_cannot_be_had(rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: ObjectStore) -> None:
+def test_what_cannot_be_had(rlbox: Rlbox, write: Write, mirror: Mirror, store: ObjectStore) -> None:
     write()
     del mirror.files["two.bin"]
     said = rlbox("fetch", "mine", "-q")
@@ -174,9 +173,7 @@ def test_what_cannot_be_had(rlbox: Rlbox, write: Callable[..., Lock], mirror: Mi
     assert rlbox("fetch", "mine").out.startswith("mine  3 files, 6.0 kB: 2 present, 1 fetched (2.0 kB)\n")
 
 
-def test_export_and_import(
-    rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, store: ObjectStore, tmp_path: Path
-) -> None:
+def test_export_and_import(rlbox: Rlbox, write: Write, mirror: Mirror, store: ObjectStore, tmp_path: Path) -> None:
     lock = write()
     out, other = tmp_path / "out", tmp_path / "other"
     said = rlbox("fetch", "mine", "--export", str(out))
@@ -203,7 +200,7 @@ def test_export_and_import(
     assert (again["imported"], again["present"]) == (0, 3)
 
 
-def test_an_export_is_whole_or_not_there(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
+def test_an_export_is_whole_or_not_there(rlbox: Rlbox, write: Write, tmp_path: Path) -> None:
     """Stopped halfway it has no index; the next one goes on, and makes good what was damaged."""
     write()
     out = tmp_path / "out"
@@ -221,7 +218,7 @@ def test_an_export_is_whole_or_not_there(rlbox: Rlbox, write: Callable[..., Lock
     assert {path.name: path.read_bytes() for path in out.rglob("*") if path.is_file()} == first
 
 
-def test_a_damaged_export(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
+def test_a_damaged_export(rlbox: Rlbox, write: Write, tmp_path: Path) -> None:
     write()
     out, other = tmp_path / "out", tmp_path / "other"
     rlbox("fetch", "mine", "--export", str(out))
@@ -240,7 +237,7 @@ def test_a_damaged_export(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Pa
     assert (said.code, "the export is damaged: blob sha256:" in said.err) == (1, True)
 
 
-def test_an_export_of_another_lock(rlbox: Rlbox, write: Callable[..., Lock], tmp_path: Path) -> None:
+def test_an_export_of_another_lock(rlbox: Rlbox, write: Write, tmp_path: Path) -> None:
     write()
     out = tmp_path / "out"
     rlbox("fetch", "mine", "--export", str(out))
@@ -257,7 +254,7 @@ def registry() -> Iterator[RegistryServer]:
 
 
 def test_through_a_registry(
-    rlbox: Rlbox, write: Callable[..., Lock], mirror: Mirror, registry: RegistryServer, tmp_path: Path
+    rlbox: Rlbox, write: Write, mirror: Mirror, registry: RegistryServer, tmp_path: Path
 ) -> None:
     write()
     place = f"{registry.host}/team/inputs:v1"
@@ -276,7 +273,7 @@ def test_through_a_registry(
     assert whole(ObjectStore(Path(other)))
 
 
-def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: ObjectStore) -> None:
+def test_a_base_image(rlbox: Rlbox, write: Write, registry: RegistryServer, store: ObjectStore) -> None:
     """Its manifest and blobs are objects like others, and are known as what they are."""
     config, layer = b'{"os": "linux"}', b"layer" * 500
     blobs = [oci.create_descriptor(data, kind) for data, kind in ((config, oci.CONFIG), (layer, oci.LAYER))]
@@ -309,7 +306,7 @@ def test_a_base_image(rlbox: Rlbox, write: Callable[..., Lock], registry: Regist
     assert rlbox("store", "prune").out == "freed 0 B\n"
 
 
-def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer) -> None:
+def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Write, registry: RegistryServer) -> None:
     image = f"{registry.host}/team/base@sha256:{'0' * 64}"
     write(base=f'image = "{image}"')
     said = rlbox("fetch", "mine")
@@ -318,7 +315,7 @@ def test_a_base_image_that_nobody_has(rlbox: Rlbox, write: Callable[..., Lock], 
 
 
 def test_what_apply_takes_and_no_more(
-    rlbox: Rlbox, write: Callable[..., Lock], registry: RegistryServer, store: ObjectStore, tmp_path: Path
+    rlbox: Rlbox, write: Write, registry: RegistryServer, store: ObjectStore, tmp_path: Path
 ) -> None:
     """A kit for a machine without Docker: no base image, which that could not unpack and nobody here has."""
     write(base=f'image = "{registry.host}/team/base@sha256:{"0" * 64}"')
@@ -337,7 +334,7 @@ def test_what_apply_takes_and_no_more(
 
 
 def test_a_full_store_is_pruned(
-    follow: Follow, write: Callable[..., Lock], store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    follow: Follow, write: Write, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write()
     old = store.path("e" * 64)
@@ -359,7 +356,7 @@ def base_image(registry: RegistryServer, name: str = "latest") -> str:
 
 
 def test_what_was_fetched_is_built_without_a_network(
-    follow: Follow, write: Callable[..., Lock], registry: RegistryServer, engine: EngineSocket
+    follow: Follow, write: Write, registry: RegistryServer, engine: EngineSocket
 ) -> None:
     write(base=f'image = "{base_image(registry)}"')
     step = follow("fetch", "mine")

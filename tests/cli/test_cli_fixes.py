@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
-from fakes import CHECKOUT, TARGET, Folder, Rlbox, Said
+from fakes import CHECKOUT, TARGET, Folder, Rlbox
 
 from rlbox.config.project import Project
 from rlbox.config.toml_files import parse_toml
@@ -68,57 +69,6 @@ benign = true
 pattern = "harmless"
 example = "this is harmless"
 """
-SHOWN = """# my-answer: the answer is baked
-kind: baked
-covers: P001, B001
-heals: lcudart-link
-
-## why
-Nobody knew the answer.
-Now it is there.
-
-## applies when
-- the target has a GPU
-- the stack has six>=1.15 or nine
-
-## what is baked
-package libnuma1
-env     ANSWER_OF={{ hardware.gpu }}
-path    LIBRARY_PATH={{disk}}/lib:…
-file    /etc/answer  0644
-  answer of {{ target.name }}
-link    /opt/answer -> {{ site }}
-hook    /opt/rlbox/hooks/30-my-answer.sh
-  : ${ANSWER:=42}; export ANSWER
-run     shared memory  at least 17.2 GB (16 GiB)
-run     processes  at least 4096
-run     ulimit memlock  -1
-run     capability  SYS_NICE
-ray     both  --disable-usage-stats
-ray     head  --block
-
-## check (run)
-  [ "$ANSWER" = 42 ] || { echo "no answer"; exit 1; }
-
-## what the log says
-  Error: no answer
-
-## remedy
-Say 42.
-
-## source
-- seed 000:42
-"""
-EXPLAINED = """my-answer (baked): the answer is baked
-  because GPU NVIDIA A800; six 1.16.0 is >=1.15
-  package libnuma1
-  env     ANSWER_OF=NVIDIA A800
-  path    LIBRARY_PATH=/data/lib:…
-  file    /etc/answer  0644
-  link    /opt/answer -> /opt/venv/lib/python3.11/site-packages
-  hook    /opt/rlbox/hooks/30-my-answer.sh
-  run     shared memory  at least 17.2 GB (16 GiB)
-"""
 HARDWARE = TARGET + '[hardware]\ngpu = "NVIDIA A800"\n'
 
 
@@ -147,8 +97,10 @@ def test_the_list(rlbox: Rlbox, mine: Folder) -> None:
     )
 
 
-def test_one_fix(rlbox: Rlbox, mine: Folder) -> None:
-    assert rlbox("fixes", "show", "my-answer") == Said(code=0, out=SHOWN, err="")
+def test_one_fix(rlbox: Rlbox, mine: Folder, golden: Callable[[str, str], None]) -> None:
+    said = rlbox("fixes", "show", "my-answer")
+    assert (said.code, said.err) == (0, "")
+    golden("cli/fixes-show.txt", said.out)
 
 
 def test_one_fix_in_chinese(rlbox: Rlbox, mine: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,10 +117,11 @@ def test_every_shipped_fix_can_be_shown() -> None:
         assert json.loads(json.dumps(fix_json(fix)))["fix"]["id"] == fix.id
 
 
-def test_what_a_target_gets(rlbox: Rlbox, mine: Folder) -> None:
+def test_what_a_target_gets(rlbox: Rlbox, mine: Folder, golden: Callable[[str, str], None]) -> None:
     said = rlbox("fixes", "explain", "with-gpu")
     assert (said.code, said.err) == (0, "next: rlbox fixes show ID\n")
-    assert EXPLAINED in said.out
+    explained = said.out[said.out.index("my-answer (baked)") :]
+    golden("cli/fixes-explain.txt", explained[: explained.index("\n\n")])
     advice = said.out.partition(" more only know ")[2].partition("\n# ")[0]
     assert ["my-warning", "a", "warning"] in [line.split() for line in advice.splitlines()]
     assert "\n  : ${ANSWER:=42}" not in said.out

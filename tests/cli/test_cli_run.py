@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox
 from freeport import free_port
 
 from rlbox.engine.data_disk import choose_data_dir
@@ -66,39 +67,12 @@ def current_image(two: Folder) -> dict[str, Any]:
 
 
 @pytest.mark.allow("sockets")
-def test_dry_run(rlbox: Rlbox, two: Folder, engine: EngineSocket) -> None:
+def test_dry_run(rlbox: Rlbox, two: Folder, engine: EngineSocket, golden: Callable[[str, str], None]) -> None:
     engine.images["rlbox/mine:tests"] = current_image(two)
-    disk = Path("~/disk").expanduser()
-    assert rlbox("run", "two", "--dry-run", "--set", "rounds=3") == Said(
-        code=0,
-        out=f"""# run of two on mine, place docker, profile default
-# rounds = 3  (--set)
-
-# stage train: learns
-/opt/venv/bin/python train.py 'two words'
-#   gate: require loss \\d (at least 2)
-#   gate: forbid NaN
-#   gate: exit code 0
-#   gate: listens on nothing but what the job declares
-#   gate: file /data/runs/two-DRY-RUN/out
-#   gate: silence at most 10 min
-#   gate: total at most 1 h
-
-# stage ask: asks
-/opt/venv/bin/python -m server --port={PORT}  # service server
-ask 3
-#   gate: port http {PORT}
-#   gate: service server
-#   gate: exit code 0
-#   gate: listens on nothing but what the job declares
-#   gate: silence at most 10 min
-#   gate: total at most 1 h
-
-# first: the data disk {disk} is made
-# verdict: this would start a run of two on mine, place docker: 2 stages
-""",
-        err="",
-    )
+    said = rlbox("run", "two", "--dry-run", "--set", "rounds=3")
+    assert (said.code, said.err) == (0, "")
+    disk = str(Path("~/disk").expanduser())
+    golden("cli/run-dry-run.txt", said.out.replace(str(PORT), "PORT").replace(disk, "DISK"))
     assert sorted(two.files()) == ["images/mine/lock.json", "images/mine/target.toml", "jobs/two.toml"]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox, Said
+from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox
 
 from rlbox.errors import EngineError
 from rlbox.image.labels import build_image_labels
@@ -16,42 +16,9 @@ from rlbox.target.lock import Lock
 from rlbox.target.target import load_target
 
 TAG = "rlbox/mine:tests"
+Build = Callable[..., dict[str, Any]]
 ID = "sha256:" + "1234567890abcdef" * 4
 pytestmark = pytest.mark.allow("sockets")
-
-FACTS = """# image rlbox/mine:tests
-title    smallest target on an image
-target   mine
-spec     SPEC
-lock     LOCK
-build    b1
-fixes    none
-patches  none
-digest   sha256:1234567890abcdef1234567890abcdef1234567890abcdef1234567890abcdef
-id       sha256:1234567890abcdef1234567890abcdef1234567890abcdef1234567890abcdef
-tags     rlbox/mine:tests
-created  2025-01-01T00:00:00Z
-size     12.3 MB
-
-# 7 layers, unpacked, the lowest first
-   5.0 MB  os
-   1.0 kB  os
-   2.0 MB  runtime
-  90.0 kB  environment
-   3.0 MB  tools
-   4.0 kB  fixes
-      0 B  rlbox
-
-# packages by group
-runtime (1)
-  uv 0.9.1
-tools (1)
-  six 1.16.0
-
-# beside the target mine of this project
-spec     same
-lock     same
-"""
 
 
 class Inside:
@@ -87,7 +54,7 @@ def labels_of(folder: Folder, lock: Lock) -> dict[str, str]:
 
 
 @pytest.fixture
-def built(mine: Folder, engine: EngineSocket, inside: Inside) -> Callable[..., dict[str, Any]]:
+def built(mine: Folder, engine: EngineSocket, inside: Inside) -> Build:
     """Give the engine an image of the target as it is now."""
 
     def put(lock: Lock | None = None, layers: int = 5) -> dict[str, Any]:
@@ -113,14 +80,15 @@ def built(mine: Folder, engine: EngineSocket, inside: Inside) -> Callable[..., d
     return put
 
 
-def test_an_image_explains_itself(rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]) -> None:
+def test_an_image_explains_itself(rlbox: Rlbox, mine: Folder, built: Build, golden: Callable[[str, str], None]) -> None:
     labels = built()["Config"]["Labels"]
-    wanted = FACTS.replace("SPEC", labels["rlbox.spec"]).replace("LOCK", labels["rlbox.lock"])
-    assert rlbox("show", TAG) == Said(code=0, out=wanted, err="")
-    assert rlbox("show", ID).out == wanted.replace(f"# image {TAG}", f"# image {ID}")
+    said = rlbox("show", TAG)
+    assert (said.code, said.err) == (0, "")
+    golden("cli/show-image.txt", said.out.replace(labels["rlbox.spec"], "SPEC").replace(labels["rlbox.lock"], "LOCK"))
+    assert rlbox("show", ID).out == said.out.replace(f"# image {TAG}", f"# image {ID}")
 
 
-def test_json(rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]) -> None:
+def test_json(rlbox: Rlbox, mine: Folder, built: Build) -> None:
     image = built()
     data = rlbox("show", TAG, "--json").data
     assert data["schema"] == 1
@@ -146,9 +114,7 @@ def test_json(rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]) 
     }
 
 
-def test_what_differs_from_the_target_now_is_named(
-    rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]
-) -> None:
+def test_what_differs_from_the_target_now_is_named(rlbox: Rlbox, mine: Folder, built: Build) -> None:
     built()
     lock = mine.fitting_lock("mine")
     (tools,), (six,), (uv,) = lock.groups, lock.groups[0].packages, lock.runtime.packages
@@ -171,9 +137,7 @@ def test_what_differs_from_the_target_now_is_named(
     assert "  tools: six 1.16.0 was removed\n" in rlbox("show", TAG).out
 
 
-def test_the_target_has_no_lock_or_is_gone_or_is_broken(
-    rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]
-) -> None:
+def test_the_target_has_no_lock_or_is_gone_or_is_broken(rlbox: Rlbox, mine: Folder, built: Build) -> None:
     built()
     (mine.path / "images/mine/lock.json").unlink()
     assert rlbox("show", TAG).out.endswith("spec     same\nlock     missing\n")
@@ -183,9 +147,7 @@ def test_the_target_has_no_lock_or_is_gone_or_is_broken(
     assert rlbox("show", TAG).out.endswith("spec     there is no such target\n")
 
 
-def test_an_image_of_another_rlbox(
-    rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]], inside: Inside
-) -> None:
+def test_an_image_of_another_rlbox(rlbox: Rlbox, mine: Folder, built: Build, inside: Inside) -> None:
     """Its lock is of another schema, or not there: all else is told."""
     built()
     inside.file = b'{"schema": 1}'
@@ -196,7 +158,7 @@ def test_an_image_of_another_rlbox(
     assert "# packages: not known, /opt/rlbox/share/lock.json is missing in it\n" in rlbox("show", TAG).out
 
 
-def test_an_engine_without_manifests(rlbox: Rlbox, mine: Folder, built: Callable[..., dict[str, Any]]) -> None:
+def test_an_engine_without_manifests(rlbox: Rlbox, mine: Folder, built: Build) -> None:
     built()["RepoDigests"] = []
     assert "\ndigest   none: this engine keeps no manifest of it\n" in rlbox("show", TAG).out
     assert rlbox("show", TAG, "--json").data["image"]["digest"] is None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from pathlib import Path
 
 import pytest
 from fakes import EngineSocket, Folder, Rlbox
 from following import Follow
 
+from rlbox.config.toml_files import load_toml
 from rlbox.planner.requirements import load_releases
 
 SPEC = """
@@ -82,25 +83,8 @@ def test_the_nearest_change_fits(follow: Follow, folder: Folder, nth: int) -> No
     assert "fits together" in follow.changed(step, ["stack", "mine"], 0).out
 
 
-class Way(NamedTuple):
-    """A spec that contradicts itself, and what mends it.
-
-    `step` finds what the advice names; in the place of `old` stands `to` then, and `each` of the names that come first.
-    """
-
-    packages: str
-    step: str
-    old: str
-    to: str = ""
-    each: str = ""
-    gpu: str = "sm_80"
-    grade: str = "datacenter"
-    driver: str = "13.0"
-    base: str = ""
-    group: str = ""
-
-
-IN_BASE, IN_GROUP, IN_STACK = "# of the base", "# of the group", "# of the stack"
+WAYS = load_toml(Path(__file__).with_name("ways.toml"))
+DEFAULTS = {"gpu": "sm_80", "grade": "datacenter", "driver": "13.0", "base": "", "group": "", "to": "", "each": ""}
 WRITTEN = """
 title = "t"
 [hardware]
@@ -118,95 +102,19 @@ packages = [{packages}]
 [disk]
 host = "~/disk"
 """
-OLD_COMPILER = 'packages = ["cuda-nvcc-12-6"]'
-SHA256 = "0" * 64
-WHEEL = f'url = "https://example.org/flashinfer_jit_cache-{{0}}-py3-none-any.whl"\nsha256 = "{SHA256}"'
-WAYS = {
-    "driver": Way(
-        packages='"torch==2.9.0"',
-        gpu="sm_120",
-        grade="consumer",
-        driver="12.4",
-        step=r"driver 570 or newer, and set hardware\.(cuda_driver) to",
-        old='cuda_driver = "12.4"',
-        to='{0} = "12.8"',
-    ),
-    "channel": Way(
-        packages='"torch==2.11.0"',
-        gpu="sm_120",
-        grade="consumer",
-        driver="12.8",
-        step=r'\((source = "\S+"), (channel = "\w+")\)',
-        old=IN_GROUP,
-        to="{0}\n{1}",
-    ),
-    "another build": Way(
-        packages='"torch==2.9.0"',
-        group='source = "torch-wheels"\nchannel = "cpu"',
-        step=r'(channel = "\w+")\); a fact',
-        old='channel = "cpu"',
-        to="{0}",
-    ),
-    "forward compatibility": Way(
-        packages='"torch==2.11.0"',
-        driver="12.4",
-        step=r"put (cuda-compat-[\d-]+) into base\.(packages)",
-        old=IN_BASE,
-        to='{1} = ["{0}"]',
-    ),
-    "left out": Way(
-        packages='"torch==2.11.0", "flash-attn-3==3.0.0"',
-        step=r"leave out ([\w-]+);",
-        old=', "flash-attn-3==3.0.0"',
-    ),
-    "no compiler": Way(
-        packages='"six", "flash-attn-3==3.0.0"',
-        gpu="sm_120",
-        base=OLD_COMPILER,
-        step=r"leave out (flash-attn-3), and take the CUDA compiler out",
-        old=f'{OLD_COMPILER} # of the base\n[[stack]]\nname = "s"\npackages = ["six", "flash-attn-3==3.0.0"]',
-        to='[[stack]]\nname = "s"\npackages = ["six"]',
-    ),
-    "devel image": Way(
-        packages='"torch==2.9.0", "flash-attn==2.8.3"',
-        step=r"a base (image) that has the compiler of CUDA 12\.8",
-        old='bootstrap = "debian:bookworm"',
-        to=f'{{0}} = "example.org/devel@sha256:{SHA256}"',
-    ),
-    "wheel by address": Way(
-        packages='"sglang==0.5.7"',
-        group='[python]\nexclude = ["flashinfer-jit-cache"]\n[[stack]]\nname = "t"\npackages = ["six"]',
-        step=r"flashinfer-jit-cache ([\d.]+) by address and checksum \((\[\[stack\.wheels\]\])\)",
-        old=IN_STACK,
-        to=f"{{1}}\n{WHEEL}",
-    ),
-    "whole compiler": Way(
-        packages='"torch==2.11.0", "flash-attn==2.8.3"',
-        step=r"put ([\w, -]+) of CUDA ([\d.]+) into a group",
-        old='"flash-attn==2.8.3"',
-        to='"flash-attn==2.8.3"',
-        each=', "{0}=={1}.*"',
-    ),
-    "compiled": Way(
-        packages='"torch==2.11.0", "transformer-engine==2.12.0"',
-        step=r"compile ([\w-]+) beforehand \((\[\[stack\.compile\]\])",
-        old=IN_STACK,
-        to='{1}\nname = "{0}"\nversion = "2.12.0"\ncuda = "13.0"',
-    ),
-}
 
 
 @pytest.mark.parametrize("name", WAYS)
 def test_what_would_fit_is_done(follow: Follow, folder: Folder, name: str) -> None:
-    way = WAYS[name]
-    path = folder.target("mine", WRITTEN.format(**way._asdict()))
+    way = {**DEFAULTS, **WAYS[name]}
+    path = folder.target("mine", WRITTEN.format(**way))
     step = follow("lock", "mine")
-    found = re.search(way.step, step.text)
+    found = re.search(way["step"], step.text)
     assert found, step.text
     first, *rest = found.groups("") or ("",)
-    to = way.to.format(first, *rest) + "".join(way.each.format(one, *rest) for one in re.split(r" and |, ", first))
-    assert way.old in path.read_text()
-    path.write_text(path.read_text().replace(way.old, to))
+    to = way["to"].format(first, *rest) + "".join(way["each"].format(n, *rest) for n in re.split(r" and |, ", first))
+    assert way["old"] in path.read_text()
+    path.write_text(path.read_text().replace(way["old"], to))
     assert "fits together" in follow.changed(step, ["stack", "mine"], 0).out
 
 
