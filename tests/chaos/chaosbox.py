@@ -262,7 +262,6 @@ def fill_disk(round: Round) -> bool:
     return not round.over()
 
 
-LOST = r"the supervisor was killed|the engine lost|container \S+ was removed|the supervisor died"
 LOST = r"the supervisor was killed \(signal 9"
 FAULTS: dict[str, tuple[Callable[[Round], bool], tuple[str, ...], str, tuple[str, ...]]] = {
     # what it does, where, how the cause of a failed run must begin, and states other than `passed` that fit it

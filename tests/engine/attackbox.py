@@ -58,11 +58,7 @@ print(json.dumps({"done": done, "refused": refused}))
 
 def listening(container: str) -> dict[int, bool]:
     """Return the ports that listen in a container, each with whether others than itself could reach it."""
-    return listening_at(int(docker("inspect", "--format={{.State.Pid}}", container)))
-
-
-def listening_at(pid: int) -> dict[int, bool]:
-    """Return the same of the network that a process is on."""
+    pid = int(docker("inspect", "--format={{.State.Pid}}", container))
     found: dict[int, bool] = {}
     for table in ("tcp", "tcp6"):
         for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:

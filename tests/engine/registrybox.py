@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any, cast
 
 REGISTRY = os.environ.get("RLBOX_TEST_REGISTRY", "127.0.0.1:5000")
-# Reachable from the engines of RLBOX_TEST_ENGINES too, which have a network of their own.
-SHARED = os.environ.get("RLBOX_TEST_SHARED_REGISTRY", "10.231.0.1:5000")
 SAID = "hello from the image\n"
 TARGET = """
 title = "an image made by hand"
@@ -230,7 +228,7 @@ def program() -> bytes:
     return elf + struct.pack("<IIQQQQQQ", 1, 5, 0, origin, origin, size, size, 0x1000) + body
 
 
-def build(tag: str, folder: Path, layers: int, size: int, env: dict[str, str], *, zstd: bool) -> None:
+def build(tag: str, folder: Path, layers: int, size: int, env: dict[str, str]) -> None:
     """Build an image of `layers` layers with `size` random bytes each, whose command prints `SAID`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hello").write_bytes(program())
@@ -240,7 +238,7 @@ def build(tag: str, folder: Path, layers: int, size: int, env: dict[str, str], *
         (folder / f"data{number}").write_bytes(os.urandom(size))
         lines.append(f"COPY data{number} /data{number}")
     (folder / "Dockerfile").write_text("\n".join([*lines, "COPY hello /hello", 'CMD ["/hello"]\n']))
-    output = ["--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true"] if zstd else []
-    words = ["docker", "buildx", "build", "--provenance=false", "--quiet", f"--tag={tag}", *output, str(folder)]
+    output = "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true"
+    words = ["docker", "buildx", "build", "--provenance=false", "--quiet", f"--tag={tag}", output, str(folder)]
     done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

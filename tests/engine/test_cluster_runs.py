@@ -22,7 +22,6 @@ from clusterbox import DISK, LAB, NODES, Hosts
 from clusterstand import ADDRESSES, built, healthy
 from enginebox import CHECKOUT, Result, unsized
 from following import Follow
-from portbox import TRAINERS
 
 NAMES = ("runs", "runs43", "mixed")
 ON = ("--place", "cluster", "--target", "runs")
@@ -51,7 +50,7 @@ def lay_data(hosts: Hosts, folder: Path) -> None:
     rows = [{"message": [{"role": "user", "content": f"{n} + 1?"}], "answer": str(n + 1)} for n in range(4)]
     (folder / DATA).write_text(json.dumps(rows))
     stack = folder / "stack"
-    shutil.copy(TRAINERS / "train_over_nodes.py", stack / "openrlhf/cli/train_ppo_ray.py")
+    shutil.copy(CHECKOUT / "tests/engine/trainers/train_over_nodes.py", stack / "openrlhf/cli/train_ppo_ray.py")
     shutil.copy(CHECKOUT / "tests/jobs/openrlhf-0.10.4-options.txt", stack / "openrlhf/cli/options.txt")
     shutil.copy(CHECKOUT / "tests/jobs/optionbox.py", stack / "optionbox.py")
     for host, parts in zip(NODES, (("models", "datasets", "stack"), ("models", "datasets")), strict=True):

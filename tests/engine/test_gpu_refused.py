@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 
 import pytest
-from enginebox import Box, docker
+from enginebox import Box
 
 pytestmark = pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="this machine has a GPU")
 
@@ -15,11 +15,3 @@ def test_a_shell_is_refused_and_runs_without(tiny: Box) -> None:
     assert (result.code, result.out) == (4, "")
     assert result.err.startswith("rlbox: error: the engine cannot give a GPU to a container\n  where: unix://")
     assert tiny("shell", "tiny", "--gpus", "none", "--", "true").code == 0
-
-
-def test_a_run_is_refused_before_its_container(tiny: Box) -> None:
-    tiny.job("gpu-job", 'title = "t"\ntarget = "tiny"\n[[stages]]\nname = "s"\ntitle = "t"\ncommand = ["true"]\n')
-    result = tiny("run", "gpu-job", "--gpus", "2", "--json")
-    assert result.code == 4, result.err
-    assert result.data["error"]["what"] == "the engine cannot give a GPU to a container"
-    assert docker("ps", "--all", "--quiet", "--filter=label=rlbox.target=tiny", "--filter=name=rlbox-gpu-job") == ""

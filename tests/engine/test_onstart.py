@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import random
 import re
 import time
-import zipfile
 
 import pytest
 from vastinstance import BARE_SHELLS, GIVEN, SHELLS, VastInstance, vast_instance
@@ -97,49 +95,6 @@ def test_what_goes_wrong_is_said_in_log_and_status() -> None:
         one.sh("rm -r /opt/rlbox/share/lock.json")
         assert one.sh("sh /onstart.sh")[0] == 1
         assert "set RLBOX_WHEEL to the address of rlbox's wheel" in one.sh("cat /workspace/onstart.log")[1]
-
-
-APPLY = """
-import json, sys
-def main():
-    with open("/workspace/asked", "a") as file:
-        print(*sys.argv[1:], file=file)
-    with open("/opt/rlbox/share/applied.json", "w") as file:
-        json.dump({"state": "laid"}, file)
-    return 1  # as apply does before rlbox-init has run: that is one of its checks
-"""
-
-
-def wheel() -> bytes:
-    """A wheel with a program `rlbox` that says what it was asked."""
-    about = "Metadata-Version: 2.1\nName: rlbox\nVersion: 0\n"
-    files = {
-        "standin.py": APPLY,
-        "rlbox-0.dist-info/METADATA": about,
-        "rlbox-0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "rlbox-0.dist-info/entry_points.txt": "[console_scripts]\nrlbox = standin:main\n",
-        "rlbox-0.dist-info/RECORD": "",
-    }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return buffer.getvalue()
-
-
-@pytest.mark.slow
-def test_another_image_is_brought_to_the_lock() -> None:
-    name = "/rlbox-0-py3-none-any.whl"
-    with vast_instance(files={name: wheel()}, env={"RLBOX_WHEEL": name}) as one:
-        one.sh("rm /opt/rlbox/share/lock.json")
-        for _ in range(3):
-            one.cut(1.5)  # while the environment is made
-        for _ in range(2):
-            check_ready(one)
-        asked = one.sh("cat /workspace/asked")[1].splitlines()
-        assert asked[-1] == "apply lab-cc --data /workspace --yes"
-        assert one.sh("ls /opt/rlbox-cli/whole")[0] == 0
-        check_shells(one)
 
 
 @pytest.mark.slow

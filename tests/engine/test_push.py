@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ import pytest
 from enginebox import Box, docker, wait_until
 from projectbox import own
 from registry_server import listed_by
-from registrybox import SAID, SHARED, TARGET, Proxy, build, proxied, registry_running
+from registrybox import SAID, TARGET, Proxy, build, proxied, registry_running
 
 from rlbox.engine.registry_client import Registry
 
-ENGINES = os.environ.get("RLBOX_TEST_ENGINES", "").split()
-needs_other = pytest.mark.elsewhere
 MIB = 1 << 20
 NAME = f"crate{os.getpid()}"
 TAG = own(NAME)
@@ -42,36 +39,24 @@ def proxy(registry: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Box]]:
-    """Return a function that builds a small image on an engine and gives the command line for it."""
-    made: list[Box] = []
+    """Return a function that builds a small image and gives the command line for it."""
 
-    def build_on(engine: str = "", layers: int = 3, size: int = 3 * MIB) -> Box:
-        project = tmp_path / f"project{len(made)}"
+    def build_image(layers: int = 3) -> Box:
+        project = tmp_path / "project"
         (project / f"images/{NAME}").mkdir(parents=True)
         (project / f"images/{NAME}/target.toml").write_text(TARGET)
-        extra = {"XDG_CACHE_HOME": str(tmp_path / "cache")} | ({"DOCKER_HOST": engine} if engine else {})
-        box = Box(project=project, data=tmp_path, extra=extra)
-        made.append(box)
-        if layers:
-            build(TAG, project / "context", layers, size, dict(extra), zstd=not engine)
+        box = Box(project=project, data=tmp_path, extra={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+        build(TAG, project / "context", layers, 3 * MIB, dict(box.extra))
         return box
 
-    yield build_on
-    for box in made:
-        listed = on(box, "image", "ls", "--format={{.Repository}}:{{.Tag}}").split()
-        for tag in (tag for tag in listed if f"/{NAME}:" in tag):
-            on(box, "image", "rm", "--force", tag)
+    yield build_image
+    listed = docker("image", "ls", "--format={{.Repository}}:{{.Tag}}").split()
+    for tag in (tag for tag in listed if f"/{NAME}:" in tag):
+        docker("image", "rm", "--force", tag)
 
 
-def on(box: Box, *words: str) -> str:
-    """Run the docker client on the box's engine and return what it printed."""
-    done = subprocess.run(["docker", *words], env=box.env(), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def image_of(box: Box, tag: str = TAG) -> dict[str, Any]:
-    return json.loads(on(box, "image", "inspect", tag))[0]
+def image_facts() -> dict[str, Any]:
+    return json.loads(docker("image", "inspect", TAG))[0]
 
 
 def idle(proxy: Proxy) -> None:
@@ -82,13 +67,13 @@ def idle(proxy: Proxy) -> None:
 def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     result = box("push", NAME, "--to", f"{proxy.host}/team/")
-    identity = image_of(box)["Id"]
+    identity = image_facts()["Id"]
     name = f"{proxy.host}/team/{NAME}"
     assert (result.code, result.out) == (0, f"{name}@{identity}\n"), result.err
     assert len([line for line in result.err.splitlines() if line.startswith("✓ ")]) == 4
     with Registry(proxy.host) as registry:
         assert registry.get_manifest(f"team/{NAME}", "latest").digest == identity
-    assert image_of(box)["RepoTags"] == [TAG]  # the name it was pushed under is gone again
+    assert image_facts()["RepoTags"] == [TAG]  # the name it was pushed under is gone again
     assert docker("run", "--rm", result.out.strip()) == SAID
     docker("image", "rm", result.out.strip())
 
@@ -117,7 +102,7 @@ def test_a_name_of_the_users_stays(make: Callable[..., Box], proxy: Proxy) -> No
     mine = f"{proxy.host}/{NAME}:mine"
     docker("tag", TAG, mine)
     assert box("push", NAME, "--to", mine).code == 0
-    assert sorted(image_of(box)["RepoTags"]) == sorted([TAG, mine])
+    assert sorted(image_facts()["RepoTags"]) == sorted([TAG, mine])
     docker("image", "rm", mine)
 
 
@@ -146,7 +131,7 @@ def test_after_a_kill_only_what_is_missing_is_sent(
     assert 0 < layers["pushed"] < 6
     assert len(proxy.uploaded) == len(set(proxy.uploaded)) == 7  # six layers and the configuration, each once
     assert set(there) < set(proxy.uploaded)
-    assert TAG in image_of(box)["RepoTags"]
+    assert TAG in image_facts()["RepoTags"]
 
 
 def test_a_failure_that_passes(make: Callable[..., Box], proxy: Proxy) -> None:
@@ -155,7 +140,7 @@ def test_a_failure_that_passes(make: Callable[..., Box], proxy: Proxy) -> None:
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     assert done.code == 0, done.err
     assert proxy.times == 0
-    by_itself = int(on(box, "version", "--format={{.Server.Version}}").partition(".")[0]) >= 29  # it repeats a request
+    by_itself = int(docker("version", "--format={{.Server.Version}}").partition(".")[0]) >= 29  # it repeats a request
     assert by_itself or "attempt 1 of 4 failed: " in done.err
 
 
@@ -186,7 +171,7 @@ def test_a_refusal_is_not_repeated(
     assert f"rlbox: error: {what.format(host=proxy.host)}" in done.err
     assert f"  next:  {step}" in done.err
     assert "attempt" not in done.err
-    assert image_of(box)["RepoTags"] == [TAG]
+    assert image_facts()["RepoTags"] == [TAG]
 
 
 def test_a_registry_that_is_not_there(make: Callable[..., Box], registry: str) -> None:
@@ -216,14 +201,14 @@ def test_other_bytes_in_the_registry_are_met(make: Callable[..., Box], proxy: Pr
     box = make(layers=1)
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     assert (done.code, done.out) == (6, "")
-    assert f"what was pushed is {image_of(box)['Id']}" in done.err
+    assert f"what was pushed is {image_facts()['Id']}" in done.err
 
 
 def test_sbom_and_provenance_are_attached(make: Callable[..., Box], proxy: Proxy, tmp_path: Path) -> None:
     box = make(layers=1)
     folder = tmp_path / f"cache/rlbox/images/{NAME}"
     folder.mkdir(parents=True)
-    digest = image_of(box)["Id"]
+    digest = image_facts()["Id"]
     (folder / "sbom.spdx.json").write_text(json.dumps({"spdxVersion": "SPDX-2.3", "about": digest}))
     (folder / "provenance.json").write_text(json.dumps({"_type": "https://in-toto.io/Statement/v1", "about": digest}))
     data = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data
@@ -236,40 +221,12 @@ def test_sbom_and_provenance_are_attached(make: Callable[..., Box], proxy: Proxy
 # ---- from one engine to another -----------------------------------------------------------------------------------
 
 
-def elsewhere(box: Box, engine: str) -> Box:
-    return dataclasses.replace(box, extra={**box.extra, "DOCKER_HOST": engine})
-
-
-@needs_other
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
-def test_what_is_pushed_here_runs_there(make: Callable[..., Box], engine: str) -> None:
-    box = make()
-    done = box("push", NAME, "--to", f"{SHARED}/{NAME}:1", "--plain-http", "--json")
-    assert done.code == 0, done.err
-    there = elsewhere(box, engine)
-    with Registry(SHARED, plain_http=True) as registry:
-        stored = registry.get_manifest(NAME, "1")
-    assert stored.digest == done.data["digest"]
-    reference = f"{SHARED}/{NAME}@{stored.digest}"
-    if int(on(there, "version", "--format={{.Server.Version}}").partition(".")[0]) < 23:
-        assert "an engine before Docker 23 needs `rlbox save` and `rlbox load` instead" in done.err
-        pulled = subprocess.run(["docker", "pull", reference], env=there.env(), capture_output=True, text=True)
-        assert "archive/tar: invalid tar header" in pulled.stderr
-        return
-    try:
-        assert on(there, "run", "--rm", reference) == SAID
-        assert stored.config is not None
-        assert image_of(there, reference)["Id"] == stored.config.digest
-    finally:
-        on(there, "image", "rm", reference)
-
-
 # ---- archives -----------------------------------------------------------------------------------------------------
 
 
 def test_an_archive_comes_back_as_the_same_image(make: Callable[..., Box], tmp_path: Path) -> None:
     box = make()
-    identity = image_of(box)["Id"]
+    identity = image_facts()["Id"]
     file = tmp_path / "x.tar"
     saved = box("save", NAME, str(file), "--json")
     assert (saved.code, saved.data["digest"]) == (0, identity), saved.err
@@ -297,7 +254,7 @@ def test_an_archive_takes_no_name_of_another_project(make: Callable[..., Box], t
         loaded = box("load", str(file), "--json", RLBOX_PROJECT_NAME="mine")
         assert loaded.data["image"] == f"rlbox/{NAME}:mine"
         assert docker("image", "inspect", "--format={{.Id}}", *taken) == before
-        assert docker("image", "inspect", "--format={{.Id}}", f"rlbox/{NAME}:mine").strip() == image_of(box)["Id"]
+        assert docker("image", "inspect", "--format={{.Id}}", f"rlbox/{NAME}:mine").strip() == image_facts()["Id"]
     finally:
         docker("image", "rm", *taken, f"rlbox/{NAME}:mine")
 
@@ -317,17 +274,3 @@ def test_a_damaged_archive_loads_nothing(make: Callable[..., Box], tmp_path: Pat
         assert words in done.err
         assert "nothing was loaded" in done.err
         assert docker("image", "ls", "--quiet", TAG) == ""
-
-
-@needs_other
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda address: address.rpartition("/")[2])
-def test_an_archive_from_here_loads_there(make: Callable[..., Box], engine: str, tmp_path: Path) -> None:
-    box = make()
-    file = tmp_path / "x.tar"
-    assert box("save", NAME, str(file)).code == 0
-    there = make(engine, layers=0)
-    done = there("load", str(file), "--json")
-    assert done.code == 0, done.err
-    assert done.data["digest"] == image_of(box)["Id"]
-    assert done.data["id"] == image_of(there)["Id"] != done.data["digest"]
-    assert on(there, "run", "--rm", TAG) == SAID

@@ -12,13 +12,12 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from enginebox import Box, image_id, wait_until
 from freeport import free_port
-from test_vast_there_and_back import JOB, TRAIN
+from test_vast_there_and_back import JOB, SPEC, TRAIN, Rented
 from vastbox import KEY, Platform, serving
 from vastmachine import OWN_KEY, Instance
 
@@ -26,48 +25,20 @@ pytestmark = [pytest.mark.allow("sockets"), pytest.mark.slow]
 PLAIN = "rlbox-tests-plain:bookworm"
 """What a platform's images have: apt and an sshd, no Python."""
 CA = "/etc/ssl/certs/ca-certificates.crt"
-SPEC = """
-title = "an instance of vast.ai, set up from wheels"
-[base]
-bootstrap = "debian:bookworm"
-packages = ["ca-certificates", "procps", "python3", "python3-venv"]
-[[stack]]
-name = "tools"
-packages = ["six==1.16.0", "packaging==24.2", "tqdm==4.67.1"]
-[hardware]
-platform = "vast"
-gpus = 4                              # rented by its name alone: no driver is here, and nothing asks for one
-[disk]
-mount = "/workspace"
-host = "/workspace"
-need_gib = 8.0
-[run]
-shm_gib = 0.05
-[vast]
-gpu_name = "RTX 5090"
-max_price = 2.5
-"""
 SECRET = "planted-for-a-plain-image-5ecret"
 
 
-@dataclass
-class Rented:
-    """The container that is the instance, the account, and what a person types at home."""
+def cut(rented: Rented) -> None:
+    """Cut its power, and give it back after a while, without a word to anybody."""
+    rented.instance.power("stopped")
+    time.sleep(8)  # longer than between two looks of the client
+    rented.instance.power("running")
 
-    instance: Instance
-    box: Box
-    platform: Platform
 
-    def sh(self, text: str) -> str:
-        """What a shell there prints; empty while its power is off."""
-        done = subprocess.run(["docker", "exec", self.instance.name, "sh", "-c", text], capture_output=True, text=True)
-        return done.stdout
-
-    def cut(self) -> None:
-        """Cut its power, and give it back after a while, without a word to anybody."""
-        self.instance.power("stopped")
-        time.sleep(8)  # longer than between two looks of the client
-        self.instance.power("running")
+def shown(rented: Rented, text: str) -> str:
+    """What a shell there prints; empty while its power is off."""
+    done = subprocess.run(["docker", "exec", rented.instance.name, "sh", "-c", text], capture_output=True, text=True)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +55,8 @@ def plain_image() -> str:
 def rented(plain_image: str, tmp_path: Path) -> Iterator[Rented]:
     project = tmp_path / "project"
     (project / "images/rented").mkdir(parents=True)
-    (project / "images/rented/target.toml").write_text(SPEC)
+    packages = '["six==1.16.0", "packaging==24.2", "tqdm==4.67.1"]'
+    (project / "images/rented/target.toml").write_text(SPEC.replace('["six==1.16.0"]', packages))
     (project / "train.py").write_text(TRAIN.replace(', os.environ["FROM_PLATFORM"]', ""))
     (project / "text").mkdir()
     (project / "text/text.txt").write_text("42\n")
@@ -104,7 +76,9 @@ def rented(plain_image: str, tmp_path: Path) -> Iterator[Rented]:
             "VAST_API_KEY": KEY,
             "XDG_STATE_HOME": str(tmp_path / "state"),
         }
-        one = Rented(instance, Box(project=project, data=tmp_path / "disk", extra=extra), platform)
+        one = Rented(
+            instance=instance, box=Box(project=project, data=tmp_path / "disk", extra=extra), platform=platform
+        )
         one.box.job("sft", JOB)
         done = one.box("lock", "rented")
         assert done.code == 0, done.err
@@ -122,15 +96,15 @@ def test_from_nothing_to_a_fetched_result(rented: Rented) -> None:
     assert "it installs 3 packages of the lock" in dry.out, dry.err
     up = rented.box.start(*UP, "--then", "stop", "--yes", "--json")
     try:
-        wait_until(lambda: "installing" in rented.sh("cat /workspace/onstart.status"), "the installation", 400)
-        rented.cut()
-        wait_until(lambda: int(rented.sh("cat /workspace/at").strip() or 0) > 10, "some steps", 400)
-        rented.cut()
-        rented.sh("touch /workspace/may-end")
+        wait_until(lambda: "installing" in shown(rented, "cat /workspace/onstart.status"), "the installation", 400)
+        cut(rented)
+        wait_until(lambda: int(shown(rented, "cat /workspace/at").strip() or 0) > 10, "some steps", 400)
+        cut(rented)
+        shown(rented, "touch /workspace/may-end")
         out, err = up.communicate(timeout=400)
     finally:
         up.kill()
-    assert up.returncode == 0, err + rented.sh("tail -n 60 /workspace/onstart.log /workspace/.rlbox-up/keeper.log")
+    assert up.returncode == 0, err + shown(rented, "tail -n 60 /workspace/onstart.log /workspace/.rlbox-up/keeper.log")
     assert err.count("connecting again") >= 2, err
     assert SECRET not in out + err
     result = json.loads(out)
@@ -138,14 +112,14 @@ def test_from_nothing_to_a_fetched_result(rented: Rented) -> None:
     assert (result["state"], home.name) == ("passed", f"vast-{result['instance']}")
     assert json.loads((home / f"runs/{run}/run.json").read_text())["state"] == "passed"
     assert [row["state"] for row in rented.box("runs", "--data", str(home), "--json").data["runs"]] == ["passed"]
-    last = int(rented.sh("cat /workspace/at"))  # whose checkpoint is torn
+    last = int(shown(rented, "cat /workspace/at"))  # whose checkpoint is torn
     assert {path.name for path in (home / "ckpts").iterdir()} == {f"checkpoint-{n}" for n in range(10, last, 10)}
     log = "".join(path.read_text() for path in sorted(home.glob(f"runs/{run}/stages/**/stage.log")))
     assert "begun at 0" in log
     assert "resumed at" in log
     (sent,) = [body for body in rented.platform.calls("PUT") if "image" in body]
     assert sent["image"].startswith("nvidia/cuda:")
-    wait_until(lambda: rented.sh("cat /account.log"), "the stop of the instance")  # after all was fetched
-    assert f"Bearer {OWN_KEY}" in rented.sh("cat /account.log")
+    wait_until(lambda: shown(rented, "cat /account.log"), "the stop of the instance")  # after all was fetched
+    assert f"Bearer {OWN_KEY}" in shown(rented, "cat /account.log")
     destroyed = rented.box("vast", "destroy", str(result["instance"]), "--yes")
     assert destroyed.code == 0, destroyed.err

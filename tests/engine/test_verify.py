@@ -1,4 +1,4 @@
-"""The same lock gives the same image: twice, without network, through mirrors, on a machine in another state."""
+"""The same lock gives the same image: twice, without network, on a machine in another state."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ from pathlib import Path
 import pytest
 from enginebox import CHECKOUT, TINY, Box, Result, docker
 from following import Follow
-from mirrorbox import MirrorServer, mirrors
 from projectbox import own
-
-from rlbox.artifacts.object_store import ObjectStore
-from rlbox.target.artifact import Artifact, list_artifacts
-from rlbox.target.lock import load_lock
 
 NAME = "repeat"
 BUILD = ("build", NAME, "--no-cache", "--json")
-NOWHERE = "http://127.0.0.1:9"
 CLIENT_SETTINGS = {
     ".config/pip/pip.conf": "[global]\nno-cache-dir = true\nuser = true\n[install]\nupgrade = true\n",
     ".config/uv/uv.toml": '[pip]\ncompile-bytecode = true\nlink-mode = "symlink"\n',
@@ -103,66 +97,6 @@ def test_another_state_of_the_machine(box: Box, digest: str, tmp_path: Path) -> 
     done = subprocess.run([*apart, "sh", "-c", line], cwd=project, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert Result(code=0, out=done.stdout, err=done.stderr).data["id"] == digest
-
-
-class Lab:
-    """A Python index at an odd prefix whose files lie on another host, and an apt archive under another base."""
-
-    def __init__(
-        self, index: MirrorServer, files: MirrorServer, locked: tuple[Artifact, ...], store: ObjectStore
-    ) -> None:
-        self.servers = (index, files)
-        self.paths: dict[str, str] = {}
-        pages: dict[str, dict[str, str]] = {}
-        for artifact in locked:
-            body = store.path(artifact.sha256).read_bytes()
-            if artifact.kind == "apt":
-                path = f"/odd/apt/{artifact.origin}/{artifact.file}"
-                files.file(path, body)
-            else:
-                path = f"/blobs/{artifact.sha256[:2]}/{artifact.file}"
-                url = files.file(path, body)
-                pages.setdefault(re.sub(r"[-_.]+", "-", artifact.name).lower(), {})[artifact.file] = url
-            self.paths[artifact.sha256] = path
-        for name, links in pages.items():
-            index.index(f"/some/odd/prefix/{name}/", links)
-        self.profile = (
-            'title = "lab"\n'
-            f'[[rule]]\nkind = "apt"\nprotocol = "archive"\nurl = "{files.url}/odd/apt"\n'
-            f'[[rule]]\nkind = "python"\nprotocol = "index"\nurl = "{index.url}/some/odd/prefix"\n'
-        )
-
-    def asked(self) -> set[str]:
-        """Every path that was asked for."""
-        return {path for server in self.servers for path in server.asked}
-
-
-@pytest.mark.slow
-def test_mirrors_whose_files_have_other_addresses(box: Box, digest: str, tmp_path: Path) -> None:
-    """Whatever asks elsewhere fails: the only way out is a proxy that is not there."""
-    lock = load_lock(box.project / f"images/{NAME}/lock.json")
-    assert lock is not None
-    locked = list_artifacts(lock)
-    filled = ObjectStore(tmp_path / "filled")
-    assert box("fetch", NAME, "--store", str(filled.root)).code == 0
-    with mirrors(2) as (index, files):
-        lab = Lab(index, files, locked, filled)
-        (box.project / "sources").mkdir(exist_ok=True)
-        (box.project / "sources/lab.toml").write_text(lab.profile)
-        result = box(
-            *BUILD,
-            "--sources=lab",
-            HOME=str(tmp_path / "home"),
-            RLBOX_STORE=str(tmp_path / "store"),
-            XDG_CACHE_HOME=str(tmp_path / "cache"),
-            XDG_CONFIG_HOME=str(tmp_path / "config"),
-            PIP_FIND_LINKS="",
-            **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOWHERE),
-            **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1"),
-        )
-        assert result.code == 0, result.err
-        assert result.data["id"] == digest
-        assert {lab.paths[artifact.sha256] for artifact in locked} <= lab.asked()
 
 
 @pytest.mark.slow

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 from enginebox import CHECKOUT, docker
 from faultbox import SPEC, STACK, _tar, lab_env, tag
@@ -54,7 +52,6 @@ GIVEN = {
     "VAST_TCP_PORT_22": "40022",
 }
 LINES = "one\ntwo"
-NONE: Mapping[str, Any] = MappingProxyType({})
 # Without a line feed at the end, with a name twice, a line of Windows, something that is no assignment.
 ODD = r"""
 printf 'PATH="/usr/local/sbin:/usr/bin:/bin"\r\nexport MINE="stays"\n\n# a note\nSPACED=old\n' >/etc/environment
@@ -116,11 +113,6 @@ class VastInstance:
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s)
         return done.returncode, done.stdout
 
-    def put(self, path: str, data: bytes) -> None:
-        """Write a file."""
-        words = ["docker", "exec", "--interactive", self.name, "sh", "-c", f"cat >{path}"]
-        subprocess.run(words, input=data, check=True, timeout=60)
-
     def cut(self, after_s: float) -> None:
         """Run the on-start script and kill it, with what it runs, after a while."""
         self.sh(f"setsid sh /onstart.sh >/dev/null 2>&1 & sleep {after_s:.3f}; kill -9 -$! 2>/dev/null; wait")
@@ -160,14 +152,12 @@ def spec(image: str) -> Target:
 
 
 @contextmanager
-def vast_instance(
-    added: str = "", *, image: str = "cc", env: Mapping[str, str] = NONE, files: Mapping[str, bytes] = NONE
-) -> Iterator[VastInstance]:
+def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstance]:
     """An instance of a lab image, with all that fixes bake for it, as the platform has just started it."""
     target = spec(image)
     baked = render_fixes(load_fixes(Project(folder=CHECKOUT)), target, collect_stack_versions(target, None))
     inherited = lab_env(image)
-    given = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES, **env}
+    given = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
     script = render_onstart(target, [CHECKOUT / "templates"], added).field_text
     laid = [
         *baked.files,
@@ -176,27 +166,16 @@ def vast_instance(
         ImageFile(path="/opt/rlbox/bin/rlbox", mode="0755", text='#!/bin/sh\necho "rlbox $*"\n'),
     ]
     one = VastInstance(name=f"rlbox-vast-{uuid.uuid4().hex[:12]}", bare=image == "bare")
-    words = [
-        "create",
-        "--init",
-        f"--name={one.name}",
-        "--label=rlbox.test=vast",
-        "--network=none",
-        "--pids-limit=400",
-    ]
+    words = ["create", "--init", f"--name={one.name}", "--label=rlbox.test=vast", "--network=none", "--pids-limit=400"]
     words += [f"--env={key}={value}" for key, value in given.items() if value != inherited.get(key)]
     try:
         docker(*words, "--entrypoint=sleep", tag(image), "infinity")
-        _copy(one.name, _tar(laid, dict(baked.links)))
+        archive = _tar(laid, dict(baked.links))
+        subprocess.run(
+            ["docker", "cp", "-", f"{one.name}:/"], input=archive, capture_output=True, timeout=60, check=True
+        )
         docker("start", one.name)
         one.boot()
-        for path, data in files.items():
-            one.put(path, data)
         yield one
     finally:
         subprocess.run(["docker", "rm", "--force", one.name], capture_output=True)
-
-
-def _copy(name: str, archive: bytes) -> None:
-    done = subprocess.run(["docker", "cp", "-", f"{name}:/"], input=archive, capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr
