@@ -190,7 +190,7 @@ def _blobs(repository: Path, names: list[str]) -> Iterator[IO[bytes]]:
         asked.write("".join(f"{name}\n" for name in names).encode())
         asked.seek(0)
         command = Command(argv=("git", "-C", str(repository), "cat-file", "--batch"))
-        with start_command(command, stdin=asked, stdout=PIPE, stderr=DEVNULL, session=False) as process:
+        with start_command(command, stdin=asked, stdout=PIPE, stderr=DEVNULL, new_session=False) as process:
             assert process.stdout is not None  # noqa: S101  (asked for above)
             yield process.stdout
 

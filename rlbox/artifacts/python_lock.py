@@ -351,7 +351,7 @@ def resolve_packages(
 def _sizes(urls: Mapping[str, str], ca_bundle: str) -> dict[str, int]:
     """Return the bytes of files by their sha256; most indexes do not tell, so each file's server is asked."""
     site = NetworkSettings(ca_bundle=ca_bundle)
-    with create_client(site, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
+    with create_client(site, idle_timeout_s=_SILENT_S) as http, ThreadPoolExecutor(_SIZES_AT_ONCE) as pool:
         return dict(zip(urls, pool.map(lambda url: _size(http, url), urls.values()), strict=True))
 
 

@@ -18,8 +18,8 @@ from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_er
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.system.file_lock import open_locked_file, require_unlocked
-from rlbox.system.files import cache_path, sha256_file, write_atomic
+from rlbox.system.file_lock import lock_file, require_unlocked
+from rlbox.system.files import cache_path, compute_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
 from rlbox.target.artifact import Artifact, list_named_artifacts
 from rlbox.target.lock import Lock, load_lock
@@ -129,7 +129,7 @@ def verify_objects(
         path = store.path(digest)
         size = path.stat().st_size
         try:
-            found = sha256_file(path)
+            found = compute_sha256(path)
         except OSError as error:
             found = f"cannot be read: {error.strerror}"
         on_object(size)
@@ -166,7 +166,7 @@ def _bytes(path: Path) -> int:
 
 def _is_idle(path: Path, *, remove: bool = False) -> bool:
     with suppress(OSError):
-        handle = open_locked_file(path, create=False)
+        handle = lock_file(path, create=False)
         if handle is None:
             return False
         if remove:
@@ -225,7 +225,7 @@ def _inside(directory: Path) -> Iterable[Path]:
 
 
 def _entry(path: Path) -> CacheEntry:
-    stats = [path.lstat(), *(row for _, row in walk_files(path, folders=True))]
+    stats = [path.lstat(), *(row for _, row in walk_files(path, include_directories=True))]
     size = sum(row.st_blocks * _BLOCK // (1 if stat.S_ISDIR(row.st_mode) else row.st_nlink) for row in stats)
     return CacheEntry(path=path, size=size, last_used_s=max(map(_used_at, stats)))
 

@@ -129,20 +129,20 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
         read_into_cache,
         require_free_memory,
     )
-    from rlbox.system.limits import available_memory
+    from rlbox.system.limits import get_available_memory
     from rlbox.system.progress import show_byte_progress
 
     found = measure_cache(list_files(paths))
     missing = sum(piece.length for piece in found.pieces if not piece.whole)
     if app.dry_run:
         with app.checking("memory"):
-            require_free_memory(found.files, available_memory())
+            require_free_memory(found.files, get_available_memory())
         would = f"read {size_text(missing)} into memory" if missing else "read nothing: it is in memory"
         return app.planned(found.as_json(), format_cache_report(found), would)
     if found.resident == found.size:
         app.result(found.as_json(), format_cache_report(found))
         return 0
-    require_free_memory(found.files, available_memory())
+    require_free_memory(found.files, get_available_memory())
     with show_byte_progress(app, "into memory", missing) as on_bytes:
         warmed = read_into_cache(found, on_bytes)
     app.result(warmed.as_json(), format_cache_report(warmed))

@@ -112,7 +112,7 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
 
 def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) -> None:
     """Print logs, or the last lines of each; of one that cannot be read nothing, and that is said at the end."""
-    from rlbox.system.tail import FileFollower, find_last_lines
+    from rlbox.system.tail import FileFollower, find_last_lines_offset
 
     problem: NodeError | None = None
     ended = True
@@ -121,7 +121,7 @@ def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) ->
         stream = ControlFilter()
         try:
             tail = FileFollower(
-                path, 0 if lines is None else find_last_lines(path, lines)
+                path, 0 if lines is None else find_last_lines_offset(path, lines)
             )  # it passes over what nobody wrote
             with contextlib.closing(tail):
                 while block := tail.read():

@@ -193,7 +193,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
     """
     from rlbox.cli.runs import run_row
     from rlbox.run.launch import stop_run
-    from rlbox.system.identity import user_name
+    from rlbox.system.identity import get_user_name
 
     run_store = open_existing_run_store(app, target, data)
     found = reconcile_runs(app, run_store)
@@ -218,7 +218,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
         would = f"ask run {run_dir.name} to stop, and kill what is left of it after {limit_text(grace)}"
         return app.planned(told, "", would)
     app.say(f"stopping run {run_dir.name}")
-    stop_run(run_store, run_dir, run_store.load_plan(run_dir), user=user_name(), by="rlbox stop", grace_s=grace)
+    stop_run(run_store, run_dir, run_store.load_plan(run_dir), user=get_user_name(), by="rlbox stop", grace_s=grace)
     row = run_row(run_store, run_dir, reconcile_runs(app, run_store))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0

@@ -18,7 +18,7 @@ from rlbox.errors import LockHeld, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.system.identity import user_name
+from rlbox.system.identity import get_user_name
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def _refuse_same(links: Mapping[str, NodeConnection]) -> None:
 
 def maker() -> str:
     """Return who types this, as others are told it."""
-    return f"{user_name()}@{socket.gethostname()}"
+    return f"{get_user_name()}@{socket.gethostname()}"
 
 
 @contextmanager

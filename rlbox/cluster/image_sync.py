@@ -264,7 +264,9 @@ class _Sent:
 
     def _count(self, size: int, total: int) -> None:
         self._done += size
-        self._sending.tell(ProgressItem(key=self.link.name, title=self.link.name, done=self._done, total=total))
+        self._sending.tell(
+            ProgressItem(key=self.link.name, title=self.link.name, done_bytes=self._done, total_bytes=total)
+        )
 
     def pull(self) -> None:
         """Have the engine there pull it, name it, and prove it."""
@@ -290,7 +292,9 @@ class _Sent:
         engine.tag(str(found["id"]), sending.keep)
         engine.remove_tag(str(pulled))
         told = "there" if not self._done else "sent"
-        self._sending.tell(ProgressItem(key=self.link.name, title=self.link.name, mark="✓", told=told, done=self._done))
+        self._sending.tell(
+            ProgressItem(key=self.link.name, title=self.link.name, mark="✓", status_text=told, done_bytes=self._done)
+        )
 
     def _refused(self, said: str) -> RlboxError:
         why = self.link.ask("blob-failed")["failed"] or str(self._failed or "") or said
@@ -422,13 +426,13 @@ def _packed(source: ImageSource, layers: list[Descriptor], tell: Tell) -> Iterat
         try:
             for layer, new in zip(layers, pool.map(lambda one: _pack(source, one, ended), layers), strict=True):
                 done += layer.size
-                tell(ProgressItem(key=_ROW, title="packing by gzip", done=done, total=total))
+                tell(ProgressItem(key=_ROW, title="packing by gzip", done_bytes=done, total_bytes=total))
                 yield layer, new
         except BaseException as error:
             ended.set()  # what is at work still ends, also at Ctrl-C
             source.spool.fail(error if isinstance(error, Exception) else EngineError(_("the packing was ended")))
             raise
-    tell(ProgressItem(key=_ROW, title="packing by gzip", mark="✓", told="packed", done=total))
+    tell(ProgressItem(key=_ROW, title="packing by gzip", mark="✓", status_text="packed", done_bytes=total))
 
 
 def _pack(source: ImageSource, layer: Descriptor, ended: threading.Event) -> Descriptor:
@@ -555,7 +559,7 @@ def pull_image(
             )
         engine.tag(str(found["id"]), keep)
         engine.remove_tag(name)
-        tell(ProgressItem(key=link.name, title=link.name, mark="✓", told="pulled"))
+        tell(ProgressItem(key=link.name, title=link.name, mark="✓", status_text="pulled"))
 
     Fleet({name: fleet.links[name] for name in names}, ()).each(pull)
 

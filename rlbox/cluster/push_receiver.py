@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from rlbox.engine.oci import sha256_digest
 from rlbox.errors import EngineError
 from rlbox.i18n import _
-from rlbox.system.compression import DigestCounter
+from rlbox.system.compression import DigestReader
 from rlbox.system.files import cache_path
 from rlbox.terminal import remove_controls
 
@@ -72,10 +72,10 @@ class PushReceiver:
 
         One whose `digest` is known is given as it grows; `EngineError` where it becomes another.
         """
-        draft, hashed = self.path(digest or f":made-{secrets.token_hex(8)}"), DigestCounter()
+        draft, hashed = self.path(digest or f":made-{secrets.token_hex(8)}"), DigestReader()
         with draft.open("wb") as file:
             for chunk in chunks:
-                file.write(hashed.take(chunk))
+                file.write(hashed.update(chunk))
                 if digest:
                     file.flush()
                     self.grew(digest, hashed.size)

@@ -67,7 +67,7 @@ class _GrowingLog:
         count = 0
         with (
             contextlib.suppress(OSError),
-            open(open_regular_fd(self.source.path, links=True), "rb", buffering=0) as file,  # type: ignore[arg-type]
+            open(open_regular_fd(self.source.path, follow_links=True), "rb", buffering=0) as file,  # type: ignore[arg-type]
         ):
             facts = os.fstat(file.fileno())
             if (facts.st_dev, facts.st_ino) != self._file or facts.st_size < self.reader.offset:

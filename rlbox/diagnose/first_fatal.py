@@ -25,7 +25,7 @@ from rlbox.diagnose.sources import LogSource, is_compressed
 from rlbox.logs.lines import LineBlock, LineSplitter, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
-from rlbox.system.tail import FORWARD_LIMIT, STEP, find_line_above, find_line_below
+from rlbox.system.tail import FORWARD_LIMIT, STEP, find_offset_above, find_offset_below
 
 Grade = Literal["fatal", "noticed", "wrapper"]
 """How much a line tells: what failed; that somebody else is gone or that the end is near; that something failed."""
@@ -144,9 +144,9 @@ class FatalLine:
 def read_fatal_line(log: Path, spot: FatalPosition, *, links: bool = False) -> FatalLine:
     """Return the line with those around it; alone when the log cannot be read any more."""
     try:
-        with open(open_regular_fd(log, links=links), "rb") as file:
-            offset = find_line_below(file, spot.block_offset, spot.number - spot.block_number)
-            start, above = find_line_above(file, offset, CONTEXT_LINES)
+        with open(open_regular_fd(log, follow_links=links), "rb") as file:
+            offset = find_offset_below(file, spot.block_offset, spot.number - spot.block_number)
+            start, above = find_offset_above(file, offset, CONTEXT_LINES)
             texts = _texts(file, start, above + 1 + CONTEXT_LINES)
     except OSError:
         return FatalLine(number=spot.number, text=spot.text)
@@ -190,7 +190,7 @@ def read_last_lines(log: Path, lines: int) -> str:
 def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
     try:
         with open_regular_file(log) as file:
-            start, _ = find_line_above(file, file.seek(0, os.SEEK_END), lines)
+            start, _ = find_offset_above(file, file.seek(0, os.SEEK_END), lines)
             return start, _texts(file, start, lines + 1)
     except OSError:
         return 0, []

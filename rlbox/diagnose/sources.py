@@ -146,7 +146,7 @@ def read_blocks(source: LogSource, start: int = 0) -> Iterator[bytes]:
             yield from _blocks(file) if file else ()
         return
     try:
-        handle = open_regular_fd(source.path, links=True)
+        handle = open_regular_fd(source.path, follow_links=True)
     except OSError as error:
         raise NodeError(f"{source.name}: {error.strerror or error}", where=str(source.path)) from error
     with open(handle, "rb", buffering=0) as plain:

@@ -100,7 +100,7 @@ def _packages(context: CheckContext) -> list[Finding]:
 
 
 def _has_gpus(context: CheckContext) -> bool:
-    return context.driver.present and not context.driver.error
+    return context.driver.is_present and not context.driver.error
 
 
 FIXES = "fixes"
@@ -127,12 +127,12 @@ CHECKS = (
     CheckFamily(name="link", where="container", group=check_linker, is_slow=True, cause="jit-link",
         applies=lambda c: c.stack.usable, run=_link),
     CheckFamily(name="gpu driver", where="container", group=check_driver, is_slow=True,
-        applies=lambda c: c.driver.present or c.requirements.wants_gpu,
+        applies=lambda c: c.driver.is_present or c.requirements.wants_gpu,
         run=lambda c: check_driver(c.driver, c.needs(), c.requirements)),
     CheckFamily(name="gpus", where="container", group=check_gpus, is_slow=True, applies=_has_gpus,
         run=lambda c: check_gpus(c.stack.gpu(c.end - _SPARE_S), c.requirements)),
     CheckFamily(name="all-reduce", where="container", group=check_all_reduce, is_slow=True,
-        applies=lambda c: _has_gpus(c) and c.driver.devices > 1 and c.requirements.has("torch"), run=_all_reduce),
+        applies=lambda c: _has_gpus(c) and c.driver.device_count > 1 and c.requirements.has("torch"), run=_all_reduce),
     CheckFamily(name="packages", where="container", group=check_packages, is_slow=True, run=_packages),
     CheckFamily(name="network", where="both", group=check_network, is_slow=True, run=_network),
     CheckFamily(name=FIXES, where="container", group=check_fix, is_slow=True,

@@ -72,7 +72,7 @@ def _probes(families: Sequence[CheckFamily], context: CheckContext) -> dict[str,
 
 
 def _make_context(environ: Mapping[str, str], end: float) -> CheckContext:
-    lock, manifest = (read_json_object(path, links=True) for path in _image_files(environ))
+    lock, manifest = (read_json_object(path, follow_links=True) for path in _image_files(environ))
     venv = venv_path(find_install_dir(environ))
     requirements = parse_requirements(override_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     requirements = override_gpus(requirements, environ.get(GPUS_VARIABLE, ""))

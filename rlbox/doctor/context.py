@@ -48,7 +48,7 @@ class CheckContext:
 
     @property
     def gpus(self) -> int:
-        return min(self.driver.devices, self.requirements.gpus or self.driver.devices)
+        return min(self.driver.device_count, self.requirements.gpus or self.driver.device_count)
 
     def extensions(self, timeout_s: float = 0.0) -> tuple[str, ...]:
         """Return the compiled extensions that torch is to load, once the packages are known; else none."""

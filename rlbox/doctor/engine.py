@@ -22,9 +22,9 @@ from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.record.disk_lock import LOCK_FILE, find_lock_owner
-from rlbox.system.files import free_bytes
+from rlbox.system.files import get_free_bytes
 from rlbox.system.identity import is_in_image
-from rlbox.system.safe_files import is_file
+from rlbox.system.safe_files import is_regular_file
 
 OLDEST_ENGINE = (20, 10)  # the oldest whose BuildKit mounts secrets, and the oldest that is tested
 _LEAST_ROOM = 5 * GIB
@@ -156,7 +156,7 @@ def probe_engine() -> EngineFacts:
         version=_numbers(str(info.get("ServerVersion", ""))),
         gpu_ways=probe_gpu_support(info, open_engine_address(), is_local=is_engine_local() and not is_in_image()).ways,
         root=root,
-        room=free_bytes(Path(root)) if root and is_engine_local() and Path(root).is_dir() else None,
+        room=get_free_bytes(Path(root)) if root and is_engine_local() and Path(root).is_dir() else None,
         containers=tuple(map(_container, containers)),
         clock_s=_skew(str(info.get("SystemTime", ""))),
     )
@@ -182,7 +182,7 @@ def _container(row: Mapping[str, Any]) -> EngineContainer:
 def _may_be_held(folder: Path) -> bool:
     """Return whether a living rlbox holds a folder as its data disk; one that cannot be asked may be held."""
     try:
-        return is_file(folder.resolve() / LOCK_FILE) and find_lock_owner(folder.resolve()) is not None
+        return is_regular_file(folder.resolve() / LOCK_FILE) and find_lock_owner(folder.resolve()) is not None
     except (OSError, NodeError):
         return True
 

@@ -17,7 +17,7 @@ from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.system.json_files import read_json_object
-from rlbox.system.limits import usable_cores
+from rlbox.system.limits import count_usable_cores
 from rlbox.values import OWN
 
 # What a shell says that could not start a program: nothing about the fix.
@@ -137,7 +137,7 @@ def run_fix_checks(
     end = time.monotonic() + timeout_s
     own = own or environ.get(INSTALL_DIR_VARIABLE, OWN)
     checks = select_fix_checks(
-        read_json_object(Path(own, "share/fixes.json"), links=True) if manifest is None else manifest, phase
+        read_json_object(Path(own, "share/fixes.json"), follow_links=True) if manifest is None else manifest, phase
     )
     failed = {row.id for row in _judged(checks, end, own, environ)}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
@@ -147,7 +147,7 @@ def run_fix_checks(
 
 def _judged(checks: Sequence[FixCheck], end: float, own: str, environ: Mapping[str, str]) -> tuple[Finding, ...]:
     """Run checks until `end` (monotonic), a part of them in each of a few shells at once; the findings are in order."""
-    shells = min(_SHELLS, math.ceil(usable_cores()), len(checks))
+    shells = min(_SHELLS, math.ceil(count_usable_cores()), len(checks))
     started = []
     for number in range(shells):
         part = checks[number::shells]

@@ -80,7 +80,7 @@ def choose_visible_gpus(app: App, text: str) -> dict[str, str]:
         return {}
     env = {}
     with app.checking("GPUs"):
-        env = visible_gpu_env(parse_gpus(asked, 0), os.environ, probe_driver().devices)
+        env = visible_gpu_env(parse_gpus(asked, 0), os.environ, probe_driver().device_count)
         app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 

@@ -36,7 +36,7 @@ class DriverNeeds:
 
 
 def _driver_there(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
-    if requirements.wants_gpu and not driver.present:
+    if requirements.wants_gpu and not driver.is_present:
         yield Finding(
             id="gpu-driver-missing", title=_("there is no NVIDIA driver, and the target wants GPUs"),
             seen=_("wanted: {gpus} x {gpu}").format(gpus=requirements.gpus or 1, gpu=requirements.gpu or 'GPU'),
@@ -60,7 +60,12 @@ def _driver_new_enough(driver: GpuDriver, needs: DriverNeeds, requirements: Requ
     if not requirements.wants_gpu:
         return
     wanted = parse_required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
-    if driver.cuda and wanted and driver.cuda < wanted and not (needs.compat and requirements.grade == "datacenter"):
+    if (
+        driver.cuda_version
+        and wanted
+        and driver.cuda_version < wanted
+        and not (needs.compat and requirements.grade == "datacenter")
+    ):
         package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
         forward = {
             "datacenter": f"take a base of NVIDIA's with its compatibility library ({package}; this card can use it), ",
@@ -75,7 +80,7 @@ def _driver_new_enough(driver: GpuDriver, needs: DriverNeeds, requirements: Requ
         yield Finding(
             id="cuda-driver-old", title=_("the image needs a newer NVIDIA driver"),
             seen=_("the driver takes CUDA {dotted}, the image wants {dotted2}").format
-                (dotted=_dotted(driver.cuda), dotted2=_dotted(wanted)), where="driver",
+                (dotted=_dotted(driver.cuda_version), dotted2=_dotted(wanted)), where="driver",
             remedy=_("update the host's driver{least}, {variant}{forward}or take a machine with a newer one").format
                 (least=least, variant=variant, forward=forward),
             breaks=("gpu-*",),
@@ -84,8 +89,8 @@ def _driver_new_enough(driver: GpuDriver, needs: DriverNeeds, requirements: Requ
 
 
 def _gpus_enough(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
-    if driver.devices:
-        yield from check_gpu_count(driver.devices, requirements)
+    if driver.device_count:
+        yield from check_gpu_count(driver.device_count, requirements)
 
 
 def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from rlbox.doctor.packages import STACK_PROGRAM_FINDINGS
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.i18n import _
-from rlbox.system.limits import available_memory, cpu_quota, read_group_number
+from rlbox.system.limits import get_available_memory, read_cpu_quota, read_group_number
 
 SHM = "/dev/shm"  # noqa: S108 - it is what is asked about
 UNLIMITED = -1
@@ -219,9 +219,9 @@ def probe_limits() -> LimitFacts:
         pids_max=read_group_number("pids", "max", "max"),
         pids_now=read_group_number("pids", "current", "current") or 0,
         memory_max=read_group_number("memory", "max", "limit_in_bytes"),
-        memory_free=available_memory(),
+        memory_free=get_available_memory(),
         cores=len(os.sched_getaffinity(0)),
-        cpus=cpu_quota(),
+        cpus=read_cpu_quota(),
         rlimits={name: _probe_rlimit(name) for name in _NAMES},
     )
 

@@ -24,7 +24,7 @@ from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient, NoResponseError, explain_no_response, make_tls_context_factory
 from rlbox.system.network_settings import find_ca_bundle, read_network_settings
-from rlbox.system.ports import find_port_holder
+from rlbox.system.ports import describe_port_holder
 from rlbox.values import Command
 
 MAX_CLOCK_SKEW_S = 300.0  # certificates and tokens are refused at about this; Kerberos' own limit is the same
@@ -309,7 +309,7 @@ def _request(row: Endpoint) -> Endpoint:
     """Return how an address answered: any answer but a server's failure will do."""
     try:
         with (
-            HttpClient(make_tls_context_factory(find_ca_bundle()), silent_s=REQUEST_TIMEOUT_S) as http,
+            HttpClient(make_tls_context_factory(find_ca_bundle()), idle_timeout_s=REQUEST_TIMEOUT_S) as http,
             http.stream("GET", row.url) as answer,
         ):
             error = _("answered {status}").format(status=answer.status) if answer.status >= 500 else ""
@@ -384,7 +384,7 @@ def _taken(requirements: Requirements) -> tuple[PortConflict, ...]:
     return tuple(
         PortConflict(name=name, number=number, holder=holder)
         for name, number in requirements.ports.items()
-        if (holder := find_port_holder(number))
+        if (holder := describe_port_holder(number))
     )
 
 

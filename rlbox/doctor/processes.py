@@ -188,7 +188,9 @@ def list_processes(stack: str = VENV) -> tuple[ProcessInfo, ...]:
     words = {pid: probe_command_line(pid) for pid in table}
     supervisors = {pid: folder for pid in table if (folder := _supervised(pid))}
     owned = supervisors.keys() | find_descendants(table, set(supervisors))
-    first = min((p for p in table.values() if p.parent == 1), key=lambda p: p.started, default=None)  # ids wrap round
+    first = min(
+        (p for p in table.values() if p.parent_pid == 1), key=lambda p: p.start_ticks, default=None
+    )  # ids wrap round
     main = first.pid if first else 0
     user = find_process_owner(me)
 
@@ -201,14 +203,14 @@ def list_processes(stack: str = VENV) -> tuple[ProcessInfo, ...]:
             name=process.name,
             command_line=words[pid],
             owner=_("user {owner}").format(owner=owner or "unknown"),
-            age_s=max(up_s - process.started / _TICKS, 0.0),
+            age_s=max(up_s - process.start_ticks / _TICKS, 0.0),
             is_own_user=owner == user,
             is_doctor=pid in mine,
             is_in_live_run=pid in owned or folder in supervisors.values(),
             run=Path(supervisors[pid]).name if pid in supervisors else "",
             started_for_run=Path(folder).name if folder and folder not in supervisors.values() else "",
             started_by="container" if pid == main else _living_above(table, words, process, stack),
-            is_orphan=pid != main and _reaps(table, process.parent),
+            is_orphan=pid != main and _reaps(table, process.parent_pid),
             is_zombie=process.has_ended,
             stack=words[pid].startswith(f"{stack}/"),
         )
@@ -227,14 +229,14 @@ def _living_above(table: Mapping[int, Process], words: Mapping[int, str], proces
 
     What only parts of a run are above, up to who takes over orphans, has lost what started it.
     """
-    pid = process.parent
+    pid = process.parent_pid
     while not _reaps(table, pid):
         if pid not in table:  # as of `docker exec`
             return "outside"
         line = words[pid]
         if not (is_run_process(table[pid].name, line) or line.startswith(f"{stack}/")):
             return table[pid].name
-        pid = table[pid].parent
+        pid = table[pid].parent_pid
     return ""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlbox.system.command import PIPE, communicate, start_command
-from rlbox.system.counters import probe_process_activity
+from rlbox.system.counters import probe_process_usage
 from rlbox.system.process_table import Process, find_by_environment, find_process_family, probe_processes, read_text
 from rlbox.values import Command
 
@@ -91,7 +91,7 @@ class Program:
 
     def _spent(self) -> tuple[float, float, float]:
         """Return seconds that the program and its children calculated, that all cores idled, and now."""
-        found = (probe_process_activity(process.pid) for process in self._family())
+        found = (probe_process_usage(process.pid) for process in self._family())
         return sum(each.cpu_s for each in found if each), _idle_s(), time.monotonic()
 
 

@@ -45,7 +45,8 @@ def find_local_stack() -> StackLocation | None:
         return None
     requirements = override_gpus(
         parse_requirements(
-            read_json_object(Path(own, "share/fixes.json"), links=True), read_json_object(lock, links=True)
+            read_json_object(Path(own, "share/fixes.json"), follow_links=True),
+            read_json_object(lock, follow_links=True),
         ),
         os.environ.get(GPUS_VARIABLE, ""),
     )

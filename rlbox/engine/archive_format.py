@@ -11,7 +11,7 @@ from typing import IO, Any, BinaryIO, cast
 from rlbox.engine.oci import CONTAINERD_NAME, REF_NAME, Descriptor, create_index
 from rlbox.engine.reference import short_image_name
 from rlbox.foreign import parse_json
-from rlbox.system.compression import CHUNK, ChunkReader, DigestCounter
+from rlbox.system.compression import CHUNK, ChunkReader, DigestReader
 
 ByteCallback = Callable[[int], None]
 INDEX_FILE = "index.json"
@@ -59,9 +59,9 @@ class ArchiveWriter:
         """Add a blob whose size and digest are known only at its end, and return what points to it."""
         start = self._file.tell()
         self._file.write(bytes(_TAR_BLOCK))
-        hashed = DigestCounter()
+        hashed = DigestReader()
         for chunk in chunks:
-            self._file.write(hashed.take(chunk))
+            self._file.write(hashed.update(chunk))
         self._pad(hashed.size)
         end = self._file.tell()
         self._file.seek(start)

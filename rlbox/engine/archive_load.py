@@ -23,7 +23,7 @@ from rlbox.engine.oci import INDEXES, Descriptor, Manifest, parse_manifest
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.compression import CHUNK, ChunkReader, DigestCounter, decompress_layer
+from rlbox.system.compression import CHUNK, ChunkReader, DigestReader, decompress_layer
 from rlbox.system.files import describe_special_file
 
 
@@ -121,9 +121,9 @@ def _index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: P
 
 
 def _check_blob(source: IO[bytes], wanted: str, path: Path, on_bytes: ByteCallback) -> None:
-    hashed = DigestCounter()
+    hashed = DigestReader()
     while chunk := source.read(CHUNK):
-        hashed.take(chunk)
+        hashed.update(chunk)
         on_bytes(len(chunk))
     if hashed.digest != wanted:
         raise WorkFailed(
@@ -260,10 +260,10 @@ def convert_to_docker_archive(
 
 def _plain_size(archive: ImageArchive, manifest: Manifest, number: int, content: str) -> int:
     layer = manifest.layers[number]
-    hashed = DigestCounter()
+    hashed = DigestReader()
     try:
         for chunk in decompress_layer(ChunkReader(archive.chunks(layer.digest)), layer.media_type):
-            hashed.take(chunk)
+            hashed.update(chunk)
     except ValueError as error:
         raise WorkFailed(
             _("blob {digest} cannot be unpacked: {error}").format(digest=layer.digest, error=error),

@@ -34,7 +34,7 @@ from rlbox.engine.oci import (
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.compression import CHUNK, ChunkReader, DigestCounter, compress_zstd
+from rlbox.system.compression import CHUNK, ChunkReader, DigestReader, compress_zstd
 from rlbox.system.files import open_atomic
 
 _SMALL = 4 << 20
@@ -109,8 +109,8 @@ def _take(writer: ArchiveWriter, export: _Export, member: tarfile.TarInfo, sourc
     if member.size < _SMALL and (head == b"{" or head == b"[" or posixpath.basename(member.name) in _DOCUMENTS):
         export.documents[member.name] = head + source.read()
         return
-    plain = DigestCounter()
-    chunks = (plain.take(chunk) for chunk in _chunks(head, source))
+    plain = DigestReader()
+    chunks = (plain.update(chunk) for chunk in _chunks(head, source))
     packed = writer.add_stream(compress_zstd(chunks), f"{LAYER}+zstd")
     export.layers[member.name] = (packed, plain.digest)
 

@@ -14,7 +14,7 @@ from rlbox.engine.address import is_engine_local
 from rlbox.engine.container import ContainerDefaults
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.system.files import free_bytes
+from rlbox.system.files import get_free_bytes
 from rlbox.system.identity import is_in_image
 
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
@@ -111,7 +111,7 @@ def _try_write(app: App, directory: Path) -> None:
 
 
 def _require_room(directory: Path, need_gib: float) -> None:
-    free = free_bytes(directory) / GIB
+    free = get_free_bytes(directory) / GIB
     if free < need_gib:
         raise NodeError(
             _("the data disk is too full: {size} free, {asked_text} needed").format(

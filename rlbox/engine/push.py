@@ -455,5 +455,10 @@ def _layer_row(layer: LayerProgress) -> ProgressItem:
     told = word + (f"  {size_text(layer.total)}" if layer.total else "")
     title = layer.key if mark else f"{layer.key}  {word}"
     return ProgressItem(
-        key=layer.key, title=title, mark=mark, told=told, done=total if mark else layer.done, total=total
+        key=layer.key,
+        title=title,
+        mark=mark,
+        status_text=told,
+        done_bytes=total if mark else layer.done,
+        total_bytes=total,
     )

@@ -142,7 +142,7 @@ class Authorizer:
                 where=realm,
             )
         try:
-            value = response.json()
+            value = response.parse_json()
             return Secret(str(value.get("token") or value["access_token"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = _("the token service of {host} gave no token (status {status})").format(

@@ -77,7 +77,7 @@ class RegistryConnection:
         self._plain = local or plain_http
         self._base = f"{'http' if self._plain else 'https'}://{_HUB_API if host == DOCKER_HUB else host}"
         # A proxy is never asked for this machine.
-        self._http = HttpClient(lambda: _trust(host, ca_bundle), silent_s=_SILENCE_S, proxies=not local)
+        self._http = HttpClient(lambda: _trust(host, ca_bundle), idle_timeout_s=_SILENCE_S, use_proxies=not local)
         self._auth = Authorizer(self._http, host, plain_http=plain_http)
 
     def __exit__(self, *failure: object) -> None:
@@ -119,7 +119,7 @@ class RegistryConnection:
 
         def whole() -> HttpResponse:
             with self.send_once(method, path, repository, headers or {}, content, expect) as response:
-                response.read()
+                response.read_body()
                 return response
 
         return self.retry(whole)
@@ -170,7 +170,9 @@ class RegistryConnection:
         def asked() -> AbstractContextManager[HttpResponse]:
             body = FileBody(path=content) if isinstance(content, Path) else content
             silent_s = _SILENCE_S + size / _SETTLED_PER_S
-            return self._http.stream(method, url, headers={**headers, **self._login(url)}, body=body, silent_s=silent_s)
+            return self._http.stream(
+                method, url, headers={**headers, **self._login(url)}, body=body, idle_timeout_s=silent_s
+            )
 
         sent = self._login(url).get("Authorization", "")
         with ExitStack() as stack:
@@ -178,7 +180,7 @@ class RegistryConnection:
             if answer.status == 401:
                 challenge = answer.headers.get("WWW-Authenticate", "")
                 scope = f"repository:{repository}:{self._scope}" if repository else ""
-                answer.read()
+                answer.read_body()
                 if self._auth.answer(challenge, scope, sent):
                     stack.close()
                     answer = stack.enter_context(asked())
@@ -250,7 +252,7 @@ def _is_full(response: HttpResponse) -> bool:
 def _words(response: HttpResponse) -> str:
     """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
     try:
-        said: Any = parse_json(response.read())["errors"]
+        said: Any = parse_json(response.read_body())["errors"]
         texts = [
             " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
             for item in said
@@ -261,7 +263,7 @@ def _words(response: HttpResponse) -> str:
 
 
 def _text(response: HttpResponse) -> str:
-    return response.read().decode("utf-8", "replace")
+    return response.read_body().decode("utf-8", "replace")
 
 
 def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
@@ -293,7 +295,7 @@ class Registry(RegistryConnection):
             return None
         kind = response.headers.get("Content-Type", "").partition(";")[0]
         try:
-            manifest = parse_manifest(response.read(), kind)
+            manifest = parse_manifest(response.read_body(), kind)
         except ValueError as error:
             raise RegistryError(
                 _("{host} answered {kind} where a manifest was asked for").format(

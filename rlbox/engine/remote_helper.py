@@ -140,7 +140,7 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
     client = Command(argv=args, env={"DOCKER_HOST": tunnel.address})
     with handle_stop_signals(pass_on):
         try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
-            return start_command(client, stdin=None, session=not terminal).wait()
+            return start_command(client, stdin=None, new_session=not terminal).wait()
         except FileNotFoundError as error:
             raise create_missing_client_error() from error
 

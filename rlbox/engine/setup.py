@@ -81,7 +81,7 @@ def install_engine(say: Callable[[str], None]) -> None:
     Raises EngineError: there can be none here, or this user may not.
     """
     try:
-        process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, session=False)
+        process = start_command(Command(argv=("bash", _SCRIPT)), stdout=DEVNULL, stderr=PIPE, new_session=False)
     except OSError as error:
         raise EngineError(
             _("bash cannot be started: {strerror}").format(strerror=error.strerror), where=_SCRIPT

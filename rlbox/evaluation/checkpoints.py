@@ -373,7 +373,7 @@ def read_tracker(folder: Path) -> str | None:
     """Return what the tracker in a folder names; None where there is none."""
     for name in TRACKERS:
         try:
-            return read_bytes(folder / name, _TRACKER_BYTES, links=True).decode("utf-8", "replace").strip()
+            return read_bytes(folder / name, _TRACKER_BYTES, follow_links=True).decode("utf-8", "replace").strip()
         except OSError:
             continue
     return None
@@ -438,7 +438,7 @@ def _inspect(path: Path, facts: os.stat_result) -> tuple[str, tuple[str, ...]]:
 
 def _archive(path: Path) -> str:
     """Return what is wrong with a file of torch.save: a ZIP archive, whose directory is at its end."""
-    with open_regular_file(path, links=True) as file:
+    with open_regular_file(path, follow_links=True) as file:
         if file.read(4) != b"PK\x03\x04":
             return ""  # the form before PyTorch 1.6, of which nothing is told but by reading all
         return "" if zipfile.is_zipfile(file) else "its end is missing"
@@ -457,7 +457,7 @@ def _listed(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _read(path: Path) -> bytes:
-    return read_bytes(path, _LIST_BYTES, links=True)
+    return read_bytes(path, _LIST_BYTES, follow_links=True)
 
 
 _COLUMNS = ("step", "kind", "state", "size", "model", "optimizer", "hf export")

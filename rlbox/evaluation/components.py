@@ -380,7 +380,7 @@ def _ground(probe: StackProbe, stack: StackLocation, end: float) -> StackContext
         version=str(said["python"]),
         packages=said["packages"],
         modules=frozenset(said["modules"]),
-        devices=probe_driver().devices,
+        devices=probe_driver().device_count,
         demands=stack.requirements,
     )
 

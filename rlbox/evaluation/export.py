@@ -12,7 +12,7 @@ from typing import Any
 from rlbox.evaluation.lock import content_digest
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.files import sha256_file
+from rlbox.system.files import compute_sha256
 from rlbox.system.safe_files import walk_files
 
 EXPORT_SUBDIRECTORIES = ("", "huggingface", "actor/huggingface", "hf")
@@ -80,9 +80,9 @@ def digest_export(folder: Path) -> ExportDigests:
     """
     shards = list_weight_files(folder)
     with ThreadPoolExecutor(4) as pool:
-        sums = dict(zip((path.name for path in shards), pool.map(sha256_file, shards), strict=True))
-    config = sha256_file(folder / "config.json")
-    words = {name: sha256_file(folder / name) for name in TOKENIZER_FILES if (folder / name).is_file()}
+        sums = dict(zip((path.name for path in shards), pool.map(compute_sha256, shards), strict=True))
+    config = compute_sha256(folder / "config.json")
+    words = {name: compute_sha256(folder / name) for name in TOKENIZER_FILES if (folder / name).is_file()}
     subject = {"weights": content_digest({"shards": sums, "config": config})}
     return subject, {"sha256": content_digest(words), "chat_template": _template(folder)}
 
@@ -91,7 +91,7 @@ def _template(folder: Path) -> str:
     """Return the digest of the chat template, which lies in a file of its own or in the tokenizer's configuration."""
     for name in CHAT_TEMPLATE_FILES:
         if (folder / name).is_file():
-            return sha256_file(folder / name)
+            return compute_sha256(folder / name)
     try:
         told = parse_json((folder / _CONFIG).read_bytes()).get("chat_template", "")
     except (OSError, ValueError, AttributeError):

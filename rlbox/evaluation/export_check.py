@@ -343,7 +343,7 @@ def _rows(wish: ExportCheckOptions, config: dict[str, Any], weights: Path) -> It
     command = Command(argv=(wish.python, "-W", "ignore", str(PROGRAM)), env={"PYTHONDONTWRITEBYTECODE": "1"})
     with tempfile.TemporaryFile() as errors:
         try:
-            process = start_command(command, stdin=PIPE, stdout=PIPE, stderr=errors, dies_with_us=True)
+            process = start_command(command, stdin=PIPE, stdout=PIPE, stderr=errors, die_with_parent=True)
         except OSError as error:
             raise ComparisonFailedError(f"{wish.python}: {error.strerror}") from error
         with process:

@@ -20,7 +20,7 @@ from rlbox.evaluation.model_client import Model, ModelClient, ModelClientPool, M
 from rlbox.i18n import _
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
 from rlbox.system.http import HttpClient
-from rlbox.system.ports import find_port_holder
+from rlbox.system.ports import describe_port_holder
 from rlbox.values import Command
 
 ServeExport = Callable[[Path, Path], contextlib.AbstractContextManager[Model]]
@@ -112,7 +112,7 @@ def make_server_factory(wanted: EngineOptions, http: HttpClient, say: Callable[[
 
 def _ports(first: int, count: int) -> list[int]:
     """Return the port that is wanted and those behind it on which nobody listens."""
-    behind = (port for port in range(first + 1, 1 << 16) if not find_port_holder(port))
+    behind = (port for port in range(first + 1, 1 << 16) if not describe_port_holder(port))
     return [first, *itertools.islice(behind, count - 1)]
 
 
@@ -149,13 +149,13 @@ def _start(engine: ServerCommand, log: Path) -> ProcessHandle:
     # It dies with the thread that starts it (PR_SET_PDEATHSIG is of threads): so it is started by the caller's own.
     with log.open("ab") as stream:
         command = Command(argv=engine.argv, env=engine.env)
-        return start_command(command, stdout=stream, stderr=STDOUT, dies_with_us=True)
+        return start_command(command, stdout=stream, stderr=STDOUT, die_with_parent=True)
 
 
 def _await_port(url: str) -> None:
     """Wait until nobody listens where the server will: one that was killed a moment ago must not answer for it."""
     port, deadline = urlsplit(url).port or 0, time.monotonic() + _FREE_S
-    while holder := find_port_holder(port):
+    while holder := describe_port_holder(port):
         if time.monotonic() >= deadline:
             raise ModelServerError(
                 _("port {port} of the inference server is taken: {holder}").format(port=port, holder=holder)

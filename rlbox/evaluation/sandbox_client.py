@@ -108,8 +108,8 @@ class SandboxClient:
         most = {"run_timeout": limits.run_s, "memory_limit_MB": limits.memory_mb}
         body = json.dumps({"language": "python", **what, **most}).encode()
         try:
-            with self._http.stream("POST", self.url + path, body=body, silent_s=_WAIT_S) as answer:
-                text = answer.read()
+            with self._http.stream("POST", self.url + path, body=body, idle_timeout_s=_WAIT_S) as answer:
+                text = answer.read_body()
             found = parse_json(text)
         except (NoResponseError, ValueError) as error:
             return {"status": "SandboxError", "message": str(error)}
@@ -143,7 +143,7 @@ def start_sandbox(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
     own = [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--python", python or sys.executable]
     with tempfile.TemporaryDirectory(prefix="rlbox-sandbox-") as scratch:
         limits = ["--cpu-s", f"{cpu_s:g}", "--memory-mb", str(memory_mb), "--scratch", scratch]
-        process = start_command(Command(argv=(*own, *limits)), stdout=PIPE, dies_with_us=True)
+        process = start_command(Command(argv=(*own, *limits)), stdout=PIPE, die_with_parent=True)
         try:
             strength, listens = _lines(process)
             port = listens.rpartition(b":")[2].strip()

@@ -56,7 +56,7 @@ def _below(folder: Path) -> Iterator[tuple[str, ...]]:
     """Yield the paths below a folder, its own, which is empty, and those of folders too."""
     if folder.is_dir():
         yield ()
-        yield from (tuple(name.split("/")) for name, _ in walk_files(folder.resolve(), folders=True))
+        yield from (tuple(name.split("/")) for name, _ in walk_files(folder.resolve(), include_directories=True))
 
 
 def _fits(parts: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -150,7 +150,7 @@ class FileSnapshot:
     def _digest(self, path: Path, size: int) -> str:
         digest = hashlib.sha256()
         step = max(_BLOCK, (size - _BLOCK) // (_PIECES - 1)) if size > _WHOLE_BYTES else _BLOCK
-        with open_regular_file(path, links=True) as file:
+        with open_regular_file(path, follow_links=True) as file:
             for start in range(0, size, step):
                 digest.update(os.pread(file.fileno(), _BLOCK, start))
                 self._on_block()
@@ -261,7 +261,7 @@ def find_content_problem(path: Path, form: str, on_block: OnBlock) -> str:
 
 def _json_problem(path: Path) -> str:
     try:
-        parse_json(read_bytes(path, _JSON_LIMIT, links=True))
+        parse_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError as error:
         return f"is not whole JSON: {error}"
     except OSError as error:
@@ -273,7 +273,7 @@ def _json_problem(path: Path) -> str:
 
 def _rows_problem(path: Path, on_block: OnBlock) -> str:
     rows = 0
-    with open_regular_file(path, links=True) as file:
+    with open_regular_file(path, follow_links=True) as file:
         for number, line in enumerate(iter(lambda: file.readline(_JSON_LIMIT), b""), start=1):
             if number % 1000 == 0 or len(line) > _BLOCK:
                 on_block()
@@ -297,7 +297,7 @@ def find_manifest_problem(path: Path, on_block: OnBlock) -> str:
     the manifest's folder. Sizes of all files are compared before the first sum, which takes long on large ones.
     """
     try:
-        data = parse_json(read_bytes(path, _JSON_LIMIT, links=True))
+        data = parse_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError:
         return "is not a manifest: it is not whole JSON"
     files, schema = (data.get("files"), data.get("schema")) if isinstance(data, dict) else (None, None)
@@ -333,7 +333,7 @@ def _size_problem(folder: Path, name: str, entry: Any) -> str:
 
 def _sum(path: Path, on_block: OnBlock) -> str:
     digest = hashlib.sha256()
-    with open_regular_file(path, links=True) as file:
+    with open_regular_file(path, follow_links=True) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
             on_block()

@@ -46,7 +46,7 @@ def find_safetensors_problem(path: Path) -> str:
     Tensors follow each other without a gap and are as long as their shapes say. Weights are never all zeros, one byte
     or NaN (64 places are read, evenly spaced), and no more than half of their bytes may be holes, which nobody wrote.
     """
-    with open_regular_file(path, links=True) as file:
+    with open_regular_file(path, follow_links=True) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):

@@ -21,7 +21,7 @@ from rlbox.job.names import HANG_FILE, HANG_PAGE
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.json_files import read_json_object
-from rlbox.system.safe_files import force_directories, replace_file
+from rlbox.system.safe_files import recreate_as_directories, replace_file
 
 _MOST_PROCESSES = 64
 _MOST_ROWS = 12
@@ -178,7 +178,7 @@ def collect_hang_evidence(
         The disk is full.
     """
     folder, going = watched.folder, watched.going_on
-    force_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
+    recreate_as_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
     pids = [pid for pid, name in watched.members().items() if not name.startswith(background)]
     odd = stall.deadlock.odd if stall.deadlock else frozenset[int]()
     waits = sort_by_suspicion(probe_waits(pids), odd)

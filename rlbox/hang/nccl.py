@@ -17,7 +17,7 @@ from typing import Any
 from rlbox.foreign import whole_number
 from rlbox.hang.wait_probe import ProcessResources
 from rlbox.system.process_table import read_environment
-from rlbox.system.safe_files import force_directory, read_bytes, replace_file
+from rlbox.system.safe_files import read_bytes, recreate_as_directory, replace_file
 
 UNNAMED_OPERATION = "collective"
 """The operation of a count that NCCL before 2.28 does not tell apart by kind."""
@@ -160,14 +160,14 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
     ras, trouble = _ask_ras(pids, environments)
     files = []
     if ras:
-        force_directory(folder)
+        recreate_as_directory(folder)
         replace_file(folder / RAS_FILE, ras.encode("utf-8", "replace"))
         files.append(RAS_FILE)
     _trigger_dumps(environments)
     for dump in _dumps(environments, since_unix):
         with contextlib.suppress(OSError):
             data = read_bytes(dump, _MOST_DUMP_BYTES)
-            force_directory(folder)
+            recreate_as_directory(folder)
             replace_file(folder / dump.name, data)
             files.append(dump.name)
     return {"files": files, "trouble": trouble}

@@ -18,7 +18,7 @@ from rlbox.hang.waits import Frame, find_collective
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates
 from rlbox.system.gpu import GpuStatus
-from rlbox.system.ports import list_open_files
+from rlbox.system.ports import list_fd_links
 from rlbox.system.process_table import read_environment, read_stat_fields
 
 NOTICE_S, LIMIT_S = 8.0, 20.0
@@ -311,7 +311,7 @@ def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
             ranks.append(member)
     if ranks or not any(Path("/dev").glob("nvidia*")):
         return tuple(ranks)
-    return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in list_open_files(pid)))
+    return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in list_fd_links(pid)))
 
 
 def sample_ranks(

@@ -72,7 +72,7 @@ def find_slowness(paces: Sequence[CpuUsage]) -> Slowness | None:
     seconds = math.fsum(pace.seconds for pace in paces)
     if seconds < _LEAST_S:
         return None
-    moved = _sum(paces, "moved") / seconds
+    moved = _sum(paces, "disk_bytes_per_s") / seconds
     kept: dict[_By, list[CpuUsage]] = {"limit": [], "cores": [], "disk": []}
     for pace in paces:
         if reason := _kept_by(pace, moves=moved >= FLOORS["read"]):
@@ -82,22 +82,22 @@ def find_slowness(paces: Sequence[CpuUsage]) -> Slowness | None:
         return None
     by = max(times, key=lambda by: times[by])
     if by == "limit":
-        got, held = _sum(kept[by], "got"), _sum(kept[by], "held")
-        return Slowness(by=by, share=got / (got + held), seconds=seconds, amount=kept[by][-1].limit or 0.0)
+        got, held = _sum(kept[by], "used_cores"), _sum(kept[by], "throttled_cores")
+        return Slowness(by=by, share=got / (got + held), seconds=seconds, amount=kept[by][-1].limit_cores or 0.0)
     if by == "cores":
-        got = math.fsum(min(pace.got, pace.wanted) * pace.seconds for pace in kept[by])
-        others = _sum(paces, "others") / seconds
-        return Slowness(by=by, share=got / _sum(kept[by], "wanted"), seconds=seconds, amount=others)
-    return Slowness(by=by, share=_sum(paces, "disk") / seconds, seconds=seconds, amount=moved)
+        got = math.fsum(min(pace.used_cores, pace.wanted_cores) * pace.seconds for pace in kept[by])
+        others = _sum(paces, "others_cores") / seconds
+        return Slowness(by=by, share=got / _sum(kept[by], "wanted_cores"), seconds=seconds, amount=others)
+    return Slowness(by=by, share=_sum(paces, "disk_wait_share") / seconds, seconds=seconds, amount=moved)
 
 
 def _kept_by(pace: CpuUsage, *, moves: bool) -> _By | None:
     """Return what kept processes from their work at one look; `moves`: the disk gives them something over all looks."""
-    if pace.limit is not None and pace.held_share > 1 - _STARVED:
+    if pace.limit_cores is not None and pace.throttled_share > 1 - _STARVED:
         return "limit"
-    if pace.wanted > WAITS_CORES and pace.share < _STARVED:
+    if pace.wanted_cores > WAITS_CORES and pace.used_share < _STARVED:
         return "cores"
-    return "disk" if moves and pace.disk > _DISK else None
+    return "disk" if moves and pace.disk_wait_share > _DISK else None
 
 
 def _sum(paces: Sequence[CpuUsage], field: str) -> float:
@@ -132,7 +132,7 @@ class StarvationClock:
 
     def take(self, pace: CpuUsage, real_s: float) -> None:
         """Go on with the pace of the processes that was measured up to `real_s`."""
-        self._last = (self.now_s(real_s), real_s, max(self.slowest, pace.share))
+        self._last = (self.now_s(real_s), real_s, max(self.slowest, pace.used_share))
         self._paces.append((real_s, pace))
 
     def slowness(self, since_s: float) -> Slowness | None:

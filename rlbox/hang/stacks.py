@@ -17,7 +17,7 @@ from rlbox.foreign import parse_json
 from rlbox.hang.waits import Frame, ProcessWait
 from rlbox.system.command import run_command
 from rlbox.system.process_table import read_text
-from rlbox.system.safe_files import force_directory, replace_file
+from rlbox.system.safe_files import recreate_as_directory, replace_file
 from rlbox.values import Command
 
 STACKS_FOLDER = "stacks"
@@ -56,7 +56,7 @@ def add_stacks(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = list(pool.map(lambda wait: _dump(wait.pid, until_s, going), chosen))
     found = []
-    force_directory(folder)
+    recreate_as_directory(folder)
     for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, threads)
         trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")

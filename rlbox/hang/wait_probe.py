@@ -25,8 +25,8 @@ from rlbox.hang.waits import (
     WaitKind,
     syscall_name,
 )
-from rlbox.system.counters import probe_process_activity
-from rlbox.system.ports import TcpSocket, list_open_files, list_tcp_sockets
+from rlbox.system.counters import probe_process_usage
+from rlbox.system.ports import TcpSocket, list_fd_links, list_tcp_sockets
 from rlbox.system.process_table import probe_command_line, probe_processes, read_environment, read_text
 
 _LOCK = re.compile(r"^(\d+): (-> )?(\w+)\s+\w+\s+\w+\s+(-?\d+) ([0-9a-f]+:[0-9a-f]+:\d+)")
@@ -49,7 +49,7 @@ class ProcessResources:
         found = cls(pids=tuple(pids))
         found.sockets = {each.inode: each for each in list_tcp_sockets()}
         for pid in found.pids:
-            for link in list_open_files(pid):
+            for link in list_fd_links(pid):
                 found.holders.setdefault(link, set()).add(pid)
         found._probe_locks()
         return found
@@ -60,20 +60,20 @@ class ProcessResources:
 
     def server_of(self, address: str) -> int:
         """Return the process that has the other end of a connection to `address`, or listens there; 0: not seen."""
-        ends = [each for each in self.sockets.values() if each.local == address]
+        ends = [each for each in self.sockets.values() if each.local_address == address]
         port = address.rpartition(":")[2]
-        ends += [each for each in self.sockets.values() if each.is_at(port)]
+        ends += [each for each in self.sockets.values() if each.is_listening_on(port)]
         for each in ends:
-            for pid in sorted(self.holders.get(each.link, ())):
+            for pid in sorted(self.holders.get(each.fd_link, ())):
                 return pid
         return 0
 
     def peer_of(self, each: TcpSocket) -> int:
         """Return the process that has the other end of a connection of this machine; 0: not seen."""
         for other in self.sockets.values():
-            if other.local == each.remote and other.remote == each.local:
-                return min(self.holders.get(other.link, ()), default=0)
-        return self.server_of(each.remote)
+            if other.local_address == each.remote_address and other.remote_address == each.local_address:
+                return min(self.holders.get(other.fd_link, ()), default=0)
+        return self.server_of(each.remote_address)
 
     def _probe_locks(self) -> None:
         blocked: dict[str, list[int]] = {}
@@ -129,10 +129,10 @@ _SET_LOCK_WAIT = (7, 38)
 
 def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
     """Return what each of the processes waits for, without Python stacks; takes half a second, stops nothing."""
-    begun, before = time.monotonic(), {pid: probe_process_activity(pid) for pid in pids}
+    begun, before = time.monotonic(), {pid: probe_process_usage(pid) for pid in pids}
     objects = ProcessResources.probe(probe_processes())
     time.sleep(max(0.0, _MEASURE_S - (time.monotonic() - begun)))
-    seconds, after = time.monotonic() - begun, {pid: probe_process_activity(pid) for pid in pids}
+    seconds, after = time.monotonic() - begun, {pid: probe_process_usage(pid) for pid in pids}
     found = []
     for pid in pids:
         was, now = before[pid], after[pid]
@@ -252,10 +252,10 @@ def _thing(pid: int, number: int, objects: ProcessResources) -> WaitDescription:
 
 def _socket(each: TcpSocket, objects: ProcessResources) -> WaitDescription:
     if each.is_listening:
-        return "socket", f"port {each.local.rpartition(':')[2]}", 0
+        return "socket", f"port {each.local_address.rpartition(':')[2]}", 0
     peer = objects.peer_of(each)
     who = f"which is {describe_process(peer)}" if peer else "a process that is not seen here"
-    return "socket", f"{each.remote}, {who}", peer
+    return "socket", f"{each.remote_address}, {who}", peer
 
 
 def _other(pids: list[int]) -> str:

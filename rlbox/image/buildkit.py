@@ -318,7 +318,7 @@ def show_build_progress(app: App) -> Iterator[Callable[[BuildStep], None]]:
         def on_step(step: BuildStep) -> None:
             if not step.name.startswith("[internal]") or step.state == "failed":
                 told = "" if step.seconds is None else duration_text(step.seconds)
-                show(ProgressItem(key=step.number, title=step.name[:100], mark=_MARKS[step.state], told=told))
+                show(ProgressItem(key=step.number, title=step.name[:100], mark=_MARKS[step.state], status_text=told))
 
         yield on_step
 
@@ -354,7 +354,7 @@ def _follow(
     follower, said = BuildLogParser(), []
     with (
         open(log_path, "ab") as log,
-        start_command(command, stdout=PIPE, stderr=STDOUT, session=False) as process,
+        start_command(command, stdout=PIPE, stderr=STDOUT, new_session=False) as process,
     ):
         try:
             for raw in process.stdout or ():

@@ -94,7 +94,7 @@ class LogPump:
 
     def follow(self, name: str, source: Path, path: Path) -> None:
         """Begin the log `name` in the file `path` as a copy of the growing file `source`."""
-        self._sources[name] = _Source(self._open(name, path), tail=FileFollower(source, links=True))
+        self._sources[name] = _Source(self._open(name, path), tail=FileFollower(source, follow_links=True))
         self._rouse()
 
     def detach_pipe(self, name: str) -> int:

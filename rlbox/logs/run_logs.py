@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT_PREFIX
-from rlbox.system.safe_files import list_names
-from rlbox.system.tail import FileFollower, find_last_lines
+from rlbox.system.safe_files import list_directory
+from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
 def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | None = None) -> list[Path]:
@@ -36,7 +36,7 @@ def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | 
 def _names(folder: Path) -> list[str]:
     """Return the names in a folder; none of what is no folder, or cannot be read."""
     try:
-        return list_names(folder)
+        return list_directory(folder)
     except OSError:
         return []
 
@@ -53,7 +53,9 @@ class LogFollower:
         latest = max(ages, key=lambda path: ages[path], default=run_dir).parent
         for path in ages:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
-                self._tails[path] = FileFollower(path, find_last_lines(path, lines if path.parent == latest else 0))
+                self._tails[path] = FileFollower(
+                    path, find_last_lines_offset(path, lines if path.parent == latest else 0)
+                )
 
     def read(self) -> Iterator[tuple[Path, bytes]]:
         """Yield what is new, a block of each log at most, with the log's path."""

@@ -32,9 +32,9 @@ from rlbox.planner.budget import (
 from rlbox.planner.capacity import IDLE, Capacity, declare_capacity, parse_machine
 from rlbox.planner.needs import RunNeeds, Shortage, compute_needs, find_shortages, list_unchecked
 from rlbox.planner.suggest import Suggestion, suggest_fit
-from rlbox.system.files import free_bytes
+from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_gpus
-from rlbox.system.limits import total_memory
+from rlbox.system.limits import get_total_memory
 from rlbox.target.target import load_target
 
 _TOLD = {"target": "the target", "here": "this machine", "named": "--machine"}
@@ -174,8 +174,8 @@ def measure_capacity(app: App, target: str, room: Capacity, folder: Path, gpus: 
         told="here",
         card=float(fullest.total_bytes if fullest else room.card),
         taken=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
-        host=float(min(limit or total_memory(), total_memory())),
-        disk=float(free_bytes(folder)),
+        host=float(min(limit or get_total_memory(), get_total_memory())),
+        disk=float(get_free_bytes(folder)),
     )
 
 

@@ -62,7 +62,7 @@ def record_layout(target: str, layout: Layout) -> None:
 
 def forget_layout(target: str, layout: Layout) -> None:
     """Forget where a target was applied, once everything is laid back."""
-    if read_json_object(_pointer_file(target), links=True).get("prefix") == layout.prefix:
+    if read_json_object(_pointer_file(target), follow_links=True).get("prefix") == layout.prefix:
         _pointer_file(target).unlink(missing_ok=True)
 
 
@@ -76,7 +76,7 @@ def lock_layout(app: App, layout: Layout) -> Iterator[None]:
         yield
         return
     name = hashlib.sha256(layout.own.encode()).hexdigest()[:12]
-    with hold_lock(cache_path("locks", f"place-{name}.lock"), f"place {layout.own}", tell=app.say):
+    with hold_lock(cache_path("locks", f"place-{name}.lock"), f"place {layout.own}", on_wait=app.say):
         yield
 
 
@@ -86,5 +86,5 @@ def _pointer_file(target: str) -> Path:
 
 def _pointer(target: str) -> str:
     """Return the prefix that a target was last applied below, or the one that it would be."""
-    found = read_json_object(_pointer_file(target), links=True).get("prefix")
+    found = read_json_object(_pointer_file(target), follow_links=True).get("prefix")
     return str(found) if found else default_prefix(target)

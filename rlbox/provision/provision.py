@@ -36,7 +36,7 @@ from rlbox.provision.probe import check_layout, existing_parent, installed_debs,
 from rlbox.provision.shell_environment import inherited_environment
 from rlbox.provision.venv import PackageSource
 from rlbox.secrets.masks import looks_like_secret
-from rlbox.system.files import free_bytes
+from rlbox.system.files import get_free_bytes
 from rlbox.system.json_files import read_json_object
 from rlbox.system.network_settings import read_network_settings
 from rlbox.system.process_table import read_environment
@@ -198,7 +198,7 @@ def choose_roomy_layout(prepared: PreparedTarget, layout: Layout) -> Layout:
     if layout.prefix or read_record(layout) or Path(VENV).exists():
         return layout
     same_disk = own.stat().st_dev == data.stat().st_dev
-    return choose_venv(layout, prepared.desired.bytes, free_bytes(own), free_bytes(data), same_disk)
+    return choose_venv(layout, prepared.desired.bytes, get_free_bytes(own), get_free_bytes(data), same_disk)
 
 
 def plan_target(prepared: PreparedTarget, why_no_apt: str) -> ApplyPlan:
@@ -387,14 +387,14 @@ def remove_target(app: App, target: str, layout: Layout) -> tuple[str, tuple[str
 
 def check_fixes(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
-    manifest = read_json_object(Path(layout.own, "share/fixes.json"), links=True)
+    manifest = read_json_object(Path(layout.own, "share/fixes.json"), follow_links=True)
     found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.own, stage_environment(layout).env)
     return len(select_fix_checks(manifest, "doctor")), found
 
 
 def _check_image(image: ImagePlan) -> None:
     """Refuse a container of an image that is of another target, or of another lock."""
-    found = read_json_object(Path(LOCK_IN_IMAGE), links=True)
+    found = read_json_object(Path(LOCK_IN_IMAGE), follow_links=True)
     text = Path(LOCK_IN_IMAGE).read_bytes()
     if hashlib.sha256(text).hexdigest() != image.lock_checksum:
         raise NodeError(

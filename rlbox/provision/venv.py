@@ -23,7 +23,7 @@ from rlbox.provision.layout import Layout
 from rlbox.provision.plan import InstalledPart, environment_fingerprint
 from rlbox.provision.probe import STAMP, installed_debs, probe_installed
 from rlbox.system.command import check_command, run_command
-from rlbox.system.files import free_bytes, write_atomic
+from rlbox.system.files import get_free_bytes, write_atomic
 from rlbox.values import VENV, Command
 
 _BASE = "zz-rlbox-base.pth"
@@ -127,7 +127,7 @@ def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
         f"install Python {desired.python}, or name it with --python FILE; "
         "without --offline uv fetches it from a network"
     )
-    room = f"; {size_text(free_bytes(venv))} are free there"
+    room = f"; {size_text(get_free_bytes(venv))} are free there"
     what = f"uv cannot make an environment with Python {desired.python}"
     check_command(Command(argv=make, env=env, timeout_s=_SYNC_S), what, next_step)
     with _requirements(desired, supply) as (words, folder):
@@ -230,7 +230,7 @@ def apply_patches(desired: DesiredState, scripts: Mapping[str, str]) -> None:
 
 def require_disk_space(desired: DesiredState, place: Path) -> None:
     """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
-    free, need = free_bytes(place), desired.bytes * 2
+    free, need = get_free_bytes(place), desired.bytes * 2
     if free < need:
         raise NodeError(
             _("the disk is too full for the environment: {free} free, about {need} needed").format(

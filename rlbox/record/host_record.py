@@ -189,7 +189,7 @@ class HostRecordStore:
         return self.folder / f"{run}.{name}"
 
     def _table(self, run: str) -> dict[str, Any]:
-        return read_json_object(self._path(run), links=True)
+        return read_json_object(self._path(run), follow_links=True)
 
     def _path(self, run: str) -> Path:
         if Path(run).name != run or run in ("", ".."):

@@ -15,9 +15,9 @@ from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, make_disk_full_cause, make_unwritable_directory_cause
 from rlbox.record.state import EVENTS_FILE, PlotResult, RunState, change_service, change_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.files import free_bytes, is_disk_full
+from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.json_files import LineAppender
-from rlbox.system.safe_files import read_stat, remove_file, replace_file
+from rlbox.system.safe_files import remove_file, replace_file, stat_path
 
 _RESERVE_FILE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
@@ -118,7 +118,7 @@ class Journal:
 
 def _disk_cause(run_dir: Path, error: OSError) -> Cause:
     if is_disk_full(error):
-        return make_disk_full_cause(str(run_dir), free_bytes(run_dir))
+        return make_disk_full_cause(str(run_dir), get_free_bytes(run_dir))
     return make_unwritable_directory_cause(str(run_dir), error.strerror or str(error))
 
 
@@ -138,6 +138,6 @@ def reserve_space(run_dir: Path) -> None:
         There is not even that much left.
     """
     path = run_dir / _RESERVE_FILE
-    facts = read_stat(path)
+    facts = stat_path(path)
     if facts is None or facts.st_size < _RESERVE_BYTES:
         replace_file(path, b"\0" * _RESERVE_BYTES)

@@ -37,7 +37,7 @@ from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, 
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object
-from rlbox.system.safe_files import list_names, open_regular_fd, read_stat, remove_file, replace_file
+from rlbox.system.safe_files import list_directory, open_regular_fd, remove_file, replace_file, stat_path
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _ACTIVE_STATES = ("starting", "running")
@@ -162,7 +162,7 @@ def _append_end_event(run_dir: Path, state: RunState) -> None:
 def remove_drafts(run_dir: Path) -> None:
     """Remove what writers left that were killed in the middle."""
     with contextlib.suppress(OSError):
-        for name in list_names(run_dir):
+        for name in list_directory(run_dir):
             if any(fnmatch.fnmatch(name, pattern) for pattern in _DRAFTS):
                 remove_file(run_dir / name)
 
@@ -200,7 +200,7 @@ def finish_dead_run(
         raise NodeError(_("it seems to go on at host {host}, where its files grow").format(host=plan.host))
     if plan.owns_processes:
         kill_leftover_processes(run_dir)
-    wrote = any(read_stat(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
+    wrote = any(stat_path(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
     began = facts or wrote or exit_info is not None
     if not began:
         return None
@@ -218,20 +218,20 @@ def _is_written_to(run_dir: Path) -> bool:
     """
     probe = run_dir / f".{RUN_FILE}.now"
     replace_file(probe, b"")
-    now = read_stat(probe)
+    now = stat_path(probe)
     remove_file(probe)
-    stages = [run_dir / "stages" / name for name in list_names(run_dir / "stages")]
+    stages = [run_dir / "stages" / name for name in list_directory(run_dir / "stages")]
     paths = [
         *_files_with_suffix(run_dir, ".json"),
         *(path for stage in stages for path in _files_with_suffix(stage, ".log")),
     ]
-    grown = [facts.st_mtime for path in paths if (facts := read_stat(path))]
+    grown = [facts.st_mtime for path in paths if (facts := stat_path(path))]
     return now is not None and any(now.st_mtime - at < _FRESH_S for at in grown)
 
 
 def _files_with_suffix(folder: Path, part: str) -> list[Path]:
     """Return the files of a folder that have `part` in their names; none of what is no folder."""
     try:
-        return [folder / name for name in list_names(folder) if part in name]
+        return [folder / name for name in list_directory(folder) if part in name]
     except OSError:
         return []

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from rlbox.record.state import parse_as
-from rlbox.system.counters import ActivitySample, Pressure, ProcessCounters, compute_cpu_usage, compute_rates
+from rlbox.system.counters import ActivitySample, Pressure, ProcessUsage, compute_cpu_usage, compute_rates
 
 RESOURCES_FILE = "resources.jsonl"
 _FOREVER_S = 366 * 24 * 3600.0
@@ -99,9 +99,9 @@ def make_sample(
         stage=stage,
         phase=phase,
         cpu_pct=round(100 * rates.cpu, 1),
-        others_pct=round(100 * pace.others, 1),
-        share_pct=round(100 * pace.share, 1),
-        held_pct=None if pace.limit is None else round(100 * pace.held_share, 1),
+        others_pct=round(100 * pace.others_cores, 1),
+        share_pct=round(100 * pace.used_share, 1),
+        held_pct=None if pace.limit_cores is None else round(100 * pace.throttled_share, 1),
         resident_bytes=sum(process.resident_bytes for process in after.processes),
         read_bps=round(rates.read),
         write_bps=round(rates.write),
@@ -142,7 +142,7 @@ def seconds_until_disk_full(history: Sequence[tuple[float, int]]) -> float | Non
 
 
 def _part_sample(
-    pids: set[int], processes: Sequence[ProcessCounters], earlier: Mapping[tuple[int, int], float], seconds: float
+    pids: set[int], processes: Sequence[ProcessUsage], earlier: Mapping[tuple[int, int], float], seconds: float
 ) -> PartSample:
     own = [process for process in processes if process.pid in pids]
     used = sum(max(0.0, process.cpu_s - earlier.get(process.key, 0.0)) for process in own)

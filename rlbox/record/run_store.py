@@ -45,7 +45,15 @@ from rlbox.record.reconcile import RuntimeHandle, finish_dead_run, has_finished,
 from rlbox.record.run_dir import PLAN_FILE, load_plan, write_run_dir
 from rlbox.record.state import RUN_FILE, RunState, load_last_state, load_run_state
 from rlbox.record.supervisor_file import SUPERVISOR_FILE, is_supervisor_alive, load_supervisor
-from rlbox.system.safe_files import is_file, list_names, make_directory, read_stat, remove_tree, rename_path, walk_files
+from rlbox.system.safe_files import (
+    is_regular_file,
+    list_directory,
+    make_directory,
+    remove_tree,
+    rename_path,
+    stat_path,
+    walk_files,
+)
 
 _RUNS = "runs"
 _OWN = ".rlbox"
@@ -86,11 +94,11 @@ class RunStore:
         """Return the run directories, the latest first; `NodeError` when a link is in the place of their folder."""
         folder, ages = self.data_dir / _RUNS, {}
         try:
-            names = list_names(folder)
+            names = list_directory(folder)
         except OSError as error:
             raise _unreadable("the runs of the data disk", error) from error
         for entry in (folder / name for name in names if _NAME.fullmatch(name)):
-            if is_file(entry / PLAN_FILE) and (facts := read_stat(entry / PLAN_FILE)):
+            if is_regular_file(entry / PLAN_FILE) and (facts := stat_path(entry / PLAN_FILE)):
                 ages[entry] = facts.st_mtime
         return sorted(ages, key=lambda entry: ages[entry], reverse=True)
 
@@ -284,7 +292,7 @@ class RunStore:
     def _reconcile_run(self, run: str, known: HostRecord) -> bool:
         """Settle one run, its carrier and its processes; return False when its carrier still lives."""
         run_dir, last = self.run_dir(run), None
-        plan = known.plan or (load_plan(run_dir) if is_file(run_dir / PLAN_FILE) else None)
+        plan = known.plan or (load_plan(run_dir) if is_regular_file(run_dir / PLAN_FILE) else None)
         if plan:
             _checked(plan, run)
         if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
@@ -297,7 +305,7 @@ class RunStore:
                 return False
             last = runtime_exit_info(carrier, status, note, run_dir)
         state = None
-        if plan and read_stat(run_dir):
+        if plan and stat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
                 state = finish_dead_run(run_dir, plan, last, _passed_before(plan, known))
         if carrier:
@@ -307,12 +315,12 @@ class RunStore:
 
     def _search_container(self, plan: RunPlan | None) -> ContainerRef | None:
         """Return the note of the carrier of a run that this host has no record of, but which began."""
-        began = plan and any(is_file(self.run_dir(plan.run_id) / name) for name in (SUPERVISOR_FILE, RUN_FILE))
+        began = plan and any(is_regular_file(self.run_dir(plan.run_id) / name) for name in (SUPERVISOR_FILE, RUN_FILE))
         return self.find_container(plan, self.data_dir) if plan and plan.container and began else None
 
     def _write_outcome(self, run: str, known: HostRecord, state: RunState | None) -> None:
         """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""
-        if read_stat(self.run_dir(run)) is None:
+        if stat_path(self.run_dir(run)) is None:
             self._records.delete(run)
             return
         if not known.plan:
@@ -379,14 +387,14 @@ def remove_run(run_store: RunStore, run: str) -> None:
     try:
         for folder in (gone.parent.parent, gone.parent):
             make_directory(folder)
-        if read_stat(gone):  # a run of this name that a kill left here
+        if stat_path(gone):  # a run of this name that a kill left here
             remove_tree(gone)
         rename_path(run_store.run_dir(run), gone)
         HostRecordStore(run_store.data_dir).delete(run)
         remove_tree(gone)
     except OSError as error:
         with contextlib.suppress(OSError):
-            whole = read_stat(run_store.run_dir(run)) is not None
+            whole = stat_path(run_store.run_dir(run)) is not None
             raise NodeError(
                 _("run {run} cannot be removed: {strerror}").format(run=run, strerror=error.strerror)
                 if whole

@@ -28,7 +28,7 @@ from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import read_json_lines
-from rlbox.system.safe_files import list_names, make_directory, read_bytes, read_stat, rename_path, replace_file
+from rlbox.system.safe_files import list_directory, make_directory, read_bytes, rename_path, replace_file, stat_path
 
 T = TypeVar("T")
 
@@ -246,7 +246,7 @@ def load_last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
         return load_run_state(run_dir)
     except SpecError:
         with contextlib.suppress(OSError):
-            if read_stat(path) is None and read_stat(run_dir / EVENTS_FILE) is None:
+            if stat_path(path) is None and stat_path(run_dir / EVENTS_FILE) is None:
                 return None
     return rebuild_state(run_dir, plan)
 
@@ -352,7 +352,7 @@ def _mark_skipped(state: RunState, plan: RunPlan) -> RunState:
 
 
 def _move_away(folder: Path, name: str) -> None:
-    for own in list_names(folder):
+    for own in list_directory(folder):
         if not own.startswith(ATTEMPT_PREFIX):
             make_directory(folder / name)
             rename_path(folder / own, folder / name / own)

@@ -76,9 +76,9 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
     life, own = read_boot_identity(), probe_process(os.getpid())
     facts = SupervisorInfo(
         pid=os.getpid(),
-        started=own.started if own else 0,
+        started=own.start_ticks if own else 0,
         boot_id=life.boot_id,
-        init=life.init,
+        init=life.init_start_ticks,
         uid=os.getuid(),
         host=life.host,
         place=place,
@@ -107,7 +107,7 @@ def load_supervisor(run_dir: Path) -> SupervisorInfo | None:
 
 def is_same_boot(facts: SupervisorInfo, life: BootIdentity) -> bool:
     """Whether the machine (or the container that rlbox runs in) has not been restarted since."""
-    return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init)
+    return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init_start_ticks)
 
 
 def is_supervisor_alive(run_dir: Path, facts: SupervisorInfo) -> bool:
@@ -118,7 +118,7 @@ def is_supervisor_alive(run_dir: Path, facts: SupervisorInfo) -> bool:
     if facts.container or not is_same_boot(facts, read_boot_identity()):
         return False
     process = probe_process(facts.pid)
-    if process is None or process.started != facts.started or process.has_ended:
+    if process is None or process.start_ticks != facts.started or process.has_ended:
         return False
     return f"{MODULE} {run_dir} " in f"{probe_command_line(facts.pid)} "
 
@@ -183,7 +183,9 @@ class ProcessRecorder:
             return
         life = read_boot_identity()
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(self._path, json.dumps({"boot_id": life.boot_id, "init": life.init, "processes": keys}))
+        write_atomic(
+            self._path, json.dumps({"boot_id": life.boot_id, "init": life.init_start_ticks, "processes": keys})
+        )
         self._written = keys
 
 
@@ -200,7 +202,7 @@ def _processes_file(run_dir: Path) -> Path:
 
 def _recorded(run_dir: Path) -> tuple[tuple[int, int], ...]:
     """Return what was written down in this life of the machine; ids of another one mean other processes."""
-    data, life = read_json_object(_processes_file(run_dir), links=True), read_boot_identity()
-    if (data.get("boot_id"), data.get("init")) != (life.boot_id, life.init):
+    data, life = read_json_object(_processes_file(run_dir), follow_links=True), read_boot_identity()
+    if (data.get("boot_id"), data.get("init")) != (life.boot_id, life.init_start_ticks):
         return ()
     return tuple((int(pid), int(started)) for pid, started in data.get("processes", ()))

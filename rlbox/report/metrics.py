@@ -12,7 +12,7 @@ from rlbox.logs.progress import ProgressReading, parse_metrics_record, rank_metr
 from rlbox.record.state import StageState
 from rlbox.report.plots import Points, Series, mean_per_stretch, thin_points
 from rlbox.system.json_files import read_json_lines
-from rlbox.system.safe_files import find_files
+from rlbox.system.safe_files import find_files_named
 
 XKind = Literal["step", "time", "count"]
 _RATE = "rate"
@@ -77,7 +77,7 @@ def _readings(
 
 
 def _metric_files(run_dir: Path) -> list[Path]:
-    return find_files(run_dir, METRICS_FILE, deepest=_DEEPEST)
+    return find_files_named(run_dir, METRICS_FILE, max_depth=_DEEPEST)
 
 
 def _row_time(row: dict[str, object]) -> float | None:

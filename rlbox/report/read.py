@@ -29,7 +29,7 @@ from rlbox.report.metrics import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import parse_json_lines, read_lines
-from rlbox.system.safe_files import find_files, list_names, open_regular_file, read_bytes, walk_files
+from rlbox.system.safe_files import find_files_named, list_directory, open_regular_file, read_bytes, walk_files
 from rlbox.system.tail import read_last_bytes
 from rlbox.target.lock import Lock, parse_lock
 
@@ -89,7 +89,7 @@ class RunRecord:
     def last_metrics(self) -> dict[str, float]:
         """Return the last value of each number in the run's files of metrics, as `STAGE.NAME`; of long ones the end."""
         found: dict[str, float] = {}
-        for path in find_files(self.folder, METRICS_FILE):
+        for path in find_files_named(self.folder, METRICS_FILE):
             for row in parse_json_lines(read_last_bytes(path, _METRIC_BYTES).splitlines()):
                 found |= {
                     f"{row.get('stage', path.parent.name)}.{key}": float(value)
@@ -226,7 +226,7 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
 def _attempts(folder: Path) -> list[str]:
     """Return the names of the folders that earlier attempts of a stage left."""
     try:
-        return [name for name in list_names(folder) if name.startswith(ATTEMPT_PREFIX)]
+        return [name for name in list_directory(folder) if name.startswith(ATTEMPT_PREFIX)]
     except OSError:
         return []
 

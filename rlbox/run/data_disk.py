@@ -27,7 +27,7 @@ from rlbox.run.backend import find_container, open_runtime
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.lookup import ENV_FILE, find_weakness
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
-from rlbox.system.identity import user_name
+from rlbox.system.identity import get_user_name
 from rlbox.values import Secret
 
 LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
@@ -76,7 +76,7 @@ def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
 
 def current_lock_owner(action: str) -> LockOwner:
     """Return this command line as holder of a data disk."""
-    return LockOwner(what=action, user=user_name(), uid=os.getuid(), host=socket.gethostname())
+    return LockOwner(what=action, user=get_user_name(), uid=os.getuid(), host=socket.gethostname())
 
 
 def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:

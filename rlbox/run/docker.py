@@ -46,7 +46,7 @@ from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_user_ids
 from rlbox.system.network_settings import find_ca_bundle
-from rlbox.system.safe_files import list_names, remove_tree
+from rlbox.system.safe_files import list_directory, remove_tree
 from rlbox.values import Mount, Secret
 
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked
@@ -234,7 +234,7 @@ class PreparedDocker:
         """Return the run, ready to start."""
         # what was compiled for other images of the target
         compiled = (self.run_store.data_dir / self.bytecode).parent
-        for name in list_names(compiled):
+        for name in list_directory(compiled):
             if name != self.bytecode.name:
                 remove_tree(compiled / name)
         tree = plan.paths.source

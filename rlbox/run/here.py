@@ -142,7 +142,7 @@ class PreparedHost:
                 stdin=PIPE if secrets else DEVNULL,
                 stdout=log,
                 stderr=log,
-                keep=hold.handles,
+                pass_fds=hold.handles,
             )
         if watchdog.stdin:
             with contextlib.suppress(BrokenPipeError), watchdog.stdin as pipe:  # a watchdog that died tells why

@@ -36,8 +36,8 @@ from rlbox.report.run_view import summary_text
 from rlbox.run.backend import rerun_command_line
 from rlbox.run.data_disk import resolve_data_dir
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.identity import user_name
-from rlbox.system.ports import find_port_holder
+from rlbox.system.identity import get_user_name
+from rlbox.system.ports import describe_port_holder
 from rlbox.values import VENV, Secret
 
 SPEC = "spec/"
@@ -93,7 +93,7 @@ def load_job_secrets(
             words=(
                 *(str(value) for value in params.values()),
                 *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),
-                *(user_name(), socket.gethostname()),
+                *(get_user_name(), socket.gethostname()),
             ),
         )
     return {}
@@ -134,7 +134,7 @@ def find_taken_ports(plan: RunPlan) -> Iterator[tuple[str, Cause]]:
     for stage in plan.stages:
         for service in stage.services:
             for name, number in service.ports.items():
-                if holder := find_port_holder(number):
+                if holder := describe_port_holder(number):
                     yield stage.name, make_port_conflict_cause(name, number, holder)
 
 

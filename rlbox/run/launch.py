@@ -25,7 +25,7 @@ from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, lo
 from rlbox.report.run_view import run_view, summary_text
 from rlbox.report.status import write_status
 from rlbox.run.backend import PreparedRun, resume_command_line
-from rlbox.system.identity import user_name
+from rlbox.system.identity import get_user_name
 from rlbox.system.stop_signal import StopSignal, handle_stop_signals
 from rlbox.target.target import load_target
 
@@ -121,7 +121,7 @@ def start_and_follow(
         show_progress(app, start.run_dir, lambda: not asked.name and alive())
         if asked.name:
             app.say("stopping the run")
-            stop_run(run_store, start.run_dir, start.plan, user=user_name(), by=asked.name)
+            stop_run(run_store, start.run_dir, start.plan, user=get_user_name(), by=asked.name)
     code = report_result(app, run_store, start.run_dir, start.plan, me)
     if asked.name:
         what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=start.plan.run_id)
@@ -199,7 +199,7 @@ def catch_stop_signals() -> Iterator[StopSignal]:
     asked = StopSignal()
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.begin("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+        asked.request("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
     with handle_stop_signals(note):
         yield asked

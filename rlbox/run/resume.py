@@ -40,8 +40,8 @@ from rlbox.run.inputs import SPEC, check_ports, check_resumed_source, collect_ru
 from rlbox.run.launch import start_and_follow
 from rlbox.run.start import DONE, check_ports_dry, stages_before, unpassed_stages
 from rlbox.system.safe_files import (
-    is_file,
-    list_names,
+    is_regular_file,
+    list_directory,
     make_directory,
     read_bytes,
     remove_file,
@@ -195,11 +195,11 @@ class _ResumedRun:
         """Put the specs of this attempt in the place of those that changed, which stay beside them."""
         files = self._files()
         for name in self.tree.keys() - set(changed):  # the diff that the record names
-            if not is_file(self.run_dir / name):
+            if not is_regular_file(self.run_dir / name):
                 replace_file(self.run_dir / name, files[name].encode())
         for name in changed:
             path = self.run_dir / name
-            if is_file(path):
+            if is_regular_file(path):
                 old = path.parent / f"{ATTEMPT_PREFIX}{self.plan.attempt}"
                 make_directory(old)
                 rename_path(path, old / path.name)
@@ -283,7 +283,7 @@ def _refuse(
 def _changed(run_dir: Path, files: dict[str, str]) -> tuple[str, ...]:
     """Return the names of the specs that are not what they were when the run was made."""
     names = {name for name in files if name.startswith(SPEC)}
-    names |= {f"{SPEC}{name}" for name in list_names(run_dir / "spec") if "." in name}
+    names |= {f"{SPEC}{name}" for name in list_directory(run_dir / "spec") if "." in name}
     return tuple(name for name in sorted(names) if _text(run_dir / name) != files.get(name))
 
 

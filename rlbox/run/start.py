@@ -65,7 +65,7 @@ from rlbox.run.inputs import (
     specs_digest,
 )
 from rlbox.run.launch import start_and_follow
-from rlbox.system.identity import user_name
+from rlbox.system.identity import get_user_name
 
 DONE = ("passed", "skipped")
 
@@ -104,7 +104,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         ready.plan_run(job, values, run_id, tuple(secrets)),
         digest=specs_digest(files),
         cluster=given.cluster,
-        user=user_name(),
+        user=get_user_name(),
         uid=os.getuid(),
         host=socket.gethostname(),
         benign=list_benign_lines(fixes),

@@ -11,7 +11,7 @@ from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.ssh.connection import RemoteShell
 from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_file, fetch_small_files, total_bytes
-from rlbox.system.files import free_bytes, sha256_file, write_atomic
+from rlbox.system.files import compute_sha256, get_free_bytes, write_atomic
 from rlbox.system.json_files import read_json_object
 
 _BYTES_PER_RECORD_WRITE = 1 << 26
@@ -27,7 +27,7 @@ class DownloadDirectory:
 
     def __init__(self, record: Path, path: Path | None = None) -> None:
         self._record = record
-        saved = read_json_object(record, links=True)
+        saved = read_json_object(record, follow_links=True)
         self.path = path or Path(str(saved.get("folder", "")))
         self._verified = {}
         if str(saved.get("folder")) == str(self.path):
@@ -49,7 +49,7 @@ class DownloadDirectory:
 
     def fetch(self, shell: RemoteShell, base: str, files: Sequence[RemoteFile], report: ReportBytes) -> None:
         """Fetch files; each is recorded once it is verified, so that an interrupted call is continued by the next."""
-        free, need = free_bytes(self.path), total_bytes(files)
+        free, need = get_free_bytes(self.path), total_bytes(files)
         if free < need:
             raise NodeError(
                 _("{need} come home, and {free} are free").format(need=size_text(need), free=size_text(free)),
@@ -73,7 +73,7 @@ class DownloadDirectory:
         missing = []
         for file in files:
             path = self.path / file.path
-            if path.is_file() and path.stat().st_size == file.size and sha256_file(path) == file.sha256:
+            if path.is_file() and path.stat().st_size == file.size and compute_sha256(path) == file.sha256:
                 report(file.size)
                 yield file
             else:

@@ -106,7 +106,7 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
             warden=os.getppid() if inherited else 0,
         )
     if read_stop_request(run_dir):
-        interrupt.begin("SIGTERM")
+        interrupt.request("SIGTERM")
 
 
 def _check_patterns(plan: RunPlan) -> None:

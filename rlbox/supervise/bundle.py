@@ -26,7 +26,7 @@ from rlbox.secrets.masks import SecretMasker
 from rlbox.secrets.url_credentials import mask_credentials
 from rlbox.supervise.evidence import Collector, collect_texts, disk_text, gpu_text, limits_text, system_text
 from rlbox.system.files import open_atomic, require_writable_file
-from rlbox.system.safe_files import find_files, is_file, open_regular_file, read_bytes, walk_files
+from rlbox.system.safe_files import find_files_named, is_regular_file, open_regular_file, read_bytes, walk_files
 
 LOG_TAIL_BYTES = 20 * 1000 * 1000
 """What is kept of a longer log: its end; the part around its first fatal line is kept in a file of its own."""
@@ -134,7 +134,7 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
     logs = [taken.name for taken in selection.taken if taken.is_log]
     last = _last_stage(state)
     errors = [text for log in logs if (text := _error(run_dir, log, state))]
-    errors += [text for path in find_files(run_dir, f"{EVIDENCE_FOLDER}/{FATAL_FILE}") if (text := _text(path))]
+    errors += [text for path in find_files_named(run_dir, f"{EVIDENCE_FOLDER}/{FATAL_FILE}") if (text := _text(path))]
     tails = {log: read_last_lines(run_dir / log, LAST_LINES) for log in logs if last and log.startswith(f"{last}/")}
     now = collect_texts(_parts(run_dir), _GATHER_S)
     absent = "".join(f"{name}: {why}\n" for name, why in now.missing.items())
@@ -171,7 +171,7 @@ def _text(path: Path) -> str:
 
 def _error(run_dir: Path, log: str, state: RunState | None) -> str:
     """Return the first fatal line of a log with its context; not of a stage that passed, or has its evidence."""
-    if is_file((run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE)):
+    if is_regular_file((run_dir / log).parent.joinpath(EVIDENCE_FOLDER, FATAL_FILE)):
         return ""
     stage = next((s for s in state.stages if log.startswith(f"{s.directory}/")), None) if state else None
     if stage and stage.state == "passed":

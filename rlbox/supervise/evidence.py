@@ -29,12 +29,12 @@ from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.command import run_command
-from rlbox.system.files import free_bytes
+from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import GpuStatus, probe_gpus
-from rlbox.system.identity import user_name
+from rlbox.system.identity import get_user_name
 from rlbox.system.json_files import read_lines
 from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
-from rlbox.system.ports import find_port_holder
+from rlbox.system.ports import describe_port_holder
 from rlbox.system.process_table import (
     Process,
     find_process_owner,
@@ -83,8 +83,8 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
         taken_at=utc_now(),
         processes=tuple(_process_snapshot(process) for process in processes),
         memory=probe_cgroup_memory(),
-        free_bytes={str(folder): free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
-        ports={f"{name} {number}": find_port_holder(number) or "" for name, number in ports.items()},
+        free_bytes={str(folder): get_free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
+        ports={f"{name} {number}": describe_port_holder(number) or "" for name, number in ports.items()},
         gpus=probe_gpus(),
         ray=read_ray_state(stage.ray) if stage.ray else {},
     )
@@ -93,7 +93,7 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
 def _process_snapshot(process: Process) -> ProcessSnapshot:
     return ProcessSnapshot(
         pid=process.pid,
-        parent=process.parent,
+        parent=process.parent_pid,
         state=process.state,
         resident_bytes=probe_resident_bytes(process.pid),
         command=probe_command_line(process.pid) or process.name,
@@ -239,9 +239,9 @@ def process_text() -> str:
 def _process_row(process: Process) -> tuple[int, str]:
     owner = find_process_owner(process.pid)
     size = probe_resident_bytes(process.pid)
-    words = _cut(probe_command_line(process.pid)) if owner == user_name() else ""
+    words = _cut(probe_command_line(process.pid)) if owner == get_user_name() else ""
     shown = f"{process.state:5} {words or f'[{process.name}]'}"
-    return size, f"{size_text(size):>9} {process.pid:8d} {process.parent:8d} {owner:<12} {shown}"
+    return size, f"{size_text(size):>9} {process.pid:8d} {process.parent_pid:8d} {owner:<12} {shown}"
 
 
 def _cut(words: str) -> str:

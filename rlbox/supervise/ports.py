@@ -68,9 +68,9 @@ class PortAuditor:
             self._known |= {each.inode for each in new}
 
     def _judge(self, new: Sequence[TcpSocket]) -> None:
-        members = {process.pid: process.name for process in self._context.processes.members()}
-        pids = {each.inode: each.holder(members) for each in new}
-        parts, still, ports = self._context.processes.parts(), _listening(), read_ephemeral_ports()
+        members = {process.pid: process.name for process in self._context.processes.list_members()}
+        pids = {each.inode: each.find_holder(members) for each in new}
+        parts, still, ports = self._context.processes.list_pids_by_part(), _listening(), read_ephemeral_ports()
         for each in new:
             pid = pids[each.inode]
             shared = self._context.plan.network == "host"  # with processes that are none of the run's
@@ -79,8 +79,10 @@ class PortAuditor:
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
             if not is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
                 holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
-                self._watch.gate.mark_failed(self._watch.gate.facts.listens, f"{holder} listens on {each.local}")
-                raise StageStopped(undeclared_listener(self._stage, part, holder, each.local, each.port))
+                self._watch.gate.mark_failed(
+                    self._watch.gate.facts.listens, f"{holder} listens on {each.local_address}"
+                )
+                raise StageStopped(undeclared_listener(self._stage, part, holder, each.local_address, each.port))
 
 
 def _listening() -> list[TcpSocket]:

@@ -122,7 +122,7 @@ def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
     try:
         with create_ray_client(timeout_s) as http:
             answer = http.request("GET", _jobs(plan) + plan.submission_id)
-            data: dict[str, Any] = answer.json()
+            data: dict[str, Any] = answer.parse_json()
     except (NoResponseError, ValueError) as error:
         return RayJobInfo(status=UNREACHABLE, message=explain_no_response(error))
     if answer.status != 200:
@@ -143,7 +143,7 @@ def _submit(plan: RayPlan, body: Mapping[str, Any]) -> RayJobInfo:
     except NoResponseError as error:
         return RayJobInfo(status=REFUSED, message=explain_no_response(error))
     if answer.status != 200:
-        lines = answer.read().decode("utf-8", "replace").strip().splitlines()
+        lines = answer.read_body().decode("utf-8", "replace").strip().splitlines()
         return RayJobInfo(status=REFUSED, message=f"HTTP {answer.status}: {lines[-1] if lines else ''}")
     return RayJobInfo(status=PENDING)
 

@@ -13,10 +13,10 @@ from typing import Any
 from rlbox.amounts import utc_now
 from rlbox.record.resources import RESOURCES_FILE, make_sample
 from rlbox.record.state import RunState
-from rlbox.system.counters import ActivitySample, CgroupCounters, probe_activity, probe_pressure
-from rlbox.system.files import free_bytes
+from rlbox.system.counters import ActivitySample, CgroupReader, probe_activity, probe_pressure
+from rlbox.system.files import get_free_bytes
 from rlbox.system.json_files import LineAppender
-from rlbox.system.limits import usable_cores
+from rlbox.system.limits import count_usable_cores
 
 PAUSE_S = 5.0
 _LEAST_PAUSE_S = 0.1
@@ -54,7 +54,7 @@ class Sampler:
         self._parts = parts
         self._state = state
         self._pause_s = pause_s
-        self._cores, self._group = usable_cores(), CgroupCounters()
+        self._cores, self._group = count_usable_cores(), CgroupReader()
         self._before: ActivitySample | None = None
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -91,7 +91,7 @@ class Sampler:
 
     def _row(self) -> bytes:
         parts = self._parts()
-        now = probe_activity(sorted(set().union(*parts.values())), group=self._group)
+        now = probe_activity(sorted(set().union(*parts.values())), cgroup=self._group)
         stage = next((s.name for s in self._state().stages if s.state in ("starting", "running")), "")
         sample = make_sample(
             self._before,
@@ -100,7 +100,7 @@ class Sampler:
             t=utc_now(),
             stage=stage,
             phase=self.phase if stage else "",
-            disk_free_bytes=free_bytes(self._run_dir),
+            disk_free_bytes=get_free_bytes(self._run_dir),
             cores=self._cores,
             pressure=probe_pressure(),
         )

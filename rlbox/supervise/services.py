@@ -97,7 +97,7 @@ class RunningService:
     def answer(self) -> str:
         """What is still missing, or what the ready request got last."""
         found = self._poller.latest or _NO_ANSWER
-        if found == CONNECTION_REFUSED and self._poller.waits_s > _TAKEN_S:  # it listens by now, and does not answer
+        if found == CONNECTION_REFUSED and self._poller.waiting_s > _TAKEN_S:  # it listens by now, and does not answer
             found = _NO_ANSWER
         return f"no line like /{self.plan.ready.line}/ yet" if found == READY and self._line_missing else found
 

@@ -31,9 +31,9 @@ from rlbox.supervise.services import RunningService, weights_bytes
 from rlbox.supervise.stage_context import RetainedService, StageContext, StageStopped
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.limits import probe_cgroup_memory
-from rlbox.system.ports import find_port_holder
+from rlbox.system.ports import describe_port_holder
 from rlbox.system.run_processes import ChildProcess
-from rlbox.system.safe_files import force_directories, remove_file
+from rlbox.system.safe_files import recreate_as_directories, remove_file
 from rlbox.values import Command
 
 
@@ -62,7 +62,7 @@ class StageServices:
         for service in self._stage.services:
             for name, number in service.ports.items():
                 rule = self._gate.facts.ports[service.name, name]
-                holder = "" if service.name in self._context.retained else find_port_holder(number)
+                holder = "" if service.name in self._context.retained else describe_port_holder(number)
                 if holder:
                     self._gate.mark_failed(rule, f"taken by {holder}")
                     raise StageStopped(make_port_conflict_cause(name, number, holder))
@@ -217,7 +217,7 @@ class _StageRun:
         )
 
     def _look_around(self) -> MachineSnapshot:
-        members = self._context.processes.members()
+        members = self._context.processes.list_members()
         return probe_snapshot(self._context.plan, self._stage, self._context.run_dir, members)
 
     def _attempt(self, step: Callable[[], None]) -> Cause | None:
@@ -231,7 +231,7 @@ class _StageRun:
 
     def _run(self) -> None:
         self._context.check_not_stopped()
-        force_directories(self._context.run_dir, self._stage.directory)
+        recreate_as_directories(self._context.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
             self._before = FileSnapshot([file.path for file in self._due], self._context.check_not_stopped)
@@ -280,7 +280,7 @@ class _StageRun:
         stage = self._stage
         environment = {**self._context.plan.env, **stage.env}
         if stage.ray:
-            marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.marks(stage.name)}
+            marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_marks(stage.name)}
             self._watch.pump.follow(STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE)
             return RayJob(stage.ray, stage.argv, {**environment, **marks}, self._hand_over(stage))
         given = self._context.grants.environment(stage.secrets)

@@ -27,7 +27,7 @@ from rlbox.record.supervisor_file import read_stop_request
 from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import lost_node, missing_program, out_of_memory
 from rlbox.supervise.starvation import StarvationMonitor
-from rlbox.system.files import free_bytes, is_disk_full
+from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.poller import Poller
 from rlbox.system.run_processes import RunProcesses
@@ -156,7 +156,7 @@ class StageContext:
         return WatchContext(
             stage=stage,
             folder=self.run_dir / stage.directory / EVIDENCE_FOLDER,
-            members=lambda: {process.pid: process.name for process in self.processes.members()},
+            members=lambda: {process.pid: process.name for process in self.processes.list_members()},
             event=partial(self.journal.event, stage.name),
             enter=lambda phase: self.journal.change_stage(stage.name, phase=phase),
             hide=self.journal.masks.mask_json,
@@ -182,7 +182,7 @@ class StageContext:
         if not self.journal.directory_exists(now=True):
             return make_removed_directory_cause(str(self.run_dir))
         if is_disk_full(error):
-            return make_disk_full_cause(str(self.run_dir), free_bytes(self.run_dir))
+            return make_disk_full_cause(str(self.run_dir), get_free_bytes(self.run_dir))
         return make_unwritable_directory_cause(str(error.filename or self.run_dir), error.strerror or str(error))
 
     def start_part(self, stage: StagePlan, part: str, argv: tuple[str, ...], start: Callable[[], T]) -> T:
@@ -202,6 +202,6 @@ class StageContext:
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
             return out_of_memory(cause, memory.limit_bytes)
         for folder in (self.run_dir, Path(self.plan.paths.data)):
-            if cause.kind in _BY_DISK and folder.is_dir() and free_bytes(folder) < _FULL_BYTES:
-                return make_disk_full_cause(str(folder), free_bytes(folder))
+            if cause.kind in _BY_DISK and folder.is_dir() and get_free_bytes(folder) < _FULL_BYTES:
+                return make_disk_full_cause(str(folder), get_free_bytes(folder))
         return cause

@@ -239,10 +239,10 @@ class MetricFiles:
 
     def __init__(self, gate: GateChecker) -> None:
         self._gate = gate
-        self._tails = {path: FileFollower(Path(path), links=True) for path in gate.metric_files}
+        self._tails = {path: FileFollower(Path(path), follow_links=True) for path in gate.metric_files}
         for tail in self._tails.values():
             with contextlib.suppress(OSError):
-                tail.skip()
+                tail.skip_to_end()
 
     def read(self) -> bool:
         """Feed one block of each file; return whether there was anything."""

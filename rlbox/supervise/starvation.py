@@ -15,14 +15,14 @@ from rlbox.hang.slowness import REMEDIES, Slowness, StartupTimer, StarvationCloc
 from rlbox.hang.watch import ActivityProbe
 from rlbox.system.counters import (
     ActivitySample,
-    CgroupCounters,
-    ProcessCounters,
+    CgroupReader,
+    ProcessUsage,
     compute_cpu_usage,
     compute_rates,
     probe_activity,
-    probe_process_activity,
+    probe_process_usage,
 )
-from rlbox.system.limits import usable_cores
+from rlbox.system.limits import count_usable_cores
 from rlbox.system.process_table import probe_processes
 from rlbox.system.run_processes import ChildProcess, RunProcesses
 
@@ -45,7 +45,7 @@ class StarvationMonitor:
     ) -> None:
         self._processes, self._probe, self._real = processes, probe or _prober(), real
         self._clock = StarvationClock(real())
-        self._cores = usable_cores()
+        self._cores = count_usable_cores()
         self._stretch = 1.0
         self._before: ActivitySample | None = None
         self._due_s = self._listed_s = self._looked_s = -math.inf
@@ -84,9 +84,9 @@ class StarvationMonitor:
         self._looked_s = real_s
         spent = time.thread_time()
         if real_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
-            self._pids, self._listed_s = tuple(self._processes.tree()), real_s
+            self._pids, self._listed_s = tuple(self._processes.list_tree_pids()), real_s
             if self._start:
-                self._start.pids = self._processes.child_tree(self._start.child)
+                self._start.pids = self._processes.list_child_pids(self._start.child)
         before, self._before = self._before, self._probe(self._pids)
         if before:
             self._clock.take(compute_cpu_usage(before, self._before, self._cores), real_s)
@@ -114,14 +114,14 @@ class StarvationMonitor:
         """Return the processes of others that have most of the cores, or of the disks, the greediest first."""
         if slow.by == "limit" or (slow.by == "cores" and slow.amount <= _LEAST_CORES):
             return []
-        own = self._processes.tree() | {os.getpid()}
-        before = {pid: probe_process_activity(pid) for pid in probe_processes() if pid not in own}
+        own = self._processes.list_tree_pids() | {os.getpid()}
+        before = {pid: probe_process_usage(pid) for pid in probe_processes() if pid not in own}
         begun = time.monotonic()
         time.sleep(_WHO_S)
         measure, least = (_moved, _LEAST_BYTES) if slow.by == "disk" else (_computed, _LEAST_CORES)
         found = []
         for pid, was in before.items():
-            now = probe_process_activity(pid) if was else None
+            now = probe_process_usage(pid) if was else None
             if was and now and now.key == was.key:
                 found.append(((measure(now) - measure(was)) / (time.monotonic() - begun), f"{now.name} (pid {pid})"))
         greedy = sorted((row for row in found if row[0] >= least), reverse=True)[:_MOST_NAMED]
@@ -139,7 +139,7 @@ class ServiceStartup:
     def take(self, previous: ActivitySample, after: ActivitySample, real_s: float) -> None:
         """Take two looks at the run's processes."""
         own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (previous, after)]
-        waits_disk = any(process.waits_disk for process in own[1].processes)
+        waits_disk = any(process.waits_for_disk for process in own[1].processes)
         self._clock.take(compute_rates(*own), real_s, waits_disk=waits_disk)
 
     @property
@@ -154,18 +154,18 @@ class ServiceStartup:
         """How long it has taken by the clock on the wall, s."""
         return self._clock.took_s(self._watch.real_s())
 
-    def _own(self, processes: Iterable[ProcessCounters]) -> tuple[ProcessCounters, ...]:
+    def _own(self, processes: Iterable[ProcessUsage]) -> tuple[ProcessUsage, ...]:
         return tuple(process for process in processes if process.pid in self.pids)
 
 
 def _prober() -> ActivityProbe:
-    group = CgroupCounters()
-    return lambda pids: probe_activity(pids, gpus=False, group=group)
+    group = CgroupReader()
+    return lambda pids: probe_activity(pids, gpus=False, cgroup=group)
 
 
-def _computed(process: ProcessCounters) -> float:
+def _computed(process: ProcessUsage) -> float:
     return process.cpu_s
 
 
-def _moved(process: ProcessCounters) -> float:
+def _moved(process: ProcessUsage) -> float:
     return process.read_bytes + process.write_bytes

@@ -32,7 +32,7 @@ from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.cgroup import RunCgroup
 from rlbox.system.run_processes import RunProcesses, become_subreaper
-from rlbox.system.safe_files import find_files, replace_file
+from rlbox.system.safe_files import find_files_named, replace_file
 from rlbox.system.stop_signal import StopSignal
 from rlbox.values import Command
 
@@ -79,10 +79,10 @@ def supervise_run(
         starvation=StarvationMonitor(processes),
         nodes=NodeMonitor(plan.run_id, plan.cluster),
     )
-    sampler = Sampler(run_dir, processes.parts, lambda: journal.state)
+    sampler = Sampler(run_dir, processes.list_pids_by_part, lambda: journal.state)
     journal.add_listener(sampler.on_event)
     sampler.start()
-    record = ProcessRecorder(run_dir, processes.parts)
+    record = ProcessRecorder(run_dir, processes.list_pids_by_part)
     if plan.owns_processes:  # in a container the engine knows them all
         record.start()
     journal.change_run("run", state="running", attempt=plan.attempt)
@@ -227,7 +227,7 @@ def _write_bug(run_dir: Path, masks: SecretMasker) -> str:
 def _draw(context: StageContext) -> PlotResult:
     """Draw the curves, best effort: whatever happens here changes nothing about the run."""
     plan, begun = context.plan, time.monotonic()
-    if not plan.plot or context.interrupt.name or not find_files(context.run_dir, METRICS_FILE):
+    if not plan.plot or context.interrupt.name or not find_files_named(context.run_dir, METRICS_FILE):
         return PlotResult(state="skipped")
     command = Command(argv=plan.plot, env=plan.env, cwd=str(context.run_dir))
     pump = LogPump(context.journal.masks)

@@ -39,12 +39,12 @@ def run_watchdog(run_dir: Path, hold: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     handles = tuple(map(int, hold.split(",")))
-    supervisor = start_command(Command(argv=argv), stdin=None, keep=handles)  # it unblocks them itself
+    supervisor = start_command(Command(argv=argv), stdin=None, pass_fds=handles)  # it unblocks them itself
     _hand_on(supervisor)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone
     code = supervisor.wait()
-    left = processes.members()
+    left = processes.list_members()
     if code < 0 or left:
         processes.stop_all()
     _settle(run_dir, code)

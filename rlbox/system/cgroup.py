@@ -55,7 +55,7 @@ class RunCgroup:
                     (base / PROCS_FILE).write_text(str(os.getpid()))
                     _remove(base / self._name)
 
-    def members(self) -> set[int]:
+    def list_members(self) -> set[int]:
         """Return the ids of the processes in the group, the caller's own not among them."""
         found: set[int] = set()
         for base in self._bases:

@@ -31,9 +31,9 @@ def start_command(
     stdin: Stream = DEVNULL,
     stdout: Stream = None,
     stderr: Stream = None,
-    session: bool = True,
-    keep: Sequence[int] = (),
-    dies_with_us: bool = False,
+    new_session: bool = True,
+    pass_fds: Sequence[int] = (),
+    die_with_parent: bool = False,
 ) -> ProcessHandle:
     """Start `command` and return its process; its `timeout_s` is for the caller to mind.
 
@@ -43,11 +43,11 @@ def start_command(
         What `command.env` is added to, in place of the caller's environment.
     stdin, stdout, stderr
         `PIPE`, `NOTHING`, `WITH_OUTPUT`, an open file, or None for the caller's own.
-    session
+    new_session
         Whether it leads a session of its own, which neither Ctrl-C nor a hang-up of the terminal reaches.
-    keep
+    pass_fds
         Open files that it inherits under the same numbers.
-    dies_with_us
+    die_with_parent
         Whether it is told to end when the thread that started it ends, however this process dies.
 
     Raises
@@ -62,9 +62,9 @@ def start_command(
         stderr=stderr,
         env=_environment(command, environ),
         cwd=command.cwd or None,
-        start_new_session=session,
-        pass_fds=tuple(keep),
-        preexec_fn=_end_with_parent() if dies_with_us else None,
+        start_new_session=new_session,
+        pass_fds=tuple(pass_fds),
+        preexec_fn=_end_with_parent() if die_with_parent else None,
     )
 
 
@@ -100,7 +100,7 @@ def run_in_foreground(command: Command, *, environ: Mapping[str, str] | None = N
     """
     before = signal.signal(signal.SIGINT, lambda number, frame: None)  # not SIG_IGN, which would be inherited
     try:
-        return start_command(command, environ=environ, stdin=None, session=False).wait()
+        return start_command(command, environ=environ, stdin=None, new_session=False).wait()
     finally:
         signal.signal(signal.SIGINT, before)
 

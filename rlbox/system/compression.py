@@ -72,14 +72,14 @@ class ChunkReader:
         return head
 
 
-class DigestCounter:
+class DigestReader:
     """Passes chunks on and knows their digest and size so far."""
 
     def __init__(self) -> None:
         self._hasher = hashlib.sha256()
         self.size = 0
 
-    def take(self, chunk: bytes) -> bytes:
+    def update(self, chunk: bytes) -> bytes:
         self._hasher.update(chunk)
         self.size += len(chunk)
         return chunk

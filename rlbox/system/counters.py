@@ -22,7 +22,7 @@ WAITS_CORES = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessCounters:
+class ProcessUsage:
     """Counters of one process since it started; `started` (clock ticks) tells it from a later one with its id.
 
     `read_bytes` and `write_bytes` passed a disk or a network file system, `read_chars` and `write_chars` passed a read
@@ -45,7 +45,7 @@ class ProcessCounters:
     main_thread_run_delay_s: float = 0.0
 
     @property
-    def waits_disk(self) -> bool:
+    def waits_for_disk(self) -> bool:
         """Whether it sleeps in the kernel and nothing may wake it but what it waits for, a disk as a rule."""
         return self.state == "D"
 
@@ -56,22 +56,23 @@ class ProcessCounters:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivitySample:
-    """Counters of the living processes of a run at `t_s` (a clock that only goes forward).
+    """Counters of the living processes of a run at `time_s` (a clock that only goes forward).
 
-    `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `local_bytes` is loopback's. `busy_s` is
-    the time that all cores of the machine were at work, whoever for. `limit` is None without one. `disk_s` is how long
-    some process of the machine, or of this container, waited for a disk; None where the kernel does not tell.
+    `received_bytes` and `sent_bytes` are those of all interfaces but loopback; `loopback_bytes` is loopback's.
+    `machine_busy_s` is the time that all cores of the machine were at work, whoever for. `cpu_limit` is None without
+    one. `disk_wait_s` is how long some process of the machine, or of this container, waited for a disk; None where the
+    kernel does not tell.
     """
 
-    t_s: float
+    time_s: float
     received_bytes: int
     sent_bytes: int
-    local_bytes: int
+    loopback_bytes: int
     gpus: tuple[GpuStatus, ...]
-    processes: tuple[ProcessCounters, ...]
-    busy_s: float = 0.0
-    limit: CpuLimit | None = None
-    disk_s: float | None = None
+    processes: tuple[ProcessUsage, ...]
+    machine_busy_s: float = 0.0
+    cpu_limit: CpuLimit | None = None
+    disk_wait_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,16 +109,16 @@ class ActivityRates:
     gpu_memory: int = 0
 
 
-def compute_rates(previous: ActivitySample, after: ActivitySample) -> ActivityRates:
+def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRates:
     """Return what happened between two looks.
 
     Processes are compared one by one: a new one counts from zero, one that is gone does not make a sum fall. `read`
     and `write` are the larger of what passed disks and what passed calls, so that mapped files count too; where a file
     system counts neither (FUSE), what was mapped counts by the pages that were waited for.
     """
-    seconds = max(after.t_s - previous.t_s, _NO_TIME_S)
-    earlier = {process.key: process for process in previous.processes}
-    pairs = [(earlier.get(process.key), process) for process in after.processes]
+    seconds = max(later.time_s - earlier.time_s, _NO_TIME_S)
+    before = {process.key: process for process in earlier.processes}
+    pairs = [(before.get(process.key), process) for process in later.processes]
 
     def grown(field: str) -> float:
         gains = (float(getattr(now, field) - (getattr(was, field) if was else 0)) for was, now in pairs)
@@ -128,14 +129,14 @@ def compute_rates(previous: ActivitySample, after: ActivitySample) -> ActivityRa
         seconds=seconds,
         read=max(grown("read_bytes"), grown("read_chars"), _PAGE_BYTES * grown("major_faults")),
         write=max(grown("write_bytes"), grown("write_chars")),
-        network=_grown(previous, after, "received_bytes", "sent_bytes") / seconds,
-        local=_grown(previous, after, "local_bytes") / seconds,
+        network=_grown(earlier, later, "received_bytes", "sent_bytes") / seconds,
+        local=_grown(earlier, later, "loopback_bytes") / seconds,
         memory=moved / seconds,
         faults=grown("minor_faults") + grown("major_faults"),
         cpu=grown("cpu_s"),
-        gpu=max((gpu.utilization for gpu in after.gpus), default=0),
-        gpu_power=max((gpu.power_ratio for gpu in after.gpus), default=0.0),
-        gpu_memory=max((gpu.memory_utilization for gpu in after.gpus), default=0),
+        gpu=max((gpu.utilization for gpu in later.gpus), default=0),
+        gpu_power=max((gpu.power_ratio for gpu in later.gpus), default=0.0),
+        gpu_memory=max((gpu.memory_utilization for gpu in later.gpus), default=0),
     )
 
 
@@ -145,60 +146,67 @@ def _grown(before: ActivitySample, after: ActivitySample, *fields: str) -> float
 
 @dataclass(frozen=True, kw_only=True)
 class CpuUsage:
-    """What the run's processes got between two looks, in cores: `wanted` they could have used, `others` had.
+    """What the run's processes got between two looks, in cores: `wanted_cores` they could have used, `others_cores`
+    had.
 
-    `held` cores more they would have had without the `limit` of their container (None: there is none). `disk` is the
-    part of the time in which they waited for a disk (0-1), which moved `moved` bytes a second for them.
+    `throttled_cores` cores more they would have had without the `limit_cores` of their container (None: there is none).
+    `disk_wait_share` is the part of the time in which they waited for a disk (0-1), which moved `disk_bytes_per_s`
+    bytes a second for them.
     """
 
     seconds: float
-    wanted: float
-    got: float
-    others: float
-    held: float = 0.0
-    limit: float | None = None
-    disk: float = 0.0
-    moved: float = 0.0
+    wanted_cores: float
+    used_cores: float
+    others_cores: float
+    throttled_cores: float = 0.0
+    limit_cores: float | None = None
+    disk_wait_share: float = 0.0
+    disk_bytes_per_s: float = 0.0
 
     @property
-    def share(self) -> float:
+    def used_share(self) -> float:
         """The part of what they could have used that they got, 0-1."""
-        return min(1.0, self.got / self.wanted) if self.wanted > WAITS_CORES else 1.0
+        return min(1.0, self.used_cores / self.wanted_cores) if self.wanted_cores > WAITS_CORES else 1.0
 
     @property
-    def held_share(self) -> float:
+    def throttled_share(self) -> float:
         """The part of what they could have used that the limit of their container kept from them, 0-1."""
-        return self.held / (self.held + self.got) if self.held + self.got > WAITS_CORES else 0.0
+        return (
+            self.throttled_cores / (self.throttled_cores + self.used_cores)
+            if self.throttled_cores + self.used_cores > WAITS_CORES
+            else 0.0
+        )
 
 
-def compute_cpu_usage(previous: ActivitySample, after: ActivitySample, cores: float) -> CpuUsage:
-    """Return the pace of the processes of two looks; they can use `cores` at once, and wait for each other beyond that.
+def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_cores: float) -> CpuUsage:
+    """Return the pace of the processes of two looks; they can use `max_cores` at once, and wait for each other beyond
+    that.
 
     Source: `/proc/PID/schedstat`, of which the second number is how long the first thread was ready and had no core,
     whoever kept it from one. Measured on Linux 6.18: a limit of 0.2 cores shows as 0.8 s a second there too.
     """
-    seconds = max(after.t_s - previous.t_s, _NO_TIME_S)
-    earlier = {process.key: process for process in previous.processes}
+    seconds = max(later.time_s - earlier.time_s, _NO_TIME_S)
+    before = {process.key: process for process in earlier.processes}
     got = waited = moved = 0.0
-    for now in after.processes:
-        was = earlier.get(now.key)
+    for now in later.processes:
+        was = before.get(now.key)
         got += max(0.0, now.cpu_s - (was.cpu_s if was else 0.0))
         waited += max(0.0, now.main_thread_run_delay_s - (was.main_thread_run_delay_s if was else 0.0))
         moved += max(0, _passed(now) - (_passed(was) if was else 0))
-    busy = max(0.0, after.busy_s - previous.busy_s)
+    busy = max(0.0, later.machine_busy_s - earlier.machine_busy_s)
     return CpuUsage(
         seconds=seconds,
-        wanted=min(cores, (got + waited) / seconds),
-        got=got / seconds,
-        others=max(0.0, busy - got) / seconds,
-        held=_held(previous.limit, after.limit, got, waited, seconds) / seconds,
-        limit=after.limit.cores if after.limit else None,
-        disk=_disk(previous, after, seconds, moved),
-        moved=moved / seconds,
+        wanted_cores=min(max_cores, (got + waited) / seconds),
+        used_cores=got / seconds,
+        others_cores=max(0.0, busy - got) / seconds,
+        throttled_cores=_held(earlier.cpu_limit, later.cpu_limit, got, waited, seconds) / seconds,
+        limit_cores=later.cpu_limit.cores if later.cpu_limit else None,
+        disk_wait_share=_disk(earlier, later, seconds, moved),
+        disk_bytes_per_s=moved / seconds,
     )
 
 
-def _passed(process: ProcessCounters) -> int:
+def _passed(process: ProcessUsage) -> int:
     return process.read_bytes + process.write_bytes
 
 
@@ -218,11 +226,11 @@ def _disk(before: ActivitySample, after: ActivitySample, seconds: float, moved: 
 
     One that sleeps for it is seen to; of one whose threads do, the counter of all processes tells while it moves bytes.
     """
-    if any(process.waits_disk for process in after.processes):
+    if any(process.waits_for_disk for process in after.processes):
         return 1.0
-    if before.disk_s is None or after.disk_s is None or not moved:
+    if before.disk_wait_s is None or after.disk_wait_s is None or not moved:
         return 0.0
-    return min(1.0, max(0.0, after.disk_s - before.disk_s) / seconds)
+    return min(1.0, max(0.0, after.disk_wait_s - before.disk_wait_s) / seconds)
 
 
 _KERNEL_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -233,14 +241,14 @@ _LOAD = re.compile(r"(\d+\.\d+)")
 _SOME = re.compile(r"^some avg10=(\d+\.\d+) .*total=(\d+)", re.MULTILINE)
 
 
-class CgroupCounters:
+class CgroupReader:
     """What the kernel counts for the control group that this process is in when this is made."""
 
     def __init__(self) -> None:
-        self.limit = CpuLimitReader()
+        self.cpu_limit = CpuLimitReader()
         self._disk = (*(folder / "io.pressure" for _, folder in find_own_cgroups(("",))), _PROC / "pressure/io")
 
-    def disk_s(self) -> float | None:
+    def read_disk_wait_s(self) -> float | None:
         """Return how long some process waited for a disk, s; None where the kernel does not tell. Source: psi.rst.
 
         Of the container alone where the kernel tells that, else of the machine.
@@ -254,7 +262,7 @@ def probe_activity(
     *,
     clock: Callable[[], float] = time.monotonic,
     gpus: bool = True,
-    group: CgroupCounters | None = None,
+    cgroup: CgroupReader | None = None,
 ) -> ActivitySample:
     """Return the counters of the processes `pids` (those that are gone count nothing), the network and the GPUs.
 
@@ -264,32 +272,32 @@ def probe_activity(
     ----------
     gpus
         Whether to ask the GPUs' driver, which takes milliseconds where there is one.
-    group
+    cgroup
         Whose limit and waits for a disk are told; None: they are not.
     """
-    found = tuple(activity for pid in pids if (activity := probe_process_activity(pid)))
+    found = tuple(activity for pid in pids if (activity := probe_process_usage(pid)))
     received, sent, local = _probe_network()
     return ActivitySample(
-        t_s=clock(),
+        time_s=clock(),
         received_bytes=received,
         sent_bytes=sent,
-        local_bytes=local,
+        loopback_bytes=local,
         gpus=probe_gpus() if gpus else (),
         processes=found,
-        busy_s=_probe_busy(),
-        limit=group.limit.read() if group else None,
-        disk_s=group.disk_s() if group else None,
+        machine_busy_s=_probe_busy(),
+        cpu_limit=cgroup.cpu_limit.read() if cgroup else None,
+        disk_wait_s=cgroup.read_disk_wait_s() if cgroup else None,
     )
 
 
-def probe_process_activity(pid: int) -> ProcessCounters | None:
+def probe_process_usage(pid: int) -> ProcessUsage | None:
     """Return the counters of one process, all its threads together; None when it is gone."""
     name, fields = read_stat_fields(pid)
     if len(fields) < 22 or (fields[0] in "ZXx" and fields[17] == "1"):
         return None
     lines = read_text(f"/proc/{pid}/io").split()
     io = {lines[i]: int(lines[i + 1]) for i in range(0, len(lines) - 1, 2)}
-    return ProcessCounters(
+    return ProcessUsage(
         pid=pid,
         started=int(fields[19]),
         name=name,

@@ -20,7 +20,7 @@ from rlbox.errors import LockHeld
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
-PATIENCE_S = 60.0
+LOCK_TIMEOUT_S = 60.0
 """How long a lock is waited for: what holds one is done within seconds, but for a build or a first preparation."""
 
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
@@ -43,7 +43,7 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
     return True
 
 
-def open_locked_file(path: Path, *, create: bool) -> int | None:
+def lock_file(path: Path, *, create: bool) -> int | None:
     """Return a locked handle of the file that has this name now, or None while another process or thread holds it.
 
     `OSError` when it cannot be opened, is a link, no regular file, or a second name of one.
@@ -69,13 +69,13 @@ def open_locked_file(path: Path, *, create: bool) -> int | None:
 
 @contextmanager
 def hold_lock(
-    path: Path, purpose: str, *, patience_s: float = PATIENCE_S, tell: Callable[[str], None] = lambda text: None
+    path: Path, purpose: str, *, timeout_s: float = LOCK_TIMEOUT_S, on_wait: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
     """Hold the lock file `path` while the block runs.
 
     Parameters
     ----------
-    patience_s
+    timeout_s
         How long to wait for another process that holds it; what is waited for is told once, after a second.
 
     Raises
@@ -85,13 +85,13 @@ def hold_lock(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False
-    while (handle := open_locked_file(path, create=True)) is None:
+    while (handle := lock_file(path, create=True)) is None:
         waited, busy = time.monotonic() - begun, _busy(path, purpose)
-        if waited >= patience_s:
+        if waited >= timeout_s:
             raise busy
         if waited > _QUIET_S and not told:
             told = True
-            tell(f"waiting: {busy.what}")
+            on_wait(f"waiting: {busy.what}")
         time.sleep(_PAUSE_S)
     with os.fdopen(handle, "r+", encoding="utf-8") as file:
         file.truncate(0)
@@ -104,14 +104,14 @@ def hold_lock(
             file.truncate(0)
 
 
-def require_unlocked(path: Path, what: str) -> None:
+def require_unlocked(path: Path, purpose: str) -> None:
     """Raise `LockHeld` while another process holds the lock file `path`; nothing is made, and nobody waited for."""
     try:
-        handle = open_locked_file(path, create=False)
+        handle = lock_file(path, create=False)
     except OSError:
         return
     if handle is None:
-        raise _busy(path, what)
+        raise _busy(path, purpose)
     os.close(handle)
 
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
-from rlbox.system.file_lock import describe_lock_holder, open_locked_file
+from rlbox.system.file_lock import describe_lock_holder, lock_file
 from rlbox.system.safe_files import NEW_FILE_FLAGS
 
 
@@ -97,7 +97,7 @@ def write_if_changed(path: Path, text: str) -> bool:
     return True
 
 
-def free_bytes(path: Path) -> int:
+def get_free_bytes(path: Path) -> int:
     """Return what an unprivileged process may still write where `path` is, or would be; 0 when that cannot be told."""
     for folder in (path, *path.parents):
         try:
@@ -117,7 +117,7 @@ def is_disk_full(error: BaseException) -> bool:
 _BLOCK = 1 << 20
 
 
-def sha256_file(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK):
@@ -137,18 +137,18 @@ def link_or_copy(source: Path, path: Path) -> None:
 
 
 @contextmanager
-def open_atomic(path: Path, need: int) -> Iterator[BinaryIO]:
+def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
 
     Parameters
     ----------
-    need
+    needed_bytes
         Bytes that will be written, as far as is known.
 
     Raises
     ------
     NodeError
-        The disk has less than `need` free, is full, or cannot be written.
+        The disk has less than `needed_bytes` free, is full, or cannot be written.
     LockHeld
         Another process writes the same file.
     """
@@ -156,16 +156,16 @@ def open_atomic(path: Path, need: int) -> Iterator[BinaryIO]:
     try:
         if kind := describe_special_file(path):
             raise OSError(errno.EINVAL, f"{kind} has this name, which is not replaced")
-        free = free_bytes(path.parent)
-        if free < need:
+        free = get_free_bytes(path.parent)
+        if free < needed_bytes:
             raise NodeError(
                 _("the disk is too full: {free} free, {need} needed").format(
-                    free=size_text(free), need=size_text(need)
+                    free=size_text(free), need=size_text(needed_bytes)
                 ),
                 where=str(path.parent),
                 next_step=_("free space, or name a file on another disk"),
             )
-        handle = open_locked_file(part, create=True)
+        handle = lock_file(part, create=True)
         if handle is None:
             busy = _("another rlbox writes this archive: {describe_lock_holder}").format(
                 describe_lock_holder=describe_lock_holder(part)
@@ -189,12 +189,12 @@ def open_atomic(path: Path, need: int) -> Iterator[BinaryIO]:
         ) from error
 
 
-def require_writable_file(path: Path, other: str) -> None:
+def require_writable_file(path: Path, alternative: str) -> None:
     """Refuse a file that cannot be written: its folder is there, a slip makes none.
 
     Parameters
     ----------
-    other
+    alternative
         How another is named: `another with --out`, `another FILE`.
 
     Raises
@@ -206,21 +206,21 @@ def require_writable_file(path: Path, other: str) -> None:
         raise NodeError(
             _("{kind} has this name, which is not replaced").format(kind=kind),
             where=str(path),
-            next_step=_("name {other}").format(other=other),
+            next_step=_("name {other}").format(other=alternative),
         )
-    _check_parent(path, other)
+    _check_parent(path, alternative)
 
 
-def require_writable_directory(folder: Path, other: str) -> None:
+def require_writable_directory(folder: Path, alternative: str) -> None:
     """Refuse a folder that can neither be made, in one that is there, nor be written in; as `require_writable_file`."""
     if not os.path.lexists(folder):
-        _check_parent(folder, other)
+        _check_parent(folder, alternative)
     elif not folder.is_dir():
         raise NodeError(
-            _("no folder has this name"), where=str(folder), next_step=_("name {other}").format(other=other)
+            _("no folder has this name"), where=str(folder), next_step=_("name {other}").format(other=alternative)
         )
     else:
-        _check_writable(folder, other)
+        _check_writable(folder, alternative)
 
 
 def _check_parent(path: Path, other: str) -> None:

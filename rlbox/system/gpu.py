@@ -52,14 +52,14 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuDriver:
-    """The NVIDIA driver of a host: `cuda` is the newest version that it takes, empty where there is no driver.
+    """The NVIDIA driver of a host: `cuda_version` is the newest version that it takes, empty where there is no driver.
 
-    `devices` counts the device files of GPUs.
+    `device_count` counts the device files of GPUs.
     """
 
-    present: bool = False
-    cuda: tuple[int, ...] = ()
-    devices: int = 0
+    is_present: bool = False
+    cuda_version: tuple[int, ...] = ()
+    device_count: int = 0
     error: str = ""
 
 
@@ -115,12 +115,14 @@ def probe_driver() -> GpuDriver:
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return GpuDriver(present=devices > 0, devices=devices, error=str(error) if devices else "")
+        return GpuDriver(is_present=devices > 0, device_count=devices, error=str(error) if devices else "")
     version = ctypes.c_int(0)
     code = library.cuDriverGetVersion(ctypes.byref(version))
     if code:
-        return GpuDriver(present=True, devices=devices, error=f"cuDriverGetVersion gives {code}")
-    return GpuDriver(present=True, devices=devices, cuda=(version.value // 1000, version.value % 1000 // 10))
+        return GpuDriver(is_present=True, device_count=devices, error=f"cuDriverGetVersion gives {code}")
+    return GpuDriver(
+        is_present=True, device_count=devices, cuda_version=(version.value // 1000, version.value % 1000 // 10)
+    )
 
 
 def _read_models(nvml: Any) -> tuple[GpuModel, ...]:

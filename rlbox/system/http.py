@@ -38,8 +38,8 @@ that is none, redirects without end)."""
 class NoResponseError(Exception):
     """No answer came, or only a part of one; `explain_no_response` makes a sentence of the cause."""
 
-    def __init__(self, words: str, kind: NoResponseKind, host: str = "") -> None:
-        super().__init__(words)
+    def __init__(self, message: str, kind: NoResponseKind, host: str = "") -> None:
+        super().__init__(message)
         self.kind, self.host = kind, host
 
 
@@ -114,15 +114,15 @@ class HttpResponse:
             while block := self._response.read1(_BLOCK, decode_content=decode):
                 yield block
 
-    def read(self) -> bytes:
+    def read_body(self) -> bytes:
         """Return the whole body, unpacked, as often as it is asked for."""
         if self._whole is None:
             with _told(self.url):
                 self._whole = self._response.read(decode_content=True)
         return self._whole
 
-    def json(self) -> Any:
-        return parse_json(self.read())
+    def parse_json(self) -> Any:
+        return parse_json(self.read_body())
 
 
 class HttpClient:
@@ -130,17 +130,17 @@ class HttpClient:
 
     Parameters
     ----------
-    trust
+    make_tls_context
         Makes the context for TLS; called when TLS is first spoken. The system's certificates unless given.
-    connections
+    max_connections
         How many requests one host gets at once; further ones wait.
-    silent_s
+    idle_timeout_s
         How long to wait for the next byte; to connect, at most `CONNECT_S`.
-    proxies
+    use_proxies
         Whether `https_proxy`, `no_proxy` and their like count.
-    logins
+    use_netrc
         Whether the logins of `.netrc` are used.
-    follow
+    follow_redirects
         Whether GET and HEAD follow redirects; an `Authorization` header goes to its own host alone.
     headers
         Sent with each request, beside those of this rlbox.
@@ -148,20 +148,20 @@ class HttpClient:
 
     def __init__(
         self,
-        trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        make_tls_context: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         *,
-        connections: int = _CONNECTIONS,
-        silent_s: float = READ_TIMEOUT_S,
-        proxies: bool = True,
-        logins: bool = False,
-        follow: bool = True,
+        max_connections: int = _CONNECTIONS,
+        idle_timeout_s: float = READ_TIMEOUT_S,
+        use_proxies: bool = True,
+        use_netrc: bool = False,
+        follow_redirects: bool = True,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._trust, self._connections, self._silent_s = trust, connections, silent_s
-        self._follow = follow
+        self._trust, self._connections, self._silent_s = make_tls_context, max_connections, idle_timeout_s
+        self._follow = follow_redirects
         self._headers = {"User-Agent": f"rlbox/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
-        self._proxies = getproxies() if proxies else {}
-        self._netrc = read_netrc() if logins else None
+        self._proxies = getproxies() if use_proxies else {}
+        self._netrc = read_netrc() if use_netrc else None
         self._pools: dict[tuple[str, str], PoolManager] = {}
         self._lock = Lock()
 
@@ -186,7 +186,7 @@ class HttpClient:
         *,
         headers: Mapping[str, str] | None = None,
         body: Body = b"",
-        silent_s: float | None = None,
+        idle_timeout_s: float | None = None,
     ) -> Iterator[HttpResponse]:
         """Yield the answer, whatever its status; its body is to be read before the block ends.
 
@@ -199,7 +199,7 @@ class HttpClient:
         """
         told, asked = {**self._headers, **(headers or {})}, [url]
         while True:
-            response = self._exchange(method, asked[-1], told, body, silent_s or self._silent_s)
+            response = self._exchange(method, asked[-1], told, body, idle_timeout_s or self._silent_s)
             place = response.get_redirect_location() if self._follow and method in ("GET", "HEAD") else None
             if not place:
                 break
@@ -223,7 +223,7 @@ class HttpClient:
     ) -> HttpResponse:
         """As `stream`; return the answer with its body read."""
         with self.stream(method, url, headers=headers, body=body) as answer:
-            answer.read()
+            answer.read_body()
             return answer
 
     def _exchange(
@@ -279,15 +279,20 @@ class HttpClient:
 
 
 def create_client(
-    site: NetworkSettings, *, silent_s: float = READ_TIMEOUT_S, connections: int = _CONNECTIONS
+    settings: NetworkSettings, *, idle_timeout_s: float = READ_TIMEOUT_S, max_connections: int = _CONNECTIONS
 ) -> HttpClient:
     """Return what asks for pages and files with this machine's certificates, proxies and logins."""
-    return HttpClient(make_tls_context_factory(site.ca_bundle), connections=connections, silent_s=silent_s, logins=True)
+    return HttpClient(
+        make_tls_context_factory(settings.ca_bundle),
+        max_connections=max_connections,
+        idle_timeout_s=idle_timeout_s,
+        use_netrc=True,
+    )
 
 
-def create_loopback_client(silent_s: float, headers: Mapping[str, str] | None = None) -> HttpClient:
+def create_loopback_client(idle_timeout_s: float, headers: Mapping[str, str] | None = None) -> HttpClient:
     """Return what asks services of this machine: no proxy, no login, and redirects are answers."""
-    return HttpClient(silent_s=silent_s, proxies=False, follow=False, headers=headers)
+    return HttpClient(idle_timeout_s=idle_timeout_s, use_proxies=False, follow_redirects=False, headers=headers)
 
 
 def make_tls_context_factory(ca_bundle: str) -> Callable[[], ssl.SSLContext]:

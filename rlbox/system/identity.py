@@ -19,13 +19,13 @@ _FIRST = 1
 class BootIdentity:
     """What tells two lives of a machine apart.
 
-    `boot_id` changes when the kernel starts; `init` (clock ticks since boot when process 1 started) also when only the
-    container is started anew that rlbox runs in.
+    `boot_id` changes when the kernel starts; `init_start_ticks` (clock ticks since boot when process 1 started) also
+    when only the container is started anew that rlbox runs in.
     """
 
     host: str
     boot_id: str
-    init: int
+    init_start_ticks: int
 
 
 def read_boot_identity() -> BootIdentity:
@@ -35,10 +35,10 @@ def read_boot_identity() -> BootIdentity:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
         boot = ""
-    return BootIdentity(host=socket.gethostname(), boot_id=boot, init=first.started if first else 0)
+    return BootIdentity(host=socket.gethostname(), boot_id=boot, init_start_ticks=first.start_ticks if first else 0)
 
 
-def user_name() -> str:
+def get_user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -32,32 +32,32 @@ MAX_BYTES = 256 << 20
 _LONGEST_LINE = 1 << 20
 
 
-def read_json_object(path: Path, *, links: bool = False) -> dict[str, Any]:
+def read_json_object(path: Path, *, follow_links: bool = False) -> dict[str, Any]:
     """Return the JSON object of a file; empty when it is missing, torn or holds anything else.
 
-    `links`: follow them, for a file of this machine rather than of a data disk.
+    `follow_links`: follow them, for a file of this machine rather than of a data disk.
     """
     try:
-        data = parse_json(read_bytes(path, links=links))
+        data = parse_json(read_bytes(path, follow_links=follow_links))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
 
 
-def read_json_lines(path: Path, most: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects among the last `most` bytes of a file, torn lines passed over; none of one unread."""
+def read_json_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among the last `max_bytes` bytes of a file, torn lines passed over; none of one unread."""
     with contextlib.suppress(OSError):
-        yield from parse_json_lines(read_lines(path, most))
+        yield from parse_json_lines(read_lines(path, max_bytes))
 
 
-def read_lines(path: Path, most: int = MAX_BYTES) -> Iterator[bytes]:
-    """Yield the lines among the last `most` bytes of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
+def read_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
+    """Yield the lines among the last `max_bytes` of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
     with open_regular_file(path) as file:
-        begin = max(0, os.fstat(file.fileno()).st_size - most)
+        begin = max(0, os.fstat(file.fileno()).st_size - max_bytes)
         if begin:
             file.seek(begin - 1)
             file.readline(_LONGEST_LINE)
-        end = begin + most
+        end = begin + max_bytes
         while file.tell() < end and (line := file.readline(_LONGEST_LINE)):
             yield line
 

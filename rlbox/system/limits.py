@@ -58,7 +58,7 @@ def probe_cgroup_memory() -> CgroupMemory:
     )
 
 
-def available_memory() -> int:
+def get_available_memory() -> int:
     """Return how many bytes a new process can get: of the machine, and within the container's limit.
 
     Pages of files count as available, since the kernel drops them when memory is needed.
@@ -69,7 +69,7 @@ def available_memory() -> int:
     return max(min(machine, memory.limit_bytes - memory.used_bytes + memory.cache_bytes), 0)
 
 
-def total_memory() -> int:
+def get_total_memory() -> int:
     return _read_meminfo("MemTotal")
 
 
@@ -79,13 +79,13 @@ def _read_meminfo(name: str) -> int:
     return int(values[name].split()[0]) * 1024
 
 
-def usable_cores() -> float:
+def count_usable_cores() -> float:
     """Return how many cores this process, and what it starts, can use at once."""
     cores = len(os.sched_getaffinity(0))
-    return min(cores, cpu_quota() or cores)
+    return min(cores, read_cpu_quota() or cores)
 
 
-def cpu_quota() -> float | None:
+def read_cpu_quota() -> float | None:
     limit = CpuLimitReader().read()
     return limit.cores if limit else None
 

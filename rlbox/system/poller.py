@@ -17,18 +17,18 @@ class Poller(Generic[T]):
     differed. A probe must not raise; the thread ends with the process.
     """
 
-    def __init__(self, probe: Callable[[], T], pause_s: float, done: Callable[[T], bool]) -> None:
+    def __init__(self, probe: Callable[[], T], pause_s: float, is_final: Callable[[T], bool]) -> None:
         self.latest: T | None = None
         self.changed_at = time.monotonic()
         self._probe = probe
         self._pause_s = pause_s
-        self._done = done
+        self._done = is_final
         self._asked_at: float | None = None
         self._closed = threading.Event()
         threading.Thread(target=self._ask, daemon=True).start()
 
     @property
-    def waits_s(self) -> float:
+    def waiting_s(self) -> float:
         """For how long the question under way has been waiting for its answer; 0 when none is."""
         began = self._asked_at
         return 0.0 if began is None else time.monotonic() - began

@@ -18,8 +18,8 @@ _LISTEN = 10
 @dataclass(frozen=True, kw_only=True)
 class TcpSocket:
     inode: int
-    local: str
-    remote: str
+    local_address: str
+    remote_address: str
     state: int
 
     @property
@@ -27,28 +27,28 @@ class TcpSocket:
         return self.state == _LISTEN
 
     @property
-    def link(self) -> str:
+    def fd_link(self) -> str:
         """What a link of /proc/PID/fd to it says."""
         return f"socket:[{self.inode}]"
 
     @property
     def port(self) -> int:
-        return int(self.local.rpartition(":")[2])
+        return int(self.local_address.rpartition(":")[2])
 
     @property
     def is_loopback(self) -> bool:
         """Whether this machine alone can reach it."""
-        return ip_address(self.local.rpartition(":")[0].strip("[]")).is_loopback
+        return ip_address(self.local_address.rpartition(":")[0].strip("[]")).is_loopback
 
-    def is_at(self, port: str) -> bool:
-        return self.is_listening and self.local.rpartition(":")[2] == port
+    def is_listening_on(self, port: str) -> bool:
+        return self.is_listening and self.local_address.rpartition(":")[2] == port
 
-    def holder(self, pids: Iterable[int]) -> int:
+    def find_holder(self, pids: Iterable[int]) -> int:
         """Return the first of some processes that has it open; 0 when none has."""
-        return next((pid for pid in pids if self.link in list_open_files(pid)), 0)
+        return next((pid for pid in pids if self.fd_link in list_fd_links(pid)), 0)
 
 
-def find_port_holder(number: int) -> str | None:
+def describe_port_holder(number: int) -> str | None:
     """Return who listens on a port of this machine, `python3 (pid 123)`; None when it is free.
 
     Connections that linger after their server ended (TIME_WAIT) do not count: a server that starts now gets the port.
@@ -68,7 +68,9 @@ def list_tcp_sockets() -> Iterator[TcpSocket]:
             fields = line.split()
             if len(fields) >= 10:
                 local, remote = (_address(field) for field in fields[1:3])
-                yield TcpSocket(inode=int(fields[9]), local=local, remote=remote, state=int(fields[3], 16))
+                yield TcpSocket(
+                    inode=int(fields[9]), local_address=local, remote_address=remote, state=int(fields[3], 16)
+                )
 
 
 def read_default_gateway() -> str:
@@ -86,7 +88,7 @@ def read_ephemeral_ports() -> range:
     return range(int(words[0]), int(words[1]) + 1) if len(words) > 1 else range(32768, 61000)
 
 
-def list_open_files(pid: int) -> Iterator[str]:
+def list_fd_links(pid: int) -> Iterator[str]:
     """Return what a process has open, as the links of /proc/PID/fd say: `pipe:[1]`, a path."""
     folder = f"/proc/{pid}/fd"
     try:
@@ -101,9 +103,9 @@ def list_open_files(pid: int) -> Iterator[str]:
 
 
 def _holder(number: int) -> str:
-    wanted = {each.link for each in list_tcp_sockets() if each.is_at(str(number))}
+    wanted = {each.fd_link for each in list_tcp_sockets() if each.is_listening_on(str(number))}
     for pid, process in probe_processes().items():
-        if not wanted.isdisjoint(list_open_files(pid)):
+        if not wanted.isdisjoint(list_fd_links(pid)):
             return _("{process} (pid {pid})").format(process=process.name, pid=pid)
     return _("a process that is not visible from here")
 

@@ -15,20 +15,20 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """One process; `started` (clock ticks since boot) tells it from a later one with the same id."""
+    """One process; `start_ticks` (clock ticks since boot) tells it from a later one with the same id."""
 
     pid: int
-    parent: int
-    group: int
-    session: int
-    started: int
+    parent_pid: int
+    group_id: int
+    session_id: int
+    start_ticks: int
     name: str
     state: str
     threads: int
 
     @property
     def key(self) -> tuple[int, int]:
-        return self.pid, self.started
+        return self.pid, self.start_ticks
 
     @property
     def has_ended(self) -> bool:
@@ -51,10 +51,10 @@ def probe_process(pid: int) -> Process | None:
         return None
     return Process(
         pid=pid,
-        parent=int(fields[1]),
-        group=int(fields[2]),
-        session=int(fields[3]),
-        started=int(fields[19]),
+        parent_pid=int(fields[1]),
+        group_id=int(fields[2]),
+        session_id=int(fields[3]),
+        start_ticks=int(fields[19]),
         name=name,
         state=fields[0],
         threads=int(fields[17]),
@@ -94,19 +94,21 @@ def find_process_owner(pid: int) -> str:
         return str(uid)
 
 
-def has_environment(pid: int, marks: Mapping[str, str]) -> bool:
-    """Whether a process of this user was started with every one of `marks` in its environment."""
+def has_environment(pid: int, variables: Mapping[str, str]) -> bool:
+    """Whether a process of this user was started with every one of `variables` in its environment."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return False
     except OSError:
         return False
     words = read_text(f"/proc/{pid}/environ").split("\0")
-    return all(f"{name}={value}" in words for name, value in marks.items())
+    return all(f"{name}={value}" in words for name, value in variables.items())
 
 
-def find_by_environment(table: Mapping[int, Process], marks: Mapping[str, str]) -> set[int]:
-    return {process.pid for process in table.values() if not process.has_ended and has_environment(process.pid, marks)}
+def find_by_environment(table: Mapping[int, Process], variables: Mapping[str, str]) -> set[int]:
+    return {
+        process.pid for process in table.values() if not process.has_ended and has_environment(process.pid, variables)
+    }
 
 
 def probe_command_line(pid: int) -> str:
@@ -124,7 +126,7 @@ def find_descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return the ids of all processes below `roots`, without the roots themselves."""
     below: dict[int, list[int]] = {}
     for process in table.values():
-        below.setdefault(process.parent, []).append(process.pid)
+        below.setdefault(process.parent_pid, []).append(process.pid)
     found: set[int] = set()
     waiting = list(roots)
     while waiting:
@@ -137,7 +139,7 @@ def find_descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:
 
 def find_process_family(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return `roots`, and the ids of what shares a session or group that one of them began, and of all below these."""
-    shared = {process.pid for process in table.values() if process.session in roots or process.group in roots}
+    shared = {process.pid for process in table.values() if process.session_id in roots or process.group_id in roots}
     return roots | shared | find_descendants(table, roots | shared)
 
 
@@ -145,5 +147,5 @@ def find_ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
     found: set[int] = set()
     while pid in table and pid not in found:
         found.add(pid)
-        pid = table[pid].parent
+        pid = table[pid].parent_pid
     return found

@@ -20,32 +20,34 @@ _STYLES = {"": ("…", "cyan"), "✓": ("✓", "green"), "=": ("=", "dim"), "✗
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressItem:
-    """One thing: `mark` is empty until it ended, `told` is what its line then says of it, `done` and `total` bytes."""
+    """One thing: `mark` is empty until it ended, `status_text` is what its line then says of it, `done_bytes` and
+    `total_bytes` bytes.
+    """
 
     key: object
     title: str
     mark: str = ""
-    told: str = ""
-    done: int = 0
-    total: int = 0
+    status_text: str = ""
+    done_bytes: int = 0
+    total_bytes: int = 0
 
 
 @contextmanager
-def show_progress(app: App, *, in_bytes: bool = True, whole: int = 0) -> Iterator[Callable[[ProgressItem], None]]:
+def show_progress(app: App, *, in_bytes: bool = True, total_bytes: int = 0) -> Iterator[Callable[[ProgressItem], None]]:
     """Yield a function to be told of every change of a thing.
 
     Parameters
     ----------
     in_bytes
         Whether things have a size; else it is their seconds that count.
-    whole
+    total_bytes
         The bytes of all of them, for a bar of their own above those that are on their way; 0: none, and all stay.
     """
     if app.verbosity < 0:
         yield lambda row: None
     elif app.interactive:
         with _bars(in_bytes=in_bytes) as bars:
-            yield _Live(bars, whole, "all files").show
+            yield _Live(bars, total_bytes, "all files").show
     else:
         yield _printer()
 
@@ -67,7 +69,9 @@ def _printer() -> Callable[[ProgressItem], None]:
     def show(row: ProgressItem) -> None:
         if row.mark and (row.key, row.mark) not in told:
             told.add((row.key, row.mark))
-            sys.stderr.write(f"{row.mark} {remove_controls(row.title)}  {remove_controls(row.told)}".rstrip() + "\n")
+            sys.stderr.write(
+                f"{row.mark} {remove_controls(row.title)}  {remove_controls(row.status_text)}".rstrip() + "\n"
+            )
             sys.stderr.flush()
 
     return show
@@ -96,15 +100,15 @@ class _Live:
         """Move the bars."""
         bars = self._bars
         if self._all is not None:
-            bars.advance(self._all, row.done - self._done.get(row.key, 0))
-            self._done[row.key] = row.done
+            bars.advance(self._all, row.done_bytes - self._done.get(row.key, 0))
+            self._done[row.key] = row.done_bytes
         if row.key not in self._tasks:
-            self._tasks[row.key] = bars.add_task(remove_controls(row.title), total=row.total or None, mark="")
+            self._tasks[row.key] = bars.add_task(remove_controls(row.title), total=row.total_bytes or None, mark="")
         sign, style = _STYLES[row.mark]
         task = self._tasks[row.key]
-        bars.update(task, description=remove_controls(row.title), completed=row.done, mark=f"[{style}]{sign}[/]")
-        if row.total:
-            bars.update(task, total=row.total)
+        bars.update(task, description=remove_controls(row.title), completed=row.done_bytes, mark=f"[{style}]{sign}[/]")
+        if row.total_bytes:
+            bars.update(task, total=row.total_bytes)
         if row.mark:
             bars.stop_task(task)
         if row.mark and self._all is not None:

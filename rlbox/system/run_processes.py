@@ -80,10 +80,10 @@ class ChildProcess:
         """Return how it ended (negative for a signal), or None while it runs."""
         return self._popen.poll()
 
-    def roots(self, table: Mapping[int, Process]) -> set[int]:
+    def find_roots(self, table: Mapping[int, Process]) -> set[int]:
         """Return its id, or nothing once the id was given to another process: then its session is empty too."""
         now = table.get(self.pid)
-        return set() if now and self._born and now.started != self._born.started else {self.pid}
+        return set() if now and self._born and now.start_ticks != self._born.start_ticks else {self.pid}
 
 
 class RunProcesses:
@@ -101,9 +101,9 @@ class RunProcesses:
         self._children: list[ChildProcess] = []
         self._zombies: set[tuple[int, int]] = set()
         table = probe_processes()
-        self._strangers = {p.key for p in table.values() if p.parent == os.getpid()}
+        self._strangers = {p.key for p in table.values() if p.parent_pid == os.getpid()}
 
-    def marks(self, stage: str) -> dict[str, str]:
+    def make_marks(self, stage: str) -> dict[str, str]:
         return {**self._marks, STAGE_MARK: stage}
 
     def start(self, command: Command, output: int, *, stage: str, part: str) -> ChildProcess:
@@ -114,7 +114,7 @@ class RunProcesses:
         OSError
             The program is missing or not executable.
         """
-        marks = {**self.marks(stage), PART_MARK: part}
+        marks = {**self.make_marks(stage), PART_MARK: part}
         # a program whose output is no terminal holds lines back, and the gate would see them late
         command = replace(command, env={"PYTHONUNBUFFERED": "1", **command.env, **marks})
         popen = start_command(command, stdout=output, stderr=output)
@@ -126,28 +126,28 @@ class RunProcesses:
         """End one child and everything it started: SIGTERM (it first), `GRACE_S`, SIGKILL."""
         self._end(lambda table: self._of(table, child), leader=child)
 
-    def stop_all(self, sparing: Sequence[ChildProcess] = ()) -> tuple[Process, ...]:
-        """End every process of the run but `sparing` and what these started.
+    def stop_all(self, spared: Sequence[ChildProcess] = ()) -> tuple[Process, ...]:
+        """End every process of the run but `spared` and what these started.
 
         Return those that even SIGKILL did not end (blocked in the kernel).
         """
-        return self._end(lambda table: self._members(table).difference(*(self._of(table, c) for c in sparing)))
+        return self._end(lambda table: self._members(table).difference(*(self._of(table, c) for c in spared)))
 
-    def members(self) -> tuple[Process, ...]:
+    def list_members(self) -> tuple[Process, ...]:
         table = probe_processes()
         return self._alive(table, self._members(table))
 
-    def tree(self) -> set[int]:
+    def list_tree_pids(self) -> set[int]:
         """Return the ids of the run's processes by the tree alone, which is cheap; nothing is collected."""
         table = probe_processes()
         return find_process_family(table, self._own(table)) & table.keys()
 
-    def child_tree(self, child: ChildProcess) -> set[int]:
+    def list_child_pids(self, child: ChildProcess) -> set[int]:
         """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()
-        return find_process_family(table, child.roots(table)) & table.keys()
+        return find_process_family(table, child.find_roots(table)) & table.keys()
 
-    def parts(self) -> dict[str, set[int]]:
+    def list_pids_by_part(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
 
         Orphans that have ended since an earlier look are collected.
@@ -155,7 +155,7 @@ class RunProcesses:
         table = probe_processes()
         self._collect(table)
         living = [child for child in tuple(self._children) if child.pid in table]
-        found = {child.part: find_process_family(table, child.roots(table)) & table.keys() for child in living}
+        found = {child.part: find_process_family(table, child.find_roots(table)) & table.keys() for child in living}
         other = (find_process_family(table, self._own(table)) & table.keys()).difference(*found.values())
         return {part: pids for part, pids in {**found, "other": other}.items() if pids}
 
@@ -166,7 +166,7 @@ class RunProcesses:
             child.poll()
         for process in probe_processes().values():
             if (
-                process.parent == os.getpid()
+                process.parent_pid == os.getpid()
                 and process.has_ended
                 and process.pid not in own
                 and not self._stranger(process)
@@ -176,23 +176,23 @@ class RunProcesses:
     def _collect(self, table: dict[int, Process]) -> None:
         """Reap the orphans that were zombies at the look before, too: no thread of ours waits that long for its own."""
         own = {child.pid for child in self._children}
-        zombies = {p.key for p in table.values() if p.parent == os.getpid() and p.has_ended and p.pid not in own}
+        zombies = {p.key for p in table.values() if p.parent_pid == os.getpid() and p.has_ended and p.pid not in own}
         for pid, _ in (zombies & self._zombies) - self._strangers:
             _reap(pid)
         self._zombies = zombies
 
     def _members(self, table: dict[int, Process]) -> set[int]:
         known = {p.pid for p in table.values() if p.key in self._known}
-        grouped = self._group.members() & table.keys()
+        grouped = self._group.list_members() & table.keys()
         return find_process_family(table, self._own(table) | known | grouped | find_by_environment(table, self._marks))
 
     def _of(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
-        marks = {**self.marks(child.stage), PART_MARK: child.part}
-        return find_process_family(table, child.roots(table)) | find_by_environment(table, marks)
+        marks = {**self.make_marks(child.stage), PART_MARK: child.part}
+        return find_process_family(table, child.find_roots(table)) | find_by_environment(table, marks)
 
     def _own(self, table: dict[int, Process]) -> set[int]:
         """Return the ids of what has this process as its parent: what it started, and the orphans that came to it."""
-        return {p.pid for p in table.values() if p.parent == os.getpid() and not self._stranger(p)}
+        return {p.pid for p in table.values() if p.parent_pid == os.getpid() and not self._stranger(p)}
 
     def _stranger(self, process: Process) -> bool:
         return process.key in self._strangers
@@ -211,7 +211,7 @@ class RunProcesses:
             table = probe_processes()
             alive = self._alive(table, choose(table))
             now = time.monotonic()
-            deadline = self._interrupt.deadline(begun + GRACE_S)
+            deadline = self._interrupt.limit_deadline(begun + GRACE_S)
             if not alive or now > deadline + _KILL_S:
                 return alive
             leading = leader is not None and leader.poll() is None and now < begun + _LEAD_S
@@ -226,7 +226,7 @@ class RunProcesses:
 
 def _signal(process: Process, number: signal.Signals) -> None:
     now = probe_process(process.pid)
-    if now is None or now.started != process.started:
+    if now is None or now.start_ticks != process.start_ticks:
         return
     try:
         os.kill(process.pid, number)

@@ -46,12 +46,12 @@ class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, links: bool = False) -> int:
+def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, follow_links: bool = False) -> int:
     """Return a handle of the regular file `path`; one that is no such file is refused at once, never waited for.
 
     Parameters
     ----------
-    links
+    follow_links
         Whether links are followed: for files of this machine, not for those below a data disk.
 
     Raises
@@ -61,12 +61,12 @@ def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, 
         what is to be written has a second name.
     """
     kept = flags & ~os.O_TRUNC  # nothing is emptied before it is known what it is
-    handle = os.open(path, kept | _ALWAYS, mode) if links else _open(path, kept, mode)
+    handle = os.open(path, kept | _ALWAYS, mode) if follow_links else _open(path, kept, mode)
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    if not links and flags & os.O_ACCMODE != os.O_RDONLY and facts.st_nlink > 1:
+    if not follow_links and flags & os.O_ACCMODE != os.O_RDONLY and facts.st_nlink > 1:
         os.close(handle)
         raise OSError(errno.EMLINK, "it is a second name of a file that may lie elsewhere: remove it", str(path))
     if flags & os.O_TRUNC:
@@ -74,17 +74,17 @@ def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, 
     return handle
 
 
-def open_regular_file(path: Path, *, links: bool = False) -> BinaryIO:
+def open_regular_file(path: Path, *, follow_links: bool = False) -> BinaryIO:
     """Return the regular file `path`, open for reading; raises as `open_handle`."""
-    return os.fdopen(open_regular_fd(path, links=links), "rb")
+    return os.fdopen(open_regular_fd(path, follow_links=follow_links), "rb")
 
 
-def read_bytes(path: Path, most: int = MAX_BYTES, *, links: bool = False) -> bytes:
-    """Return what a file holds; raises as `open_handle`, and `EFBIG` when that is more than `most` bytes."""
-    with open_regular_file(path, links=links) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most} bytes", str(path))
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES, *, follow_links: bool = False) -> bytes:
+    """Return what a file holds; raises as `open_handle`, and `EFBIG` when that is more than `max_bytes` bytes."""
+    with open_regular_file(path, follow_links=follow_links) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))
     return data
 
 
@@ -129,7 +129,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         file.write(data)
 
 
-def open_new_file(path: Path, mode: int = 0o644) -> int:
+def recreate_file(path: Path, mode: int = 0o644) -> int:
     """Return a handle of a new, empty file, open for reading and appending; what has its name, as a link, is removed.
 
     Raises
@@ -145,10 +145,10 @@ def open_new_file(path: Path, mode: int = 0o644) -> int:
                 return os.open(path.name, _BEGUN, mode, dir_fd=folder)
 
 
-def rename_path(source: Path, goal: Path) -> None:
+def rename_path(source: Path, destination: Path) -> None:
     """Give a file or folder another name on the same disk; raises `OSError`."""
-    with open_directory(source.parent) as old, open_directory(goal.parent) as new:
-        os.rename(source.name, goal.name, src_dir_fd=old, dst_dir_fd=new)
+    with open_directory(source.parent) as old, open_directory(destination.parent) as new:
+        os.rename(source.name, destination.name, src_dir_fd=old, dst_dir_fd=new)
 
 
 def remove_file(path: Path) -> None:
@@ -165,23 +165,23 @@ def make_directory(path: Path) -> None:
         return
 
 
-def force_directory(path: Path) -> None:
+def recreate_as_directory(path: Path) -> None:
     """Make a folder of rlbox's own in one that is there; what has its name and is none, as a link, is removed."""
-    facts = read_stat(path)
+    facts = stat_path(path)
     if facts is not None and not stat.S_ISDIR(facts.st_mode):
         remove_file(path)
     make_directory(path)
 
 
-def force_directories(root: Path, below: str) -> Path:
+def recreate_as_directories(root: Path, below: str) -> Path:
     """Make the folders of a path below one that is there, each as `make_own_folder` does; return the last."""
     for part in Path(below).parts:
         root = root / part
-        force_directory(root)
+        recreate_as_directory(root)
     return root
 
 
-def list_names(path: Path) -> list[str]:
+def list_directory(path: Path) -> list[str]:
     """Return the names in a folder, sorted; none when it is missing."""
     try:
         with open_directory(path) as folder:
@@ -190,7 +190,7 @@ def list_names(path: Path) -> list[str]:
         return []
 
 
-def read_stat(path: Path) -> os.stat_result | None:
+def stat_path(path: Path) -> os.stat_result | None:
     """Return the facts of a file or folder, of a link itself where that is the last part; None when it is missing."""
     if "\0" in path.name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
@@ -201,10 +201,10 @@ def read_stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def is_file(path: Path) -> bool:
+def is_regular_file(path: Path) -> bool:
     """Whether a regular file is there, with no link on the way to it."""
     try:
-        facts = read_stat(path)
+        facts = stat_path(path)
     except OSError:
         return False
     return facts is not None and stat.S_ISREG(facts.st_mode)
@@ -282,43 +282,45 @@ _MOST_NAMES = 100_000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def walk_files(path: Path, *, deepest: int = MAX_DEPTH, folders: bool = False) -> Iterator[tuple[str, os.stat_result]]:
+def walk_files(
+    path: Path, *, max_depth: int = MAX_DEPTH, include_directories: bool = False
+) -> Iterator[tuple[str, os.stat_result]]:
     """Yield what lies below a folder and is none, links themselves too: its path there with `/`, and its facts.
 
-    `folders`: yield them too, each before what lies in it.
+    `include_directories`: yield them too, each before what lies in it.
 
     The order is that of names, the files of a folder before its folders. Nothing comes of a folder that is missing or
-    a link, of what cannot be looked into, or of what lies below more than `deepest` folders.
+    a link, of what cannot be looked into, or of what lies below more than `max_depth` folders.
     """
     try:
         with open_directory(path) as folder:
-            for name, facts in _walk(folder, "", deepest):
-                if folders or not stat.S_ISDIR(facts.st_mode):
+            for name, facts in _walk(folder, "", max_depth):
+                if include_directories or not stat.S_ISDIR(facts.st_mode):
                     yield name, facts
     except OSError:
         return
 
 
-def find_files(path: Path, name: str, *, deepest: int = MAX_DEPTH) -> list[Path]:
+def find_files_named(path: Path, name: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
     """Return the regular files below a folder whose path there ends with `name`, sorted; links are not followed."""
-    found = (below for below, facts in walk_files(path, deepest=deepest) if stat.S_ISREG(facts.st_mode))
+    found = (below for below, facts in walk_files(path, max_depth=max_depth) if stat.S_ISREG(facts.st_mode))
     return sorted(path / below for below in found if f"/{below}".endswith(f"/{name}"))
 
 
-def copy_tree(source: Path, goal: Path, ignore: tuple[str, ...] = ()) -> None:
+def copy_tree(source: Path, destination: Path, ignore: tuple[str, ...] = ()) -> None:
     """Copy a folder of this machine, where links are followed, into one below a data disk; raises `OSError`.
 
     Names that fit one of `ignore` are left out.
     """
-    make_directory(goal)
+    make_directory(destination)
     for name in sorted(os.listdir(source)):
         if any(fnmatch.fnmatch(name, pattern) for pattern in ignore):
             continue
         path = source / name
         if path.is_dir():
-            copy_tree(path, goal / name, ignore)
+            copy_tree(path, destination / name, ignore)
         else:
-            create_file(goal / name, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+            create_file(destination / name, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
 
 
 def remove_tree(path: Path) -> None:

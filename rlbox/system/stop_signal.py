@@ -26,18 +26,18 @@ class StopSignal:
         signal.signal(signal.SIGHUP, _stay)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
 
-    def begin(self, name: str) -> None:
+    def request(self, name: str) -> None:
         """Stop for `name`, as if its signal had come; the first reason stays."""
         if not self.name:
             self._at = time.monotonic()
             self.name = name
 
-    def deadline(self, planned: float) -> float:
+    def limit_deadline(self, planned: float) -> float:
         """Return the time (monotonic) until which to be patient: `planned`, or sooner when asked to stop."""
         return min(planned, self._at + STOP_GRACE_S) if self.name else planned
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.begin(signal.Signals(number).name)
+        self.request(signal.Signals(number).name)
 
 
 def _stay(number: int, frame: FrameType | None) -> None:
@@ -45,9 +45,9 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def handle_stop_signals(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM told to `note` while the block runs, instead of dying of them."""
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+def handle_stop_signals(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM told to `on_signal` while the block runs, instead of dying of them."""
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -32,7 +32,7 @@ def read_last_bytes(path: Path, limit: int) -> bytes:
     return data.partition(b"\n")[2] if size > limit and b"\n" in data else data
 
 
-def find_last_lines(path: Path, lines: int) -> int:
+def find_last_lines_offset(path: Path, lines: int) -> int:
     """Return the offset at which the last `lines` lines of a file begin, as a terminal shows them.
 
     A carriage return begins a line, too: what it would overwrite is shown.
@@ -41,7 +41,7 @@ def find_last_lines(path: Path, lines: int) -> int:
         end = file.seek(0, os.SEEK_END)
         if not lines:
             return end
-        start = find_line_above(file, end, lines)[0]
+        start = find_offset_above(file, end, lines)[0]
         file.seek(start)
         begins = [found.end() for found in _LINE_END.finditer(file.read(end - start))]
     if begins and start + begins[-1] == end:
@@ -49,7 +49,7 @@ def find_last_lines(path: Path, lines: int) -> int:
     return start + begins[-lines] if len(begins) >= lines else start
 
 
-def find_line_below(file: BinaryIO, offset: int, lines: int) -> int:
+def find_offset_below(file: BinaryIO, offset: int, lines: int) -> int:
     """Return where the line begins that is `lines` further down than the one at `offset`."""
     file.seek(offset)
     read = 0
@@ -73,7 +73,7 @@ class LinePosition(NamedTuple):
     lines_above: int
 
 
-def find_line_above(file: BinaryIO, offset: int, lines: int) -> LinePosition:
+def find_offset_above(file: BinaryIO, offset: int, lines: int) -> LinePosition:
     """Return the line that is at most `lines` above the one at `offset`."""
     start, found = offset, 0
     limit = max(0, offset - _BACK_LIMIT)
@@ -91,7 +91,7 @@ def find_line_above(file: BinaryIO, offset: int, lines: int) -> LinePosition:
         start = low
     if start == 0:
         return LinePosition(0, found + 1 if offset else 0)
-    return LinePosition(find_line_below(file, start, 1), found)
+    return LinePosition(find_offset_below(file, start, 1), found)
 
 
 class FileFollower:
@@ -101,9 +101,9 @@ class FileFollower:
     its name now. `links`: follow them, as on the way to a log of Ray's.
     """
 
-    def __init__(self, path: Path, start: int = 0, *, links: bool = False) -> None:
+    def __init__(self, path: Path, start: int = 0, *, follow_links: bool = False) -> None:
         self._path = path
-        self._links = links
+        self._links = follow_links
         self._start = start
         self._handle = -1
         self._offset = 0
@@ -120,7 +120,7 @@ class FileFollower:
             self._pass_hole()
         return data
 
-    def skip(self) -> None:
+    def skip_to_end(self) -> None:
         """Leave out what the file holds by now."""
         if self._handle >= 0 or self._open():
             self._offset = os.fstat(self._handle).st_size
@@ -133,7 +133,7 @@ class FileFollower:
 
     def _open(self) -> bool:
         try:
-            self._handle = open_regular_fd(self._path, links=self._links)
+            self._handle = open_regular_fd(self._path, follow_links=self._links)
         except FileNotFoundError:
             return False
         self._offset, self._start = self._start, 0

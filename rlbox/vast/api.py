@@ -192,7 +192,7 @@ def _ask(
             raise _Busy(answer)
         return answer
 
-    with HttpClient(make_tls_context_factory(find_ca_bundle()), silent_s=_SILENT_S) as http:
+    with HttpClient(make_tls_context_factory(find_ca_bundle()), idle_timeout_s=_SILENT_S) as http:
         try:
             answer = retry(ask, (NoResponseError, _Busy), attempts=1 if sent else 3)
         except _Busy as busy:
@@ -213,7 +213,7 @@ def _ask(
 
 def _told(answer: HttpResponse) -> dict[str, Any]:
     try:
-        found = answer.json()
+        found = answer.parse_json()
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -168,7 +168,7 @@ def supervisor_pid(round: Round) -> int:
         return 0
     if facts.place == "here":
         now = probe_process(facts.pid)
-        return facts.pid if now and now.started == facts.started and not now.has_ended else 0
+        return facts.pid if now and now.start_ticks == facts.started and not now.has_ended else 0
     top = docker("inspect", "--format={{.State.Pid}}", round.container()).stdout.strip()
     return int(top) if top.isdigit() else 0  # the container's process 1, which only its host can kill
 
@@ -334,7 +334,7 @@ def stand_in_ray() -> Iterator[dict[int, int]]:
 
 
 def session_of(pid: int) -> dict[int, int]:
-    return {p.pid: p.started for p in probe_processes().values() if p.session == pid and not p.has_ended}
+    return {p.pid: p.start_ticks for p in probe_processes().values() if p.session_id == pid and not p.has_ended}
 
 
 @contextlib.contextmanager

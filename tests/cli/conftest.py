@@ -73,7 +73,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr("rlbox.run.docker.check_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.engine.data_disk.check_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.image.inputs.require_mmdebstrap", lambda: None)
-    monkeypatch.setattr("rlbox.run.inputs.find_port_holder", lambda number: "")
+    monkeypatch.setattr("rlbox.run.inputs.describe_port_holder", lambda number: "")
 
 
 @pytest.fixture

@@ -340,7 +340,7 @@ def test_a_full_store_is_pruned(
     old = store.path("e" * 64)
     old.parent.mkdir(parents=True)
     old.write_bytes(b"old")
-    monkeypatch.setattr("rlbox.artifacts.fetch.free_bytes", lambda path: 0 if old.exists() else 1 << 40)
+    monkeypatch.setattr("rlbox.artifacts.fetch.get_free_bytes", lambda path: 0 if old.exists() else 1 << 40)
     step = follow("fetch", "mine")
     follow.types(step)
     follow.again(step)

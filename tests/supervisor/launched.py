@@ -252,7 +252,7 @@ class Site:
             facts = load_supervisor(run)
             if facts:
                 now = probe_process(facts.pid)
-                found += [facts.pid] if now and now.started == facts.started and not now.has_ended else []
+                found += [facts.pid] if now and now.start_ticks == facts.started and not now.has_ended else []
         return found
 
     def wait_for_end(self) -> None:

@@ -47,7 +47,13 @@ def facts_of(pid: int) -> dict[str, object]:
     """What a `supervisor.json` would say of a process, in this life of the machine."""
     life, process = read_boot_identity(), probe_process(pid)
     assert process
-    ids = {"pid": pid, "started": process.started, "boot_id": life.boot_id, "init": life.init, "uid": os.getuid()}
+    ids = {
+        "pid": pid,
+        "started": process.start_ticks,
+        "boot_id": life.boot_id,
+        "init": life.init_start_ticks,
+        "uid": os.getuid(),
+    }
     return {**ids, "host": life.host, "place": "here"}
 
 

@@ -23,13 +23,13 @@ from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
 from rlbox.supervise.starvation import StarvationMonitor
-from rlbox.system.counters import ActivitySample, ProcessCounters
+from rlbox.system.counters import ActivitySample, ProcessUsage
 from rlbox.system.process_table import Process
 from rlbox.system.run_processes import RunProcesses
 from rlbox.system.stop_signal import StopSignal
 
 MIB = 1 << 20
-PROCESS = ProcessCounters(
+PROCESS = ProcessUsage(
     pid=1, started=1, name="python", state="S", cpu_s=0.0, resident_bytes=MIB, minor_faults=0, major_faults=0
 )
 
@@ -68,10 +68,10 @@ class Machine:
     def probe(self, pids: Iterable[int]) -> ActivitySample:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)
         return ActivitySample(
-            t_s=self.now_s,
+            time_s=self.now_s,
             received_bytes=0,
             sent_bytes=0,
-            local_bytes=0,
+            loopback_bytes=0,
             gpus=(),
             processes=(process,),
         )

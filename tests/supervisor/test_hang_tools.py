@@ -21,7 +21,7 @@ import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl_evidence
 from rlbox.hang.stacks import NO_PERMISSION, add_stacks
 from rlbox.hang.wait_probe import probe_waits
-from rlbox.system.counters import compute_rates, probe_activity, probe_process_activity
+from rlbox.system.counters import compute_rates, probe_activity, probe_process_usage
 from rlbox.system.gpu import GpuStatus, probe_gpus
 
 REPORT = "NCCL version 2.27.5\nJob summary\nMissing ranks: 3 (pid 77 on node b)\n"
@@ -129,13 +129,13 @@ def test_activity_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
         zero.read(4 << 20)
     rates = compute_rates(before, probe_activity([sleeper.pid, os.getpid()], gpus=False))
     assert rates.read * rates.seconds >= 4 << 20
-    wait_for(lambda: (idle := probe_process_activity(sleeper.pid)) and idle.state == "S")
-    idle = probe_process_activity(sleeper.pid)
+    wait_for(lambda: (idle := probe_process_usage(sleeper.pid)) and idle.state == "S")
+    idle = probe_process_usage(sleeper.pid)
     assert idle
     assert (idle.state, idle.pid) == ("S", sleeper.pid)
     sleeper.kill()
     sleeper.wait()
-    assert probe_process_activity(sleeper.pid) is None
+    assert probe_process_usage(sleeper.pid) is None
     assert compute_rates(before, probe_activity([sleeper.pid], gpus=False)).cpu == 0.0
 
 

@@ -100,7 +100,7 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
     (hidden,) = processes_with(word)
     assert not has_environment(hidden, {"RLBOX_RUN": bench.run_dir.name})
     processes = RunProcesses(bench.run_dir, StopSignal())
-    assert hidden in {process.pid for process in processes.members()}
+    assert hidden in {process.pid for process in processes.list_members()}
     assert processes.stop_all() == ()
     assert processes_with(word) == []
 
@@ -111,7 +111,7 @@ def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_pa
         monkeypatch.setattr("rlbox.system.cgroup.find_own_cgroups", lambda kinds, found=found: found)
         group = RunCgroup(Path("/d/runs/r"))
         assert group.enter() is False
-        assert group.members() == set()
+        assert group.list_members() == set()
         group.leave()
 
 

@@ -32,7 +32,7 @@ def hosts() -> Iterator[list[MirrorServer]]:
 @pytest.fixture(scope="module")
 def client() -> Iterator[HttpClient]:
     """A client that waits for 0.3 s."""
-    with create_client(NetworkSettings(), silent_s=0.3) as made:
+    with create_client(NetworkSettings(), idle_timeout_s=0.3) as made:
         yield made
 
 

@@ -53,7 +53,7 @@ def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gzipped(given: Given, image: SentImage, told: list[str] | None = None) -> SentImage:
     source = GzipSource(cast(ImageSource, given), image)
-    return source.image(lambda row: (told if told is not None else []).append(row.told or f"{row.done}"))
+    return source.image(lambda row: (told if told is not None else []).append(row.status_text or f"{row.done_bytes}"))
 
 
 def layers_of(given: Given) -> tuple[Descriptor, Descriptor]:

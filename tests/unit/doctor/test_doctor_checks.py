@@ -68,7 +68,10 @@ def test_what_is_loaded_counts_once_it_is_known() -> None:
         ({}, {"sandbox", "packages", "network", "fixes"}),
         ({"requirements": Requirements(gpu="A800")}, {"sandbox", "packages", "network", "fixes", "gpu driver"}),
         (
-            {"requirements": Requirements(packages={"torch": "2"}), "driver": GpuDriver(present=True, devices=2)},
+            {
+                "requirements": Requirements(packages={"torch": "2"}),
+                "driver": GpuDriver(is_present=True, device_count=2),
+            },
             {"sandbox", "packages", "network", "fixes", "gpu driver", "gpus", "all-reduce"},
         ),
     ],

@@ -146,14 +146,14 @@ def test_all_reduce() -> None:
 
 
 def test_driver() -> None:
-    driver = GpuDriver(present=True, cuda=(12, 4), devices=2)
+    driver = GpuDriver(is_present=True, cuda_version=(12, 4), device_count=2)
     assert ids(check_driver(driver, DriverNeeds(), TARGET)) == []
     assert ids(check_driver(driver, DriverNeeds(require="cuda>=12.8 brand=tesla,driver>=470"), TARGET)) == [
         "cuda-driver-old"
     ]
     assert ids(check_driver(driver, DriverNeeds(torch_cuda="13.0"), TARGET)) == ["cuda-driver-old"]
     assert ids(check_driver(driver, DriverNeeds(torch_cuda="12.8"), TARGET)) == []  # minor versions are compatible
-    assert ids(check_driver(replace(driver, devices=1), DriverNeeds(), TARGET)) == ["gpu-count"]
+    assert ids(check_driver(replace(driver, device_count=1), DriverNeeds(), TARGET)) == ["gpu-count"]
     assert ids(check_driver(GpuDriver(), DriverNeeds(), TARGET)) == ["gpu-driver-missing"]
     assert ids(check_driver(replace(driver, error="libcuda.so.1: wrong"), DriverNeeds(), TARGET)) == [
         "gpu-driver-broken"

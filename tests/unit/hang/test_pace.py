@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from rlbox.hang.slowness import StartupTimer, StarvationClock, find_slowness
-from rlbox.system.counters import ActivityRates, ActivitySample, CpuUsage, ProcessCounters, compute_cpu_usage
+from rlbox.system.counters import ActivityRates, ActivitySample, CpuUsage, ProcessUsage, compute_cpu_usage
 from rlbox.system.limits import CpuLimit
 
 
-def process(pid: int, cpu_s: float, waited_s: float) -> ProcessCounters:
-    return ProcessCounters(
+def process(pid: int, cpu_s: float, waited_s: float) -> ProcessUsage:
+    return ProcessUsage(
         pid=pid,
         started=pid,
         name="python",
@@ -25,9 +25,15 @@ def process(pid: int, cpu_s: float, waited_s: float) -> ProcessCounters:
     )
 
 
-def look(t_s: float, busy_s: float, *processes: ProcessCounters) -> ActivitySample:
+def look(t_s: float, busy_s: float, *processes: ProcessUsage) -> ActivitySample:
     return ActivitySample(
-        t_s=t_s, received_bytes=0, sent_bytes=0, local_bytes=0, gpus=(), processes=processes, busy_s=busy_s
+        time_s=t_s,
+        received_bytes=0,
+        sent_bytes=0,
+        loopback_bytes=0,
+        gpus=(),
+        processes=processes,
+        machine_busy_s=busy_s,
     )
 
 
@@ -37,50 +43,52 @@ def pace(before: tuple[float, float], after: tuple[float, float], busy_s: float,
 
 
 def test_a_quiet_machine_is_no_reason() -> None:
-    assert pace((1, 0), (11, 0.01), busy_s=11).share == pytest.approx(1.0, abs=0.01)
+    assert pace((1, 0), (11, 0.01), busy_s=11).used_share == pytest.approx(1.0, abs=0.01)
 
 
 def test_who_wants_a_core_and_gets_a_tenth() -> None:
     found = pace((0, 0), (1, 9), busy_s=20)
-    assert found.share == pytest.approx(0.1)
-    assert found.others == pytest.approx(1.9)
+    assert found.used_share == pytest.approx(0.1)
+    assert found.others_cores == pytest.approx(1.9)
 
 
 def test_who_waits_for_something_else_has_all_it_wants() -> None:
     """A hang on a busy machine is one: a process in a lock, or in an answer that does not come, wants no core."""
-    assert pace((5, 3), (5.05, 3.1), busy_s=20).share == 1.0
+    assert pace((5, 3), (5.05, 3.1), busy_s=20).used_share == 1.0
 
 
 def test_its_own_threads_are_no_others() -> None:
     """Eight ranks on two cores wait for each other; the machine is theirs."""
     before, after = [[process(n, x, y) for n in range(8)] for x, y in ((0, 0), (2.5, 7.5))]
     found = compute_cpu_usage(look(0, 0, *before), look(10, 20, *after), 2.0)
-    assert found.share == pytest.approx(1.0)
-    assert found.others == 0.0
+    assert found.used_share == pytest.approx(1.0)
+    assert found.others_cores == 0.0
 
 
 def test_one_that_came_and_one_that_went() -> None:
     found = compute_cpu_usage(look(0, 0, process(1, 50, 50)), look(10, 20, process(2, 2, 2)), 2.0)
-    assert (found.got, found.wanted) == (pytest.approx(0.2), pytest.approx(0.4))
+    assert (found.used_cores, found.wanted_cores) == (pytest.approx(0.2), pytest.approx(0.4))
 
 
 def test_the_clock_goes_as_they_do() -> None:
     clock = StarvationClock(100.0)
     clock.slowest = 0.2
     assert clock.now_s(110) == 110
-    clock.take(CpuUsage(seconds=10, wanted=1.0, got=0.5, others=1.5), 110)
+    clock.take(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.5, others_cores=1.5), 110)
     assert clock.now_s(120) == 115
-    clock.take(CpuUsage(seconds=10, wanted=1.0, got=0.01, others=2.0), 120)
+    clock.take(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.01, others_cores=2.0), 120)
     assert clock.now_s(130) == 117  # never slower than it may
-    clock.take(CpuUsage(seconds=10, wanted=0.0, got=0.0, others=2.0), 130)
+    clock.take(CpuUsage(seconds=10, wanted_cores=0.0, used_cores=0.0, others_cores=2.0), 130)
     assert clock.now_s(140) == 127
 
 
 def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
     clock = StarvationClock(0.0)
     for second in range(1, 11):
-        hungry = CpuUsage(seconds=1, wanted=1.0, got=0.1, others=1.9)
-        clock.take(hungry if second <= 4 else CpuUsage(seconds=1, wanted=0.1, got=0.02, others=2.0), second)
+        hungry = CpuUsage(seconds=1, wanted_cores=1.0, used_cores=0.1, others_cores=1.9)
+        clock.take(
+            hungry if second <= 4 else CpuUsage(seconds=1, wanted_cores=0.1, used_cores=0.02, others_cores=2.0), second
+        )
     assert clock.slowness(0) is None
     assert clock.now_s(11) > 6
 
@@ -88,7 +96,9 @@ def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
 def test_starved_over_a_time() -> None:
     clock = StarvationClock(0.0)
     for second in range(1, 61):
-        clock.take(CpuUsage(seconds=1, wanted=1.0, got=1.0 if second <= 30 else 0.05, others=1.9), second)
+        clock.take(
+            CpuUsage(seconds=1, wanted_cores=1.0, used_cores=1.0 if second <= 30 else 0.05, others_cores=1.9), second
+        )
     assert clock.slowness(0) is None
     found = clock.slowness(30)
     assert found
@@ -103,14 +113,14 @@ def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float =
     """Ten seconds of one process in a container with a limit."""
     first, second = look(0, 0, process(1, 0, 0)), look(10, cpu_s, process(1, cpu_s, waited_s))
     limits = [CpuLimit(cores=cores, throttled_s=given) for given in (5.0, 5.0 + throttled_s)]
-    looks = [replace(one, limit=limit) for one, limit in zip((first, second), limits, strict=True)]
+    looks = [replace(one, cpu_limit=limit) for one, limit in zip((first, second), limits, strict=True)]
     return compute_cpu_usage(*looks, cores)
 
 
 def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
     """It gets all that it may have, and a fifth of what it could use."""
     found = limited(2, 8, 8)
-    assert (found.share, found.held_share, found.limit) == (1.0, pytest.approx(0.8), 0.2)
+    assert (found.used_share, found.throttled_share, found.limit_cores) == (1.0, pytest.approx(0.8), 0.2)
     slow = find_slowness([found])
     assert slow
     assert slow.by == "limit"
@@ -123,15 +133,15 @@ def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
 def test_who_waits_beside_one_that_is_held_back_is_not() -> None:
     """A hang in a container whose other processes use up its limit is a hang."""
     found = limited(0.05, 0.1, 15)
-    assert found.held_share == 0.0
+    assert found.throttled_share == 0.0
     assert find_slowness([found]) is None
 
 
 @pytest.mark.parametrize(("held", "starved", "by"), [(2, 1, "limit"), (1, 2, "cores")])
 def test_now_one_thing_and_now_another(held: int, starved: int, by: str) -> None:
     """A container with a limit on a busy machine: neither keeps it back for most of the time, and both do always."""
-    busy = CpuUsage(seconds=10, wanted=1.0, got=0.1, others=1.9)
-    rest = CpuUsage(seconds=10, wanted=0.0, got=0.0, others=1.9)
+    busy = CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.1, others_cores=1.9)
+    rest = CpuUsage(seconds=10, wanted_cores=0.0, used_cores=0.0, others_cores=1.9)
     slow = find_slowness([*[limited(2, 8, 8)] * held, *[busy] * starved, rest])
     assert slow
     assert slow.by == by
@@ -139,15 +149,15 @@ def test_now_one_thing_and_now_another(held: int, starved: int, by: str) -> None
 
 
 def test_a_limit_that_holds_nobody_back() -> None:
-    assert limited(5, 0.1, 0.0, cores=4.0).held_share == 0.0
-    assert limited(5, 0.1, 0.0, cores=4.0).limit == 4.0
+    assert limited(5, 0.1, 0.0, cores=4.0).throttled_share == 0.0
+    assert limited(5, 0.1, 0.0, cores=4.0).limit_cores == 4.0
 
 
 def reading(moved: int, state: str = "S", told_s: float | None = None) -> CpuUsage:
     """Ten seconds of one process that a disk moved so many bytes for."""
     before, now = process(1, 0, 0), replace(process(1, 0.5, 0.1), read_bytes=moved, state=state)
     first, second = look(0, 0, before), look(10, 1, now)
-    return compute_cpu_usage(replace(first, disk_s=told_s and 0.0), replace(second, disk_s=told_s), 2.0)
+    return compute_cpu_usage(replace(first, disk_wait_s=told_s and 0.0), replace(second, disk_wait_s=told_s), 2.0)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +171,7 @@ def reading(moved: int, state: str = "S", told_s: float | None = None) -> CpuUsa
     ],
 )
 def test_who_waits_for_a_disk(found: CpuUsage, share: float) -> None:
-    assert found.disk == pytest.approx(share)
+    assert found.disk_wait_share == pytest.approx(share)
 
 
 def test_a_busy_disk_has_its_name_and_a_dead_mount_has_not() -> None:

@@ -59,7 +59,7 @@ def test_folders_without_specs_share_the_users_name(tmp_path: Path, monkeypatch:
 
 
 def test_users_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.image.names.user_name", lambda: "ann")
+    monkeypatch.setattr("rlbox.image.names.get_user_name", lambda: "ann")
     mine = project_name(project(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 4321)
     assert project_name(project(tmp_path)) != mine

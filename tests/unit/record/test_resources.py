@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.record.resources import make_sample, parse_sample, seconds_until_disk_full
-from rlbox.system.counters import ActivitySample, Pressure, ProcessCounters, probe_pressure
+from rlbox.system.counters import ActivitySample, Pressure, ProcessUsage, probe_pressure
 from rlbox.system.gpu import GpuStatus
 
 CALM = Pressure()
@@ -18,16 +18,16 @@ GPU = GpuStatus(
 )
 
 
-def process(pid: int, cpu_s: float, *, read: int = 0) -> ProcessCounters:
-    return ProcessCounters(
+def process(pid: int, cpu_s: float, *, read: int = 0) -> ProcessUsage:
+    return ProcessUsage(
         pid=pid, started=pid, name="p", state="R", cpu_s=cpu_s, resident_bytes=100 * pid, minor_faults=0,
         major_faults=0, read_chars=read,
     )  # fmt: skip
 
 
-def look(t_s: float, *processes: ProcessCounters, received: int = 0) -> ActivitySample:
+def look(t_s: float, *processes: ProcessUsage, received: int = 0) -> ActivitySample:
     return ActivitySample(
-        t_s=t_s, received_bytes=received, sent_bytes=0, local_bytes=0, gpus=(GPU,), processes=processes
+        time_s=t_s, received_bytes=received, sent_bytes=0, loopback_bytes=0, gpus=(GPU,), processes=processes
     )
 
 
@@ -52,7 +52,7 @@ def test_what_others_left_of_the_machine() -> None:
         look(20, dataclasses.replace(process(1, 6.0), main_thread_run_delay_s=9.0)),
     )
     sample = make_sample(
-        before, dataclasses.replace(after, busy_s=20.0), parts={}, t="t", stage="", phase="", disk_free_bytes=9,
+        before, dataclasses.replace(after, machine_busy_s=20.0), parts={}, t="t", stage="", phase="", disk_free_bytes=9,
         cores=2, pressure=CALM,
     )  # fmt: skip
     assert (sample.cpu_pct, sample.others_pct, sample.share_pct) == (10.0, 190.0, 10.0)

@@ -73,7 +73,7 @@ def test_a_lock_is_held_once(tmp_path: Path) -> None:
     with hold_lock(path, "build of mine"):
         facts = json.loads(path.read_text())
         assert (facts["pid"], facts["what"]) == (os.getpid(), "build of mine")
-        with pytest.raises(LockHeld) as caught, hold_lock(path, "build of mine", patience_s=0):
+        with pytest.raises(LockHeld) as caught, hold_lock(path, "build of mine", timeout_s=0):
             pass
         assert str(caught.value) == (
             f"another rlbox is busy with the build of mine: pid {os.getpid()} since {facts['since']}\n"
@@ -94,7 +94,7 @@ def test_a_holder_that_says_nothing(tmp_path: Path, text: str) -> None:
         path.write_text(text)
         with (
             pytest.raises(LockHeld, match="another rlbox is busy with the x: holder unknown\n"),
-            hold_lock(path, "x", patience_s=0),
+            hold_lock(path, "x", timeout_s=0),
         ):
             pass
 
@@ -105,7 +105,7 @@ def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path) -> None:
     first.__enter__()
     leave = threading.Timer(1.3, lambda: first.__exit__(None, None, None))
     leave.start()
-    with hold_lock(path, "place x", tell=said.append):
+    with hold_lock(path, "place x", on_wait=said.append):
         assert time.monotonic() - began > 1.2
     leave.join()
     assert [text.partition(" pid ")[0] for text in said] == ["waiting: another rlbox is busy with the place x:"]
@@ -178,7 +178,7 @@ ADVICE = "name another with --data DIR"
             "  where: PATH\n  next:  remount it writable, free space, or name another with --data DIR",
         ),
         (
-            lambda p, m: m.setattr("rlbox.engine.data_disk.free_bytes", lambda path: 1 << 29) or p,
+            lambda p, m: m.setattr("rlbox.engine.data_disk.get_free_bytes", lambda path: 1 << 29) or p,
             False,
             "the data disk is too full: 536.9 MB free, 2.1 GB (2 GiB) needed\n"
             "  where: PATH\n  next:  free space, or name another with --data DIR",

@@ -123,7 +123,7 @@ def once(text: bytes) -> Callable[[Talk, socket.socket], None]:
 
 
 def failure(url: str, http: HttpClient | None = None, **more: object) -> NoResponseError:
-    with pytest.raises(NoResponseError) as caught, http or HttpClient(proxies=False, silent_s=0.3) as asking:
+    with pytest.raises(NoResponseError) as caught, http or HttpClient(use_proxies=False, idle_timeout_s=0.3) as asking:
         asking.request("GET", url, **more)  # type: ignore[arg-type]
     return caught.value
 
@@ -131,7 +131,7 @@ def failure(url: str, http: HttpClient | None = None, **more: object) -> NoRespo
 def test_json_and_bodies() -> None:
     with answering(once(b'HTTP/1.1 201 Made\r\nConnection: close\r\n\r\n{"a": [1]}')) as server, HttpClient() as http:
         answer = http.request("POST", server.url + "/x?y=1", headers={"Content-Type": "application/json"}, body=b"{}")
-    assert (answer.status, answer.reason, answer.json(), answer.content_length) == (201, "Made", {"a": [1]}, None)
+    assert (answer.status, answer.reason, answer.parse_json(), answer.content_length) == (201, "Made", {"a": [1]}, None)
     head = server.heads[0]
     assert head.startswith("POST /x?y=1 HTTP/1.1\r\n")
     assert "Content-Length: 2\r\n" in head
@@ -176,7 +176,7 @@ def test_silence_in_the_middle_of_a_file(tmp_path: Path) -> None:
         talk.head(connection)
         talk.end.wait(20)
 
-    with answering(silent) as server, pytest.raises(NoResponseError) as caught, HttpClient(silent_s=0.2) as http:
+    with answering(silent) as server, pytest.raises(NoResponseError) as caught, HttpClient(idle_timeout_s=0.2) as http:
         http.request("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
     assert caught.value.kind == "silent"
 
@@ -317,11 +317,11 @@ def test_a_proxy_is_asked_for_the_whole_address(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("https_proxy", proxy.url.replace("http:", "socks5:"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         with HttpClient() as http:
-            assert http.request("GET", "http://registry.example/v2/?x=1").read() == b"ok"
-            assert http.request("GET", here.url).read() == b"ok"
+            assert http.request("GET", "http://registry.example/v2/?x=1").read_body() == b"ok"
+            assert http.request("GET", here.url).read_body() == b"ok"
         error = failure("https://registry.example/", HttpClient())
         monkeypatch.setenv("no_proxy", "other.example")
-        assert create_loopback_client(1).request("GET", here.url).read() == b"ok"
+        assert create_loopback_client(1).request("GET", here.url).read_body() == b"ok"
     first = proxy.heads[0].splitlines()
     assert (first[0], len(proxy.heads), len(here.heads)) == ("GET http://registry.example/v2/?x=1 HTTP/1.1", 1, 2)
     assert "Host: registry.example" in first

@@ -52,7 +52,7 @@ BY_NAME: dict[str, Callable[[Path], object]] = {
     "write": lambda path: safe_files.replace_file(path, b"theirs"),
     "create": lambda path: safe_files.create_file(path, b"theirs"),
     "remove": safe_files.remove_file,
-    "look": safe_files.read_stat,
+    "look": safe_files.stat_path,
 }
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_regular_file_is_refused_at_once(disk: Path, kind: str) -> No
         os.mknod(path, stat.S_IFSOCK)
     with pytest.raises(OSError):  # noqa: PT011 (a socket is refused by the kernel)
         safe_files.read_bytes(path)
-    assert not safe_files.is_file(path)
+    assert not safe_files.is_regular_file(path)
 
 
 def test_bounds_and_dots(disk: Path) -> None:
@@ -127,8 +127,8 @@ def test_writing(disk: Path) -> None:
         safe_files.create_file(disk / "begun", b"2")
     safe_files.make_directory(disk / "more")
     safe_files.make_directory(disk / "more")
-    assert safe_files.list_names(disk) == ["begun", "more", "runs"]
-    assert safe_files.list_names(disk / "none") == []
+    assert safe_files.list_directory(disk) == ["begun", "more", "runs"]
+    assert safe_files.list_directory(disk / "none") == []
     safe_files.remove_file(disk / "none")
 
 
@@ -137,7 +137,7 @@ def test_a_tree_goes_and_what_its_links_lead_to_stays(disk: Path, outside: Path)
     (disk / "runs/r-1/away").symlink_to(outside)
     safe_files.remove_tree(disk / "runs")
     safe_files.remove_tree(disk / "runs")
-    assert (safe_files.list_names(disk), (outside / "notes.txt").read_text()) == ([], "mine")
+    assert (safe_files.list_directory(disk), (outside / "notes.txt").read_text()) == ([], "mine")
     (disk / "runs").symlink_to(outside)
     with pytest.raises(OSError, match="it is a link") as refused:
         safe_files.remove_tree(disk / "runs")
@@ -149,7 +149,7 @@ def test_a_link_that_leads_to_the_disk_is_the_users(disk: Path, tmp_path: Path) 
     path = tmp_path / "here/runs/r-1/run.json"
     with pytest.raises(OSError, match="it is a link"):
         safe_files.read_bytes(path)
-    assert safe_files.read_bytes(path.resolve()) == safe_files.read_bytes(path, links=True) == b"{}"
+    assert safe_files.read_bytes(path.resolve()) == safe_files.read_bytes(path, follow_links=True) == b"{}"
 
 
 def test_a_second_name_of_a_file_is_not_written_into(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.system.json_files import read_json_lines, read_lines
-from rlbox.system.safe_files import MAX_DEPTH, copy_tree, find_files, remove_tree, walk_files
+from rlbox.system.safe_files import MAX_DEPTH, copy_tree, find_files_named, remove_tree, walk_files
 
 MANY = 1200
 """Levels: more than Python lets a function call itself, in a path longer than the kernel takes."""
@@ -50,7 +50,7 @@ def test_links_are_told_and_not_followed(tmp_path: Path) -> None:
     (disk / "out").symlink_to(host)
     (disk / "one").symlink_to(host / "file")
     assert [name for name, _ in walk_files(disk)] == ["one", "out", "a/file", "a/round"]
-    assert find_files(disk, "file") == [disk / "a/file"]
+    assert find_files_named(disk, "file") == [disk / "a/file"]
     assert list(walk_files(disk / "out")) == list(walk_files(disk / "missing")) == []
     with pytest.raises(OSError, match="it is a link"):
         remove_tree(disk / "out")
