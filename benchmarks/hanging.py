@@ -94,19 +94,19 @@ def replay(data: bytes, silence_s: float = 600.0) -> Stall | None:
     Lines without a time, and states of progress bars whose clock went back, are spread evenly between their
     neighbours. That nothing is known of the processes makes it the hardest case: everything looks idle.
     """
-    phases = merge_phases((), plan_phases(load_phases().phases, str), silence_s, stated=False)
+    phases = merge_phases((), plan_phases(load_phases().phases, str), silence_s, override_shipped=False)
     judge, now_s = HangDetector(phases, silence_s, 20.0, 0.0), 0.0
     for text, end, at in _timed(list(_parts(data))):
         while now_s < at:
             step_s = min(_SECONDS, at - now_s)
             now_s += step_s
-            judge.live(ActivityRates(seconds=step_s), now_s, working=judge.moved_s > now_s - step_s)
-            if stall := judge.judge(now_s):
+            judge.feed_rates(ActivityRates(seconds=step_s), now_s, log_advanced=judge.last_progress_s > now_s - step_s)
+            if stall := judge.find_hang(now_s):
                 return stall
         if end == "\r":
-            judge.grew(text, now_s)
+            judge.feed_partial_line(text, now_s)
         else:
-            judge.take(LineSplitter().feed(f"{text}\n".encode()).joined, now_s)
+            judge.feed_lines(LineSplitter().feed(f"{text}\n".encode()).joined, now_s)
     return None
 
 

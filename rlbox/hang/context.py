@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rlbox.amounts import duration_text, fine_text, limit_text
 from rlbox.diagnose.cause import Cause, get_stage_log_path
-from rlbox.hang.detector import Stall, last_lines
+from rlbox.hang.detector import Stall, select_last_lines
 from rlbox.hang.phases import PhaseChange
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_PAGE, STAGE_LOG
 from rlbox.job.phase import PhasePlan
@@ -28,23 +28,23 @@ _MUCH_BYTES, _END_BYTES = 1 << 18, 1 << 14
 
 @dataclass(frozen=True, kw_only=True)
 class WatchContext:
-    """One stage, as whoever carries it out hands it to the watch; `folder` is for its evidence, and may not be there.
+    """One stage, as whoever carries it out hands it to the watch; `evidence_dir` may not be there yet.
 
-    `members()` are the living processes of the run, pid to name as the kernel shows it; `event(kind, **what)` notes
-    what happened, `enter(phase)` records the phase. `hide` masks the secrets in JSON types, a text among them.
-    `going_on()` is False once somebody waits for the end of the run.
+    `list_members()` are the living processes of the run, pid to name as the kernel shows it. `record_event(kind,
+    **what)` notes what happened. `mask` hides the secrets in JSON types. `is_running()` is False once somebody waits
+    for the end of the run.
     """
 
     stage: StagePlan
-    folder: Path
-    members: Callable[[], Mapping[int, str]]
-    event: Callable[..., None]
-    enter: Callable[[str], None]
-    hide: Callable[[Any], Any]
-    going_on: Callable[[], bool]
+    evidence_dir: Path
+    list_members: Callable[[], Mapping[int, str]]
+    record_event: Callable[..., None]
+    record_phase: Callable[[str], None]
+    mask: Callable[[Any], Any]
+    is_running: Callable[[], bool]
 
 
-class EventSink:
+class EventRecorder:
     """Records each thing once, and phases once a second at most: markers may come with every step."""
 
     def __init__(self, watched: WatchContext) -> None:
@@ -54,12 +54,12 @@ class EventSink:
         self._at_s = -math.inf
         self._noticed = False
 
-    def hear(self, lines: Sequence[PhaseChange]) -> None:
+    def add_phase_changes(self, lines: Sequence[PhaseChange]) -> None:
         """Take the lines that began or ended a phase; the last one is quoted."""
         if lines:
             self._line = lines[-1]
 
-    def phase(self, phase: PhasePlan, now_s: float, *, at_once: bool = False) -> None:
+    def record_phase(self, phase: PhasePlan, now_s: float, *, at_once: bool = False) -> None:
         """Record the phase that the stage is in when it changed; soon, or `at_once`."""
         line = self._line
         if line is None or (now_s - self._at_s < _RECORD_S and not at_once):
@@ -68,18 +68,20 @@ class EventSink:
         if phase.name == self._phase:
             return
         self._phase, self._at_s = phase.name, now_s
-        self._watched.enter(phase.name)
-        self._watched.event("phase", phase=phase.name, log=STAGE_LOG, line=line.text[:_QUOTED], limit_s=phase.silence_s)
+        self._watched.record_phase(phase.name)
+        self._watched.record_event(
+            "phase", phase=phase.name, log=STAGE_LOG, line=line.text[:_QUOTED], limit_s=phase.silence_s
+        )
 
-    def notice(self, stall: Stall | None) -> None:
+    def record_possible_stall(self, stall: Stall | None) -> None:
         """Record what may be a hang when it begins to be one; None: it is none."""
         if stall and not self._noticed:
-            self.stall("stalled", stall)
+            self.record_stall("stalled", stall)
         self._noticed = stall is not None
 
-    def stall(self, event: str, stall: Stall) -> None:
+    def record_stall(self, event: str, stall: Stall) -> None:
         """Record a hang as `event`."""
-        self._watched.event(
+        self._watched.record_event(
             event,
             phase=stall.phase.name,
             rule=stall.rule,
@@ -100,7 +102,7 @@ class LogSource(Protocol):
         """Return the line of a log that has not ended yet, as it is shown now."""
 
 
-class LogReader:
+class LineBuffer:
     """The lines that wait to be judged, and the line that has not ended yet (a progress bar)."""
 
     def __init__(self) -> None:
@@ -112,10 +114,10 @@ class LogReader:
     def add(self, block: bytes) -> None:
         """Take lines that ended."""
         self._size = -1
-        self._blocks.append(last_lines(block, _END_BYTES) if self._bytes > _MUCH_BYTES else block)
+        self._blocks.append(select_last_lines(block, _END_BYTES) if self._bytes > _MUCH_BYTES else block)
         self._bytes += len(self._blocks[-1])
 
-    def lines(self, now_s: float, *, at_once: bool = False) -> bytes | None:
+    def pop_lines(self, now_s: float, *, at_once: bool = False) -> bytes | None:
         """Return the lines that wait, once; None without any, and unless `at_once` when some were returned just now."""
         if not self._blocks or (now_s - self._handed_s < _BATCH_S and not at_once):
             return None
@@ -123,7 +125,7 @@ class LogReader:
         self._handed_s = now_s
         return block
 
-    def bar(self, logs: LogSource, now_s: float) -> str | None:
+    def read_changed_progress_bar(self, logs: LogSource, now_s: float) -> str | None:
         """Return the line that has not ended yet when it grew; it is looked at five times a second at most."""
         if now_s - self._looked_s < _BAR_S:
             return None
@@ -131,14 +133,16 @@ class LogReader:
         return logs.get_partial_line(STAGE_LOG) if self._size != before >= 0 else None
 
 
-def make_hang_cause(stage: StagePlan, stall: Stall, waits: str) -> Cause:
-    """The stage showed no sign of life for longer than its phase may; `waits` says what its first process waits for."""
+def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Cause:
+    """The stage showed no sign of life for longer than its phase may; `wait_description` says what its first process
+    waits for.
+    """
     phase, name = stall.phase, stage.name
     limit = f"limits.silence_s of stage {name}"
     if stall.deadlock:
-        odd = f"; {waits}" if stall.deadlock.odd and waits else ""
-        what = f"stage {name} hangs: {stall.deadlock.what}{odd}; no rank worked for {duration_text(stall.silent_s)},"
-        what += " and it was stopped"
+        odd = f"; {wait_description}" if stall.deadlock.absent_pids and wait_description else ""
+        what = f"stage {name} hangs: {stall.deadlock.description}{odd}; no rank worked for"
+        what += f" {duration_text(stall.silent_s)}, and it was stopped"
         limit = f"limits.silence_s of stage {name}, with its limits.steps = 0"
     elif stall.rule == "steps":
         what = (
@@ -161,7 +165,7 @@ def make_hang_cause(stage: StagePlan, stall: Stall, waits: str) -> Cause:
         where=get_stage_log_path(stage),
         next_step="; ".join(part for part in (phase.remedy, f"if that was no hang, raise {limit}") if part),
         phase=phase.name,
-        waits=waits,
+        waits=wait_description,
         report=hang_report_path(stage),
     )
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import re2
 
@@ -47,18 +47,18 @@ class StepTimer:
 
     Counters of several ranks that are written alike are one: the foremost counts. One that falls back to where it
     began starts again (a new epoch); one that only comes again, or comes from a rank that is behind, is no step.
-    `longest_s` is the longest time between steps, of which less is remembered the more steps came since.
+    `longest_interval_s` is the longest time between steps, of which less is remembered the more steps came since.
     """
 
     def __init__(self) -> None:
         self._pattern = re2.compile(_COUNTERS.encode(), create_re2_options())
         self._series: dict[str, tuple[int, int]] = {}
         self._intervals: deque[float] = deque(maxlen=_MOST_INTERVALS)
-        self.longest_s = 0.0
+        self.longest_interval_s = 0.0
         self._last_s: float | None = None
         self._warm = False
 
-    def take(self, block: bytes, now_s: float) -> bool:
+    def feed(self, block: bytes, now_s: float) -> bool:
         """Take lines (UTF-8) that came at `now_s`; return whether a step was among them."""
         stepped = False
         for found in self._hits(block):
@@ -69,17 +69,17 @@ class StepTimer:
             self._time(now_s)
         return stepped
 
-    def forget(self) -> None:
+    def restart(self) -> None:
         """Begin to learn anew, because another kind of work has begun."""
         self._last_s = None
 
     @property
-    def known(self) -> bool:
+    def is_interval_known(self) -> bool:
         """Whether enough steps were seen to say how long one takes, the last of them since `forget`."""
         return len(self._intervals) >= _ENOUGH and self._last_s is not None
 
     @property
-    def usual_s(self) -> float:
+    def median_interval_s(self) -> float:
         """The usual time of a step."""
         return median(self._intervals) if self._intervals else 0.0
 
@@ -104,7 +104,7 @@ class StepTimer:
             if self._warm:  # the first interval holds the warm-up
                 interval_s = now_s - self._last_s
                 self._intervals.append(interval_s)
-                self.longest_s = max(interval_s, self.longest_s * _MEMORY)
+                self.longest_interval_s = max(interval_s, self.longest_interval_s * _MEMORY)
             self._warm = True
         self._last_s = now_s
 
@@ -155,8 +155,8 @@ class Stall:
 class HangDetector:
     """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on.
 
-    `heard_s` is when its log last went on. `moved_s` is when the stage last went on in a way that only its log shows:
-    activities measured before say nothing.
+    `last_output_s` is when its log last went on. `last_progress_s` is when the stage last went on in a way that only
+    its log shows: activities measured before say nothing.
     """
 
     def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
@@ -169,101 +169,101 @@ class HangDetector:
         self._begun: dict[str, int] = {}
         self._usual_cpu = 0.0
         self._recent: deque[tuple[float, ActivityRates]] = deque()
-        self.begin(now_s)
+        self.start(now_s)
 
-    def begin(self, now_s: float) -> None:
+    def start(self, now_s: float) -> None:
         """Count from now on."""
-        self._alive_s = self.moved_s = self._idle_s = self.heard_s = now_s
+        self._alive_s = self.last_progress_s = self._idle_s = self.last_output_s = now_s
 
     @property
-    def step_s(self) -> float:
+    def usual_step_s(self) -> float:
         """The usual time of a step; 0 while it is not known."""
-        return self._clock.usual_s if self._clock.known else 0.0
+        return self._clock.median_interval_s if self._clock.is_interval_known else 0.0
 
-    def silent_s(self, now_s: float) -> float:
+    def get_silence_s(self, now_s: float) -> float:
         """Return how long there was no sign of life."""
         return now_s - self._alive_s
 
-    def recent(self, now_s: float) -> list[tuple[float, ActivityRates]]:
+    def list_recent_rates(self, now_s: float) -> list[tuple[float, ActivityRates]]:
         """Return the activities of the last minute, each with how many seconds ago it was measured."""
         return [(now_s - at, rates) for at, rates in self._recent]
 
-    def take(self, block: bytes, now_s: float) -> list[PhaseChange]:
+    def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
         """Take whole lines of the stage's log; return those that began or ended a phase."""
-        block = last_lines(block, _LOOKED_AT)
-        lines = self._finder.find(block)
+        block = select_last_lines(block, _LOOKED_AT)
+        lines = self._finder.find_changes(block)
         for line in lines:
             self._enter(line)
-        stepped = self._clock.take(last_lines(block, _COUNTED), now_s)
-        if stepped and not lines and self._clock.known and self.phase.name != TRAINING:
+        stepped = self._clock.feed(select_last_lines(block, _COUNTED), now_s)
+        if stepped and not lines and self._clock.is_interval_known and self.phase.name != TRAINING:
             self.phase = self._training
             lines = [PhaseChange(phase=self._training, text="")]
         self._listen(block, now_s, moved=stepped or bool(lines))
         return lines
 
-    def grew(self, unfinished: str, now_s: float) -> PhaseChange | None:
+    def feed_partial_line(self, unfinished: str, now_s: float) -> PhaseChange | None:
         """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
-        line = self._finder.look(unfinished)
+        line = self._finder.find_line_change(unfinished)
         begun = bool(line and line.phase is not self.phase and line.phase)
         if line and begun:
             self._enter(line)
-        stepped = self._clock.take(unfinished.encode(), now_s)
-        if self._talk.moved(unfinished) or begun or stepped:
-            self._alive_s = self.moved_s = self.heard_s = now_s
+        stepped = self._clock.feed(unfinished.encode(), now_s)
+        if self._talk.is_new_bar_text(unfinished) or begun or stepped:
+            self._alive_s = self.last_progress_s = self.last_output_s = now_s
         return line if begun else None
 
-    def live(self, rates: ActivityRates, now_s: float, *, working: bool) -> None:
+    def feed_rates(self, rates: ActivityRates, now_s: float, *, log_advanced: bool) -> None:
         """Take what the processes did since the last time.
 
         Parameters
         ----------
-        working
+        log_advanced
             The log went on meanwhile: this is what the stage does when it is well.
         """
         self._recent.append((now_s, rates))
         while self._recent and now_s - self._recent[0][0] > _MINUTE_S:
             self._recent.popleft()
-        if working:
+        if log_advanced:
             self._usual_cpu = max(self._usual_cpu * 0.9, rates.cpu)
         for sign, floor in self.phase.progress.items():
             if self._reaches(sign, floor, now_s):
                 self._alive_s = now_s
-        if working:
+        if log_advanced:
             return
         if self._idle(rates, now_s):
             self._idle_s = now_s
         else:
-            self.moved_s = now_s
+            self.last_progress_s = now_s
 
-    def pause_s(self, now_s: float) -> float:
+    def choose_probe_interval_s(self, now_s: float) -> float:
         """Return how long the processes need not be looked at: long while the log goes on, not when it is still."""
-        quiet_s, step_s, limit_s = now_s - self.moved_s, self.step_s, self.phase.silence_s
+        quiet_s, step_s, limit_s = now_s - self.last_progress_s, self.usual_step_s, self.phase.silence_s
         if step_s and quiet_s > max(_QUIET_S, 1.2 * step_s):
             return min(max(step_s, 1.0), 5.0)
         if quiet_s > min(2 * _QUIET_S, limit_s / 4):
             return min(max(limit_s / 8, 0.5), 5.0)
         return min(_CALM_S, max(limit_s / 4, 0.5))
 
-    def judge(self, now_s: float) -> Stall | None:
+    def find_hang(self, now_s: float) -> Stall | None:
         """Return the hang, if it is one."""
-        longest_s = _LONGEST_TIMES * self._clock.longest_s
-        if stall := self._stall(now_s, max(_STEPS_FLOOR_S, self._steps * self.step_s, longest_s)):
+        longest_s = _LONGEST_TIMES * self._clock.longest_interval_s
+        if stall := self._stall(now_s, max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s)):
             return stall
-        if self.silent_s(now_s) <= self.phase.silence_s:
+        if self.get_silence_s(now_s) <= self.phase.silence_s:
             return None
-        return Stall(rule="silence", phase=self.phase, silent_s=self.silent_s(now_s), limit_s=self.phase.silence_s)
+        return Stall(rule="silence", phase=self.phase, silent_s=self.get_silence_s(now_s), limit_s=self.phase.silence_s)
 
-    def notice(self, now_s: float) -> Stall | None:
+    def find_possible_hang(self, now_s: float) -> Stall | None:
         """Return what may be a hang: no step for more than four of their usual intervals, nothing being done."""
-        longest_s = _LONGEST_TIMES * self._clock.longest_s
-        return self._stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.step_s, longest_s))
+        longest_s = _LONGEST_TIMES * self._clock.longest_interval_s
+        return self._stall(now_s, max(_NOTICE_FLOOR_S, _NOTICE_STEPS * self.usual_step_s, longest_s))
 
     def _stall(self, now_s: float, limit_s: float) -> Stall | None:
-        silent_s = now_s - self.moved_s
-        seen_idle = self._idle_s > self.moved_s  # measured since, not only supposed
-        if not self._steps or not self._clock.known or not seen_idle or silent_s <= limit_s:
+        silent_s = now_s - self.last_progress_s
+        seen_idle = self._idle_s > self.last_progress_s  # measured since, not only supposed
+        if not self._steps or not self._clock.is_interval_known or not seen_idle or silent_s <= limit_s:
             return None
-        return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.step_s)
+        return Stall(rule="steps", phase=self.phase, silent_s=silent_s, limit_s=limit_s, step_s=self.usual_step_s)
 
     def _enter(self, line: PhaseChange) -> None:
         phase = line.phase or self._unnamed
@@ -271,16 +271,16 @@ class HangDetector:
             return
         self._begun[phase.name] = self._begun.get(phase.name, 0) + 1
         if self._begun[phase.name] < _RECURS:  # later it is a part of each step
-            self._clock.forget()
+            self._clock.restart()
         self.phase = phase
 
     def _listen(self, block: bytes, now_s: float, *, moved: bool) -> None:
-        known = self._clock.known
-        text = last_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
+        known = self._clock.is_interval_known
+        text = select_last_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
         many = len(text) > _MOST_LINES
         new, changed = self._talk.learn(text[-_MOST_LINES:])
         if moved or new or not known:
-            self._alive_s = self.moved_s = self.heard_s = now_s
+            self._alive_s = self.last_progress_s = self.last_output_s = now_s
         elif changed or many:
             self._alive_s = now_s
 
@@ -300,12 +300,12 @@ class HangDetector:
         return rates.cpu < max(_IDLE_CPU, _IDLE_SHARE * self._usual_cpu)
 
 
-def last_lines(block: bytes, most: int) -> bytes:
-    """Return the whole lines among the last `most` bytes of a block of lines."""
-    if len(block) <= most:
+def select_last_lines(block: bytes, max_bytes: int) -> bytes:
+    """Return the whole lines among the last `max_bytes` bytes of a block of lines."""
+    if len(block) <= max_bytes:
         return block
-    begin = block.find(b"\n", len(block) - most) + 1
-    return block[begin:] if begin else block[-most:]
+    begin = block.find(b"\n", len(block) - max_bytes) + 1
+    return block[begin:] if begin else block[-max_bytes:]
 
 
 def _sign(rates: ActivityRates, sign: str, floor: float) -> bool:
@@ -316,6 +316,13 @@ def _sign(rates: ActivityRates, sign: str, floor: float) -> bool:
     return float(getattr(rates, sign)) >= floor
 
 
+class LineNews(NamedTuple):
+    """Whether a line is of a kind never seen, and whether one says something else than the last of its kind."""
+
+    has_new_kind: bool
+    has_new_text: bool
+
+
 class LineHistory:
     """Remembers the kinds of lines that a log holds: their texts without numbers, and the numbers they last had."""
 
@@ -323,8 +330,8 @@ class LineHistory:
         self._kinds: dict[str, tuple[str, ...]] = {}
         self._bar = ""
 
-    def learn(self, texts: Iterable[str]) -> tuple[bool, bool]:
-        """Take lines; return whether one is of a kind never seen, and whether one says something else than before.
+    def learn(self, texts: Iterable[str]) -> LineNews:
+        """Take lines; return what is new in them.
 
         Clocks, addresses and process numbers say nothing. A line with a number that changed says something else.
         """
@@ -337,9 +344,9 @@ class LineHistory:
             changed |= before != numbers
             if before is not None or len(self._kinds) < _MOST:
                 self._kinds[kind] = numbers
-        return new, changed
+        return LineNews(new, changed)
 
-    def moved(self, unfinished: str) -> bool:
+    def is_new_bar_text(self, unfinished: str) -> bool:
         """Whether a line that is being rewritten (a progress bar) went on: neither its clock nor a spinner counts."""
         bar = _SPINNER.sub("", _BAR_END.sub("", unfinished[-_CHARS:]))
         bar, before = _CLOCK.sub("", bar), self._bar

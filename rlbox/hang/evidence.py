@@ -14,7 +14,7 @@ from rlbox.errors import page
 from rlbox.hang.context import WatchContext
 from rlbox.hang.detector import Stall
 from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
-from rlbox.hang.stacks import STACKS_FOLDER, add_stacks
+from rlbox.hang.stacks import STACKS_FOLDER, add_python_stacks
 from rlbox.hang.wait_probe import probe_waits
 from rlbox.hang.waits import ProcessWait, describe_wait, sort_by_suspicion
 from rlbox.job.names import HANG_FILE, HANG_PAGE
@@ -177,14 +177,14 @@ def collect_hang_evidence(
     OSError
         The disk is full.
     """
-    folder, going = watched.folder, watched.going_on
+    folder, going = watched.evidence_dir, watched.is_running
     recreate_as_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
-    pids = [pid for pid, name in watched.members().items() if not name.startswith(background)]
-    odd = stall.deadlock.odd if stall.deadlock else frozenset[int]()
+    pids = [pid for pid, name in watched.list_members().items() if not name.startswith(background)]
+    odd = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
     waits = sort_by_suspicion(probe_waits(pids), odd)
     until_s = time.monotonic() + _STACKS_S
     waits = sort_by_suspicion(
-        add_stacks(waits, folder / STACKS_FOLDER, watched.hide, until_s=until_s, going=going), odd
+        add_python_stacks(waits, folder / STACKS_FOLDER, watched.mask, deadline_s=until_s, is_running=going), odd
     )
     nccl = collect_nccl_evidence(pids, folder / NCCL_FOLDER, began_unix) if going() else {"files": [], "trouble": ""}
     facts = {
@@ -196,14 +196,14 @@ def collect_hang_evidence(
         "silent_s": round(stall.silent_s, 1),
         "limit_s": stall.limit_s,
         "step_s": round(stall.step_s, 3),
-        "ranks": stall.deadlock.what if stall.deadlock else "",
+        "ranks": stall.deadlock.description if stall.deadlock else "",
         "remedy": stall.phase.remedy,
         "processes": [_process(wait) for wait in waits],
         "activity": [{"ago_s": round(ago, 1), **_rounded(rates)} for ago, rates in recent],
         "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
         "nccl": nccl,
     }
-    text = json.dumps(watched.hide(facts), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(watched.mask(facts), indent=1, ensure_ascii=False) + "\n"
     replace_file(folder / HANG_FILE, text.encode("utf-8", "replace"))
     return tuple(waits)
 
@@ -214,14 +214,14 @@ def _process(wait: ProcessWait) -> dict[str, Any]:
         "name": wait.name,
         "role": wait.role,
         "rank": wait.rank,
-        "command": wait.command,
-        "cpu": wait.cpu,
-        "kind": wait.telling.kind if wait.telling else "",
+        "command": wait.command_line,
+        "cpu": wait.cpu_cores,
+        "kind": wait.decisive_thread.kind if wait.decisive_thread else "",
         "waits": describe_wait(wait),
-        "holder": wait.telling.holder if wait.telling else 0,
+        "holder": wait.decisive_thread.holder_pid if wait.decisive_thread else 0,
         "collective": wait.collective,
         "stack": [str(frame) for frame in wait.stack],
-        "trouble": wait.trouble,
+        "trouble": wait.stack_error,
         "threads": len(wait.threads),
     }
 

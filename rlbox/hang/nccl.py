@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.foreign import whole_number
 from rlbox.hang.wait_probe import ProcessResources
@@ -38,34 +38,34 @@ _MISSING = re.compile(r"Missing communicator data from \d+ rank")
 class Communicator:
     """One communicator that is not well.
 
-    `counts`: for each operation (`AllReduce`) up to which call each rank has launched it, of ranks that are named;
-    `most`: the highest count of each operation, ranks that are not named have it. `pids`: process of a rank, as the
-    process itself knows its id. `missing`: ranks that do not answer.
+    `launched_calls`: for each operation (`AllReduce`) up to which call each rank has launched it, of ranks that are
+    named; `highest_calls`: the highest count of each operation, ranks that are not named have it. `pid_of_rank`:
+    process of a rank, as the process itself knows its id. `missing_ranks`: ranks that do not answer.
     """
 
     name: str
-    counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    most: Mapping[str, int] = field(default_factory=dict)
-    pids: Mapping[int, int] = field(default_factory=dict)
-    missing: tuple[int, ...] = ()
+    launched_calls: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    highest_calls: Mapping[str, int] = field(default_factory=dict)
+    pid_of_rank: Mapping[int, int] = field(default_factory=dict)
+    missing_ranks: tuple[int, ...] = ()
 
     @property
-    def behind(self) -> Mapping[int, tuple[str, int]]:
+    def ranks_behind(self) -> Mapping[int, tuple[str, int]]:
         """The ranks that have not launched what others have: an operation, and the call that others wait in."""
         found: dict[int, tuple[str, int]] = {}
-        for operation, ranks in self.counts.items():
-            most = self.most[operation]
+        for operation, ranks in self.launched_calls.items():
+            most = self.highest_calls[operation]
             found.update({rank: (operation, most) for rank, count in ranks.items() if count < most})
         return found
 
     @property
-    def ahead(self) -> Mapping[int, tuple[str, int]]:
+    def ranks_waiting(self) -> Mapping[int, tuple[str, int]]:
         """The ranks that are named with an operation that others have not launched: they wait in it."""
         return {
-            rank: (operation, self.most[operation])
-            for operation, ranks in self.counts.items()
+            rank: (operation, self.highest_calls[operation])
+            for operation, ranks in self.launched_calls.items()
             for rank, count in ranks.items()
-            if count == self.most[operation]
+            if count == self.highest_calls[operation]
         }
 
 
@@ -80,10 +80,10 @@ def parse_ras_report(text: str) -> tuple[Communicator, ...]:
         before = found.get(name, Communicator(name=name))
         found[name] = Communicator(
             name=name,
-            counts={**before.counts, **part.counts},
-            most={**before.most, **part.most},
-            pids={**before.pids, **part.pids},
-            missing=tuple(sorted({*before.missing, *part.missing})),
+            launched_calls={**before.launched_calls, **part.launched_calls},
+            highest_calls={**before.highest_calls, **part.highest_calls},
+            pid_of_rank={**before.pid_of_rank, **part.pid_of_rank},
+            missing_ranks=tuple(sorted({*before.missing_ranks, *part.missing_ranks})),
         )
     return tuple(found.values())
 
@@ -132,7 +132,9 @@ def _read(name: str, lines: list[str]) -> Communicator:
                 counts[operation][int(listed[1])] = group
             elif silent:
                 missing.append(int(listed[1]))
-    return Communicator(name=name, counts=counts, most=most, pids=pids, missing=tuple(missing))
+    return Communicator(
+        name=name, launched_calls=counts, highest_calls=most, pid_of_rank=pids, missing_ranks=tuple(missing)
+    )
 
 
 NCCL_FOLDER = "nccl"
@@ -174,30 +176,40 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
 
 
 def _ask_ras(pids: Sequence[int], environments: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    found = find_ras_address(pids, environments)
-    if isinstance(found, str):
-        return "", found
     try:
-        return query_ras(*found), ""
+        address = find_ras_address(pids, environments)
+    except RasUnavailableError as error:
+        return "", str(error)
+    try:
+        return query_ras(*address), ""
     except OSError as error:
-        return "", f"NCCL's RAS at {found[0]}:{found[1]} did not answer: {error}"
+        return "", f"NCCL's RAS at {address.host}:{address.port} did not answer: {error}"
 
 
-def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> tuple[str, int] | str:
-    """Return host and port at which one of the processes offers NCCL's RAS, or why none does."""
+class RasAddress(NamedTuple):
+    host: str
+    port: int
+
+
+class RasUnavailableError(Exception):
+    """No process offers NCCL's RAS; the text says why."""
+
+
+def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, str]]) -> RasAddress:
+    """Return where one of the processes offers NCCL's RAS; raises `RasUnavailableError`."""
     named = next((e["NCCL_RAS_ADDR"] for e in environments if e.get("NCCL_RAS_ADDR")), _RAS_ADDRESS)
     host, _, port = named.rpartition(":")
     number = whole_number(port, digits=5)
     if number is None:
-        return f"NCCL_RAS_ADDR {named!r} is no address"
+        raise RasUnavailableError(f"NCCL_RAS_ADDR {named!r} is no address")
     host = host or "127.0.0.1"
     objects = ProcessResources.probe(pids)  # another job of this machine may listen there
-    if objects.server_of(f"{host}:{number}") not in pids:
-        return "no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)"
-    return host, number
+    if objects.find_server_pid(f"{host}:{number}") not in pids:
+        raise RasUnavailableError("no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)")
+    return RasAddress(host, number)
 
 
-def query_ras(host: str, port: int, answer_s: float = _ANSWER_S) -> str:
+def query_ras(host: str, port: int, timeout_s: float = _ANSWER_S) -> str:
     """Return what `ncclras -v` prints: the state of every communicator, with the ranks that are missing.
 
     Raises
@@ -208,9 +220,9 @@ def query_ras(host: str, port: int, answer_s: float = _ANSWER_S) -> str:
     Source: NCCL, src/ras/client.cc: handshake, time-out, VERBOSE STATUS, text until the end of the connection.
     """
     with socket.create_connection((host, port), timeout=1.0) as connection:
-        connection.settimeout(answer_s)
+        connection.settimeout(timeout_s)
         stream = connection.makefile("rwb")
-        for words in (f"CLIENT PROTOCOL {_PROTOCOL}", f"TIMEOUT {min(_RANKS_S, max(1, int(answer_s / 2)))}"):
+        for words in (f"CLIENT PROTOCOL {_PROTOCOL}", f"TIMEOUT {min(_RANKS_S, max(1, int(timeout_s / 2)))}"):
             stream.write(f"{words}\n".encode())
             stream.flush()
             stream.readline(1024)

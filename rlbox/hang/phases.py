@@ -45,22 +45,22 @@ class PhaseChange:
 
 
 def merge_phases(
-    own: Sequence[PhasePlan], shipped: Sequence[PhasePlan], silence_s: float, *, stated: bool
+    job_phases: Sequence[PhasePlan], shipped: Sequence[PhasePlan], silence_s: float, *, override_shipped: bool
 ) -> tuple[PhasePlan, ...]:
     """Return the phases that a stage may be in, in the order in which they are asked.
 
     Parameters
     ----------
-    own
+    job_phases
         The job's own, which are taken as they are; one of them replaces the shipped one of its name.
     silence_s
         The stage's limit for silence. When the job states it, it is that of every shipped phase too.
     """
-    names = {phase.name for phase in own}
+    names = {phase.name for phase in job_phases}
     kept = [phase for phase in shipped if phase.name not in names]
-    if stated:
+    if override_shipped:
         kept = [dataclasses.replace(phase, silence_s=silence_s) for phase in kept]
-    return (*own, *kept)
+    return (*job_phases, *kept)
 
 
 def make_unnamed_phase(silence_s: float, name: str = "") -> PhasePlan:
@@ -77,7 +77,7 @@ class PhaseFinder:
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
         self._set = compile_pattern_set(texts) if texts else None
 
-    def find(self, block: bytes) -> list[PhaseChange]:
+    def find_changes(self, block: bytes) -> list[PhaseChange]:
         """Return the lines of `block` (UTF-8, cleaned of colours) that begin or end a phase, in order."""
         found: list[PhaseChange] = []
         if self._set is None:
@@ -89,14 +89,14 @@ class PhaseFinder:
             start = block.rfind(b"\n", 0, at) + 1
             end = block.find(b"\n", at)
             end = len(block) if end < 0 else end
-            if line := self.look(block[start:end].decode("utf-8", "replace")):
+            if line := self.find_line_change(block[start:end].decode("utf-8", "replace")):
                 found.append(line)
             at = end + 1
             if at >= len(block):
                 break
         return found
 
-    def look(self, text: str) -> PhaseChange | None:
+    def find_line_change(self, text: str) -> PhaseChange | None:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None

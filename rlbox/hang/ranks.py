@@ -9,10 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from rlbox.hang.nccl import UNNAMED_OPERATION, Communicator, find_ras_address, parse_ras_report, query_ras
-from rlbox.hang.stacks import read_main_stacks
+from rlbox.hang.nccl import (
+    UNNAMED_OPERATION,
+    Communicator,
+    RasAddress,
+    RasUnavailableError,
+    find_ras_address,
+    parse_ras_report,
+    query_ras,
+)
+from rlbox.hang.stacks import dump_main_stacks
 from rlbox.hang.wait_probe import probe_waits
 from rlbox.hang.waits import Frame, find_collective
 from rlbox.job.phase import FLOORS
@@ -24,7 +32,7 @@ from rlbox.system.process_table import read_environment, read_stat_fields
 NOTICE_S, LIMIT_S = 8.0, 20.0
 """After how long without work of any rank it is told, and is a hang: a run that works shows none for 3 s (H200)."""
 
-OTHERS_CPU, _IDLE_CPU = 0.2, 0.05
+MIN_OTHER_CPU, _IDLE_CPU = 0.2, 0.05
 _ONE_CORE = 1.2
 _SPINS_SM, _SPINS_MEMORY = 90, 2
 _FOREIGN_SM = 5
@@ -35,42 +43,47 @@ RankActivity = Literal["works", "spins", "idle"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """A process that is one of several; `number` is -1 where its environment does not tell."""
+    """A process that is one of several; `rank` is -1 where its environment does not tell."""
 
     pid: int
-    number: int
-    doing: RankActivity
+    rank: int
+    activity: RankActivity
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSample:
-    """What the ranks do at one moment; `absent` are those of a world of this machine that no process is.
+    """What the ranks do at one moment; `missing_ranks` are those of a world of this machine that no process is.
 
-    `others_work`: processes of the stage that are no ranks work. `communicators` are those that are not well.
+    `has_other_work`: processes of the stage that are no ranks work. `mismatched_communicators` are those that are not
+    well.
     """
 
     ranks: tuple[Rank, ...]
-    absent: tuple[int, ...] = ()
-    others_work: bool = False
-    communicators: tuple[Communicator, ...] = ()
+    missing_ranks: tuple[int, ...] = ()
+    has_other_work: bool = False
+    mismatched_communicators: tuple[Communicator, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlock:
-    """Ranks that wait for each other: which processes are not where the others wait (`odd`), and a sentence of all.
+    """Ranks that wait for each other: which processes are not where the others wait (`absent_pids`), and a sentence of
+    all.
 
-    `sure`: it was seen that one waits in a collective; else their Python stacks have to show it. `calls`: rank,
-    operation and call as NCCL told them; none where it told nothing.
+    `is_confirmed`: it was seen that one waits in a collective; else their Python stacks have to show it.
+    `pending_calls`: rank, operation and call as NCCL told them; none where it told nothing.
     """
 
-    odd: frozenset[int]
-    what: str
-    sure: bool = True
-    calls: frozenset[tuple[int, str, int]] = frozenset()
+    absent_pids: frozenset[int]
+    description: str
+    is_confirmed: bool = True
+    pending_calls: frozenset[tuple[int, str, int]] = frozenset()
 
-    def went_on(self, later: Deadlock) -> bool:
+    def has_changed_by(self, later: Deadlock) -> bool:
         """Whether somebody worked between this one and a later one: not when one of them only knows less."""
-        return any(a and b and a != b for a, b in ((self.odd, later.odd), (self.calls, later.calls)))
+        return any(
+            a and b and a != b
+            for a, b in ((self.absent_pids, later.absent_pids), (self.pending_calls, later.pending_calls))
+        )
 
 
 def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus]) -> RankActivity:
@@ -90,24 +103,24 @@ def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus])
     return "spins" if waits_in_kernel and rates.cpu <= _ONE_CORE else "works"
 
 
-def find_deadlock(look: RankSample) -> Deadlock | None:
+def find_deadlock(sample: RankSample) -> Deadlock | None:
     """Return how the ranks wait for each other; None where one works, or nothing shows that they do."""
-    if not look.ranks or look.others_work or any(rank.doing == "works" for rank in look.ranks):
+    if not sample.ranks or sample.has_other_work or any(rank.activity == "works" for rank in sample.ranks):
         return None
-    if look.communicators:
-        return _told_by_nccl(look)
-    if look.absent:
-        world = len(look.absent) + len(look.ranks)
-        what = f"{_names(look.absent)} of {world} never started, or ended; {_waiting(look.ranks)} for it"
-        return Deadlock(odd=frozenset(), what=what, sure=False)
-    spinning = [rank for rank in look.ranks if rank.doing == "spins"]
-    idle = [rank for rank in look.ranks if rank.doing == "idle"]
+    if sample.mismatched_communicators:
+        return _told_by_nccl(sample)
+    if sample.missing_ranks:
+        world = len(sample.missing_ranks) + len(sample.ranks)
+        what = f"{_names(sample.missing_ranks)} of {world} never started, or ended; {_waiting(sample.ranks)} for it"
+        return Deadlock(absent_pids=frozenset(), description=what, is_confirmed=False)
+    spinning = [rank for rank in sample.ranks if rank.activity == "spins"]
+    idle = [rank for rank in sample.ranks if rank.activity == "idle"]
     if not spinning:
         return None
-    missed = (
-        f"not called by {_names(rank.number for rank in idle)}" if idle else "each in another one, or in other order"
+    missed = f"not called by {_names(rank.rank for rank in idle)}" if idle else "each in another one, or in other order"
+    return Deadlock(
+        absent_pids=frozenset(rank.pid for rank in idle), description=f"{_waiting(spinning)} in a collective, {missed}"
     )
-    return Deadlock(odd=frozenset(rank.pid for rank in idle), what=f"{_waiting(spinning)} in a collective, {missed}")
 
 
 class DeadlockTracker:
@@ -117,24 +130,31 @@ class DeadlockTracker:
         self.deadlock: Deadlock | None = None
         self._since_s = 0.0
 
-    def take(self, look: RankSample, now_s: float) -> None:
+    def add_sample(self, look: RankSample, now_s: float) -> None:
         """Take a look; a deadlock in which somebody went on since the one before begins anew.
 
         NCCL answers late, or once not at all: what it told stays, and the time goes on.
         """
         before, found = self.deadlock, find_deadlock(look)
-        if before is None or found is None or before.went_on(found):
+        if before is None or found is None or before.has_changed_by(found):
             self.deadlock, self._since_s = found, now_s
-        elif look.communicators or not before.calls:
+        elif look.mismatched_communicators or not before.pending_calls:
             self.deadlock = found
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The stage went on, or what was seen is no deadlock."""
         self.deadlock = None
 
-    def lasted_s(self, now_s: float) -> float:
+    def get_duration_s(self, now_s: float) -> float:
         """Return for how long they have been waiting; 0 when they do not."""
         return now_s - self._since_s if self.deadlock else 0.0
+
+
+class DeadlockStatus(NamedTuple):
+    """How ranks wait for each other, None when they do not, and for how long they have been."""
+
+    deadlock: Deadlock | None
+    duration_s: float
 
 
 def _told_by_nccl(look: RankSample) -> Deadlock | None:
@@ -143,29 +163,29 @@ def _told_by_nccl(look: RankSample) -> Deadlock | None:
     behind: dict[int, tuple[str, int]] = {}
     ahead: dict[int, tuple[str, int]] = {}
     gone: set[int] = set()
-    for one in look.communicators:
-        pids.update(one.pids)
-        behind = {**one.behind, **behind}
-        ahead = {**one.ahead, **ahead}
-        gone.update(one.missing)
+    for one in look.mismatched_communicators:
+        pids.update(one.pid_of_rank)
+        behind = {**one.ranks_behind, **behind}
+        ahead = {**one.ranks_waiting, **ahead}
+        gone.update(one.missing_ranks)
     if any(pids[rank] not in here for rank in {*behind, *ahead} - gone):  # of another machine, and not seen from here
         return None
     if gone:
-        left = [rank for rank in look.ranks if rank.number not in gone]
+        left = [rank for rank in look.ranks if rank.rank not in gone]
         what = f"{_names(gone)} ended, or does not answer NCCL; {_waiting(left)} for it in a collective"
-        return Deadlock(odd=frozenset(), what=what)
+        return Deadlock(absent_pids=frozenset(), description=what)
     calls = frozenset((rank, *call) for rank, call in (*behind.items(), *ahead.items()))
     late = {rank: call for rank, call in behind.items() if rank not in ahead}
     if late:
         call = Counter(late.values()).most_common(1)[0][0]
-        waiting = [rank for rank in look.ranks if ahead.get(rank.number) == call]
+        waiting = [rank for rank in look.ranks if ahead.get(rank.rank) == call]
         what = f"{_waiting(waiting)} in {_call(*call)}, not called by {_names(late)}"
-        return Deadlock(odd=frozenset(pids[rank] for rank in late), what=what, calls=calls)
+        return Deadlock(absent_pids=frozenset(pids[rank] for rank in late), description=what, pending_calls=calls)
     places = Counter(ahead.values())
     odd = {rank for rank, place in ahead.items() if places[place] < max(places.values())} or set(ahead)
     texts = (f"{_names(rank for rank, at in ahead.items() if at == place)} {_call(*place)}" for place in places)
     what = f"ranks call different collectives: {', '.join(texts)}"
-    return Deadlock(odd=frozenset(pids[rank] for rank in odd), what=what, calls=calls)
+    return Deadlock(absent_pids=frozenset(pids[rank] for rank in odd), description=what, pending_calls=calls)
 
 
 def _call(operation: str, call: int) -> str:
@@ -183,7 +203,7 @@ def _names(numbers: Iterable[int]) -> str:
 def _waiting(ranks: Sequence[Rank]) -> str:
     if not ranks:
         return "the others wait"
-    names = _names(rank.number for rank in ranks)
+    names = _names(rank.rank for rank in ranks)
     return f"{names} waits" if len(ranks) == 1 else f"{names} wait"
 
 
@@ -203,14 +223,15 @@ ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 class RankProcess:
     """A process that is a rank by its environment or by a GPU that it has open; -1: not told.
 
-    `place` is its number among the `world` ranks of its group on this machine; 0: how many these are is not told.
+    `local_rank` is its number among the `local_world_size` ranks of its group on this machine; 0: how many these are is
+    not told.
     """
 
     pid: int
-    number: int = -1
-    place: int = -1
-    world: int = 0
-    group: tuple[str, str, str] = ("", "", "")
+    rank: int = -1
+    local_rank: int = -1
+    local_world_size: int = 0
+    rendezvous: tuple[str, str, str] = ("", "", "")
 
 
 class RankMonitor:
@@ -226,19 +247,19 @@ class RankMonitor:
         self._judge = DeadlockTracker()
         self._looked_s = -math.inf
         self._before: ActivitySample | None = None
-        self._ras: tuple[str, int] | None = None
+        self._ras: RasAddress | None = None
         self._ras_from_s = -math.inf
         self._stacks: dict[int, tuple[Frame, ...]] | None = None
 
-    def look(self, now_s: float, heard_s: float) -> tuple[Deadlock | None, float]:
-        """Return how the ranks wait for each other, and for how long they have been; None when they do not."""
+    def probe_deadlock(self, now_s: float, heard_s: float) -> DeadlockStatus:
+        """Return how the ranks wait for each other, and for how long they have been."""
         if now_s - heard_s < _QUIET_S:
             self._forget()
             self._before = None
         elif now_s - self._looked_s >= _EVERY_S:
             self._looked_s = now_s
             self._take(now_s)
-        return self._judge.deadlock, self._judge.lasted_s(now_s)
+        return DeadlockStatus(self._judge.deadlock, self._judge.get_duration_s(now_s))
 
     def _take(self, now_s: float) -> None:
         names = {pid: name for pid, name in self._members().items() if not name.startswith(self._background)}
@@ -247,32 +268,36 @@ class RankMonitor:
             return
         ranks = find_ranks(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
-        self._judge.take(sample_ranks(before, self._before, ranks, communicators), now_s)
+        self._judge.add_sample(sample_ranks(before, self._before, ranks, communicators), now_s)
         if self._judge.deadlock is None:
             self._stacks = None
-        elif self._judge.lasted_s(now_s) >= (NOTICE_S if self._stacks is None else LIMIT_S):
+        elif self._judge.get_duration_s(now_s) >= (NOTICE_S if self._stacks is None else LIMIT_S):
             self._confirm([rank.pid for rank in ranks])
 
     def _confirm(self, pids: list[int]) -> None:
         """Forget a deadlock of which the Python stacks show that a rank goes on, or waits for something outside."""
-        stacks = read_main_stacks(pids, _STACKS_S)
+        stacks = dump_main_stacks(pids, _STACKS_S)
         before, self._stacks = self._stacks, stacks
         moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
-        sure = self._judge.deadlock is None or self._judge.deadlock.sure or any(map(find_collective, stacks.values()))
+        sure = (
+            self._judge.deadlock is None
+            or self._judge.deadlock.is_confirmed
+            or any(map(find_collective, stacks.values()))
+        )
         if moved or not sure or self._waits_outside(stacks):
             self._forget()
 
     def _waits_outside(self, stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
         """Whether an odd rank waits for a disk, for a process that is none of the run's, or for its own GPU."""
-        odd = self._judge.deadlock.odd if self._judge.deadlock else frozenset[int]()
+        odd = self._judge.deadlock.absent_pids if self._judge.deadlock else frozenset[int]()
         members = self._members()
         for wait in probe_waits([pid for pid in odd if pid in members]):
-            told, stack = wait.telling, stacks.get(wait.pid, ())
+            told, stack = wait.decisive_thread, stacks.get(wait.pid, ())
             if told is None or find_collective(stack):
                 continue
-            if told.kind == "disk" or (told.kind == "socket" and told.holder not in members):
+            if told.kind == "disk" or (told.kind == "socket" and told.holder_pid not in members):
                 return True
-            if told.kind != "busy" and stack and stack[0].bare in _GPU_WAITS and self._gpu_works():
+            if told.kind != "busy" and stack and stack[0].bare_name in _GPU_WAITS and self._gpu_works():
                 return True
         return False
 
@@ -283,19 +308,19 @@ class RankMonitor:
         if now_s < self._ras_from_s:
             return ()
         if self._ras is None:
-            found = find_ras_address(pids, map(read_environment, pids))
-            if isinstance(found, str):
+            try:
+                self._ras = find_ras_address(pids, map(read_environment, pids))
+            except RasUnavailableError:
                 self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
                 return ()
-            self._ras = found
         try:
-            return parse_ras_report(query_ras(*self._ras, answer_s=_RAS_S))
+            return parse_ras_report(query_ras(*self._ras, timeout_s=_RAS_S))
         except OSError:
             self._ras, self._ras_from_s = None, now_s + _RAS_AGAIN_S
             return ()
 
     def _forget(self) -> None:
-        self._judge.forget()
+        self._judge.reset()
         self._stacks = None
 
 
@@ -307,7 +332,7 @@ def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
     for pid, member in told.items():
         _, fields = read_stat_fields(pid)
         parent = told.get(int(fields[1])) if fields else None
-        if member.number >= 0 and not (parent and (parent.number, parent.group) == (member.number, member.group)):
+        if member.rank >= 0 and not (parent and (parent.rank, parent.rendezvous) == (member.rank, member.rendezvous)):
             ranks.append(member)
     if ranks or not any(Path("/dev").glob("nvidia*")):
         return tuple(ranks)
@@ -315,23 +340,26 @@ def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
 
 
 def sample_ranks(
-    previous: ActivitySample, now: ActivitySample, ranks: Iterable[RankProcess], communicators: tuple[Communicator, ...]
+    earlier: ActivitySample,
+    later: ActivitySample,
+    ranks: Iterable[RankProcess],
+    communicators: tuple[Communicator, ...],
 ) -> RankSample:
-    told = {pid: number for one in communicators for number, pid in one.pids.items()}
+    told = {pid: number for one in communicators for number, pid in one.pid_of_rank.items()}
     members = {member.pid: member for member in ranks}
-    alive = [process.pid for process in now.processes if process.pid in members or process.pid in told]
+    alive = [process.pid for process in later.processes if process.pid in members or process.pid in told]
     found = tuple(
         Rank(
             pid=pid,
-            number=members[pid].number if pid in members and members[pid].number >= 0 else told.get(pid, -1),
-            doing=classify_activity(_rates_of(previous, now, {pid}), pid, now.gpus),
+            rank=members[pid].rank if pid in members and members[pid].rank >= 0 else told.get(pid, -1),
+            activity=classify_activity(_rates_of(earlier, later, {pid}), pid, later.gpus),
         )
         for pid in alive
     )
-    others = _rates_of(previous, now, {process.pid for process in now.processes} - set(alive))
-    work = others.cpu >= OTHERS_CPU or max(others.read, others.write) >= FLOORS["read"]
+    others = _rates_of(earlier, later, {process.pid for process in later.processes} - set(alive))
+    work = others.cpu >= MIN_OTHER_CPU or max(others.read, others.write) >= FLOORS["read"]
     absent = _absent([members[pid] for pid in alive if pid in members])
-    return RankSample(ranks=found, absent=absent, others_work=work, communicators=communicators)
+    return RankSample(ranks=found, missing_ranks=absent, has_other_work=work, mismatched_communicators=communicators)
 
 
 def _rates_of(before: ActivitySample, now: ActivitySample, pids: set[int]) -> ActivityRates:
@@ -345,11 +373,11 @@ def _rates_of(before: ActivitySample, now: ActivitySample, pids: set[int]) -> Ac
 def _absent(ranks: Sequence[RankProcess]) -> tuple[int, ...]:
     """Return the ranks that no process is, of each world that lies on this machine alone."""
     missing = set[int]()
-    for group in {rank.group for rank in ranks if 0 < rank.world <= _MOST_WORLD}:
-        fellows = [rank for rank in ranks if rank.group == group]
-        first = fellows[0].number - fellows[0].place
-        places = {rank.place for rank in fellows}
-        missing.update(first + place for place in range(fellows[0].world) if place not in places)
+    for group in {rank.rendezvous for rank in ranks if 0 < rank.local_world_size <= _MOST_WORLD}:
+        fellows = [rank for rank in ranks if rank.rendezvous == group]
+        first = fellows[0].rank - fellows[0].local_rank
+        places = {rank.local_rank for rank in fellows}
+        missing.update(first + place for place in range(fellows[0].local_world_size) if place not in places)
     return tuple(sorted(missing))
 
 
@@ -360,10 +388,10 @@ def _member(pid: int, environment: Mapping[str, str]) -> RankProcess:
         place, size = rank, _count(environment.get("WORLD_SIZE", "")) if address in _HERE else 0
     return RankProcess(
         pid=pid,
-        number=rank if rank >= 0 else place,
-        place=place,
-        world=max(size, 0),
-        group=(address, port, node),
+        rank=rank if rank >= 0 else place,
+        local_rank=place,
+        local_world_size=max(size, 0),
+        rendezvous=(address, port, node),
     )
 
 

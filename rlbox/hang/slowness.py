@@ -29,20 +29,20 @@ class Slowness:
     disk moved for them.
     """
 
-    by: _By
+    cause: _By
     share: float
     seconds: float
     amount: float
 
-    def text(self, cores: float, names: Sequence[str]) -> str:
+    def describe(self, cores: float, names: Sequence[str]) -> str:
         """Return it as the first half of a cause; `names` are those that had most, none when they cannot be seen."""
         span, share = duration_text(self.seconds), f"{100 * self.share:.0f} %"
-        if self.by == "limit":
+        if self.cause == "limit":
             return (
                 f"the container's own CPU limit ({self.amount:g} cores: --cpus, or a pod's) held the stage's processes "
                 f"back {100 - 100 * self.share:.0f} % of the time, over {span}"
             )
-        if self.by == "disk":
+        if self.cause == "disk":
             who = f"; others moved: {', '.join(names)}" if names else ", and nobody else who is seen from here used it"
             return (
                 f"this machine's disk is busy or slow: over {span} the stage's processes waited for it {share} of the "
@@ -62,19 +62,19 @@ REMEDIES = {
 }
 
 
-def find_slowness(paces: Sequence[CpuUsage]) -> Slowness | None:
+def find_slowness(usages: Sequence[CpuUsage]) -> Slowness | None:
     """Return what kept processes from their work for most of the time of these looks; None: nothing did.
 
     Where now one thing did and now another (a limit, on a machine that is busy, too), it is the one that did so
     longest. Who began slowly and then waits for something else was not: a hang on a busy machine is a hang. Nor is a
     disk busy that moves nothing.
     """
-    seconds = math.fsum(pace.seconds for pace in paces)
+    seconds = math.fsum(pace.seconds for pace in usages)
     if seconds < _LEAST_S:
         return None
-    moved = _sum(paces, "disk_bytes_per_s") / seconds
+    moved = _sum(usages, "disk_bytes_per_s") / seconds
     kept: dict[_By, list[CpuUsage]] = {"limit": [], "cores": [], "disk": []}
-    for pace in paces:
+    for pace in usages:
         if reason := _kept_by(pace, moves=moved >= FLOORS["read"]):
             kept[reason].append(pace)
     times = {by: math.fsum(pace.seconds for pace in some) for by, some in kept.items()}
@@ -83,12 +83,12 @@ def find_slowness(paces: Sequence[CpuUsage]) -> Slowness | None:
     by = max(times, key=lambda by: times[by])
     if by == "limit":
         got, held = _sum(kept[by], "used_cores"), _sum(kept[by], "throttled_cores")
-        return Slowness(by=by, share=got / (got + held), seconds=seconds, amount=kept[by][-1].limit_cores or 0.0)
+        return Slowness(cause=by, share=got / (got + held), seconds=seconds, amount=kept[by][-1].limit_cores or 0.0)
     if by == "cores":
         got = math.fsum(min(pace.used_cores, pace.wanted_cores) * pace.seconds for pace in kept[by])
-        others = _sum(paces, "others_cores") / seconds
-        return Slowness(by=by, share=got / _sum(kept[by], "wanted_cores"), seconds=seconds, amount=others)
-    return Slowness(by=by, share=_sum(paces, "disk_wait_share") / seconds, seconds=seconds, amount=moved)
+        others = _sum(usages, "others_cores") / seconds
+        return Slowness(cause=by, share=got / _sum(kept[by], "wanted_cores"), seconds=seconds, amount=others)
+    return Slowness(cause=by, share=_sum(usages, "disk_wait_share") / seconds, seconds=seconds, amount=moved)
 
 
 def _kept_by(pace: CpuUsage, *, moves: bool) -> _By | None:
@@ -118,24 +118,24 @@ _COMPUTES = 2.0
 
 
 class StarvationClock:
-    """Time as the processes of a run have it: it stands still never, and goes `slowest` (0-1] of real time at least."""
+    """Time as the processes of a run have it: it goes at `min_rate` (0-1] of real time at least."""
 
     def __init__(self, now_s: float) -> None:
-        self.slowest = 1.0
+        self.min_rate = 1.0
         self._last = (now_s, now_s, 1.0)  # own time, real time, rate: in one, for threads of services read it
         self._paces: deque[tuple[float, CpuUsage]] = deque(maxlen=_MOST)
 
-    def now_s(self, real_s: float) -> float:
+    def convert_time_s(self, real_s: float) -> float:
         """Return the time at `real_s`, a clock that only goes on; since the last look it goes as it went before it."""
         own_s, at_s, rate = self._last
         return own_s + (real_s - at_s) * rate
 
-    def take(self, pace: CpuUsage, real_s: float) -> None:
+    def add_usage(self, pace: CpuUsage, real_s: float) -> None:
         """Go on with the pace of the processes that was measured up to `real_s`."""
-        self._last = (self.now_s(real_s), real_s, max(self.slowest, pace.used_share))
+        self._last = (self.convert_time_s(real_s), real_s, max(self.min_rate, pace.used_share))
         self._paces.append((real_s, pace))
 
-    def slowness(self, since_s: float) -> Slowness | None:
+    def find_slowness_since(self, since_s: float) -> Slowness | None:
         """Return what kept the processes from their work for most of the time since `since_s` (real); None: nothing."""
         return find_slowness([pace for at, pace in self._paces if at > since_s])
 
@@ -154,7 +154,7 @@ class StartupTimer:
         self._waits_disk = False
         self.read_bytes = 0.0
 
-    def take(self, rates: ActivityRates, real_s: float, *, waits_disk: bool = False) -> None:
+    def add_rates(self, rates: ActivityRates, real_s: float, *, waits_disk: bool = False) -> None:
         """Take what the service's processes did up to `real_s`, and whether one of them sleeps until a disk answers."""
         self._waits_disk = waits_disk
         self.read_bytes += rates.read * rates.seconds
@@ -162,17 +162,17 @@ class StartupTimer:
         while len(self._recent) > 1 and real_s - self._recent[0][0] >= _DISK_SEEN_S:
             self._recent.popleft()
 
-    def took_s(self, real_s: float) -> float:
+    def get_elapsed_s(self, real_s: float) -> float:
         """Return how long it has taken by the clock on the wall, s."""
         return real_s - self._real_s
 
-    def over(self, own_s: float) -> bool:
+    def is_over_limit(self, own_s: float) -> bool:
         return own_s - self._own_s > self._limit_s
 
-    def late(self, own_s: float, real_s: float) -> bool:
-        if not self.over(own_s):
+    def must_stop(self, own_s: float, real_s: float) -> bool:
+        if not self.is_over_limit(own_s):
             return False
-        times = self.took_s(real_s) / self._limit_s
+        times = self.get_elapsed_s(real_s) / self._limit_s
         if times > self._stretch:
             return True
         seen_s = _DISK_SEEN_S if self._waits_disk else min(_SEEN_S, max(_LEAST_SEEN_S, self._limit_s / 4))

@@ -33,41 +33,41 @@ NO_PERMISSION = "py-spy may not look into it: give the container cap_add = ['SYS
 _Threads = Sequence[dict[str, Any]]
 
 
-def add_stacks(
+def add_python_stacks(
     waits: Sequence[ProcessWait],
     folder: Path,
-    hide: Callable[[str], str],
+    mask: Callable[[str], str],
     *,
-    until_s: float,
-    going: Callable[[], bool] = lambda: True,
+    deadline_s: float,
+    is_running: Callable[[], bool] = lambda: True,
 ) -> tuple[ProcessWait, ...]:
     """Return `waits` with the Python stacks of the first 64 processes, and write one file a process into `folder`.
 
     Parameters
     ----------
-    hide
+    mask
         Masks secrets in what is written.
-    until_s
+    deadline_s
         Monotonic time at which whatever was not looked at yet is left out.
-    going
+    is_running
         Nothing more is looked at once this is false: the user wants to stop.
     """
     chosen = waits[:_MOST]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        dumps = list(pool.map(lambda wait: _dump(wait.pid, until_s, going), chosen))
+        dumps = list(pool.map(lambda wait: _dump(wait.pid, deadline_s, is_running), chosen))
     found = []
     recreate_as_directory(folder)
     for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, threads)
         trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")
-        found.append(dataclasses.replace(wait, stack=stack, trouble=trouble))
-        replace_file(folder / f"{wait.pid}.txt", hide(_text(found[-1], threads)).encode("utf-8", "replace"))
+        found.append(dataclasses.replace(wait, stack=stack, stack_error=trouble))
+        replace_file(folder / f"{wait.pid}.txt", mask(_text(found[-1], threads)).encode("utf-8", "replace"))
     return (*found, *waits[_MOST:])
 
 
-def read_main_stacks(pids: Sequence[int], most_s: float) -> dict[int, tuple[Frame, ...]]:
-    """Return where the main threads of Python processes are, of those that show it in `most_s` seconds."""
-    until_s = time.monotonic() + most_s
+def dump_main_stacks(pids: Sequence[int], timeout_s: float) -> dict[int, tuple[Frame, ...]]:
+    """Return where the main threads of Python processes are, of those that show it in `timeout_s` seconds."""
+    until_s = time.monotonic() + timeout_s
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = pool.map(lambda pid: _main_stack(pid, _dump(pid, until_s, lambda: True)[0]), pids[:_MOST])
     return {pid: stack for pid, stack in zip(pids, dumps, strict=False) if stack}
@@ -124,13 +124,13 @@ def _main_stack(pid: int, threads: _Threads) -> tuple[Frame, ...]:
 def _frame(frame: dict[str, Any]) -> Frame:
     file = str(frame["filename"])
     library = any(part in file for part in _LIBRARIES)
-    return Frame(function=str(frame["name"]), file=file, line=int(frame["line"]), library=library)
+    return Frame(function=str(frame["name"]), file=file, line=int(frame["line"]), is_library=library)
 
 
 def _text(wait: ProcessWait, threads: _Threads) -> str:
-    lines = [f"pid {wait.pid}: {wait.command}", f"cpu: {100 * wait.cpu:.0f} % of a core"]
+    lines = [f"pid {wait.pid}: {wait.command_line}", f"cpu: {100 * wait.cpu_cores:.0f} % of a core"]
     lines += [f"rank: {wait.rank}"] if wait.rank else []
-    lines += [f"no Python stack: {wait.trouble}"] if wait.trouble else []
+    lines += [f"no Python stack: {wait.stack_error}"] if wait.stack_error else []
     for thread in threads:
         state = "active" if thread.get("active") else "idle"
         holds = ", holds the GIL" if thread.get("owns_gil") else ""
@@ -138,8 +138,8 @@ def _text(wait: ProcessWait, threads: _Threads) -> str:
         lines += [f"    {_frame(frame)}  {frame['filename']}" for frame in thread["frames"]]
     lines += ["", "in the kernel:"]
     for wait_of in wait.threads:
-        call = f"{wait_of.call or '?'}, {wait_of.kernel or '?'}"
-        lines.append(f"  thread {wait_of.thread} ({wait_of.name}): {wait_of.what} [{call}]")
+        call = f"{wait_of.syscall or '?'}, {wait_of.kernel_function or '?'}"
+        lines.append(f"  thread {wait_of.thread} ({wait_of.name}): {wait_of.description} [{call}]")
     if stack := read_text(f"/proc/{wait.pid}/stack"):
         lines += ["", "kernel stack of the main thread:", *(f"  {line}" for line in stack.splitlines())]
     return "\n".join(lines) + "\n"

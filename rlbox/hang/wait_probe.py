@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rlbox.hang.waits import (
     CHILDREN,
@@ -39,9 +40,9 @@ class ProcessResources:
 
     pids: tuple[int, ...]
     sockets: dict[int, TcpSocket] = field(default_factory=dict)
-    holders: dict[str, set[int]] = field(default_factory=dict)
-    waited: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    lock_holders: dict[str, set[int]] = field(default_factory=dict)
+    pids_by_link: dict[str, set[int]] = field(default_factory=dict)
+    lock_waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    lock_pids_by_file: dict[str, set[int]] = field(default_factory=dict)
 
     @classmethod
     def probe(cls, pids: Iterable[int]) -> ProcessResources:
@@ -50,30 +51,30 @@ class ProcessResources:
         found.sockets = {each.inode: each for each in list_tcp_sockets()}
         for pid in found.pids:
             for link in list_fd_links(pid):
-                found.holders.setdefault(link, set()).add(pid)
+                found.pids_by_link.setdefault(link, set()).add(pid)
         found._probe_locks()
         return found
 
-    def others(self, link: str, pid: int) -> list[int]:
+    def list_other_holders(self, link: str, pid: int) -> list[int]:
         """Return the other processes that hold what a link of /proc/PID/fd names (`pipe:[1]`, a path)."""
-        return sorted(self.holders.get(link, set()) - {pid})
+        return sorted(self.pids_by_link.get(link, set()) - {pid})
 
-    def server_of(self, address: str) -> int:
+    def find_server_pid(self, address: str) -> int:
         """Return the process that has the other end of a connection to `address`, or listens there; 0: not seen."""
         ends = [each for each in self.sockets.values() if each.local_address == address]
         port = address.rpartition(":")[2]
         ends += [each for each in self.sockets.values() if each.is_listening_on(port)]
         for each in ends:
-            for pid in sorted(self.holders.get(each.fd_link, ())):
+            for pid in sorted(self.pids_by_link.get(each.fd_link, ())):
                 return pid
         return 0
 
-    def peer_of(self, each: TcpSocket) -> int:
+    def find_peer_pid(self, each: TcpSocket) -> int:
         """Return the process that has the other end of a connection of this machine; 0: not seen."""
         for other in self.sockets.values():
             if other.local_address == each.remote_address and other.remote_address == each.local_address:
-                return min(self.holders.get(other.fd_link, ()), default=0)
-        return self.server_of(each.remote_address)
+                return min(self.pids_by_link.get(other.fd_link, ()), default=0)
+        return self.find_server_pid(each.remote_address)
 
     def _probe_locks(self) -> None:
         blocked: dict[str, list[int]] = {}
@@ -83,10 +84,10 @@ class ProcessResources:
                 number, arrow, _, pid, file = found.groups()
                 (blocked if arrow else holding).setdefault(number, []).append(int(pid))
                 if not arrow:
-                    self.lock_holders.setdefault(file, set()).add(int(pid))
+                    self.lock_pids_by_file.setdefault(file, set()).add(int(pid))
         for number, waiting in blocked.items():
             for pid in waiting:
-                self.waited[pid] = tuple(one for one in holding.get(number, []) if one > 0)
+                self.lock_waits[pid] = tuple(one for one in holding.get(number, []) if one > 0)
 
 
 def describe_process(pid: int) -> str:
@@ -120,8 +121,14 @@ _MOST_THREADS = 128
 _ON_FILES = READS | WRITES | {"fsync", "fdatasync", "getdents64", "fstat"}
 _MACHINE = platform.machine()
 
-WaitDescription = tuple[WaitKind, str, int]
-"""Kind, words that continue "it ...", and the process that is waited for (0: not known)."""
+
+class WaitDescription(NamedTuple):
+    """What is waited for: `text` continues "it ...", `holder_pid` is the process that is waited for (0: not known)."""
+
+    kind: WaitKind
+    text: str
+    holder_pid: int = 0
+
 
 _MOST_POLLED = 3
 _SET_LOCK_WAIT = (7, 38)
@@ -150,8 +157,8 @@ def _process(pid: int, name: str, cpu: float, objects: ProcessResources) -> Proc
         name=name,
         role=environment.get(_PART, ""),
         rank=next((environment[key] for key in _RANKS if environment.get(key, "").isdigit()), ""),
-        command=probe_command_line(pid) or name,
-        cpu=round(cpu, 2),
+        command_line=probe_command_line(pid) or name,
+        cpu_cores=round(cpu, 2),
         threads=tuple(threads),
     )
 
@@ -166,10 +173,10 @@ def _thread(pid: int, number: int, cpu: float, objects: ProcessResources) -> Thr
         thread=number,
         name=read_text(f"{folder}/comm").strip(),
         kind=kind,
-        what=what,
-        call=call,
-        kernel=kernel,
-        holder=holder,
+        description=what,
+        syscall=call,
+        kernel_function=kernel,
+        holder_pid=holder,
     )
 
 
@@ -184,15 +191,17 @@ def _judge(
     pid: int, thread: int, state: str, call: str, arguments: list[int], cpu: float, objects: ProcessResources
 ) -> WaitDescription:
     if state in ("T", "t"):
-        return "stopped", "is stopped by a signal (SIGSTOP) or a debugger", 0
+        return WaitDescription("stopped", "is stopped by a signal (SIGSTOP) or a debugger")
     if state == "R" or call == "running":
         what = f"computes, {100 * cpu:.0f} % of a core, without waiting in the kernel"
-        return ("busy" if cpu >= _BUSY else "unseen"), what, 0
+        return WaitDescription(("busy" if cpu >= _BUSY else "unseen"), what)
     if not arguments:
-        return "unseen", "waits; which call it is in may not be seen (no ptrace permission)", 0
+        return WaitDescription("unseen", "waits; which call it is in may not be seen (no ptrace permission)")
     if state == "D":
         link = read_fd_link(pid, arguments[0]) if call in _ON_FILES else ""
-        return "disk", f"is blocked in the kernel in {call}" + (f" on {link}" if link else " (a disk or mount)"), 0
+        return WaitDescription(
+            "disk", f"is blocked in the kernel in {call}" + (f" on {link}" if link else " (a disk or mount)")
+        )
     return describe_call(pid, thread, call, arguments, objects)
 
 
@@ -212,17 +221,19 @@ def describe_call(pid: int, thread: int, call: str, arguments: list[int], object
         return _futex(pid, arguments[0], objects)
     # select on no descriptor at all is how Python before 3.11 sleeps
     if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
-        return "sleep", "sleeps between two looks at something", 0
+        return WaitDescription("sleep", "sleeps between two looks at something")
     if call == "restart_syscall":  # of a call that was interrupted its number is no longer told
-        return "unseen", "waits; which call it is in is not told", 0
+        return WaitDescription("unseen", "waits; which call it is in is not told")
     if call in POLLS:
         return _poll(pid, call, arguments, objects)
     if call in CHILDREN:
         children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
         named = f", {describe_process(children[0])}" if len(children) == 1 else ""
-        return "child", f"waits for a child process to end{named}", children[0] if len(children) == 1 else 0
+        return WaitDescription(
+            "child", f"waits for a child process to end{named}", children[0] if len(children) == 1 else 0
+        )
     if call in ("open", "openat"):
-        return "file", "opens a file that does not open", 0
+        return WaitDescription("file", "opens a file that does not open")
     return _descriptor(pid, call, arguments[0], objects)
 
 
@@ -230,10 +241,10 @@ def _descriptor(pid: int, call: str, number: int, objects: ProcessResources) -> 
     verb = "reads from" if call in READS else "writes to" if call in WRITES else f"is in {call} on"
     kind, thing, holder = _thing(pid, number, objects)
     if call in ("accept", "accept4"):
-        return "idle", f"waits for a client at {thing}", 0
+        return WaitDescription("idle", f"waits for a client at {thing}")
     if call == "connect":
-        return "socket", f"connects to {thing}, which does not answer", holder
-    return kind, f"{verb} {thing}", holder
+        return WaitDescription("socket", f"connects to {thing}, which does not answer", holder)
+    return WaitDescription(kind, f"{verb} {thing}", holder)
 
 
 def _thing(pid: int, number: int, objects: ProcessResources) -> WaitDescription:
@@ -241,21 +252,25 @@ def _thing(pid: int, number: int, objects: ProcessResources) -> WaitDescription:
     link = read_fd_link(pid, number)
     if link.startswith("socket:["):
         each = objects.sockets.get(int(link[8:-1]))
-        return _socket(each, objects) if each else ("socket", "a local socket" + _other(objects.others(link, pid)), 0)
-    others = objects.others(link, pid)
+        return (
+            _socket(each, objects)
+            if each
+            else WaitDescription("socket", "a local socket" + _other(objects.list_other_holders(link, pid)))
+        )
+    others = objects.list_other_holders(link, pid)
     if link.startswith("pipe:["):
-        return "pipe", f"a pipe{_other(others)}", others[0] if len(others) == 1 else 0
+        return WaitDescription("pipe", f"a pipe{_other(others)}", others[0] if len(others) == 1 else 0)
     if is_fifo(pid, number):
-        return "pipe", f"the named pipe {link}{_other(others)}", others[0] if len(others) == 1 else 0
-    return "file", link or f"file descriptor {number}", 0
+        return WaitDescription("pipe", f"the named pipe {link}{_other(others)}", others[0] if len(others) == 1 else 0)
+    return WaitDescription("file", link or f"file descriptor {number}")
 
 
 def _socket(each: TcpSocket, objects: ProcessResources) -> WaitDescription:
     if each.is_listening:
-        return "socket", f"port {each.local_address.rpartition(':')[2]}", 0
-    peer = objects.peer_of(each)
+        return WaitDescription("socket", f"port {each.local_address.rpartition(':')[2]}")
+    peer = objects.find_peer_pid(each)
     who = f"which is {describe_process(peer)}" if peer else "a process that is not seen here"
-    return "socket", f"{each.remote_address}, {who}", peer
+    return WaitDescription("socket", f"{each.remote_address}, {who}", peer)
 
 
 def _other(pids: list[int]) -> str:
@@ -267,11 +282,15 @@ def _other(pids: list[int]) -> str:
 
 def _lock(pid: int, thread: int, call: str, number: int, objects: ProcessResources) -> WaitDescription:
     link = read_fd_link(pid, number)
-    holders = objects.waited.get(pid, ()) or objects.waited.get(thread, ())
+    holders = objects.lock_waits.get(pid, ()) or objects.lock_waits.get(thread, ())
     if not holders:
-        others = objects.others(link, pid)
-        return "lock", f"waits for a {call} lock on {link}{_held(others)}", others[0] if len(others) == 1 else 0
-    return "lock", f"waits for a {call} lock on {link}, held by {describe_process(holders[0])}", holders[0]
+        others = objects.list_other_holders(link, pid)
+        return WaitDescription(
+            "lock", f"waits for a {call} lock on {link}{_held(others)}", others[0] if len(others) == 1 else 0
+        )
+    return WaitDescription(
+        "lock", f"waits for a {call} lock on {link}, held by {describe_process(holders[0])}", holders[0]
+    )
 
 
 def _held(pids: list[int]) -> str:
@@ -282,8 +301,10 @@ def _futex(pid: int, address: int, objects: ProcessResources) -> WaitDescription
     path = _mapped(pid, address)
     if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
         others = [other for other in objects.pids if other != pid and _maps(other, path)]
-        return "lock", f"waits for the shared lock {path}{_held(others)}", others[0] if len(others) == 1 else 0
-    return "futex", "waits for a lock or signal inside the process (futex)", 0
+        return WaitDescription(
+            "lock", f"waits for the shared lock {path}{_held(others)}", others[0] if len(others) == 1 else 0
+        )
+    return WaitDescription("futex", "waits for a lock or signal inside the process (futex)")
 
 
 def _poll(pid: int, call: str, arguments: list[int], objects: ProcessResources) -> WaitDescription:
@@ -291,12 +312,18 @@ def _poll(pid: int, call: str, arguments: list[int], objects: ProcessResources) 
     seen = [thing for thing in things if thing[0] in ("pipe", "socket") and not thing[1].startswith("port ")]
     if len(seen) == 1:
         kind, thing, holder = seen[0]
-        return kind, f"waits for {thing}", holder
+        return WaitDescription(kind, f"waits for {thing}", holder)
     listening = [thing for _, thing, _ in things if thing.startswith("port ")]
     if not seen:
-        return ("idle", f"waits for a client at {listening[0]}", 0) if listening else ("poll", f"waits in {call}", 0)
+        return (
+            WaitDescription("idle", f"waits for a client at {listening[0]}")
+            if listening
+            else WaitDescription("poll", f"waits in {call}")
+        )
     more = f" and {len(seen) - _MOST_POLLED} more" if len(seen) > _MOST_POLLED else ""
-    return "poll", f"waits for one of {len(seen)}: " + "; ".join(t for _, t, _ in seen[:_MOST_POLLED]) + more, 0
+    return WaitDescription(
+        "poll", f"waits for one of {len(seen)}: " + "; ".join(t for _, t, _ in seen[:_MOST_POLLED]) + more
+    )
 
 
 def _polled(pid: int, call: str, arguments: list[int]) -> list[int]:

@@ -55,15 +55,17 @@ def syscall_name(machine: str, number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadWait:
-    """What one thread waits for; `what` continues "it ...", `holder` is the process it waits for (0: not known)."""
+    """What one thread waits for; `description` continues "it ...", `holder_pid` is the process it waits for (0: not
+    known).
+    """
 
     thread: int
     name: str
     kind: WaitKind
-    what: str
-    call: str = ""
-    kernel: str = ""
-    holder: int = 0
+    description: str
+    syscall: str = ""
+    kernel_function: str = ""
+    holder_pid: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +73,10 @@ class Frame:
     function: str
     file: str
     line: int
-    library: bool = False
+    is_library: bool = False
 
     @property
-    def bare(self) -> str:
+    def bare_name(self) -> str:
         """The function's name without its class."""
         return self.function.rpartition(".")[2].lower()
 
@@ -87,21 +89,21 @@ class ProcessWait:
     """One process of a hung stage: its threads, the first being its main thread, and the main thread's Python stack.
 
     `rank` is empty where there is none, `role` is what it is in the run (`main`, the name of a service, or a rank),
-    `stack` begins with the innermost frame, `trouble` says why there is none.
+    `stack` begins with the innermost frame, `stack_error` says why there is none.
     """
 
     pid: int
     name: str
     role: str
     rank: str
-    command: str
-    cpu: float
+    command_line: str
+    cpu_cores: float
     threads: tuple[ThreadWait, ...]
     stack: tuple[Frame, ...] = ()
-    trouble: str = ""
+    stack_error: str = ""
 
     @property
-    def telling(self) -> ThreadWait | None:
+    def decisive_thread(self) -> ThreadWait | None:
         """The thread that says most: the main one, unless it only waits for another of its threads."""
         if not self.threads:
             return None
@@ -125,38 +127,39 @@ _COLLECTIVES = frozenset({
 
 
 def find_collective(stack: Sequence[Frame]) -> str:
-    return next((frame.function for frame in stack if frame.bare in _COLLECTIVES), "")
+    return next((frame.function for frame in stack if frame.bare_name in _COLLECTIVES), "")
 
 
 def describe_wait(process: ProcessWait) -> str:
     """Return what a process does, in one sentence without its subject."""
-    thread = process.telling
+    thread = process.decisive_thread
     if thread is None:
         return "cannot be looked into"
-    what = thread.what
+    what = thread.description
     if thread is not process.threads[0]:
         what = f"waits for its thread {thread.thread} ({thread.name}), which {what}"
     places = _places(process.stack)
     return f"{what}; in {', from '.join(places)}" if places else what
 
 
-def sort_by_suspicion(processes: Sequence[ProcessWait], odd: Set[int] = frozenset()) -> list[ProcessWait]:
-    """Return the processes, the odd one out first: one of `odd`, else one that is not where most of its fellows are.
+def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] = frozenset()) -> list[ProcessWait]:
+    """Return the processes, the odd one out first: one of `suspect_pids`, else one that is not where most of its
+    fellows are.
 
     Fellows are processes of the same kind (ranks, or workers of one command). Among processes that wait for each other
     the one that somebody waits for and that waits for nobody itself comes before the others.
     """
-    telling = [process.telling for process in processes]
-    awaited = {thread.holder for thread in telling if thread and thread.kind != "child"}
+    telling = [process.decisive_thread for process in processes]
+    awaited = {thread.holder_pid for thread in telling if thread and thread.kind != "child"}
     alike = Counter(map(_likeness, processes))
 
     def key(process: ProcessWait) -> tuple[int, ...]:
-        thread = process.telling
+        thread = process.decisive_thread
         collective = any(other.collective for other in processes if other.rank)
         return (
-            0 if process.pid in odd else 1,
+            0 if process.pid in suspect_pids else 1,
             0 if collective and process.rank and not process.collective else 1,
-            0 if process.pid in awaited and thread and not thread.holder and thread.kind != "idle" else 1,
+            0 if process.pid in awaited and thread and not thread.holder_pid and thread.kind != "idle" else 1,
             0 if process.rank else 1,
             alike[_likeness(process)],
             _TELLING.index(thread.kind) if thread else len(_TELLING),
@@ -171,13 +174,15 @@ def describe_first_waits(processes: Sequence[ProcessWait]) -> str:
         return ""
     first = processes[0]
     waiting = [
-        p for p in processes[1:] if (thread := p.telling) and thread.holder == first.pid and thread.kind != "child"
+        p
+        for p in processes[1:]
+        if (thread := p.decisive_thread) and thread.holder_pid == first.pid and thread.kind != "child"
     ]
     return "; ".join(f"pid {p.pid} ({p.name}) {describe_wait(p)}" for p in (first, *waiting[:1]))
 
 
 def _likeness(process: ProcessWait) -> tuple[bool, str, str]:
-    thread = process.telling
+    thread = process.decisive_thread
     return bool(process.rank), process.collective, thread.kind if thread else ""
 
 
@@ -185,6 +190,6 @@ def _places(stack: Sequence[Frame]) -> list[str]:
     """Return the innermost place and, when that is a library's, the user's code that led there."""
     if not stack:
         return []
-    own = next((frame for frame in stack if not frame.library), None)
-    inner = next((f for f in stack if f.bare in _COLLECTIVES), stack[0])
+    own = next((frame for frame in stack if not frame.is_library), None)
+    inner = next((f for f in stack if f.bare_name in _COLLECTIVES), stack[0])
     return [str(inner)] if own is None or own is inner else [str(inner), str(own)]

@@ -83,7 +83,7 @@ class StageServices:
                 if start.is_late and not service.has_been_ready:
                     self._gate.mark_failed(rule, service.answer)
                     cause = never_ready(self._stage, plan, service.answer, start.elapsed_s)
-                    raise StageStopped(self._watch.hang.explain(cause, plan.start_s, f"start of {plan.name}"))
+                    raise StageStopped(self._watch.hang.add_hang_evidence(cause, plan.start_s, f"start of {plan.name}"))
         self._watch.reset_fatals(plan.name)
         self._gate.mark_passed(rule, "ready")
         self._watch.record_service(service, state="ready", ready_at=utc_now())

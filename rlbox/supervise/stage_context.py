@@ -155,12 +155,12 @@ class StageContext:
         """Return what the watch over hangs is to know of a stage."""
         return WatchContext(
             stage=stage,
-            folder=self.run_dir / stage.directory / EVIDENCE_FOLDER,
-            members=lambda: {process.pid: process.name for process in self.processes.list_members()},
-            event=partial(self.journal.event, stage.name),
-            enter=lambda phase: self.journal.change_stage(stage.name, phase=phase),
-            hide=self.journal.masks.mask_json,
-            going_on=lambda: not self.interrupt.name,
+            evidence_dir=self.run_dir / stage.directory / EVIDENCE_FOLDER,
+            list_members=lambda: {process.pid: process.name for process in self.processes.list_members()},
+            record_event=partial(self.journal.event, stage.name),
+            record_phase=lambda phase: self.journal.change_stage(stage.name, phase=phase),
+            mask=self.journal.masks.mask_json,
+            is_running=lambda: not self.interrupt.name,
         )
 
     def check_not_stopped(self) -> None:

@@ -47,7 +47,7 @@ class StageWatch:
         self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
         self.hang = HangMonitor(context.watch_context(stage), clock=context.starvation.now_s)
-        self.logs = LineDispatcher(self.pump, names, (self._judge, self._find_fatal, self.hang.take, self._hear))
+        self.logs = LineDispatcher(self.pump, names, (self._judge, self._find_fatal, self.hang.feed_log, self._hear))
         self._context = context
         self._stage = stage
         self._recorded = -1
@@ -85,7 +85,7 @@ class StageWatch:
         self.stop_on_violation()
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.mark_failed(self.gate.facts.total, "passed")
-            raise StageStopped(self.hang.explain(too_long(self._stage), self._stage.total_s))
+            raise StageStopped(self.hang.add_hang_evidence(too_long(self._stage), self._stage.total_s))
         if not self.logs.has_unread:
             self.pump.wait(_LOOK_S)
 
@@ -120,7 +120,7 @@ class StageWatch:
 
     def check_silence(self) -> None:
         """Stop a stage that shows no sign of life."""
-        cause = self.hang.look(self.logs)
+        cause = self.hang.check(self.logs)
         if cause:
             self.gate.mark_failed(self.gate.facts.silence, self.gate.last_line(STAGE_LOG))
             raise StageStopped(cause)
@@ -146,11 +146,15 @@ class StageWatch:
             if service.is_unresponsive:
                 self._refuse(service, service.last_answer)
                 cause = mute_service(self._stage, service.plan, service.last_answer)
-                raise StageStopped(self.hang.explain(cause, service.plan.answer_s, f"answers of {service.plan.name}"))
+                raise StageStopped(
+                    self.hang.add_hang_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
+                )
             if service.is_silent(self.logs.read_offsets.get(service.plan.name, 0)):
                 self._refuse(service, self.gate.last_line(service.plan.name))
                 cause = silent_service(self._stage, service.plan)
-                raise StageStopped(self.hang.explain(cause, service.plan.silence_s, f"work of {service.plan.name}"))
+                raise StageStopped(
+                    self.hang.add_hang_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
+                )
 
     def stop_on_violation(self, log: str = "") -> None:
         """Stop a stage whose logs (or the one named) held a forbidden line."""

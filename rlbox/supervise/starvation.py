@@ -55,11 +55,11 @@ class StarvationMonitor:
 
     def begin_stage(self, stretch: float) -> None:
         """Begin with a stage whose limits may last `stretch` times as long, and no longer."""
-        self._begun_s, self._clock.slowest, self._stretch = self._real(), 1 / stretch, stretch
+        self._begun_s, self._clock.min_rate, self._stretch = self._real(), 1 / stretch, stretch
 
     def now_s(self) -> float:
         """Return the time as the run's processes have it."""
-        return self._clock.now_s(self._real())
+        return self._clock.convert_time_s(self._real())
 
     def real_s(self) -> float:
         """Return the time by the clock on the wall."""
@@ -89,7 +89,7 @@ class StarvationMonitor:
                 self._start.pids = self._processes.list_child_pids(self._start.child)
         before, self._before = self._before, self._probe(self._pids)
         if before:
-            self._clock.take(compute_cpu_usage(before, self._before, self._cores), real_s)
+            self._clock.add_usage(compute_cpu_usage(before, self._before, self._cores), real_s)
             if self._start:
                 self._start.take(before, self._before, real_s)
         self._due_s = real_s + max(_EVERY_S, (time.thread_time() - spent) / _CPU_SHARE)
@@ -99,33 +99,35 @@ class StarvationMonitor:
         if cause.kind not in TIMEOUT_KINDS:
             return cause
         self.sample(now=True)
-        slow = self._clock.slowness(max(self._begun_s, self._real() - _WINDOW_S))
+        slow = self._clock.find_slowness_since(max(self._begun_s, self._real() - _WINDOW_S))
         if slow is None:
             return cause
-        kind: CauseKind = "throttled" if slow.by == "limit" else "busy"
+        kind: CauseKind = "throttled" if slow.cause == "limit" else "busy"
         return dataclasses.replace(
             cause,
             kind=kind,
-            what=f"{slow.text(self._cores, self._others(slow))}; then {cause.what}",
-            next_step="; ".join(step for step in (REMEDIES[slow.by], cause.next_step) if step),
+            what=f"{slow.describe(self._cores, self._others(slow))}; then {cause.what}",
+            next_step="; ".join(step for step in (REMEDIES[slow.cause], cause.next_step) if step),
         )
 
     def _others(self, slow: Slowness) -> list[str]:
         """Return the processes of others that have most of the cores, or of the disks, the greediest first."""
-        if slow.by == "limit" or (slow.by == "cores" and slow.amount <= _LEAST_CORES):
+        if slow.cause == "limit" or (slow.cause == "cores" and slow.amount <= _LEAST_CORES):
             return []
         own = self._processes.list_tree_pids() | {os.getpid()}
         before = {pid: probe_process_usage(pid) for pid in probe_processes() if pid not in own}
         begun = time.monotonic()
         time.sleep(_WHO_S)
-        measure, least = (_moved, _LEAST_BYTES) if slow.by == "disk" else (_computed, _LEAST_CORES)
+        measure, least = (_moved, _LEAST_BYTES) if slow.cause == "disk" else (_computed, _LEAST_CORES)
         found = []
         for pid, was in before.items():
             now = probe_process_usage(pid) if was else None
             if was and now and now.key == was.key:
                 found.append(((measure(now) - measure(was)) / (time.monotonic() - begun), f"{now.name} (pid {pid})"))
         greedy = sorted((row for row in found if row[0] >= least), reverse=True)[:_MOST_NAMED]
-        return [f"{name} {size_text(rate)}/s" if slow.by == "disk" else f"{name} {rate:.1f}" for rate, name in greedy]
+        return [
+            f"{name} {size_text(rate)}/s" if slow.cause == "disk" else f"{name} {rate:.1f}" for rate, name in greedy
+        ]
 
 
 class ServiceStartup:
@@ -140,19 +142,19 @@ class ServiceStartup:
         """Take two looks at the run's processes."""
         own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (previous, after)]
         waits_disk = any(process.waits_for_disk for process in own[1].processes)
-        self._clock.take(compute_rates(*own), real_s, waits_disk=waits_disk)
+        self._clock.add_rates(compute_rates(*own), real_s, waits_disk=waits_disk)
 
     @property
     def is_late(self) -> bool:
         """Whether it has taken longer than it may, as a look of this second shows."""
-        if self._clock.over(self._watch.now_s()):
+        if self._clock.is_over_limit(self._watch.now_s()):
             self._watch.sample(now=True)
-        return self._clock.late(self._watch.now_s(), self._watch.real_s())
+        return self._clock.must_stop(self._watch.now_s(), self._watch.real_s())
 
     @property
     def elapsed_s(self) -> float:
         """How long it has taken by the clock on the wall, s."""
-        return self._clock.took_s(self._watch.real_s())
+        return self._clock.get_elapsed_s(self._watch.real_s())
 
     def _own(self, processes: Iterable[ProcessUsage]) -> tuple[ProcessUsage, ...]:
         return tuple(process for process in processes if process.pid in self.pids)

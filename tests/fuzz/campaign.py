@@ -155,7 +155,7 @@ class Readers:
     def read_lines(self, make: Maker) -> None:
         texts = self._cutter.feed(make.bytes())
         self._fatal.feed(1, 0, texts)
-        self._steps.take(texts.joined, time.monotonic())
+        self._steps.feed(texts.joined, time.monotonic())
 
     def read_log(self, make: Maker) -> None:
         find_first_fatal(self._laid(make.bytes()))

@@ -70,7 +70,7 @@ def watched(pids: Iterable[int], probe: Callable[[Iterable[int]], ActivitySample
     names = dict.fromkeys(pids, "python")
     watch = RankMonitor(lambda: names, (), probe)
     for now_s in range(4, 34, 2):
-        deadlock, lasted_s = watch.look(now_s, 0.0)
+        deadlock, lasted_s = watch.probe_deadlock(now_s, 0.0)
         if lasted_s >= LIMIT_S:
             return deadlock
         time.sleep(0.2)
@@ -85,7 +85,7 @@ def spinning(pid: int) -> Callable[[Iterable[int]], ActivitySample]:
 def test_a_rank_that_never_came(start: Start) -> None:
     found = watched([start(0, 3, WAITS), start(1, 3, SLEEPS)])
     assert found
-    assert found.what == "rank 2 of 3 never started, or ended; ranks 0, 1 wait for it"
+    assert found.description == "rank 2 of 3 never started, or ended; ranks 0, 1 wait for it"
 
 
 def test_who_waits_for_no_rank_is_let_alone(start: Start) -> None:
@@ -99,7 +99,7 @@ def test_a_rank_that_is_asleep(start: Start) -> None:
     early = start(0, 2, SPINS, NCCL_RAS_ADDR=address, OTHER=str(late))
     found = watched([late, early], spinning(early))
     assert found
-    assert (found.odd, found.what) == ({late}, "rank 0 waits in AllReduce 12, not called by rank 1")
+    assert (found.absent_pids, found.description) == ({late}, "rank 0 waits in AllReduce 12, not called by rank 1")
 
 
 def test_a_rank_that_waits_for_somebody_else(start: Start) -> None:

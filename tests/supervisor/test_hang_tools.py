@@ -19,7 +19,7 @@ from supervised import wait_for
 import rlbox.hang.stacks
 import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl_evidence
-from rlbox.hang.stacks import NO_PERMISSION, add_stacks
+from rlbox.hang.stacks import NO_PERMISSION, add_python_stacks
 from rlbox.hang.wait_probe import probe_waits
 from rlbox.system.counters import compute_rates, probe_activity, probe_process_usage
 from rlbox.system.gpu import GpuStatus, probe_gpus
@@ -112,13 +112,13 @@ def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
     spy.chmod(0o755)
     monkeypatch.setattr(rlbox.hang.stacks, "_program", lambda: str(spy))
     monkeypatch.setattr(rlbox.hang.stacks, "_DUMP_S", 0.3)
-    (found,) = add_stacks(
-        probe_waits([sleeper.pid]), tmp_path / "stacks", lambda text: text, until_s=time.monotonic() + 20
+    (found,) = add_python_stacks(
+        probe_waits([sleeper.pid]), tmp_path / "stacks", lambda text: text, deadline_s=time.monotonic() + 20
     )
-    assert found.trouble.startswith(trouble)
+    assert found.stack_error.startswith(trouble)
     assert found.stack == ()
     text = (tmp_path / "stacks" / f"{sleeper.pid}.txt").read_text()
-    assert found.trouble in text
+    assert found.stack_error in text
     assert "sleeps between two looks at something" in text
 
 

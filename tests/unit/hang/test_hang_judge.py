@@ -27,11 +27,11 @@ class Stage:
         self, *, silence_s: float = 600.0, stated: bool = False, steps: float = 20.0, own: tuple[PhasePlan, ...] = ()
     ) -> None:
         self.now_s = 0.0
-        self.judge = HangDetector(merge_phases(own, SHIPPED, silence_s, stated=stated), silence_s, steps, 0.0)
+        self.judge = HangDetector(merge_phases(own, SHIPPED, silence_s, override_shipped=stated), silence_s, steps, 0.0)
         self.noticed_s: float | None = None
 
     def says(self, *lines: str) -> None:
-        self.judge.take("\n".join(lines).encode(), self.now_s)
+        self.judge.feed_lines("\n".join(lines).encode(), self.now_s)
 
     def lives(
         self, seconds: float, rates: ActivityRates = NOTHING, *, each: Callable[[int], str] | None = None
@@ -41,10 +41,10 @@ class Stage:
             self.now_s += 1.0
             if each and (line := each(second)):
                 self.says(line)
-            self.judge.live(rates, self.now_s, working=self.judge.moved_s >= self.now_s - 1)
-            if self.noticed_s is None and self.judge.notice(self.now_s):
+            self.judge.feed_rates(rates, self.now_s, log_advanced=self.judge.last_progress_s >= self.now_s - 1)
+            if self.noticed_s is None and self.judge.find_possible_hang(self.now_s):
                 self.noticed_s = self.now_s
-            if stall := self.judge.judge(self.now_s):
+            if stall := self.judge.find_hang(self.now_s):
                 return stall
         return None
 
@@ -104,7 +104,7 @@ def test_a_burst_now_and_then_is_no_life() -> None:
     for _ in range(20):
         if stage.lives(1, ActivityRates(seconds=1.0, read=200_000)) or stage.lives(14):
             break
-    assert stage.judge.judge(stage.now_s)
+    assert stage.judge.find_hang(stage.now_s)
 
 
 def test_a_stated_limit_is_that_of_the_shipped_phases_and_not_of_the_jobs_own() -> None:
@@ -203,23 +203,25 @@ def test_a_progress_bar_that_goes_on_is_life_and_one_that_stands_is_not() -> Non
     stage = Stage(silence_s=60.0, stated=True)
     for second in range(300):
         stage.now_s += 1
-        stage.judge.grew(
+        stage.judge.feed_partial_line(
             f"Map:  {second // 3}%|###  | {second}/300 [00:{second % 60:02d}<00:10, 1.00 examples/s]", stage.now_s
         )
-        assert stage.judge.judge(stage.now_s) is None
+        assert stage.judge.find_hang(stage.now_s) is None
     assert stage.judge.phase.name == "data"
     for second in range(63):
         stage.now_s += 1
-        stage.judge.grew(f"Map:  99%|#####| 299/300 [05:{second % 60:02d}<00:10, 1.00 examples/s]", stage.now_s)
-    assert stage.judge.judge(stage.now_s)
+        stage.judge.feed_partial_line(
+            f"Map:  99%|#####| 299/300 [05:{second % 60:02d}<00:10, 1.00 examples/s]", stage.now_s
+        )
+    assert stage.judge.find_hang(stage.now_s)
 
 
 def test_a_spinner_is_no_life() -> None:
     stage = Stage(silence_s=60.0)
     for second in range(70):
         stage.now_s += 1
-        stage.judge.grew(f"{'⠋⠙⠹⠸'[second % 4]} waiting for the server", stage.now_s)
-    assert stage.judge.judge(stage.now_s)
+        stage.judge.feed_partial_line(f"{'⠋⠙⠹⠸'[second % 4]} waiting for the server", stage.now_s)
+    assert stage.judge.find_hang(stage.now_s)
 
 
 def test_new_lines_are_life_after_the_last_step() -> None:
@@ -243,12 +245,12 @@ def test_a_log_that_ends_too_early_is_not() -> None:
 
 def test_processes_are_looked_at_more_often_the_longer_the_log_is_still() -> None:
     stage = Stage()
-    assert stage.judge.pause_s(stage.now_s) == 10.0
-    assert stage.judge.pause_s(stage.now_s + 3.0) == 5.0
+    assert stage.judge.choose_probe_interval_s(stage.now_s) == 10.0
+    assert stage.judge.choose_probe_interval_s(stage.now_s + 3.0) == 5.0
     stage.steps(30)
-    assert stage.judge.pause_s(stage.now_s) == 10.0
-    assert stage.judge.pause_s(stage.now_s + 2.0) == 1.0
-    assert Stage(silence_s=4.0).judge.pause_s(0.0) == 1.0
+    assert stage.judge.choose_probe_interval_s(stage.now_s) == 10.0
+    assert stage.judge.choose_probe_interval_s(stage.now_s + 2.0) == 1.0
+    assert Stage(silence_s=4.0).judge.choose_probe_interval_s(0.0) == 1.0
 
 
 def test_the_network_of_others_is_no_life() -> None:

@@ -72,41 +72,41 @@ def test_one_that_came_and_one_that_went() -> None:
 
 def test_the_clock_goes_as_they_do() -> None:
     clock = StarvationClock(100.0)
-    clock.slowest = 0.2
-    assert clock.now_s(110) == 110
-    clock.take(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.5, others_cores=1.5), 110)
-    assert clock.now_s(120) == 115
-    clock.take(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.01, others_cores=2.0), 120)
-    assert clock.now_s(130) == 117  # never slower than it may
-    clock.take(CpuUsage(seconds=10, wanted_cores=0.0, used_cores=0.0, others_cores=2.0), 130)
-    assert clock.now_s(140) == 127
+    clock.min_rate = 0.2
+    assert clock.convert_time_s(110) == 110
+    clock.add_usage(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.5, others_cores=1.5), 110)
+    assert clock.convert_time_s(120) == 115
+    clock.add_usage(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.01, others_cores=2.0), 120)
+    assert clock.convert_time_s(130) == 117  # never slower than it may
+    clock.add_usage(CpuUsage(seconds=10, wanted_cores=0.0, used_cores=0.0, others_cores=2.0), 130)
+    assert clock.convert_time_s(140) == 127
 
 
 def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
     clock = StarvationClock(0.0)
     for second in range(1, 11):
         hungry = CpuUsage(seconds=1, wanted_cores=1.0, used_cores=0.1, others_cores=1.9)
-        clock.take(
+        clock.add_usage(
             hungry if second <= 4 else CpuUsage(seconds=1, wanted_cores=0.1, used_cores=0.02, others_cores=2.0), second
         )
-    assert clock.slowness(0) is None
-    assert clock.now_s(11) > 6
+    assert clock.find_slowness_since(0) is None
+    assert clock.convert_time_s(11) > 6
 
 
 def test_starved_over_a_time() -> None:
     clock = StarvationClock(0.0)
     for second in range(1, 61):
-        clock.take(
+        clock.add_usage(
             CpuUsage(seconds=1, wanted_cores=1.0, used_cores=1.0 if second <= 30 else 0.05, others_cores=1.9), second
         )
-    assert clock.slowness(0) is None
-    found = clock.slowness(30)
+    assert clock.find_slowness_since(0) is None
+    found = clock.find_slowness_since(30)
     assert found
-    assert (found.by, round(found.share, 2), found.seconds) == ("cores", 0.05, 30)
-    text = found.text(2, ["burn (pid 7) 1.5"])
+    assert (found.cause, round(found.share, 2), found.seconds) == ("cores", 0.05, 30)
+    text = found.describe(2, ["burn (pid 7) 1.5"])
     assert text.startswith("this machine is busy: over 30 s the stage's processes got 5 % of ")
     assert text.endswith("others had 1.9 of 2 cores: burn (pid 7) 1.5")
-    assert clock.slowness(60) is None
+    assert clock.find_slowness_since(60) is None
 
 
 def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float = 0.2) -> CpuUsage:
@@ -123,8 +123,8 @@ def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
     assert (found.used_share, found.throttled_share, found.limit_cores) == (1.0, pytest.approx(0.8), 0.2)
     slow = find_slowness([found])
     assert slow
-    assert slow.by == "limit"
-    assert slow.text(0.2, []) == (
+    assert slow.cause == "limit"
+    assert slow.describe(0.2, []) == (
         "the container's own CPU limit (0.2 cores: --cpus, or a pod's) held the stage's processes back 80 % of the "
         "time, over 10 s"
     )
@@ -144,7 +144,7 @@ def test_now_one_thing_and_now_another(held: int, starved: int, by: str) -> None
     rest = CpuUsage(seconds=10, wanted_cores=0.0, used_cores=0.0, others_cores=1.9)
     slow = find_slowness([*[limited(2, 8, 8)] * held, *[busy] * starved, rest])
     assert slow
-    assert slow.by == by
+    assert slow.cause == by
     assert find_slowness([limited(2, 8, 8), busy, rest, rest]) is None
 
 
@@ -177,57 +177,59 @@ def test_who_waits_for_a_disk(found: CpuUsage, share: float) -> None:
 def test_a_busy_disk_has_its_name_and_a_dead_mount_has_not() -> None:
     slow = find_slowness([reading(10**8, "D")])
     assert slow
-    assert slow.text(2, ["dd (pid 7) 300.0 MB/s"]) == (
+    assert slow.describe(2, ["dd (pid 7) 300.0 MB/s"]) == (
         "this machine's disk is busy or slow: over 10 s the stage's processes waited for it 100 % of the time, and it "
         "moved 10.0 MB/s for them; others moved: dd (pid 7) 300.0 MB/s"
     )
-    assert slow.text(2, []).endswith("and it moved 10.0 MB/s for them, and nobody else who is seen from here used it")
+    assert slow.describe(2, []).endswith(
+        "and it moved 10.0 MB/s for them, and nobody else who is seen from here used it"
+    )
     assert find_slowness([reading(0, "D")]) is None
 
 
 def test_a_start_that_gets_on_has_more_time() -> None:
     clock = StartupTimer(30, 10, 0, 0)
     for second in range(1, 320):
-        clock.take(ActivityRates(seconds=1, read=2e6 if second < 200 else 0.0), second)
-        assert clock.late(second, second) == (second > 203)  # what was seen of it is five seconds old
+        clock.add_rates(ActivityRates(seconds=1, read=2e6 if second < 200 else 0.0), second)
+        assert clock.must_stop(second, second) == (second > 203)  # what was seen of it is five seconds old
     assert clock.read_bytes == pytest.approx(199 * 2e6)
-    assert clock.took_s(320) == 320
+    assert clock.get_elapsed_s(320) == 320
 
 
 def test_a_start_that_sleeps_for_a_disk_is_seen_to_get_on_for_longer() -> None:
     """Megabytes are asked for at once; a disk that gives none for half a minute is gone."""
     clock = StartupTimer(10, 10, 0, 0)
-    clock.take(ActivityRates(seconds=1, read=4e6), 9)
+    clock.add_rates(ActivityRates(seconds=1, read=4e6), 9)
     for second in range(10, 60):
-        clock.take(ActivityRates(seconds=1), second, waits_disk=True)
-        assert clock.late(second, second) == (second >= 39)
+        clock.add_rates(ActivityRates(seconds=1), second, waits_disk=True)
+        assert clock.must_stop(second, second) == (second >= 39)
 
 
 def test_no_start_lasts_for_ever() -> None:
     clock = StartupTimer(30, 10, 0, 0)
-    clock.take(ActivityRates(seconds=1, memory=5e6), 299)
-    assert not clock.late(299, 299)
-    clock.take(ActivityRates(seconds=1, memory=5e6), 301)
-    assert clock.late(301, 301)
+    clock.add_rates(ActivityRates(seconds=1, memory=5e6), 299)
+    assert not clock.must_stop(299, 299)
+    clock.add_rates(ActivityRates(seconds=1, memory=5e6), 301)
+    assert clock.must_stop(301, 301)
 
 
 def test_a_start_that_only_computes_has_twice_its_time() -> None:
     """A server that polls for ever looks like one that compiles."""
     clock = StartupTimer(30, 10, 0, 0)
     for second, late in ((31, False), (59, False), (61, True)):
-        clock.take(ActivityRates(seconds=1, cpu=1.0), second)
-        assert clock.late(second, second) == late
+        clock.add_rates(ActivityRates(seconds=1, cpu=1.0), second)
+        assert clock.must_stop(second, second) == late
 
 
 def test_a_start_that_waits_is_late_in_its_time() -> None:
     clock = StartupTimer(30, 10, 0, 0)
     for second in range(1, 40):
-        clock.take(ActivityRates(seconds=1, cpu=0.03, read=3000.0), second)
-        assert clock.late(second, second) == (second > 30)
+        clock.add_rates(ActivityRates(seconds=1, cpu=0.03, read=3000.0), second)
+        assert clock.must_stop(second, second) == (second > 30)
 
 
 def test_the_time_of_a_start_is_that_of_its_processes() -> None:
     """Others have the machine: 100 s on the wall were 20 s for it."""
     clock = StartupTimer(30, 10, 0, 0)
-    assert not clock.late(20, 100)
-    assert StartupTimer(30, 1, 0, 0).late(31, 31)
+    assert not clock.must_stop(20, 100)
+    assert StartupTimer(30, 1, 0, 0).must_stop(31, 31)

@@ -107,8 +107,8 @@ def test_what_one_rank_does(rates: ActivityRates, gpus: list[GpuStatus], doing: 
 
 
 def look(text: str, *doing: str, **more: object) -> RankSample:
-    ranks = tuple(Rank(pid=578 + i, number=i, doing=what) for i, what in enumerate(doing))  # type: ignore[arg-type]
-    return RankSample(ranks=ranks, communicators=parse_ras_report(HEAD + text), **more)  # type: ignore[arg-type]
+    ranks = tuple(Rank(pid=578 + i, rank=i, activity=what) for i, what in enumerate(doing))  # type: ignore[arg-type]
+    return RankSample(ranks=ranks, mismatched_communicators=parse_ras_report(HEAD + text), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def look(text: str, *doing: str, **more: object) -> RankSample:
 def test_how_they_wait(seen: RankSample, odd: set[int], what: str) -> None:
     found = find_deadlock(seen)
     assert found
-    assert (found.odd, found.what) == (frozenset(odd), what)
+    assert (found.absent_pids, found.description) == (frozenset(odd), what)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ def test_who_works_waits_for_nobody(seen: RankSample) -> None:
 def test_time_counts_while_they_wait_in_the_same_way() -> None:
     judge = DeadlockTracker()
     for second in range(0, 12, 2):
-        judge.take(look(BEHIND, "spins", "idle"), second)
-    assert judge.lasted_s(12) == 12
-    judge.take(look(BEHIND.replace("12", "13"), "spins", "idle"), 14)
-    assert judge.lasted_s(14) == 0
-    judge.take(look(BEHIND, "spins", "works"), 16)
-    assert judge.lasted_s(40) == 0 < LIMIT_S
+        judge.add_sample(look(BEHIND, "spins", "idle"), second)
+    assert judge.get_duration_s(12) == 12
+    judge.add_sample(look(BEHIND.replace("12", "13"), "spins", "idle"), 14)
+    assert judge.get_duration_s(14) == 0
+    judge.add_sample(look(BEHIND, "spins", "works"), 16)
+    assert judge.get_duration_s(40) == 0 < LIMIT_S
 
 
 @pytest.mark.parametrize(
@@ -196,20 +196,20 @@ def test_time_counts_while_they_wait_in_the_same_way() -> None:
 def test_time_goes_on_while_less_is_known(less: RankSample, at: int) -> None:
     judge = DeadlockTracker()
     for second in range(0, 12, 2):
-        judge.take(less if second == at else look(BEHIND, "spins", "idle"), second)
-    assert judge.lasted_s(12) == 12
-    judge.take(look(BEHIND, "spins", "idle"), 12)
-    judge.take(look("", "spins", "idle"), 14)
-    assert judge.lasted_s(14) == 14
+        judge.add_sample(less if second == at else look(BEHIND, "spins", "idle"), second)
+    assert judge.get_duration_s(12) == 12
+    judge.add_sample(look(BEHIND, "spins", "idle"), 12)
+    judge.add_sample(look("", "spins", "idle"), 14)
+    assert judge.get_duration_s(14) == 14
     assert judge.deadlock
-    assert judge.deadlock.what == "rank 0 waits in AllReduce 12, not called by rank 1"
+    assert judge.deadlock.description == "rank 0 waits in AllReduce 12, not called by rank 1"
 
 
 def test_time_begins_anew_with_another_rank() -> None:
     judge = DeadlockTracker()
-    judge.take(look("", "spins", "idle"), 0)
-    judge.take(look("", "idle", "spins"), 2)
-    assert judge.lasted_s(10) == 8
+    judge.add_sample(look("", "spins", "idle"), 0)
+    judge.add_sample(look("", "idle", "spins"), 2)
+    assert judge.get_duration_s(10) == 8
 
 
 @pytest.mark.parametrize("text", ["", "\0", "#0-0 (ab) MISMATCH", "  Rank 1 has launched up to", "#0-0 (a) X\n" * 1000])
@@ -219,5 +219,5 @@ def test_any_answer_is_read(text: str) -> None:
 
 def test_counts_of_old_versions() -> None:
     (found,) = parse_ras_report(MANY)
-    assert found.most == {UNNAMED_OPERATION: 6650}
-    assert found.behind == {0: (UNNAMED_OPERATION, 6650), 1: (UNNAMED_OPERATION, 6650)}
+    assert found.highest_calls == {UNNAMED_OPERATION: 6650}
+    assert found.ranks_behind == {0: (UNNAMED_OPERATION, 6650), 1: (UNNAMED_OPERATION, 6650)}

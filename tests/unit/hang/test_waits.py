@@ -15,7 +15,9 @@ from rlbox.hang.waits import (
     syscall_name,
 )
 
-REDUCE = Frame(function="all_reduce", file="/opt/venv/lib/python3.12/site-packages/torch/dist.py", line=9, library=True)
+REDUCE = Frame(
+    function="all_reduce", file="/opt/venv/lib/python3.12/site-packages/torch/dist.py", line=9, is_library=True
+)
 STEP = Frame(function="train_step", file="/job/train.py", line=33)
 LOAD = Frame(function="load_batch", file="/job/data.py", line=7)
 
@@ -23,9 +25,16 @@ LOAD = Frame(function="load_batch", file="/job/data.py", line=7)
 def wait(
     pid: int, kind: WaitKind, what: str, *, rank: str = "", stack: tuple[Frame, ...] = (), holder: int = 0
 ) -> ProcessWait:
-    thread = ThreadWait(thread=pid, name="python", kind=kind, what=what, holder=holder)
+    thread = ThreadWait(thread=pid, name="python", kind=kind, description=what, holder_pid=holder)
     return ProcessWait(
-        pid=pid, name="python", role="main", rank=rank, command="python x", cpu=0.0, threads=(thread,), stack=stack
+        pid=pid,
+        name="python",
+        role="main",
+        rank=rank,
+        command_line="python x",
+        cpu_cores=0.0,
+        threads=(thread,),
+        stack=stack,
     )
 
 
@@ -60,7 +69,7 @@ def test_a_server_that_waits_for_clients_is_not_the_odd_one() -> None:
 
 
 def test_the_sentence_names_the_collective_and_the_code_that_led_there() -> None:
-    inner = Frame(function="ProcessGroup.wait", file="/x/site-packages/torch/c10d.py", line=1, library=True)
+    inner = Frame(function="ProcessGroup.wait", file="/x/site-packages/torch/c10d.py", line=1, is_library=True)
     process = wait(5, "futex", "waits for a lock or signal", stack=(inner, REDUCE, STEP))
     assert (
         describe_wait(process) == "waits for a lock or signal; in all_reduce (dist.py:9), from train_step (train.py:33)"
@@ -68,8 +77,8 @@ def test_the_sentence_names_the_collective_and_the_code_that_led_there() -> None
 
 
 def test_a_main_thread_that_waits_for_another_says_what_that_one_does() -> None:
-    main = ThreadWait(thread=5, name="python", kind="futex", what="waits for a lock")
-    feeder = ThreadWait(thread=6, name="feeder", kind="pipe", what="reads from a pipe")
+    main = ThreadWait(thread=5, name="python", kind="futex", description="waits for a lock")
+    feeder = ThreadWait(thread=6, name="feeder", kind="pipe", description="reads from a pipe")
     process = dataclasses.replace(wait(5, "futex", ""), threads=(main, feeder))
     assert describe_wait(process) == "waits for its thread 6 (feeder), which reads from a pipe"
 
