@@ -15,15 +15,16 @@ P = ParamSpec("P")
 class CheckGroup(Generic[P]):
     """Checks that are asked in turn, each one question; called with facts, it returns what they find.
 
-    Where `first` finds something, the others have nothing to look at and are not asked. `len` counts all of them.
+    Where `prerequisite` finds something, the others have nothing to look at and are not asked. `len` counts all of
+    them.
     """
 
     checks: tuple[Callable[P, Iterable[Finding]], ...]
-    first: Callable[P, Iterable[Finding]] | None = None
+    prerequisite: Callable[P, Iterable[Finding]] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
-        found = [] if self.first is None else list(self.first(*args, **kwargs))
+        found = [] if self.prerequisite is None else list(self.prerequisite(*args, **kwargs))
         return found or [finding for check in self.checks for finding in check(*args, **kwargs)]
 
     def __len__(self) -> int:
-        return len(self.checks) + (self.first is not None)
+        return len(self.checks) + (self.prerequisite is not None)

@@ -26,7 +26,7 @@ from rlbox.doctor.stack import check_linker, check_ray, check_torch
 from rlbox.findings import Finding
 from rlbox.system.gpu import probe_driver
 
-Where = Literal["container", "host", "both"]
+CheckScope = Literal["container", "host", "both"]
 _SPARE_S = 0.2  # before the end, for ending what a probe started
 
 
@@ -34,44 +34,50 @@ _SPARE_S = 0.2  # before the end, for ending what a probe started
 class CheckFamily:
     """Checks of the same facts.
 
-    `run` probes and checks, in a thread of its own; in a container the slow families run after the results of all
-    others are known. `count_subjects` says to how many things each check is applied. `cause` is an id of the family's
-    own findings: where an earlier finding explains that one, the family does not run.
+    `probe_and_check` probes and checks, in a thread of its own; in a container the slow families run after the results
+    of all others are known. `count_subjects` says to how many things each check is applied. `main_finding_id` is an id
+    of the family's own findings: where an earlier finding explains that one, the family does not run.
     """
 
     name: str
-    where: Where
+    scope: CheckScope
     group: CheckGroup[Any]
-    run: Callable[[CheckContext], Iterable[Finding]]
+    probe_and_check: Callable[[CheckContext], Iterable[Finding]]
     is_slow: bool = False
     applies: Callable[[CheckContext], bool] = lambda context: True
     count_subjects: Callable[[CheckContext], int] = lambda context: 1
-    cause: str = ""
+    main_finding_id: str = ""
 
-    def count(self, context: CheckContext) -> int:
+    def count_checks(self, context: CheckContext) -> int:
         """Return how many checks it is; of torch that is known only once the extensions are."""
         return len(self.group) * self.count_subjects(context)
 
 
-def select_families(where: Where, context: CheckContext, known: Sequence[Finding] = ()) -> list[CheckFamily]:
-    families = [family for family in CHECKS if family.where in (where, "both") and family.applies(context)]
-    return [family for family in families if not (family.cause and is_explained(family.cause, known))]
+def select_families(
+    where: CheckScope, context: CheckContext, early_findings: Sequence[Finding] = ()
+) -> list[CheckFamily]:
+    families = [family for family in CHECKS if family.scope in (where, "both") and family.applies(context)]
+    return [
+        family
+        for family in families
+        if not (family.main_finding_id and is_explained(family.main_finding_id, early_findings))
+    ]
 
 
 def _network(context: CheckContext) -> list[Finding]:
-    asked = replace(context.requirements, ports=context.free_ports())
-    return check_network(probe_network(context.environ, asked, context.mirrors()), context.requirements)
+    asked = replace(context.requirements, ports=context.get_required_ports())
+    return check_network(probe_network(context.environ, asked, context.list_mirrors()), context.requirements)
 
 
 def _ray(context: CheckContext) -> list[Finding]:
-    facts = context.stack.ray(context.end - _SPARE_S)
+    facts = context.stack.probe_ray(context.deadline_s - _SPARE_S)
     context.note_unfinished(facts, "task", "ray task")
     return check_ray(facts, context.requirements, context.venv)
 
 
 def _torch(context: CheckContext) -> Iterator[Finding]:
     facts = context.stack.probe_torch(
-        lambda: context.extensions(context.end - 2 - time.monotonic()), context.end - _SPARE_S
+        lambda: context.wait_for_extensions(context.deadline_s - 2 - time.monotonic()), context.deadline_s - _SPARE_S
     )
     context.note_unfinished(facts, "end", "torch")
     return chain(check_torch(facts, context.requirements, context.venv), check_gpu_kernels(facts, context.requirements))
@@ -79,23 +85,23 @@ def _torch(context: CheckContext) -> Iterator[Finding]:
 
 def _link(context: CheckContext) -> list[Finding]:
     requirements = context.requirements
-    cuda = requirements.wants_gpu or requirements.has("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
-    return check_linker(context.stack.link(requirements, cuda=cuda))
+    cuda = requirements.wants_gpu or requirements.has_package("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
+    return check_linker(context.stack.probe_linker(requirements, cuda=cuda))
 
 
 def _all_reduce(context: CheckContext) -> list[Finding]:
-    facts = context.stack.all_reduce(context.gpus, context.end - _SPARE_S)
+    facts = context.stack.probe_all_reduce(context.gpu_count, context.deadline_s - _SPARE_S)
     context.note_unfinished(facts, "sum", "all-reduce")
-    return check_all_reduce(facts, context.gpus) if facts.exit_code is not None or facts.idle else []
+    return check_all_reduce(facts, context.gpu_count) if facts.exit_code is not None or facts.was_idle else []
 
 
 def _packages(context: CheckContext) -> list[Finding]:
     linked: tuple[str, ...] = ()
     try:
         facts = probe_packages(site_packages_path(context.requirements.python or "3", context.venv))
-        linked = facts.linked
+        linked = facts.torch_extensions
     finally:
-        context.linked.set_result(linked)
+        context.linked_extensions.set_result(linked)
     return check_packages(facts, context.requirements)
 
 
@@ -107,45 +113,49 @@ FIXES = "fixes"
 """Name of the family whose findings may mean the same as another's."""
 # fmt: off
 CHECKS = (
-    CheckFamily(name="limits", where="container", group=check_limits,
-        run=lambda c: check_limits(probe_limits(), c.requirements)),
-    CheckFamily(name="disks", where="container", group=check_directory, count_subjects=lambda c: len(c.places or ()),
-        run=lambda c: check_directories(probe_directories(c.places or ()), c.requirements, c.user)),
-    CheckFamily(name="paths", where="container", group=check_paths,
-        run=lambda c: check_paths(probe_paths(c.environ, c.requirements, c.venv), c.requirements)),
-    CheckFamily(name="environment", where="container", group=check_environment,
-        run=lambda c: check_environment(probe_environment(c.environ, c.folders), c.requirements)),
-    CheckFamily(name="processes", where="both", group=check_processes,
-        run=lambda c: check_processes(list_processes(c.venv))),
-    CheckFamily(name="sandbox", where="container", group=check_sandbox, is_slow=True,
-        run=lambda c: check_sandbox(probe_sandbox(c.end - time.monotonic() - _SPARE_S))),
-    CheckFamily(name="ray task", where="container", group=check_ray, is_slow=True, cause="ray-task",
-        applies=lambda c: c.stack.usable and c.requirements.has("ray"), run=_ray),
-    CheckFamily(name="torch", where="container", group=check_torch, is_slow=True, cause="torch-op",
-        applies=lambda c: c.stack.usable and c.requirements.has("torch"),
-        count_subjects=lambda c: 1 + len(c.extensions()), run=_torch),
-    CheckFamily(name="link", where="container", group=check_linker, is_slow=True, cause="jit-link",
-        applies=lambda c: c.stack.usable, run=_link),
-    CheckFamily(name="gpu driver", where="container", group=check_driver, is_slow=True,
+    CheckFamily(name="limits", scope="container", group=check_limits,
+        probe_and_check=lambda c: check_limits(probe_limits(), c.requirements)),
+    CheckFamily(name="disks", scope="container", group=check_directory,
+        count_subjects=lambda c: len(c.directories or ()),
+        probe_and_check=lambda c: check_directories(
+            probe_directories(c.directories or ()), c.requirements, c.user_text)),
+    CheckFamily(name="paths", scope="container", group=check_paths,
+        probe_and_check=lambda c: check_paths(probe_paths(c.environ, c.requirements, c.venv), c.requirements)),
+    CheckFamily(name="environment", scope="container", group=check_environment,
+        probe_and_check=lambda c: check_environment(probe_environment(c.environ, c.env_file_dirs), c.requirements)),
+    CheckFamily(name="processes", scope="both", group=check_processes,
+        probe_and_check=lambda c: check_processes(list_processes(c.venv))),
+    CheckFamily(name="sandbox", scope="container", group=check_sandbox, is_slow=True,
+        probe_and_check=lambda c: check_sandbox(probe_sandbox(c.deadline_s - time.monotonic() - _SPARE_S))),
+    CheckFamily(name="ray task", scope="container", group=check_ray, is_slow=True, main_finding_id="ray-task",
+        applies=lambda c: c.stack.is_usable and c.requirements.has_package("ray"), probe_and_check=_ray),
+    CheckFamily(name="torch", scope="container", group=check_torch, is_slow=True, main_finding_id="torch-op",
+        applies=lambda c: c.stack.is_usable and c.requirements.has_package("torch"),
+        count_subjects=lambda c: 1 + len(c.wait_for_extensions()), probe_and_check=_torch),
+    CheckFamily(name="link", scope="container", group=check_linker, is_slow=True, main_finding_id="jit-link",
+        applies=lambda c: c.stack.is_usable, probe_and_check=_link),
+    CheckFamily(name="gpu driver", scope="container", group=check_driver, is_slow=True,
         applies=lambda c: c.driver.is_present or c.requirements.wants_gpu,
-        run=lambda c: check_driver(c.driver, c.needs(), c.requirements)),
-    CheckFamily(name="gpus", where="container", group=check_gpus, is_slow=True, applies=_has_gpus,
-        run=lambda c: check_gpus(c.stack.gpu(c.end - _SPARE_S), c.requirements)),
-    CheckFamily(name="all-reduce", where="container", group=check_all_reduce, is_slow=True,
-        applies=lambda c: _has_gpus(c) and c.driver.device_count > 1 and c.requirements.has("torch"), run=_all_reduce),
-    CheckFamily(name="packages", where="container", group=check_packages, is_slow=True, run=_packages),
-    CheckFamily(name="network", where="both", group=check_network, is_slow=True, run=_network),
-    CheckFamily(name=FIXES, where="container", group=check_fix, is_slow=True,
+        probe_and_check=lambda c: check_driver(c.driver, c.get_driver_requirements(), c.requirements)),
+    CheckFamily(name="gpus", scope="container", group=check_gpus, is_slow=True, applies=_has_gpus,
+        probe_and_check=lambda c: check_gpus(c.stack.probe_gpus(c.deadline_s - _SPARE_S), c.requirements)),
+    CheckFamily(name="all-reduce", scope="container", group=check_all_reduce, is_slow=True,
+        applies=lambda c: _has_gpus(c) and c.driver.device_count > 1 and c.requirements.has_package("torch"),
+        probe_and_check=_all_reduce),
+    CheckFamily(name="packages", scope="container", group=check_packages, is_slow=True, probe_and_check=_packages),
+    CheckFamily(name="network", scope="both", group=check_network, is_slow=True, probe_and_check=_network),
+    CheckFamily(name=FIXES, scope="container", group=check_fix, is_slow=True,
         count_subjects=lambda c: len(select_fix_checks(c.manifest, "doctor")),
-        run=lambda c: run_fix_checks("doctor", c.manifest, c.end - time.monotonic() - 0.3, environ=c.environ)),
-    CheckFamily(name="engine", where="host", group=check_engine,
-        run=lambda c: check_engine(probe_engine(), c.requirements)),
-    CheckFamily(name="driver", where="host", group=check_driver,
-        run=lambda c: check_driver(probe_driver(), c.needs(), c.requirements)),
-    CheckFamily(name="tokens", where="host", group=check_tokens,
-        run=lambda c: check_tokens(probe_environment(c.environ, c.folders), c.requirements)),
-    CheckFamily(name="data disk", where="host", group=check_data_disk, applies=lambda c: c.places is not None,
-        run=lambda c: check_data_disk(probe_directories(c.places or ()), c.requirements, c.user)),
+        probe_and_check=lambda c: run_fix_checks("doctor", c.manifest, c.deadline_s - time.monotonic() - 0.3,
+            environ=c.environ)),
+    CheckFamily(name="engine", scope="host", group=check_engine,
+        probe_and_check=lambda c: check_engine(probe_engine(), c.requirements)),
+    CheckFamily(name="driver", scope="host", group=check_driver,
+        probe_and_check=lambda c: check_driver(probe_driver(), c.get_driver_requirements(), c.requirements)),
+    CheckFamily(name="tokens", scope="host", group=check_tokens,
+        probe_and_check=lambda c: check_tokens(probe_environment(c.environ, c.env_file_dirs), c.requirements)),
+    CheckFamily(name="data disk", scope="host", group=check_data_disk, applies=lambda c: c.directories is not None,
+        probe_and_check=lambda c: check_data_disk(probe_directories(c.directories or ()), c.requirements, c.user_text)),
 )
 # fmt: on
 """Every family, quick ones first; of each kind those that take longest first."""

@@ -18,14 +18,14 @@ from pathlib import Path
 from rlbox.doctor.checks import FIXES, CheckFamily, select_families
 from rlbox.doctor.context import CheckContext
 from rlbox.doctor.disks import find_directories
-from rlbox.doctor.fix_checks import add_broken_fix_checks, select_fix_checks
-from rlbox.doctor.gpus import DriverNeeds, find_stack_cuda
+from rlbox.doctor.fix_checks import add_explained_fix_checks, select_fix_checks
+from rlbox.doctor.gpus import DriverRequirements, find_stack_cuda_version
 from rlbox.doctor.network import read_ray_ports
 from rlbox.doctor.processes import list_processes
 from rlbox.doctor.report import Report, resolve_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, override_limits, parse_requirements
 from rlbox.doctor.stack import StackProbe, check_image_files
-from rlbox.doctor.stack_location import find_install_dir, make_bytecode_directory, venv_path
+from rlbox.doctor.stack_location import get_install_dir, get_venv_dir, make_bytecode_directory
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -40,7 +40,7 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     start = time.monotonic()
     context = _make_context(environ, start + budget_s)
-    quick, slow = ProbeThreads(context.end - 3), ProbeThreads(context.end)
+    quick, slow = ProbeThreads(context.deadline_s - 3), ProbeThreads(context.deadline_s)
     quick_families = [family for family in select_families("container", context) if not family.is_slow]
     quick.start(_probes(quick_families, context))
     quick.wait()
@@ -52,38 +52,38 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
         slow.wait()
     late = [finding for name, findings in slow.findings.items() if name != FIXES for finding in findings]
     missing = [str(path) for path in _image_files(environ) if not path.is_file()]
-    own = add_broken_fix_checks(
+    own = add_explained_fix_checks(
         [*early, *late, *check_image_files(missing)],
         select_fix_checks(context.manifest, "doctor"),
-        context.requirements.mount,
+        context.requirements.data_mount,
     )
     findings, follows = resolve_findings(own, slow.findings.get(FIXES, ()))
     return Report(
         findings=findings,
         follows=follows,
-        checks=sum(family.count(context) for family in (*quick_families, *slow_families)),
+        checks=sum(family.count_checks(context) for family in (*quick_families, *slow_families)),
         unfinished=(*quick.unfinished, *slow.unfinished, *context.unfinished),
         seconds=time.monotonic() - start,
     )
 
 
 def _probes(families: Sequence[CheckFamily], context: CheckContext) -> dict[str, Probe]:
-    return {family.name: partial(family.run, context) for family in families}
+    return {family.name: partial(family.probe_and_check, context) for family in families}
 
 
 def _make_context(environ: Mapping[str, str], end: float) -> CheckContext:
     lock, manifest = (read_json_object(path, follow_links=True) for path in _image_files(environ))
-    venv = venv_path(find_install_dir(environ))
+    venv = get_venv_dir(get_install_dir(environ))
     requirements = parse_requirements(override_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     requirements = override_gpus(requirements, environ.get(GPUS_VARIABLE, ""))
     return CheckContext(
         environ=environ,
         requirements=requirements,
-        end=end,
-        folders=tuple(dict.fromkeys((os.getcwd(), requirements.mount, environ.get("HOME", "/")))),
-        places=find_directories(environ, requirements.mount),
-        needs=partial(_needs, environ, requirements),
-        free_ports=partial(_free_ports, requirements, venv),
+        deadline_s=end,
+        env_file_dirs=tuple(dict.fromkeys((os.getcwd(), requirements.data_mount, environ.get("HOME", "/")))),
+        directories=find_directories(environ, requirements.data_mount),
+        get_driver_requirements=partial(_needs, environ, requirements),
+        get_required_ports=partial(_free_ports, requirements, venv),
         manifest=manifest,
         driver=probe_driver(),
         venv=venv,
@@ -91,7 +91,7 @@ def _make_context(environ: Mapping[str, str], end: float) -> CheckContext:
 
 
 def _image_files(environ: Mapping[str, str]) -> tuple[Path, Path]:
-    own = find_install_dir(environ)
+    own = get_install_dir(environ)
     return Path(own, "share/lock.json"), Path(own, "share/fixes.json")
 
 
@@ -101,24 +101,28 @@ def _stack_probe(context: CheckContext, early: Sequence[Finding], directory: str
     bytecode = (
         ""
         if no_disk
-        else make_bytecode_directory(context.environ, context.requirements.mount, _image_files(context.environ)[0])
+        else make_bytecode_directory(context.environ, context.requirements.data_mount, _image_files(context.environ)[0])
     )
     return StackProbe(context.environ, f"{context.venv}/bin/python", directory, token, bytecode)
 
 
-def _needs(environ: Mapping[str, str], requirements: Requirements) -> DriverNeeds:
+def _needs(environ: Mapping[str, str], requirements: Requirements) -> DriverRequirements:
     require = environ.get("NVIDIA_REQUIRE_CUDA", "")
     compat = bool(glob.glob("/usr/local/cuda*/compat/libcuda.so.1"))
-    return DriverNeeds(require=require, torch_cuda=find_stack_cuda(requirements.packages), compat=compat)
+    return DriverRequirements(
+        require_cuda_variable=require,
+        torch_cuda=find_stack_cuda_version(requirements.packages),
+        has_compat_libraries=compat,
+    )
 
 
 def _free_ports(requirements: Requirements, venv: str) -> Mapping[str, int]:
     """Return the ports of jobs and of Ray's head; none while a run goes on here, or on the data disk."""
     if any(process.is_in_live_run for process in list_processes(venv)) or find_lock_owner(
-        Path(requirements.mount).resolve()
+        Path(requirements.data_mount).resolve()
     ):
         return {}
-    return {**(read_ray_ports() if requirements.has("ray") else {}), **requirements.ports}
+    return {**(read_ray_ports() if requirements.has_package("ray") else {}), **requirements.ports}
 
 
 @contextmanager

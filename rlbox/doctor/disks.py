@@ -28,37 +28,39 @@ _DATA = ("folder-*", "compile-caches", "dataset-lock-held", "env-not-exported")
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryFacts:
-    """A folder. `role` is data, tmp, or the variable that names it; `error` says why nothing can be written there.
+    """A folder. `role` is data, tmp, or the variable that names it; `error_text` says why nothing can be written there.
 
-    `kind` is missing, file, read-only, denied, full, broken, slow, or empty for a folder that was written to. Sizes in
-    bytes.
+    `problem` is missing, file, read-only, denied, full, broken, slow, or empty for a folder that was written to. Sizes
+    in bytes.
     """
 
     role: str
     path: str
-    kind: str = ""
-    error: str = ""
-    owner: str = ""
-    total: int = 0
-    free: int = 0
-    inodes: int = 0
-    inodes_free: int = 0
-    mine: bool = False
+    problem: str = ""
+    error_text: str = ""
+    owner_text: str = ""
+    total_bytes: int = 0
+    free_bytes: int = 0
+    total_inodes: int = 0
+    free_inodes: int = 0
+    is_own: bool = False
 
 
-def check_directories(places: Sequence[DirectoryFacts], requirements: Requirements, user: str) -> list[Finding]:
+def check_directories(
+    directories: Sequence[DirectoryFacts], requirements: Requirements, user_text: str
+) -> list[Finding]:
     """Return what is wrong with the folders, one finding for what several of them share.
 
     Parameters
     ----------
-    user
+    user_text
         The user that writes: `uid 1000`.
     """
     found: list[Finding] = []
     told: set[tuple[str, int, int]] = set()
-    for place in places:
-        for finding in check_directory(place, requirements, user):
-            shared = (finding.id.rpartition("-")[2], place.total, place.free >> 24)
+    for place in directories:
+        for finding in check_directory(place, requirements, user_text):
+            shared = (finding.id.rpartition("-")[2], place.total_bytes, place.free_bytes >> 24)
             if finding.id.endswith(("-full", "-inodes")) and shared in told:
                 continue
             told.add(shared)
@@ -85,51 +87,51 @@ def _breaks(place: DirectoryFacts) -> tuple[str, ...]:
 
 def _writable(place: DirectoryFacts, __: Requirements, who: str) -> Iterator[Finding]:
     name = _name(place)
-    if place.kind:
+    if place.problem:
         yield Finding(
-            id=f"{name}-{'missing' if place.kind == 'file' else place.kind}",
-            title=_("{title} {says}").format(title=_title(place), says=_SAYS[place.kind]),
-            level="warning" if place.kind == "slow" else "error",
+            id=f"{name}-{'missing' if place.problem == 'file' else place.problem}",
+            title=_("{title} {says}").format(title=_title(place), says=_SAYS[place.problem]),
+            level="warning" if place.problem == "slow" else "error",
             seen=_seen(place, who),
             where=_where(place),
             remedy=_remedy(place, who),
             repair=_repair(place),
             breaks=_breaks(place),
-            covers=_COVERS.get(f"{name}-{place.kind}", ()),
+            covers=_COVERS.get(f"{name}-{place.problem}", ()),
         )
 
 
 def _room(place: DirectoryFacts, requirements: Requirements, __: str) -> Iterator[Finding]:
     name = _name(place)
-    if place.inodes and place.inodes_free < _INODES:
+    if place.total_inodes and place.free_inodes < _INODES:
         yield Finding(
             id=f"{name}-inodes",
             title=_("{title} can take hardly any more files").format(title=_title(place)),
             seen=_("{inodes_free} of {inodes} inodes are free").format(
-                inodes_free=place.inodes_free, inodes=place.inodes
+                inodes_free=place.free_inodes, inodes=place.total_inodes
             ),
             where=_where(place),
             remedy=_("remove old sessions, caches and checkpoints: many small files fill it, not large ones"),
             breaks=_breaks(place),
             covers=("disk-full",),
         )
-    elif place.role in ("data", "tmp") and place.total:
+    elif place.role in ("data", "tmp") and place.total_bytes:
         yield from _space(place, requirements, name)
 
 
 def _space(place: DirectoryFacts, requirements: Requirements, name: str) -> Iterator[Finding]:
     data = place.role == "data"
-    need = requirements.need_gib * GIB if data else _TMP_WARNING
-    if place.free >= need:
+    need = requirements.disk_gib * GIB if data else _TMP_WARNING
+    if place.free_bytes >= need:
         return
-    tight = place.free < (min(need, _DATA_ERROR) if data else _TMP_ERROR)
+    tight = place.free_bytes < (min(need, _DATA_ERROR) if data else _TMP_ERROR)
     more = _(", or name another disk with --data DIR; what a job needs says `rlbox plan JOB`") if data else ""
     yield Finding(
         id=f"{name}-full",
         title=_("{title} is too full").format(title=_title(place)),
         level="error" if tight else "warning",
         seen=_("{free} free of {total}, {need} are needed").format(
-            free=size_text(place.free), total=size_text(place.total), need=size_text(need)
+            free=size_text(place.free_bytes), total=size_text(place.total_bytes), need=size_text(need)
         ),
         where=_where(place),
         remedy=_("free space there{more}").format(more=more),
@@ -146,7 +148,7 @@ def _named(places: Sequence[DirectoryFacts], __: Requirements, who: str) -> Iter
 
 def _usable(places: Sequence[DirectoryFacts], requirements: Requirements, who: str) -> Iterator[Finding]:
     """Judge a folder of this host: it is mounted by nobody but the host."""
-    kinds = {place.path: place.kind for place in places}
+    kinds = {place.path: place.problem for place in places}
     for row in check_directories(places, requirements, who):
         match kinds.get(row.where):
             case "missing":
@@ -160,7 +162,7 @@ def _usable(places: Sequence[DirectoryFacts], requirements: Requirements, who: s
                 yield row
 
 
-check_directory = CheckGroup(first=_writable, checks=(_room,))
+check_directory = CheckGroup(prerequisite=_writable, checks=(_room,))
 """What is wrong with one folder, for the user `who` that writes."""
 
 
@@ -185,17 +187,17 @@ _COVERS = {
 
 
 def _seen(place: DirectoryFacts, who: str) -> str:
-    if place.kind == "denied":
-        return _("{error} for {who}; {owner}").format(error=place.error, who=who, owner=place.owner)
-    if place.kind == "full":
+    if place.problem == "denied":
+        return _("{error} for {who}; {owner}").format(error=place.error_text, who=who, owner=place.owner_text)
+    if place.problem == "full":
         return _("{error}: {free} free of {total}").format(
-            error=place.error, free=size_text(place.free), total=size_text(place.total)
+            error=place.error_text, free=size_text(place.free_bytes), total=size_text(place.total_bytes)
         )
-    return place.error
+    return place.error_text
 
 
 def _remedy(place: DirectoryFacts, who: str) -> str:
-    match place.kind:
+    match place.problem:
         case "missing" | "file" if place.role == "data":
             return _("mount it: docker run --volume DIR:{path}; rlbox does with --data DIR").format(path=place.path)
         case "missing":
@@ -222,14 +224,14 @@ def _remedy(place: DirectoryFacts, who: str) -> str:
 
 
 def _repair(place: DirectoryFacts) -> tuple[str, ...]:
-    if place.kind == "missing" and place.role != "data":
+    if place.problem == "missing" and place.role != "data":
         return ("folder", place.path)
-    if place.kind == "denied" and place.mine:
+    if place.problem == "denied" and place.is_own:
         return ("mode", place.path, "1777" if place.role == "tmp" else "0755")
     return ()
 
 
-check_data_disk = CheckGroup(first=_named, checks=(_usable,))
+check_data_disk = CheckGroup(prerequisite=_named, checks=(_usable,))
 """What is wrong with a host's folder that is to be the data disk."""
 
 
@@ -243,14 +245,14 @@ DIRECTORY_VARIABLES = (
 )  # fmt: skip
 
 
-def find_directories(environ: Mapping[str, str], mount: str) -> list[tuple[str, str]]:
+def find_directories(environ: Mapping[str, str], data_mount: str) -> list[tuple[str, str]]:
     """Return role and path of the folders to look at; a variable that names none is left out."""
     temporary = environ.get("TMPDIR") or "/tmp"  # noqa: S108 - where programs write
     named = [(name, environ[name]) for name in DIRECTORY_VARIABLES if environ.get(name, "").startswith("/")]
-    return [("data", mount), ("tmp", temporary), *named]
+    return [("data", data_mount), ("tmp", temporary), *named]
 
 
-def probe_directories(places: Sequence[tuple[str, str]]) -> tuple[DirectoryFacts, ...]:
+def probe_directories(directories: Sequence[tuple[str, str]]) -> tuple[DirectoryFacts, ...]:
     """Return the state of each folder; one that does not answer in 4 s (a dead network disk) is called slow."""
     found: dict[int, DirectoryFacts] = {}
 
@@ -258,11 +260,13 @@ def probe_directories(places: Sequence[tuple[str, str]]) -> tuple[DirectoryFacts
         try:
             found[number] = _probe(role, path)
         except OSError as error:
-            found[number] = DirectoryFacts(role=role, path=path, kind=_kind(error), error=error.strerror or str(error))
+            found[number] = DirectoryFacts(
+                role=role, path=path, problem=_kind(error), error_text=error.strerror or str(error)
+            )
 
     threads = [
         threading.Thread(target=look, args=(number, role, path), daemon=True)
-        for number, (role, path) in enumerate(places)
+        for number, (role, path) in enumerate(directories)
     ]
     for thread in threads:
         thread.start()
@@ -270,8 +274,8 @@ def probe_directories(places: Sequence[tuple[str, str]]) -> tuple[DirectoryFacts
         thread.join(_SLOW_S)
     waited = _("no answer in {slow_s}").format(slow_s=limit_text(_SLOW_S))
     return tuple(
-        found.get(number) or DirectoryFacts(role=role, path=path, kind="slow", error=waited)
-        for number, (role, path) in enumerate(places)
+        found.get(number) or DirectoryFacts(role=role, path=path, problem="slow", error_text=waited)
+        for number, (role, path) in enumerate(directories)
     )
 
 
@@ -289,22 +293,22 @@ def _probe(role: str, path: str) -> DirectoryFacts:
     if not os.path.isdir(target):
         kind = "file" if os.path.lexists(target) else "missing"
         words = _("there is something else") if kind == "file" else _("no such folder")
-        return DirectoryFacts(role=role, path=path, kind=kind, error=f"{target}: {words}")
+        return DirectoryFacts(role=role, path=path, problem=kind, error_text=f"{target}: {words}")
     facts, room = os.stat(target), os.statvfs(target)
     kind, error = _write(target)
     return DirectoryFacts(
         role=role,
         path=path,
-        kind=kind,
-        error=error,
-        owner=_("{target} is uid {st_uid}'s, mode {s_imode:04o}").format(
+        problem=kind,
+        error_text=error,
+        owner_text=_("{target} is uid {st_uid}'s, mode {s_imode:04o}").format(
             target=target, st_uid=facts.st_uid, s_imode=stat.S_IMODE(facts.st_mode)
         ),
-        total=room.f_blocks * room.f_frsize,
-        free=room.f_bavail * room.f_frsize,
-        inodes=room.f_files,
-        inodes_free=room.f_favail,
-        mine=facts.st_uid == os.getuid(),
+        total_bytes=room.f_blocks * room.f_frsize,
+        free_bytes=room.f_bavail * room.f_frsize,
+        total_inodes=room.f_files,
+        free_inodes=room.f_favail,
+        is_own=facts.st_uid == os.getuid(),
     )
 
 

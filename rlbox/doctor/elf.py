@@ -28,21 +28,21 @@ class DamagedElfError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchSymbols:
+class ElfSymbols:
     """A whole ELF file: the names that it takes from others and gives to them, of those that `wanted` picks."""
 
     undefined: frozenset[bytes]
     defined: frozenset[bytes]
 
 
-def check_elf(path: str) -> None:
+def require_complete_elf(path: str) -> None:
     """Raise `DamagedElfError` when a file is cut short, is no ELF file, or is for another processor."""
     with open(path, "rb") as file:
         _sections(file.read(_HEADER.size), os.fstat(file.fileno()).st_size, file.fileno())
 
 
-def read_torch_symbols(path: str, marks: tuple[bytes, ...]) -> TorchSymbols | None:
-    """Return the dynamic symbols that hold one of `marks` in their names; None when the file has none of them.
+def read_matching_symbols(path: str, name_parts: tuple[bytes, ...]) -> ElfSymbols | None:
+    """Return the dynamic symbols that hold one of `name_parts` in their names; None when the file has none of them.
 
     Undefined ones are the strong ones: a weak symbol may stay undefined.
     """
@@ -53,13 +53,13 @@ def read_torch_symbols(path: str, marks: tuple[bytes, ...]) -> TorchSymbols | No
                 continue
             __, at, length, __ = table[link]
             names = data[at : at + length]
-            if not any(mark in names for mark in marks):
+            if not any(mark in names for mark in name_parts):
                 return None
-            return _pick(data[offset : offset + size], names, marks)
+            return _pick(data[offset : offset + size], names, name_parts)
     return None
 
 
-def _pick(symbols: bytes, names: bytes, marks: tuple[bytes, ...]) -> TorchSymbols:
+def _pick(symbols: bytes, names: bytes, marks: tuple[bytes, ...]) -> ElfSymbols:
     undefined: set[bytes] = set()
     defined: set[bytes] = set()
     for at, info, __, section, __, __ in _SYMBOL.iter_unpack(symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]):
@@ -68,7 +68,7 @@ def _pick(symbols: bytes, names: bytes, marks: tuple[bytes, ...]) -> TorchSymbol
         name = names[at : names.find(b"\0", at)]
         if name.startswith(marks):
             (undefined if section == 0 else defined).add(name)
-    return TorchSymbols(undefined=frozenset(undefined), defined=frozenset(defined))
+    return ElfSymbols(undefined=frozenset(undefined), defined=frozenset(defined))
 
 
 def _sections(head: bytes, size: int, descriptor: int) -> list[tuple[int, int, int, int]]:

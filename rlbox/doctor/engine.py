@@ -12,7 +12,7 @@ from typing import Any
 
 from rlbox.amounts import GIB, duration_text, size_text
 from rlbox.doctor.check_group import CheckGroup
-from rlbox.doctor.processes import describe_running_runs
+from rlbox.doctor.processes import make_live_runs_finding
 from rlbox.doctor.requirements import Requirements
 from rlbox.engine.address import is_engine_local, open_engine_address
 from rlbox.engine.container import ACTIVE_STATES, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
@@ -32,18 +32,18 @@ _LEAST_ROOM = 5 * GIB
 
 @dataclass(frozen=True, kw_only=True)
 class EngineContainer:
-    """A container of rlbox's; `state` as the engine says it, `busy` when a living rlbox holds its data disk."""
+    """`state` as the engine says it, `is_disk_locked` when a living rlbox holds its data disk."""
 
     name: str
     run: str
     state: str
     owner: str
-    busy: bool = False
+    is_disk_locked: bool = False
 
     @property
-    def lives(self) -> bool:
+    def has_live_run(self) -> bool:
         """Whether a run goes on in it, or is being started: its process 1 is the supervisor."""
-        return self.busy or self.state in ACTIVE_STATES
+        return self.is_disk_locked or self.state in ACTIVE_STATES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +51,20 @@ class EngineFacts:
     """The engine as it answers; `error` and `remedy` say why it does not."""
 
     error: str = ""
-    where: str = ""
+    address: str = ""
     remedy: str = ""
     version: tuple[int, ...] = ()
-    gpu_ways: tuple[str, ...] = ()
-    root: str = ""
-    room: int | None = None
+    gpu_mechanisms: tuple[str, ...] = ()
+    data_root: str = ""
+    free_bytes: int | None = None
     containers: tuple[EngineContainer, ...] = ()
-    clock_s: float = 0.0
+    clock_skew_s: float = 0.0
 
 
 def _answers(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
     if facts.error:
         yield Finding(
-            id="engine-missing", title=_("the container engine cannot be used"), seen=facts.error, where=facts.where,
+            id="engine-missing", title=_("the container engine cannot be used"), seen=facts.error, where=facts.address,
             remedy=facts.remedy, breaks=("image-*",),
         )  # fmt: skip
 
@@ -72,45 +72,46 @@ def _answers(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
 def _new_enough(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
     if facts.version and facts.version < OLDEST_ENGINE:
         yield Finding(
-            id="engine-old", title=_("the container engine is too old"), seen=_dotted(facts.version), where=facts.where,
+            id="engine-old", title=_("the container engine is too old"),
+            seen=_dotted(facts.version), where=facts.address,
             remedy=_("install Docker {dotted} or newer").format(dotted=_dotted(OLDEST_ENGINE)), breaks=("image-*",),
         )  # fmt: skip
 
 
 def _gives_gpus(facts: EngineFacts, requirements: Requirements) -> Iterator[Finding]:
-    if requirements.wants_gpu and not facts.gpu_ways:
+    if requirements.wants_gpu and not facts.gpu_mechanisms:
         yield Finding(
             id="gpu-runtime-missing", title=_("the engine cannot give a GPU to a container"),
-            seen=_("neither a runtime nvidia nor a CDI specification"), where=facts.where,
+            seen=_("neither a runtime nvidia nor a CDI specification"), where=facts.address,
             remedy="install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine",
         )  # fmt: skip
 
 
 def _room(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
-    if facts.room is not None and facts.room < _LEAST_ROOM:
+    if facts.free_bytes is not None and facts.free_bytes < _LEAST_ROOM:
         yield Finding(
             id="engine-disk-full", title=_("the engine's disk is nearly full"), level="warning",
-            seen=_("{room} free").format(room=size_text(facts.room)), where=facts.root,
+            seen=_("{room} free").format(room=size_text(facts.free_bytes)), where=facts.data_root,
             remedy=_("remove images that nobody needs (`docker image ls`), or move its data-root"),
             covers=("disk-full",),
         )  # fmt: skip
 
 
 def _clock(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
-    if abs(facts.clock_s) > 300:
+    if abs(facts.clock_skew_s) > 300:
         yield Finding(
             id="clock-skew", title=_("the engine's clock differs from this machine's"),
-            seen=duration_text(facts.clock_s),
-            where=facts.where, remedy=_("set both by NTP"),
+            seen=duration_text(facts.clock_skew_s),
+            where=facts.address, remedy=_("set both by NTP"),
         )  # fmt: skip
 
 
 def _left_over(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
-    stale = [row for row in facts.containers if row.run and not row.lives]
-    alive = [row for row in facts.containers if row.run and row.lives]
+    stale = [row for row in facts.containers if row.run and not row.has_live_run]
+    alive = [row for row in facts.containers if row.run and row.has_live_run]
     if alive:
         rows, stop = [f"{row.run} ({row.owner})" for row in alive], f"{alive[0].run} --data ITS-DATA-DISK"
-        yield describe_running_runs(rows, place=_("on this engine"), where="engine", stop=stop)
+        yield make_live_runs_finding(rows, place=_("on this engine"), where="engine", stop_args=stop)
     if stale:
         rows = [f"{row.name} ({row.state}, {row.owner})" for row in stale]
         yield Finding(
@@ -120,7 +121,7 @@ def _left_over(facts: EngineFacts, __: Requirements) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-check_engine = CheckGroup(first=_answers, checks=(_new_enough, _gives_gpus, _room, _left_over, _clock))
+check_engine = CheckGroup(prerequisite=_answers, checks=(_new_enough, _gives_gpus, _room, _left_over, _clock))
 """What is wrong with the engine."""
 
 
@@ -149,16 +150,18 @@ def probe_engine() -> EngineFacts:
     try:
         info, containers = connect_engine().info(), connect_engine().list_containers(TARGET_LABEL)
     except EngineError as error:
-        return EngineFacts(error=error.what, where=error.where, remedy=error.next_step)
+        return EngineFacts(error=error.what, address=error.where, remedy=error.next_step)
     root = str(info.get("DockerRootDir", ""))
     return EngineFacts(
-        where=open_engine_address(),
+        address=open_engine_address(),
         version=_numbers(str(info.get("ServerVersion", ""))),
-        gpu_ways=probe_gpu_support(info, open_engine_address(), is_local=is_engine_local() and not is_in_image()).ways,
-        root=root,
-        room=get_free_bytes(Path(root)) if root and is_engine_local() and Path(root).is_dir() else None,
+        gpu_mechanisms=probe_gpu_support(
+            info, open_engine_address(), is_local=is_engine_local() and not is_in_image()
+        ).ways,
+        data_root=root,
+        free_bytes=get_free_bytes(Path(root)) if root and is_engine_local() and Path(root).is_dir() else None,
         containers=tuple(map(_container, containers)),
-        clock_s=_skew(str(info.get("SystemTime", ""))),
+        clock_skew_s=_skew(str(info.get("SystemTime", ""))),
     )
 
 
@@ -175,7 +178,7 @@ def _container(row: Mapping[str, Any]) -> EngineContainer:
         run=str(labels.get(RUN_LABEL, "")),
         state=str(row.get("State", "")),
         owner=_("uid {labels}").format(labels=labels.get(OWNER_LABEL, "unknown")),
-        busy=any(_may_be_held(Path(str(mount.get("Source", "")))) for mount in row.get("Mounts") or ()),
+        is_disk_locked=any(_may_be_held(Path(str(mount.get("Source", "")))) for mount in row.get("Mounts") or ()),
     )
 
 

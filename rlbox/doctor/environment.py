@@ -32,13 +32,13 @@ class DotEnvFile:
 
     path: str
     values: Mapping[str, str] = field(default_factory=dict)
-    broken: tuple[str, ...] = ()
+    broken_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentFacts:
     environ: Mapping[str, str]
-    files: tuple[DotEnvFile, ...] = ()
+    env_files: tuple[DotEnvFile, ...] = ()
 
 
 def parse_dotenv(path: str, text: str) -> DotEnvFile:
@@ -61,15 +61,15 @@ def parse_dotenv(path: str, text: str) -> DotEnvFile:
                 _("line {number}: a carriage return ends the value of {name}").format(number=number, name=name)
             )
         values[name] = value.strip().strip("'\"")
-    return DotEnvFile(path=path, values=values, broken=tuple(broken))
+    return DotEnvFile(path=path, values=values, broken_lines=tuple(broken))
 
 
 def _broken_lines(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
-    for file in facts.files:
-        if file.broken:
+    for file in facts.env_files:
+        if file.broken_lines:
             yield Finding(
                 id="env-file-broken", title=_("lines of .env are not what a shell reads"),
-                seen="; ".join(file.broken[:4]),
+                seen="; ".join(file.broken_lines[:4]),
                 where=file.path,
                 remedy=_("write NAME=value, no blanks around =, line ends of Unix (`sed -i 's/\\r$//'`)"),
                 breaks=("env-not-exported", "token-*"), covers=("windows-line-ends",),
@@ -77,7 +77,7 @@ def _broken_lines(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding
 
 
 def _not_exported(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding]:
-    for file in facts.files:
+    for file in facts.env_files:
         missing = sorted(name for name, value in file.values.items() if value and name not in facts.environ)
         if missing:
             yield Finding(
@@ -89,13 +89,13 @@ def _not_exported(facts: EnvironmentFacts, __: Requirements) -> Iterator[Finding
 
 
 def _without_value(facts: EnvironmentFacts, requirements: Requirements) -> Iterator[Finding]:
-    for file in facts.files:
+    for file in facts.env_files:
         empty = sorted(name for name, value in file.values.items() if not value and is_secret_name(name))
         if empty := [name for name in empty if not facts.environ.get(name)]:
             yield _unset(empty, file.path)
     asked = {name.strip() for name in facts.environ.get(SECRETS_VARIABLE, "").split(",")} - {""}
     asked |= {name for name, value in requirements.env.items() if not value and is_secret_name(name)}
-    in_files = {name for file in facts.files for name in file.values}
+    in_files = {name for file in facts.env_files for name in file.values}
     unset = sorted(name for name in asked - in_files if not facts.environ.get(name, "").strip())
     if unset:
         yield _unset(unset, "environment")
@@ -187,10 +187,10 @@ check_environment = CheckGroup(checks=(*check_tokens.checks, _numbers, _proxy_fo
 """What is wrong with the environment of a shell."""
 
 
-def probe_environment(environ: Mapping[str, str], folders: tuple[str, ...]) -> EnvironmentFacts:
-    """Return the environment with the `.env` files of `folders`; the same file once."""
+def probe_environment(environ: Mapping[str, str], env_file_dirs: tuple[str, ...]) -> EnvironmentFacts:
+    """Return the environment with the `.env` files of `env_file_dirs`; the same file once."""
     files: dict[str, DotEnvFile] = {}
-    for folder in folders:
+    for folder in env_file_dirs:
         path = os.path.join(folder, ".env")
         try:
             real = os.path.realpath(path)
@@ -199,4 +199,4 @@ def probe_environment(environ: Mapping[str, str], folders: tuple[str, ...]) -> E
                     files[real] = parse_dotenv(path, file.read())
         except OSError:
             continue
-    return EnvironmentFacts(environ=environ, files=tuple(files.values()))
+    return EnvironmentFacts(environ=environ, env_files=tuple(files.values()))

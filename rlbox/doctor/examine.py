@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.doctor.container import BUDGET_S, examine_container
-from rlbox.doctor.gpu_choice import choose_visible_gpus
+from rlbox.doctor.gpu_choice import make_visible_gpus_env
 from rlbox.doctor.report import Report, format_report, format_summary
 from rlbox.doctor.stack_location import find_local_stack
 from rlbox.errors import NodeError, WorkFailed
@@ -21,9 +21,11 @@ from rlbox.i18n import _
 from rlbox.system.identity import is_in_image
 
 
-def run_doctor(app: App, name: str | None, *, fix: bool, data: str | None, gpus: str, budget_s: float) -> int:
+def run_doctor(
+    app: App, target: str | None, *, fix: bool, data_dir: str | None, gpus_option: str, budget_s: float
+) -> int:
     """Examine where this runs, print what was found, and return rlbox's exit code."""
-    report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
+    report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
     if app.dry_run:
         return _plan(app, report)
     done: list[str] = []
@@ -31,7 +33,7 @@ def run_doctor(app: App, name: str | None, *, fix: bool, data: str | None, gpus:
         done = [f"{finding.id}: {text}" for finding, text in repair_findings(report.findings)]
         for text in done:
             app.say(_("fix: {text}").format(text=text))
-        report = _examine(app, name, data, gpus, budget_s or BUDGET_S)
+        report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
     app.result(
         {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, verbose=app.verbosity > 0)
     )
@@ -64,7 +66,7 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
                 where=here.python,
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
-        return examine_container({**os.environ, **(choose_visible_gpus(app, gpus) if gpus else {})}, budget_s)
+        return examine_container({**os.environ, **(make_visible_gpus_env(app, gpus) if gpus else {})}, budget_s)
     from rlbox.doctor.host import examine_host
 
     return examine_host(app, name, data, gpus, budget_s)

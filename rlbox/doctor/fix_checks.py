@@ -22,19 +22,19 @@ from rlbox.values import OWN
 
 # What a shell says that could not start a program: nothing about the fix.
 _NOT_RUN = ("Resource temporarily unavailable", "Cannot fork", "Cannot allocate memory", "No space left on device")
-TIMEOUT_CODE = 124  # of coreutils' timeout
+TIMEOUT_EXIT_CODE = 124  # of coreutils' timeout
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixCheck:
-    """The check of one fix, as the image's manifest has it; `partial` says that this machine has the fix in part."""
+    """The check of one fix, as the image's manifest has it; `is_partial` says that this machine has the fix in part."""
 
     id: str
     title: str
     remedy: str
-    heals: tuple[str, ...]
-    run: str
-    partial: bool = False
+    failure_ids: tuple[str, ...]
+    script: str
+    is_partial: bool = False
 
 
 def select_fix_checks(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
@@ -45,9 +45,9 @@ def select_fix_checks(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck
             id=str(row["id"]),
             title=str(row["title"]),
             remedy=str(row["remedy"]),
-            heals=tuple(map(str, row.get("heals", ()))),
-            run=str(row["check"]["run"]),
-            partial=bool(row["check"].get("partial")),
+            failure_ids=tuple(map(str, row.get("heals", ()))),
+            script=str(row["check"]["run"]),
+            is_partial=bool(row["check"].get("partial")),
         )
         for row in rows
     )
@@ -63,17 +63,17 @@ def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int
 
 
 def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
-    if code not in (0, TIMEOUT_CODE) and not any(words in output for words in _NOT_RUN):
+    if code not in (0, TIMEOUT_EXIT_CODE) and not any(words in output for words in _NOT_RUN):
         yield Finding(
             id=check.id,
             title=_("fix {id} is {partial}").format(
-                id=check.id, partial=_("in effect in part") if check.partial else _("not in effect")
+                id=check.id, partial=_("in effect in part") if check.is_partial else _("not in effect")
             ),
-            level="note" if check.partial else "error",
+            level="note" if check.is_partial else "error",
             seen=_last_line(output) or _("its check ended with {code}").format(code=code),
             where=_("what should be: {title}").format(title=_(check.title)),
             remedy=check.remedy,
-            covers=check.heals,
+            covers=check.failure_ids,
         )
 
 
@@ -81,13 +81,13 @@ check_fix = CheckGroup(checks=(_in_effect,))
 """Why one fix is not in effect, by exit code and output of its check."""
 
 
-def add_broken_fix_checks(findings: Iterable[Finding], checks: Sequence[FixCheck], mount: str) -> list[Finding]:
+def add_explained_fix_checks(findings: Iterable[Finding], checks: Sequence[FixCheck], data_mount: str) -> list[Finding]:
     """Return the findings; one about the data disk or the stack's files explains every check that reads there too."""
-    places = {"data-disk-": mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
+    places = {"data-disk-": data_mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
     found = []
     for finding in findings:
         place = next((text for start, text in places.items() if finding.id.startswith(start)), "")
-        ids = tuple(check.id for check in checks if place and finding.level == "error" and place in check.run)
+        ids = tuple(check.id for check in checks if place and finding.level == "error" and place in check.script)
         found.append(replace(finding, breaks=(*finding.breaks, *ids)))
     return found
 
@@ -118,7 +118,7 @@ def run_fix_checks(
     phase: str,
     manifest: Mapping[str, Any] | None = None,
     timeout_s: float = 8.0,
-    own: str = "",
+    install_dir: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[Finding, ...]:
     """Return a finding for each fix of this image, or applied machine, whose check fails.
@@ -129,20 +129,21 @@ def run_fix_checks(
         `run` before a run, `doctor` at other times: a check says in which it makes sense.
     manifest
         The image's manifest; read when it is not given.
-    own
+    install_dir
         Folder of what rlbox laid for itself; empty: `PLACE` says, or it is that of an image.
     environ
         What the checks are started with, before the hooks.
     """
     end = time.monotonic() + timeout_s
-    own = own or environ.get(INSTALL_DIR_VARIABLE, OWN)
+    install_dir = install_dir or environ.get(INSTALL_DIR_VARIABLE, OWN)
     checks = select_fix_checks(
-        read_json_object(Path(own, "share/fixes.json"), follow_links=True) if manifest is None else manifest, phase
+        read_json_object(Path(install_dir, "share/fixes.json"), follow_links=True) if manifest is None else manifest,
+        phase,
     )
-    failed = {row.id for row in _judged(checks, end, own, environ)}
+    failed = {row.id for row in _judged(checks, end, install_dir, environ)}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
     again = tuple(check for check in checks if check.id in failed)
-    return _judged(again, end, own, environ)
+    return _judged(again, end, install_dir, environ)
 
 
 def _judged(checks: Sequence[FixCheck], end: float, own: str, environ: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -151,12 +152,14 @@ def _judged(checks: Sequence[FixCheck], end: float, own: str, environ: Mapping[s
     started = []
     for number in range(shells):
         part = checks[number::shells]
-        argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.run for check in part)]
+        argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.script for check in part)]
         with contextlib.suppress(OSError):  # no process can be started: a limit, which has a finding of its own
             started.append((part, Program(argv, environ, "", token=f"fixes-{os.getpid()}-{number}")))
     end = max(end, time.monotonic() + _LEAST_S)
     found = [
-        row for part, program in started for row in parse_failed_checks(part, _outcomes(program.wait(b"", end).output))
+        row
+        for part, program in started
+        for row in parse_failed_checks(part, _outcomes(program.communicate(b"", end).stdout))
     ]
     order = [check.id for check in checks]
     return tuple(sorted(found, key=lambda row: order.index(row.id)))

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.doctor.gpus import OLDEST_DRIVERS, DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
+from rlbox.doctor.gpus import (
+    OLDEST_DRIVERS,
+    DriverRequirements,
+    check_driver,
+    check_gpu_models,
+    find_stack_cuda_version,
+)
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.address import engine_url, is_engine_local
 from rlbox.engine.connection import connect_engine
@@ -32,22 +38,22 @@ if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
 
 
-def read_gpus_option(text: str) -> str:
+def resolve_gpus_option(option: str) -> str:
     """Return what `--gpus` says, else the environment; empty when neither says anything."""
-    return text or os.environ.get(GPUS_VARIABLE, "")
+    return option or os.environ.get(GPUS_VARIABLE, "")
 
 
-def probe_gpu_offer() -> GpuSupport:
+def probe_engine_gpu_support() -> GpuSupport:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
     return probe_gpu_support(connect_engine().info(), engine_url(), is_local=is_engine_local() and not is_in_image())
 
 
-def choose_container_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
+def choose_container_gpus(app: App, image: ImagePlan, gpus_option: str) -> GpuAccess:
     """Return how a container of the target's image gets its GPUs; a target without any asks no engine.
 
     Parameters
     ----------
-    text
+    gpus_option
         `--gpus`, empty when it was not given.
 
     Raises
@@ -55,20 +61,22 @@ def choose_container_gpus(app: App, image: ImagePlan, text: str) -> GpuAccess:
     SpecError, EngineError, NodeError
         Those of `parse_gpus` and `choose_gpu_access`.
     """
-    asked = read_gpus_option(text)
+    asked = resolve_gpus_option(gpus_option)
     access = NO_GPUS
     with app.checking("GPUs"):
         wish = parse_gpus(asked, image.container.gpus)
         if wish.none and not image.container.gpus:
             return NO_GPUS
         access = assume_cdi_access(wish)
-        access = choose_gpu_access(wish, GpuSupport() if wish.none else probe_gpu_offer(), explicit=bool(asked))
+        access = choose_gpu_access(
+            wish, GpuSupport() if wish.none else probe_engine_gpu_support(), explicit=bool(asked)
+        )
         if not wish.none:
             app.say(f"GPUs: {access.told()}")
     return access
 
 
-def choose_visible_gpus(app: App, text: str) -> dict[str, str]:
+def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     """Return the variables that choose the GPUs of programs on this machine itself; empty: nothing was asked for.
 
     Raises
@@ -76,7 +84,7 @@ def choose_visible_gpus(app: App, text: str) -> dict[str, str]:
     SpecError, NodeError
         Those of `parse_gpus` and `visible_gpu_env`.
     """
-    if not (asked := read_gpus_option(text)):
+    if not (asked := resolve_gpus_option(gpus_option)):
         return {}
     env = {}
     with app.checking("GPUs"):
@@ -85,12 +93,12 @@ def choose_visible_gpus(app: App, text: str) -> dict[str, str]:
     return env
 
 
-def require_usable_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess, env: dict[str, str]) -> None:
+def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: GpuAccess, env: dict[str, str]) -> None:
     """Refuse a run whose GPUs or driver do not fit the stack, before its container is made.
 
     Parameters
     ----------
-    text
+    gpus_option
         `--gpus`, empty when it was not given.
     access
         What came of it: `choose_gpus`.
@@ -108,7 +116,7 @@ def require_usable_gpus(app: App, image: ImagePlan, text: str, access: GpuAccess
     requirements = Requirements(
         target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
     )
-    requirements = override_gpus(requirements, parse_gpus(read_gpus_option(text), limits.gpus).word)
+    requirements = override_gpus(requirements, parse_gpus(resolve_gpus_option(gpus_option), limits.gpus).word)
     found = check_driver(probe_driver(), read_driver_requirements(app, image, env), requirements)
     found += check_gpu_models(probe_gpu_models(), requirements)
     for finding in found:
@@ -122,9 +130,9 @@ def parse_image_environment(image_info: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, _, value in (str(line).partition("=") for line in lines)}
 
 
-def find_oldest_driver(app: App, target: str) -> str:
+def find_oldest_driver_branch(app: App, target: str) -> str:
     """Return the oldest branch of the driver that runs the CUDA of a target's lock; empty where it has none."""
-    cuda = find_stack_cuda(_packages(app, target))
+    cuda = find_stack_cuda_version(_packages(app, target))
     return OLDEST_DRIVERS.get(int(cuda.partition(".")[0]), "") if cuda else ""
 
 
@@ -133,11 +141,16 @@ def _packages(app: App, target: str) -> dict[str, str]:
     return {row.name: row.version for group in lock.groups for row in group.packages} if lock else {}
 
 
-def read_driver_requirements(app: App, image: ImagePlan, env: dict[str, str]) -> DriverNeeds:
+def read_driver_requirements(app: App, image: ImagePlan, env: dict[str, str]) -> DriverRequirements:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
     packages = _packages(app, image.target)
     require = env.get("NVIDIA_REQUIRE_CUDA", "")
     # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
     compat = bool(require and env.get("CUDA_VERSION"))
     variant = find_cuda12_variant(app.project, image.target)
-    return DriverNeeds(require=require, torch_cuda=find_stack_cuda(packages), compat=compat, variant=variant)
+    return DriverRequirements(
+        require_cuda_variable=require,
+        torch_cuda=find_stack_cuda_version(packages),
+        has_compat_libraries=compat,
+        cuda12_variant=variant,
+    )

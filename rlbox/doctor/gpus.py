@@ -22,20 +22,20 @@ def _dotted(version: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriverNeeds:
+class DriverRequirements:
     """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
 
-    `compat` says that it holds CUDA's forward compatibility library, which data-centre cards alone can use. `variant`
-    is the target of the same stack for older drivers, where there is one.
+    `has_compat_libraries` says that it holds CUDA's forward compatibility library, which data-centre cards alone can
+    use. `cuda12_variant` is the target of the same stack for older drivers, where there is one.
     """
 
-    require: str = ""
+    require_cuda_variable: str = ""
     torch_cuda: str = ""
-    compat: bool = False
-    variant: str = ""
+    has_compat_libraries: bool = False
+    cuda12_variant: str = ""
 
 
-def _driver_there(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
+def _driver_there(driver: GpuDriver, __: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
     if requirements.wants_gpu and not driver.is_present:
         yield Finding(
             id="gpu-driver-missing", title=_("there is no NVIDIA driver, and the target wants GPUs"),
@@ -46,7 +46,7 @@ def _driver_there(driver: GpuDriver, __: DriverNeeds, requirements: Requirements
         )  # fmt: skip
 
 
-def _driver_answers(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
+def _driver_answers(driver: GpuDriver, __: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
     if requirements.wants_gpu and driver.error:
         yield Finding(
             id="gpu-driver-broken", title=_("the NVIDIA driver does not answer"), seen=driver.error,
@@ -56,15 +56,15 @@ def _driver_answers(driver: GpuDriver, __: DriverNeeds, requirements: Requiremen
         )  # fmt: skip
 
 
-def _driver_new_enough(driver: GpuDriver, needs: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
+def _driver_new_enough(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
     if not requirements.wants_gpu:
         return
-    wanted = parse_required_cuda(needs.require) or _version(needs.torch_cuda)[:1]
+    wanted = parse_required_cuda(needs.require_cuda_variable) or _version(needs.torch_cuda)[:1]
     if (
         driver.cuda_version
         and wanted
         and driver.cuda_version < wanted
-        and not (needs.compat and requirements.grade == "datacenter")
+        and not (needs.has_compat_libraries and requirements.grade == "datacenter")
     ):
         package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
         forward = {
@@ -72,7 +72,7 @@ def _driver_new_enough(driver: GpuDriver, needs: DriverNeeds, requirements: Requ
             "workstation": "(a workstation card has no forward compatibility), ",
             "consumer": "(a consumer card has no forward compatibility), ",
         }.get(requirements.grade, "")
-        variant = _("take the target {variant}, ").format(variant=needs.variant) if needs.variant else ""
+        variant = _("take the target {variant}, ").format(variant=needs.cuda12_variant) if needs.cuda12_variant else ""
         branch = (
             "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")
         )  # a minor version is NVIDIA_REQUIRE_CUDA's
@@ -88,7 +88,7 @@ def _driver_new_enough(driver: GpuDriver, needs: DriverNeeds, requirements: Requ
         )  # fmt: skip
 
 
-def _gpus_enough(driver: GpuDriver, __: DriverNeeds, requirements: Requirements) -> Iterator[Finding]:
+def _gpus_enough(driver: GpuDriver, __: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
     if driver.device_count:
         yield from check_gpu_count(driver.device_count, requirements)
 
@@ -104,13 +104,13 @@ def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]
         )  # fmt: skip
 
 
-check_driver = CheckGroup(first=_driver_there, checks=(_driver_answers, _driver_new_enough, _gpus_enough))
+check_driver = CheckGroup(prerequisite=_driver_there, checks=(_driver_answers, _driver_new_enough, _gpus_enough))
 """What is wrong with the driver for a target with GPUs."""
 
 
-def check_gpu_models(cards: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
+def check_gpu_models(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
     """Yield what a user must know of GPUs that are not those of the target."""
-    others = [card for card in cards if requirements.arch and card.arch and card.arch != requirements.arch]
+    others = [card for card in models if requirements.arch and card.arch and card.arch != requirements.arch]
     if others:
         yield Finding(
             id="gpu-other-arch", title=_("the GPU is not the one that the target is made for"), level="warning",
@@ -127,7 +127,7 @@ Source: NVIDIA CUDA compatibility guide, minor version compatibility.
 """
 
 
-def find_stack_cuda(packages: Mapping[str, str]) -> str:
+def find_stack_cuda_version(packages: Mapping[str, str]) -> str:
     """Return the CUDA that a stack's torch is built for, as `12.8`; empty when it is built for none.
 
     The local part of torch's version says it (`2.11.0+cu130`), else the version of the CUDA runtime that torch's wheel
@@ -140,9 +140,9 @@ def find_stack_cuda(packages: Mapping[str, str]) -> str:
     return "" if torch else ".".join(runtime.split(".")[:2])
 
 
-def parse_required_cuda(text: str) -> tuple[int, ...]:
+def parse_required_cuda(require_cuda_variable: str) -> tuple[int, ...]:
     """Return the least CUDA of `NVIDIA_REQUIRE_CUDA`: `cuda>=12.8 brand=tesla,driver>=470` is (12, 8)."""
-    found = re.search(r"\bcuda>=(\d+(?:\.\d+)*)", text)
+    found = re.search(r"\bcuda>=(\d+(?:\.\d+)*)", require_cuda_variable)
     return _version(found.group(1)) if found else ()
 
 

@@ -18,10 +18,10 @@ from rlbox.doctor.container import ProbeThreads
 from rlbox.doctor.context import CheckContext
 from rlbox.doctor.disks import is_responsive
 from rlbox.doctor.engine import check_image_state
-from rlbox.doctor.gpu_choice import choose_container_gpus, read_driver_requirements, read_gpus_option
-from rlbox.doctor.gpus import DriverNeeds
+from rlbox.doctor.gpu_choice import choose_container_gpus, read_driver_requirements, resolve_gpus_option
+from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.network import Endpoint
-from rlbox.doctor.report import Report, load_report, merge_reports, resolve_findings
+from rlbox.doctor.report import Report, merge_reports, parse_report, resolve_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
 from rlbox.doctor.stack import check_image_files
 from rlbox.engine.address import is_engine_local
@@ -54,34 +54,34 @@ class _Inside:
     reports: list[Report] = field(default_factory=list)
 
 
-def examine_host(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
+def examine_host(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> Report:
     """Return what is wrong with this host for a target (none: with what every target needs).
 
     Parameters
     ----------
-    gpus
+    gpus_option
         What `--gpus` says, empty for the target's own number.
     """
     began = time.monotonic()
-    image = load_image_plan(app.project, name) if name else None
-    wish = parse_gpus(read_gpus_option(gpus), image.container.gpus if image else 0)
-    folder = _folder(image, data)
+    image = load_image_plan(app.project, target) if target else None
+    wish = parse_gpus(resolve_gpus_option(gpus_option), image.container.gpus if image else 0)
+    folder = _folder(image, data_dir)
     context = _make_context(
         app, image, override_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S
     )
     inside = _Inside()
-    probes = ProbeThreads(context.end)
+    probes = ProbeThreads(context.deadline_s)
     try:
         if image:
-            probes.start({"image": lambda: _examine_image(app, image, _usable(folder), gpus, budget_s, inside)})
+            probes.start({"image": lambda: _examine_image(app, image, _usable(folder), gpus_option, budget_s, inside)})
         families = select_families("host", context)
-        probes.start({family.name: partial(family.run, context) for family in families})
+        probes.start({family.name: partial(family.probe_and_check, context) for family in families})
         probes.wait()
     finally:
         if image and inside.begun and probes.is_running("image"):
             _end_container(image, partial(probes.is_running, "image"))
     findings, follows = resolve_findings(row for found in probes.findings.values() for row in found)
-    checks = sum(family.count(context) for family in families) + (len(check_image_state) if image else 0)
+    checks = sum(family.count_checks(context) for family in families) + (len(check_image_state) if image else 0)
     host = Report(findings=findings, follows=follows, checks=checks, unfinished=tuple(probes.unfinished))
     return merge_reports([host, *inside.reports], time.monotonic() - began)
 
@@ -123,19 +123,21 @@ def _make_context(
     return CheckContext(
         environ=dict(os.environ),
         requirements=requirements,
-        end=end,
-        folders=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
-        places=disk if (image or folder) and not made_by_a_run else None,
-        needs=lambda: read_driver_requirements(app, image, {}) if image else DriverNeeds(),
-        free_ports=lambda: requirements.ports if shares_network and is_engine_local() else {},
-        mirrors=lambda: _mirrors(app, image) if image else (),
+        deadline_s=end,
+        env_file_dirs=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
+        directories=disk if (image or folder) and not made_by_a_run else None,
+        get_driver_requirements=lambda: read_driver_requirements(app, image, {}) if image else DriverRequirements(),
+        get_required_ports=lambda: requirements.ports if shares_network and is_engine_local() else {},
+        list_mirrors=lambda: _mirrors(app, image) if image else (),
     )
 
 
 def _mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
     rules = [rule for rule in load_profile(app.project, image.sources_profile).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
-    return [Endpoint(name=rule.title, url=f"{rule.base_url}/", optional=kinds.count(rule.kind) > 1) for rule in rules]
+    return [
+        Endpoint(name=rule.title, url=f"{rule.base_url}/", is_optional=kinds.count(rule.kind) > 1) for rule in rules
+    ]
 
 
 def _examine_image(
@@ -204,7 +206,7 @@ def _in_container(
     except EngineError as error:
         return [_refused(image.tag, error.what)]
     try:
-        return load_report(parse_json(outcome.stdout))
+        return parse_report(parse_json(outcome.stdout))
     except (ValueError, KeyError, TypeError):
         if "No module named rlbox.doctor" in outcome.stderr:
             return list(check_image_files(["`rlbox doctor`"]))

@@ -36,7 +36,7 @@ ADDRESS_VARIABLES = ("VLLM_HOST_IP", "HOST_IP", "SGLANG_HOST_IP", "MASTER_ADDR")
 class Endpoint:
     """An address that was asked. `name` is the variable or mirror, `error` why it is of no use, empty if it answered.
 
-    `kind` is mirror, proxy, endpoint or ray; `optional`: others of its kind can stand in, or nothing is fetched now.
+    `kind` is mirror, proxy, endpoint or ray; `is_optional`: others of its kind can stand in, or nothing is fetched now.
     `skew_s` is this machine's clock less the server's.
     """
 
@@ -44,7 +44,7 @@ class Endpoint:
     url: str
     kind: Literal["mirror", "proxy", "endpoint", "ray"] = "mirror"
     error: str = ""
-    optional: bool = False
+    is_optional: bool = False
     skew_s: float | None = None
 
 
@@ -57,21 +57,21 @@ class PortConflict:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkFacts:
-    """What was found; `hostname_ips` is empty where the name has no address, `names` are interfaces."""
+    """What was found; `hostname_ips` is empty where the name has no address, `interfaces` are interfaces."""
 
     localhost: tuple[str, ...] = ("127.0.0.1",)
     loopback_error: str = ""
     hostname: str = ""
     hostname_ips: tuple[str, ...] = ()
     foreign_ips: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
-    unresolved: tuple[str, ...] = ()
-    nameservers: bool = True
-    reached: tuple[Endpoint, ...] = ()
-    taken: tuple[PortConflict, ...] = ()
-    now: float = 0.0
-    not_before: float = 0.0
+    unresolved_hosts: tuple[str, ...] = ()
+    has_nameservers: bool = True
+    endpoints: tuple[Endpoint, ...] = ()
+    port_conflicts: tuple[PortConflict, ...] = ()
+    now_unix: float = 0.0
+    earliest_unix: float = 0.0
 
 
 def _loopback(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
@@ -115,23 +115,23 @@ def _hostname(facts: NetworkFacts, requirements: Requirements) -> Iterator[Findi
 def _interfaces(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
     for name in INTERFACE_VARIABLES:
         value = facts.environ.get(name, "")
-        if not value or value.startswith("^") or not facts.names:
+        if not value or value.startswith("^") or not facts.interfaces:
             continue
         wanted = [part.strip().partition(":")[0] for part in value.lstrip("=").split(",")]
         exact = value.startswith("=") or not name.startswith("NCCL")
-        there = [w for w in wanted if any(n == w if exact else n.startswith(w) for n in facts.names)]
+        there = [w for w in wanted if any(n == w if exact else n.startswith(w) for n in facts.interfaces)]
         if not there:
             yield Finding(
                 id="interface-missing", title=_("a network interface that is named does not exist"),
                 seen=_("{name}={value}; there are {names}").format
-                    (name=name, value=value, names=', '.join(facts.names)), where=name,
+                    (name=name, value=value, names=', '.join(facts.interfaces)), where=name,
                 remedy=_("set {name} to one of them (`ip -br address`), or unset it").format(name=name),
                 covers=("gloo-interface",),
             )  # fmt: skip
 
 
 def _addresses(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
-    for name in facts.unresolved:
+    for name in facts.unresolved_hosts:
         yield Finding(
             id="address-unknown", title=_("an address that is named cannot be used here"),
             seen=f"{name}={facts.environ.get(name, '')}", where=name,
@@ -142,7 +142,7 @@ def _addresses(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
 
 
 def _ports(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
-    taken = facts.taken
+    taken = facts.port_conflicts
     for holder in dict.fromkeys(row.holder for row in taken):
         rows = [row for row in taken if row.holder == holder]
         ports = ", ".join(f"{row.number} ({row.name})" for row in rows)
@@ -157,9 +157,9 @@ def _ports(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
 
 
 def _nameserver(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
-    dead = [row for row in facts.reached if row.error]
+    dead = [row for row in facts.endpoints if row.error]
     resolvers = [row for row in dead if "name" in row.error.lower() and "resol" in row.error.lower()]
-    if not facts.nameservers and resolvers:
+    if not facts.has_nameservers and resolvers:
         yield Finding(
             id="no-nameserver", title=_("no name server is configured"),
             seen=_("/etc/resolv.conf has no nameserver line"),
@@ -169,7 +169,7 @@ def _nameserver(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
 
 
 def _reached(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
-    return (_dead(row) for row in facts.reached if row.error)
+    return (_dead(row) for row in facts.endpoints if row.error)
 
 
 def _dead(row: Endpoint) -> Finding:
@@ -194,7 +194,7 @@ def _dead(row: Endpoint) -> Finding:
             )  # fmt: skip
         case _:
             return Finding(
-                id="mirror-dead", title=_("a mirror does not answer"), level="warning" if row.optional else "error",
+                id="mirror-dead", title=_("a mirror does not answer"), level="warning" if row.is_optional else "error",
                 seen=row.error, where=where,
                 remedy=_("choose another (`rlbox mirrors probe`); a variable: correct or unset it"),
                 covers=("hf-unreachable", "pip-index-unreachable"),
@@ -202,9 +202,9 @@ def _dead(row: Endpoint) -> Finding:
 
 
 def _clock(facts: NetworkFacts, __: Requirements) -> Iterator[Finding]:
-    skews = [row.skew_s for row in facts.reached if row.skew_s is not None]
+    skews = [row.skew_s for row in facts.endpoints if row.skew_s is not None]
     skew = sorted(skews, key=abs)[0] if skews else 0.0
-    early = facts.not_before - facts.now
+    early = facts.earliest_unix - facts.now_unix
     if early > 86400:
         skew = -early
     if abs(skew) > MAX_CLOCK_SKEW_S:
@@ -260,14 +260,14 @@ def probe_network(
             hostname=socket.gethostname(),
             hostname_ips=hostname_ips,
             foreign_ips=tuple(ip for ip in hostname_ips if not _is_here(ip)),
-            names=tuple(name for __, name in socket.if_nameindex()),
+            interfaces=tuple(name for __, name in socket.if_nameindex()),
             environ=environ,
-            unresolved=unresolved.result(),
-            nameservers=_has_nameserver(),
-            reached=tuple(answer.result() for answer in answers),
-            taken=taken,
-            now=time.time(),
-            not_before=os.stat(str(rlbox.__file__)).st_mtime,
+            unresolved_hosts=unresolved.result(),
+            has_nameservers=_has_nameserver(),
+            endpoints=tuple(answer.result() for answer in answers),
+            port_conflicts=taken,
+            now_unix=time.time(),
+            earliest_unix=os.stat(str(rlbox.__file__)).st_mtime,
         )
 
 
@@ -277,7 +277,7 @@ def _named(environ: Mapping[str, str]) -> list[Endpoint]:
     for name in _MIRRORS:
         off = any(environ.get(switch, "").lower() in ("1", "true", "yes", "on") for switch in _OFFLINE.get(name, ()))
         for url in environ.get(name, "").split():
-            found.setdefault(url, Endpoint(name=name, url=url.rpartition("=")[2], optional=off))
+            found.setdefault(url, Endpoint(name=name, url=url.rpartition("=")[2], is_optional=off))
     for url in _pip_urls(environ):
         found.setdefault(url, Endpoint(name="pip's configuration", url=url))
     for name in _SERVICES:

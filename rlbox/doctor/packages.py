@@ -14,7 +14,7 @@ from typing import Literal
 from packaging.utils import canonicalize_name
 
 from rlbox.doctor.check_group import CheckGroup
-from rlbox.doctor.elf import DamagedElfError, check_elf, read_torch_symbols
+from rlbox.doctor.elf import DamagedElfError, read_matching_symbols, require_complete_elf
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding, listed
 from rlbox.foreign import whole_number
@@ -29,12 +29,12 @@ _PINS = 4  # how many packages a remedy puts back
 
 @dataclass(frozen=True, kw_only=True)
 class FileDamage:
-    """A file that is not what it was; `kind` is missing, short, changed or broken, `what` says it with numbers."""
+    """A file that is not what it was; `description` says how, with numbers."""
 
     package: str
     path: str
     kind: Literal["missing", "short", "changed", "broken"]
-    what: str
+    description: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +48,22 @@ class AbiMismatch:
 class PackageFacts:
     """The stack as it lies on the disk; `installed` maps canonical names to the versions that are there."""
 
-    site: str
-    missing: str = ""
+    site_packages: str
+    missing_reason: str = ""
     installed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     damages: tuple[FileDamage, ...] = ()
-    gaps: tuple[AbiMismatch, ...] = ()
-    linked: tuple[str, ...] = ()
-    files: int = 0
+    abi_mismatches: tuple[AbiMismatch, ...] = ()
+    torch_extensions: tuple[str, ...] = ()
+    file_count: int = 0
 
 
 def _there(facts: PackageFacts, requirements: Requirements) -> Iterator[Finding]:
-    if facts.missing:
+    if facts.missing_reason:
         yield Finding(
             id="stack-missing",
             title=_("the stack's environment is not there"),
-            seen=facts.missing,
-            where=facts.site,
+            seen=facts.missing_reason,
+            where=facts.site_packages,
             remedy=_rebuild(requirements),
             breaks=("*",),
         )
@@ -97,7 +97,7 @@ def _as_locked(facts: PackageFacts, requirements: Requirements) -> Iterator[Find
         id="package-missing" if len(gone) == len(rows) else "package-overwritten",
         title=_("packages of the stack are not those of the lock"),
         seen=listed(texts),
-        where=facts.site,
+        where=facts.site_packages,
         remedy=_("start a new container, or put back: uv pip install --no-deps {pins}").format(pins=pins),
         breaks=(*STACK_PROGRAM_FINDINGS, *_LOOKS, "file-*"),
         covers=("numpy2-abi", "python-constraints"),
@@ -115,7 +115,7 @@ def _damaged(facts: PackageFacts, requirements: Requirements) -> Iterator[Findin
             title=_("files of {package} are damaged").format(package=package)
             if package
             else _("a compiled extension is damaged"),
-            seen=listed([f"{row.path} {row.what}" for row in (compiled or rows)]),
+            seen=listed([f"{row.path} {row.description}" for row in (compiled or rows)]),
             where=rows[0].path,
             remedy=_rebuild(requirements),
             breaks=(*STACK_PROGRAM_FINDINGS, *_LOOKS),
@@ -124,7 +124,7 @@ def _damaged(facts: PackageFacts, requirements: Requirements) -> Iterator[Findin
 
 def _gaps(facts: PackageFacts, requirements: Requirements) -> Iterator[Finding]:
     version = requirements.packages.get("torch", "") or "".join(facts.installed.get("torch", ()))
-    for gap in facts.gaps:
+    for gap in facts.abi_mismatches:
         yield Finding(
             id="torch-abi",
             title=_("an extension was built for another torch"),
@@ -140,7 +140,7 @@ def _gaps(facts: PackageFacts, requirements: Requirements) -> Iterator[Finding]:
         )
 
 
-check_packages = CheckGroup(first=_there, checks=(_as_locked, _damaged, _gaps))
+check_packages = CheckGroup(prerequisite=_there, checks=(_as_locked, _damaged, _gaps))
 """What is wrong with the stack's files."""
 
 
@@ -155,36 +155,38 @@ def site_packages_path(version: str, venv: str = VENV) -> str:
     return f"{venv}/lib/python{version}/site-packages"
 
 
-def probe_packages(site: str) -> PackageFacts:
-    """Return the state of the packages in `site`; reads sizes and time stamps of all files, bytes of few."""
-    if not os.path.isdir(site):
-        return PackageFacts(site=site, missing=_("{site} is missing").format(site=site))
-    stamped = (*_STAMPED, os.path.join(site, "../../../pyvenv.cfg"))
+def probe_packages(site_packages: str) -> PackageFacts:
+    """Return the state of the packages in `site_packages`; reads sizes and time stamps of all files, bytes of few."""
+    if not os.path.isdir(site_packages):
+        return PackageFacts(
+            site_packages=site_packages, missing_reason=_("{site} is missing").format(site=site_packages)
+        )
+    stamped = (*_STAMPED, os.path.join(site_packages, "../../../pyvenv.cfg"))
     stamps = {int(os.stat(path).st_mtime) for path in stamped if os.path.exists(path)}
     installed: dict[str, list[str]] = {}
     damages: list[FileDamage] = []
     owners: dict[str, str] = {}
     files = 0
-    for folder in sorted(name for name in os.listdir(site) if name.endswith(".dist-info")):
+    for folder in sorted(name for name in os.listdir(site_packages) if name.endswith(".dist-info")):
         written, __, version = folder.removesuffix(".dist-info").rpartition("-")
         name = canonicalize_name(written)
         installed.setdefault(name, []).append(version)
-        for path, digest, size in _record(site, folder):
+        for path, digest, size in _record(site_packages, folder):
             files += 1
             owners[path] = name
             damages += _compare(name, path, digest, size, stamps)
     known = {damage.path for damage in damages}
-    compiled = sorted(_compiled(site))
+    compiled = sorted(_compiled(site_packages))
     broken = [damage for path in compiled if path not in known for damage in _broken(path, owners.get(path, ""))]
     whole = [path for path in compiled if path not in known and path not in {damage.path for damage in broken}]
-    gaps, linked = _fit_torch(site, whole)
+    gaps, linked = _fit_torch(site_packages, whole)
     return PackageFacts(
-        site=site,
+        site_packages=site_packages,
         installed={name: tuple(sorted(versions)) for name, versions in installed.items()},
         damages=(*damages, *broken),
-        gaps=gaps,
-        linked=linked,
-        files=files,
+        abi_mismatches=gaps,
+        torch_extensions=linked,
+        file_count=files,
     )
 
 
@@ -204,14 +206,16 @@ def _compare(package: str, path: str, digest: str, size: int, stamps: set[int]) 
     try:
         facts = os.stat(path)
     except OSError:
-        yield FileDamage(package=package, path=path, kind="missing", what=_("is missing"))
+        yield FileDamage(package=package, path=path, kind="missing", description=_("is missing"))
         return
     if facts.st_size == size and int(facts.st_mtime) in stamps:
         return
     if _is_library(path):
         if facts.st_size != size:
             what = _("has {st_size} bytes of {size}").format(st_size=facts.st_size, size=size)
-            yield FileDamage(package=package, path=path, kind="short" if facts.st_size < size else "changed", what=what)
+            yield FileDamage(
+                package=package, path=path, kind="short" if facts.st_size < size else "changed", description=what
+            )
             return
     elif int(facts.st_mtime) in stamps:  # changed by the build: a patch
         return
@@ -220,7 +224,9 @@ def _compare(package: str, path: str, digest: str, size: int, stamps: set[int]) 
     with open(path, "rb") as file:
         own = urlsafe_b64encode(hashlib.sha256(file.read()).digest()).rstrip(b"=").decode()
     if own != digest.removeprefix("sha256="):
-        yield FileDamage(package=package, path=path, kind="changed", what=_("was changed after the image was built"))
+        yield FileDamage(
+            package=package, path=path, kind="changed", description=_("was changed after the image was built")
+        )
 
 
 def _is_library(path: str) -> bool:
@@ -241,17 +247,17 @@ def _compiled(site: str) -> Iterator[str]:
 
 def _broken(path: str, package: str) -> Iterator[FileDamage]:
     try:
-        check_elf(path)
+        require_complete_elf(path)
     except DamagedElfError as error:
         if _is_text(path):  # a linker's script, which is no library
             return
-        yield FileDamage(package=package, path=path, kind="broken", what=str(error))
+        yield FileDamage(package=package, path=path, kind="broken", description=str(error))
     except OSError as error:
         yield FileDamage(
             package=package,
             path=path,
             kind="missing",
-            what=_("cannot be read: {strerror}").format(strerror=error.strerror),
+            description=_("cannot be read: {strerror}").format(strerror=error.strerror),
         )
 
 
@@ -269,7 +275,7 @@ def _fit_torch(site: str, paths: Sequence[str]) -> tuple[tuple[AbiMismatch, ...]
     defined: set[bytes] = set()
     wanting: dict[str, frozenset[bytes]] = {}
     for path in paths:
-        symbols = read_torch_symbols(path, _TORCH)
+        symbols = read_matching_symbols(path, _TORCH)
         if symbols is None:
             continue
         defined |= symbols.defined

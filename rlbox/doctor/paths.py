@@ -20,23 +20,23 @@ _COMPAT = ("/compat",)
 
 @dataclass(frozen=True, kw_only=True)
 class PathFacts:
-    """What the shell finds. `programs` maps names to paths (empty: not found), `prefix` is where they belong.
+    """What the shell finds. `program_paths` maps names to paths (empty: not found), `prefix` is where they belong.
 
-    `lib64` is `link`, `missing`, `dangling`, `nested` (a link inside a real directory) or `folder`. `shadows` are
-    folders of PYTHONPATH with a package of the stack in them. `cuda` maps a CUDA home's missing files to why they are
-    wanted; `linker` are lines of the loader's configuration that name stubs or compat folders.
+    `lib64` is `link`, `missing`, `dangling`, `nested` (a link inside a real directory) or `folder`. `shadowing_modules`
+    are folders of PYTHONPATH with a package of the stack in them. `cuda` maps a CUDA home's missing files to why they
+    are wanted; `linker_config_lines` are lines of the loader's configuration that name stubs or compat folders.
     """
 
     prefix: str
     python_error: str = ""
-    programs: Mapping[str, str] = field(default_factory=dict)
+    program_paths: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     lib64: str = "link"
-    shadows: tuple[str, ...] = ()
+    shadowing_modules: tuple[str, ...] = ()
     cuda_home: str = ""
     cuda_missing: tuple[str, ...] = ()
-    linker: tuple[str, ...] = ()
-    preload_missing: tuple[str, ...] = ()
+    linker_config_lines: tuple[str, ...] = ()
+    missing_preloads: tuple[str, ...] = ()
 
 
 def _starts(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
@@ -53,13 +53,13 @@ def _starts(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
 
 
 def _programs(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
-    wrong = {name: path for name, path in facts.programs.items() if not path.startswith(f"{facts.prefix}/")}
+    wrong = {name: path for name, path in facts.program_paths.items() if not path.startswith(f"{facts.prefix}/")}
     if not wrong:
         return
     right = f"{facts.prefix}/bin"
     texts = [
         _("{name} is {path}").format(name=name, path=path or _("not found"))
-        for name, path in sorted(facts.programs.items())
+        for name, path in sorted(facts.program_paths.items())
     ]
     yield Finding(
         id="path-shadowed" if any(wrong.values()) else "ray-not-on-path",
@@ -98,7 +98,7 @@ def _stubs(facts: PathFacts, requirements: Requirements) -> Iterator[Finding]:
     runtime = [word for word in _words(facts, "LD_LIBRARY_PATH") if _is_stubs(word)]
     words = _words(facts, "LIBRARY_PATH")
     after = [word for index, word in enumerate(words) if not _is_stubs(word) and any(map(_is_stubs, words[:index]))]
-    loader = [line for line in facts.linker if "stubs" in line]
+    loader = [line for line in facts.linker_config_lines if "stubs" in line]
     texts = [_("LD_LIBRARY_PATH has {word}").format(word=word) for word in runtime] + [
         _("the loader is told {line}").format(line=line) for line in loader
     ]
@@ -114,7 +114,7 @@ def _stubs(facts: PathFacts, requirements: Requirements) -> Iterator[Finding]:
             covers=("lcuda-link", "lcuda-link-in-process", "libcuda-missing"),
         )
     compat = [word for word in _words(facts, "LD_LIBRARY_PATH") if word.rstrip("/").endswith(_COMPAT)]
-    compat += [line for line in facts.linker if line.split()[-1].rstrip("/").endswith(_COMPAT)]
+    compat += [line for line in facts.linker_config_lines if line.split()[-1].rstrip("/").endswith(_COMPAT)]
     if compat and requirements.grade in ("consumer", "workstation"):
         yield Finding(
             id="cuda-compat-shadows-driver",
@@ -164,11 +164,11 @@ def _python_home(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
 
 
 def _shadows(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
-    if facts.shadows:
+    if facts.shadowing_modules:
         yield Finding(
             id="pythonpath-shadows",
             title=_("PYTHONPATH has other copies of packages of the stack"),
-            seen=", ".join(facts.shadows),
+            seen=", ".join(facts.shadowing_modules),
             where="PYTHONPATH",
             remedy=_("take these folders off PYTHONPATH"),
             breaks=("torch-*", "ray-*"),
@@ -177,12 +177,12 @@ def _shadows(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
 
 
 def _preload(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
-    if facts.preload_missing:
+    if facts.missing_preloads:
         yield Finding(
             id="preload-missing",
             title=_("LD_PRELOAD names a library that is not there"),
             level="warning",
-            seen=", ".join(facts.preload_missing),
+            seen=", ".join(facts.missing_preloads),
             where="LD_PRELOAD",
             remedy=_("unset LD_PRELOAD, or correct it"),
         )
@@ -204,7 +204,7 @@ def _cuda(facts: PathFacts, __: Requirements) -> Iterator[Finding]:
 
 
 check_paths = CheckGroup(
-    first=_starts, checks=(_programs, _lib64, _stubs, _empty_elements, _python_home, _shadows, _preload, _cuda)
+    prerequisite=_starts, checks=(_programs, _lib64, _stubs, _empty_elements, _python_home, _shadows, _preload, _cuda)
 )
 """What is wrong with the search paths."""
 
@@ -230,14 +230,14 @@ def probe_paths(environ: Mapping[str, str], requirements: Requirements, prefix: 
     return PathFacts(
         prefix=prefix,
         python_error=_python_error(f"{prefix}/bin/python"),
-        programs={name: _found(name, path, prefix) for name in known},
+        program_paths={name: _found(name, path, prefix) for name in known},
         environ=environ,
         lib64=_probe_lib64(f"{prefix}/lib64"),
-        shadows=tuple(_probe_shadows(environ.get("PYTHONPATH", ""), requirements, prefix)),
+        shadowing_modules=tuple(_probe_shadows(environ.get("PYTHONPATH", ""), requirements, prefix)),
         cuda_home=home,
         cuda_missing=_cuda_missing(environ.get("CUDA_HOME", ""), home),
-        linker=tuple(_loader_lines()),
-        preload_missing=tuple(
+        linker_config_lines=tuple(_loader_lines()),
+        missing_preloads=tuple(
             word
             for word in re.split(r"[ :]+", environ.get("LD_PRELOAD", ""))
             if "/" in word and not os.path.exists(word)

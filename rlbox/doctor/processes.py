@@ -71,12 +71,12 @@ class ProcessInfo:
     started_by: str = ""
     is_orphan: bool = False
     is_zombie: bool = False
-    stack: bool = False
+    is_stack_program: bool = False
 
 
-def is_run_process(name: str, words: str) -> bool:
+def is_run_process(name: str, command_line: str) -> bool:
     """Return whether a process is a part of Ray, an engine or a launcher, by its name and command line."""
-    return any(map(_OF_A_RUN.search, (name, words, words.partition(" ")[0].rpartition("/")[2])))
+    return any(map(_OF_A_RUN.search, (name, command_line, command_line.partition(" ")[0].rpartition("/")[2])))
 
 
 def find_leftover_processes(processes: Sequence[ProcessInfo]) -> tuple[ProcessInfo, ...]:
@@ -90,7 +90,7 @@ def find_leftover_processes(processes: Sequence[ProcessInfo]) -> tuple[ProcessIn
         if not (process.is_doctor or process.is_in_live_run or process.is_zombie or process.started_by)
         if process.started_for_run
         or is_run_process(process.name, process.command_line)
-        or (process.is_orphan and process.stack)
+        or (process.is_orphan and process.is_stack_program)
     )
 
 
@@ -130,18 +130,18 @@ def _remedy(stale: Sequence[ProcessInfo]) -> str:
 def _live(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     runs = list(dict.fromkeys(process.run for process in processes if process.run))
     if runs:
-        yield describe_running_runs(runs, place="here", where="processes", stop=runs[0])
+        yield make_live_runs_finding(runs, place="here", where="processes", stop_args=runs[0])
 
 
-def describe_running_runs(runs: Sequence[str], *, place: str, where: str, stop: str) -> Finding:
-    """Return the note that runs go on at a place; `stop` are the words after `rlbox stop` that end the first."""
+def make_live_runs_finding(runs: Sequence[str], *, place: str, where: str, stop_args: str) -> Finding:
+    """Return the note that runs go on at a place; `stop_args` are the words after `rlbox stop` that end the first."""
     return Finding(
         id="live-runs",
         title=_("runs of rlbox go on {place}").format(place=place),
         level="note",
         seen=listed(runs),
         where=where,
-        remedy=_("leave it alone, or end it with: rlbox stop {stop}").format(stop=stop),
+        remedy=_("leave it alone, or end it with: rlbox stop {stop}").format(stop=stop_args),
     )
 
 
@@ -170,14 +170,14 @@ _REAPERS = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def list_processes(stack: str = VENV) -> tuple[ProcessInfo, ...]:
+def list_processes(venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
     """Return every process that shares this one's control group and process numbers.
 
     Those of containers, and of machines in namespaces, are not a host's business: their numbers are others there.
 
     Parameters
     ----------
-    stack
+    venv_dir
         Folder of the stack's environment: its interpreter is known by that path.
     """
     everything = probe_processes()
@@ -209,10 +209,10 @@ def list_processes(stack: str = VENV) -> tuple[ProcessInfo, ...]:
             is_in_live_run=pid in owned or folder in supervisors.values(),
             run=Path(supervisors[pid]).name if pid in supervisors else "",
             started_for_run=Path(folder).name if folder and folder not in supervisors.values() else "",
-            started_by="container" if pid == main else _living_above(table, words, process, stack),
+            started_by="container" if pid == main else _living_above(table, words, process, venv_dir),
             is_orphan=pid != main and _reaps(table, process.parent_pid),
             is_zombie=process.has_ended,
-            stack=words[pid].startswith(f"{stack}/"),
+            is_stack_program=words[pid].startswith(f"{venv_dir}/"),
         )
 
     return tuple(running(one) for pid, one in table.items() if pid != 1 or pid in supervisors)

@@ -23,20 +23,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramResult:
-    """What a program left behind. `exit_code` is negative for a signal; `idle` tells a hang from a busy machine.
+    """What a program left behind. `exit_code` is negative for a signal; `was_idle` tells a hang from a busy machine.
 
-    `exit_code` is None when the time was over; `idle` is true then if the program hardly calculated in the last two
+    `exit_code` is None when the time was over; `was_idle` is true then if the program hardly calculated in the last two
     seconds although the machine had cores to spare.
     """
 
     exit_code: int | None
-    output: str
-    errors: str
-    idle: bool = False
+    stdout: str
+    stderr: str
+    was_idle: bool = False
 
 
 class Program:
-    """A running program; `wait` or `end` ends it with everything that it started."""
+    """A running program; `communicate` or `kill` ends it with everything that it started."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
         self._mark = {PROCESS_MARK: token}
@@ -44,7 +44,7 @@ class Program:
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
-    def wait(self, stdin: bytes, deadline: float) -> ProgramResult:
+    def communicate(self, stdin: bytes, deadline: float) -> ProgramResult:
         """Give it `stdin` and return what it said until it ended, or until `deadline` (monotonic)."""
         idle = False
         said = self._talk(stdin, deadline - _TAIL_S)
@@ -53,13 +53,13 @@ class Program:
             said = self._talk(b"", deadline)
             idle = said is None and _hangs(before, self._spent())
         code = None if said is None else self._popen.returncode
-        self.end()
+        self.kill()
         output, errors = said or self._popen.communicate()
         return ProgramResult(
             exit_code=code,
-            output=output.decode("utf-8", "replace"),
-            errors=errors.decode("utf-8", "replace"),
-            idle=idle,
+            stdout=output.decode("utf-8", "replace"),
+            stderr=errors.decode("utf-8", "replace"),
+            was_idle=idle,
         )
 
     def _talk(self, stdin: bytes, until: float) -> tuple[bytes, bytes] | None:
@@ -80,7 +80,7 @@ class Program:
         self._known |= {process.key for process in found}
         return [process for process in found if not process.has_ended]
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End it with all that it started, or starts meanwhile, and wait until it is gone."""
         until = time.monotonic() + _END_S
         while (find_process_family := self._family()) and time.monotonic() < until:

@@ -25,7 +25,7 @@ _JOB = ("submission_id", "job_id", "status", "message", "error_type", "driver_ex
 _ACTOR = ("actor_id", "class_name", "name", "state", "pid", "node_id", "death_cause")
 
 
-def read_ray_state(plan: RayPlan) -> dict[str, Any]:
+def fetch_ray_state(plan: RayPlan) -> dict[str, Any]:
     """Return `version`, `jobs`, `nodes` and `dead_actors` as the head tells them; `error` when it does not answer."""
     facts: dict[str, Any] = {"dashboard": plan.dashboard}
     base = plan.dashboard.rstrip("/")
@@ -40,7 +40,7 @@ def read_ray_state(plan: RayPlan) -> dict[str, Any]:
     return facts
 
 
-def read_ray_nodes(dashboard: str) -> list[dict[str, Any]]:
+def fetch_ray_nodes(dashboard: str) -> list[dict[str, Any]]:
     """Return the nodes that the head behind a dashboard knows; `NodeError` when it does not tell."""
     try:
         with create_ray_client(_TIMEOUT_S) as http:
@@ -78,7 +78,7 @@ def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value[:_TEXT] if isinstance(value, str) else value for name, value in found.items()}
 
 
-def latest_session_path(temp_dir: str) -> Path:
+def get_latest_session_dir(temp_dir: str) -> Path:
     """Return the folder of the latest session in a head's folder of temporary files.
 
     The link to it names it as the head's own container sees it; it lies beside the link.
@@ -89,7 +89,7 @@ def latest_session_path(temp_dir: str) -> Path:
     return Path(temp_dir, name)
 
 
-def find_job_session(plan: RayPlan) -> Path:
+def find_job_session_dir(plan: RayPlan) -> Path:
     """Return the folder of the session of a job's head, as it tells; where it ended, of the head that ran the job.
 
     Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.
@@ -99,15 +99,15 @@ def find_job_session(plan: RayPlan) -> Path:
         if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
             return folder
     drivers = sorted(Path(plan.temp_dir).glob(f"session_*/logs/job-driver-{plan.submission_id}.log"))
-    return drivers[-1].parents[1] if drivers else latest_session_path(plan.temp_dir)
+    return drivers[-1].parents[1] if drivers else get_latest_session_dir(plan.temp_dir)
 
 
-def create_ray_client(silent_s: float) -> HttpClient:
+def create_ray_client(idle_timeout_s: float) -> HttpClient:
     """Return what asks a dashboard, with the token of this environment."""
-    return create_loopback_client(silent_s, ray_auth_headers(os.environ))
+    return create_loopback_client(idle_timeout_s, make_ray_auth_headers(os.environ))
 
 
-def ray_auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
+def make_ray_auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the header by which a cluster with token authentication takes a request; none when there is no token.
 
     Source: Ray 2.60, `ray._private.authentication`: RAY_AUTH_TOKEN, then RAY_AUTH_TOKEN_PATH, then ~/.ray/auth_token.

@@ -31,12 +31,12 @@ class Report:
         return any(finding.level == "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON types; `load_report` is the way back."""
+        """Return the report as JSON types; `parse_report` is the way back."""
         rows = {key: [row.as_json() for row in getattr(self, key)] for key in ("findings", "follows")}
         return {**asdict(self), **rows, "seconds": round(self.seconds, 2)}
 
 
-def load_report(data: dict[str, Any]) -> Report:
+def parse_report(data: dict[str, Any]) -> Report:
     from pydantic import TypeAdapter
 
     return TypeAdapter(Report).validate_python(data)
@@ -73,8 +73,8 @@ def resolve_findings(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> R
     return ResolvedFindings(tuple(sorted(kept, key=lambda row: LEVELS.index(row.level))), follows)
 
 
-def is_explained(name: str, causes: Iterable[Finding]) -> bool:
-    return any(fnmatchcase(name, pattern) for cause in causes for pattern in cause.breaks)
+def is_explained(finding_id: str, causes: Iterable[Finding]) -> bool:
+    return any(fnmatchcase(finding_id, pattern) for cause in causes for pattern in cause.breaks)
 
 
 def merge_reports(reports: Sequence[Report], seconds: float) -> Report:

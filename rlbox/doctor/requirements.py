@@ -13,7 +13,6 @@ from rlbox.foreign import parse_json, whole_number
 _PARTS = {
     "run": ("network", "shm_gib", "memory_gib", "pids"),
     "hardware": ("pid_limit", "nodes", "gpu", "gpus", "arch", "grade"),
-    "disk": ("mount", "need_gib"),
 }
 """Where the facts of an image's manifest have what a target needs."""
 
@@ -32,8 +31,8 @@ class Requirements:
     memory_gib: float = 0.0
     pids: int = 0
     pid_limit: int = 0
-    mount: str = "/data"
-    need_gib: float = 1.0
+    data_mount: str = "/data"
+    disk_gib: float = 1.0
     nodes: int = 1
     gpu: str = ""
     gpus: int = 0
@@ -44,7 +43,7 @@ class Requirements:
     ports: Mapping[str, int] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
 
-    def has(self, *names: str) -> bool:
+    def has_package(self, *names: str) -> bool:
         return any(name in self.packages for name in names)
 
     @property
@@ -61,18 +60,20 @@ def override_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, An
     return {**manifest, "facts": {**_table(manifest.get("facts")), **told}}
 
 
-def override_gpus(requirements: Requirements, text: str) -> Requirements:
+def override_gpus(requirements: Requirements, gpus_option: str) -> Requirements:
     """Return the requirements with the GPUs of a container: a number, `all` or `none`; empty changes nothing."""
-    if text == "none":
+    if gpus_option == "none":
         return replace(requirements, gpu="", gpus=0)
-    number = whole_number(text)
+    number = whole_number(gpus_option)
     return requirements if number is None else replace(requirements, gpus=number)
 
 
 def parse_requirements(manifest: Mapping[str, Any], lock: Mapping[str, Any]) -> Requirements:
     """Return the requirements that an image's manifest and lock state; both may lack any part, or be empty."""
     facts = _table(manifest.get("facts"))
-    told = {name: _table(facts.get(part)).get(name) for part, names in _PARTS.items() for name in names}
+    disk = _table(facts.get("disk"))
+    told = {"data_mount": disk.get("mount"), "disk_gib": disk.get("need_gib")}
+    told |= {name: _table(facts.get(part)).get(name) for part, names in _PARTS.items() for name in names}
     groups = lock.get("groups")
     rows = [row for group in groups if isinstance(group, dict) for row in group["packages"]] if groups else []
     return Requirements(

@@ -33,13 +33,13 @@ MANUAL_LOAD = {"torch": "import torch; torch.ones(2, 2) @ torch.ones(2, 2)", "Ra
 class ProgramFacts:
     """What a program said: its JSON lines, how it ended (None: its time was over), the last line of its errors.
 
-    `idle` says that it was not a busy machine that kept it from ending.
+    `was_idle` says that it was not a busy machine that kept it from ending.
     """
 
     steps: tuple[Mapping[str, Any], ...] = ()
     exit_code: int | None = 0
     last_error: str = ""
-    idle: bool = False
+    was_idle: bool = False
     seconds: float = 0.0
 
 
@@ -64,7 +64,9 @@ def _torch(facts: ProgramFacts, requirements: Requirements, prefix: str) -> Iter
     elif "cpu" not in steps:
         yield from _no_answer(facts, "torch-op", "torch", prefix, ("extension-*",))
     path = str(steps.get("import", {}).get("file", ""))
-    of_base = requirements.packages and not requirements.has("torch")  # a base that holds torch has it where it likes
+    of_base = requirements.packages and not requirements.has_package(
+        "torch"
+    )  # a base that holds torch has it where it likes
     if path and not of_base and not path.startswith(f"{prefix}/"):
         yield Finding(
             id="torch-elsewhere", title=_("torch is not that of the stack"), seen=path, where=path,
@@ -113,7 +115,7 @@ check_ray = CheckGroup(checks=(_ray,))
 
 
 def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tuple[str, ...]) -> Iterator[Finding]:
-    if facts.exit_code is None and facts.idle:
+    if facts.exit_code is None and facts.was_idle:
         yield Finding(
             id=f"{name}-hangs", title=_("{who} waits for something that does not come").format(who=who),
             seen=_("{seconds} were not enough, and the machine was idle").format(seconds=duration_text(facts.seconds)),
@@ -147,24 +149,26 @@ def format_wait_command(python: str, code: str) -> str:
     return _("{line} shows where it waits; often a name, a proxy or a network disk").format(line=line)
 
 
-def was_too_slow(facts: ProgramFacts, step: str) -> bool:
+def ran_out_of_time(facts: ProgramFacts, step: str) -> bool:
     """Return whether a program did not come to `step` because the machine was busy."""
-    return facts.exit_code is None and not facts.idle and all(row["step"] != step for row in facts.steps)
+    return facts.exit_code is None and not facts.was_idle and all(row["step"] != step for row in facts.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkerFacts:
-    """How compiling and linking went. `libraries` maps a library asked for to the linker's error, empty for none."""
+    """How compiling and linking went. `error_by_library` maps a library asked for to the linker's error, empty for
+    none.
+    """
 
     compiler: str
-    wanted: bool = False
+    compiler_required: bool = False
     error: str = ""
-    libraries: Mapping[str, str] = field(default_factory=dict)
+    error_by_library: Mapping[str, str] = field(default_factory=dict)
 
 
 def _link(facts: LinkerFacts) -> Iterator[Finding]:
     if not facts.compiler:
-        if facts.wanted:
+        if facts.compiler_required:
             yield Finding(
                 id="jit-no-compiler", title=_("there is no C compiler, and the stack compiles as it runs"),
                 seen=_("no cc, gcc or clang on PATH"), where="PATH",
@@ -179,7 +183,7 @@ def _link(facts: LinkerFacts) -> Iterator[Finding]:
             remedy=_("install gcc and libc6-dev whole (build-essential)"), covers=("triton-cc-build-failed",),
             breaks=("jit-link",),
         )  # fmt: skip
-    failed = {name: error for name, error in facts.libraries.items() if error}
+    failed = {name: error for name, error in facts.error_by_library.items() if error}
     if failed:
         names = " ".join(f"-l{name}" for name in failed)
         yield Finding(
@@ -230,7 +234,7 @@ class StackProbe:
             self._environ["HOME"] = folder
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return bool(self._folder)
 
     def probe_torch(self, extensions: Callable[[], Sequence[str]], deadline: float, arch: str = "") -> ProgramFacts:
@@ -241,34 +245,34 @@ class StackProbe:
         words = [arch.removeprefix("sm_")] if arch else []
         return self._run("probe_torch.py", words, self._environ, extensions, deadline)
 
-    def ray(self, deadline: float) -> ProgramFacts:
+    def probe_ray(self, deadline: float) -> ProgramFacts:
         """Return how a Ray of one core does one task; its files lie below this examination's folder."""
         environ = {name: value for name, value in self._environ.items() if name not in _NOT_FOR_RAY}
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         return self._run("probe_ray.py", [f"{self._folder}/r"], environ, tuple, deadline)
 
-    def gpu(self, deadline: float) -> ProgramFacts:
+    def probe_gpus(self, deadline: float) -> ProgramFacts:
         return self._run("probe_gpu.py", [], self._environ, tuple, deadline)
 
-    def all_reduce(self, count: int, deadline: float) -> ProgramFacts:
+    def probe_all_reduce(self, count: int, deadline: float) -> ProgramFacts:
         """Return how `count` processes, one a GPU, add up a tensor over NCCL."""
         return self._run("probe_allreduce.py", [str(count)], self._environ, tuple, deadline)
 
-    def installed(self, modules: Sequence[str], deadline: float) -> ProgramFacts:
+    def probe_installed(self, modules: Sequence[str], deadline: float) -> ProgramFacts:
         return self._run("probe_installed.py", list(modules), self._environ, tuple, deadline)
 
-    def imports(self, names: Sequence[str], kernel: str, deadline: float) -> ProgramFacts:
+    def probe_imports(self, names: Sequence[str], kernel: str, deadline: float) -> ProgramFacts:
         """Return how one process imports `names`, MODULE or MODULE:ATTRIBUTE, and runs `kernel` on a GPU."""
         return self._run("probe_import.py", [kernel, *names], self._environ, tuple, deadline)
 
-    def data(self, request: Mapping[str, object], deadline: float) -> ProgramFacts:
+    def probe_data(self, request: Mapping[str, object], deadline: float) -> ProgramFacts:
         """Return what is in files of training data, or how their first rows were written; see probe_data.py."""
         return self._run("probe_data.py", [json.dumps(request)], self._environ, tuple, deadline)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End what still runs of all that was started; for one who does not wait for it."""
         for program in tuple(self._started):
-            program.end()
+            program.kill()
 
     def _run(
         self,
@@ -285,22 +289,22 @@ class StackProbe:
         except OSError as error:
             return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
         self._started.append(program)
-        ran = program.wait("\n".join(lines()).encode(), deadline)
+        ran = program.communicate("\n".join(lines()).encode(), deadline)
         return ProgramFacts(
-            steps=parse_steps(ran.output),
+            steps=parse_steps(ran.stdout),
             exit_code=ran.exit_code,
             last_error=_last_line(ran),
-            idle=ran.idle,
+            was_idle=ran.was_idle,
             seconds=time.monotonic() - began,
         )
 
-    def link(self, requirements: Requirements, *, cuda: bool) -> LinkerFacts:
+    def probe_linker(self, requirements: Requirements, *, cuda: bool) -> LinkerFacts:
         """Return how a compiler makes and links a small object, against CUDA's libraries where the stack has them."""
         path = self._environ.get("PATH", "")
         compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name, path=path))), "")
-        wanted = requirements.has(*_JIT)
+        wanted = requirements.has_package(*_JIT)
         if not compiler:
-            return LinkerFacts(compiler="", wanted=wanted)
+            return LinkerFacts(compiler="", compiler_required=wanted)
         source = Path(self._folder, "link.c")
         source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
         error = self._compile(compiler, source, [])
@@ -308,9 +312,9 @@ class StackProbe:
         flags = _cuda_flags(self._environ)
         return LinkerFacts(
             compiler=compiler,
-            wanted=wanted,
+            compiler_required=wanted,
             error=error,
-            libraries={name: self._compile(compiler, source, [*flags, f"-l{name}"]) for name in libraries},
+            error_by_library={name: self._compile(compiler, source, [*flags, f"-l{name}"]) for name in libraries},
         )
 
     def _compile(self, compiler: str, source: Path, words: list[str]) -> str:
@@ -336,5 +340,5 @@ def _cuda_flags(environ: Mapping[str, str]) -> list[str]:
 
 
 def _last_line(ran: ProgramResult) -> str:
-    lines = [line.strip() for line in ran.errors.splitlines() if line.strip()]
+    lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

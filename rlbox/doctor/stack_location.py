@@ -27,19 +27,19 @@ class StackLocation:
     lock: Path | None = None
 
 
-def find_install_dir(environ: Mapping[str, str]) -> str:
+def get_install_dir(environ: Mapping[str, str]) -> str:
     """Return the folder of what rlbox has for itself in an image, or laid in the place of this environment."""
     return environ.get(INSTALL_DIR_VARIABLE, OWN)
 
 
-def venv_path(own: str) -> str:
+def get_venv_dir(own: str) -> str:
     """Return the stack's environment beside that folder."""
     return f"{own.removesuffix(OWN)}{VENV}"
 
 
 def find_local_stack() -> StackLocation | None:
     """Return the stack of the image, or applied place, that this process is in; None when it is in none."""
-    own = find_install_dir(os.environ)
+    own = get_install_dir(os.environ)
     lock = Path(own, "share/lock.json")
     if not lock.is_file():
         return None
@@ -50,7 +50,7 @@ def find_local_stack() -> StackLocation | None:
         ),
         os.environ.get(GPUS_VARIABLE, ""),
     )
-    return StackLocation(python=f"{venv_path(own)}/bin/python", requirements=requirements, lock=lock)
+    return StackLocation(python=f"{get_venv_dir(own)}/bin/python", requirements=requirements, lock=lock)
 
 
 def find_stack(python: str, next_step: str) -> StackLocation:

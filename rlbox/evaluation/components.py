@@ -148,7 +148,7 @@ def make_timeout_result(
     if facts.exit_code is not None:
         return None
     late = f"no answer in {duration_text(facts.seconds)}"
-    if facts.idle:
+    if facts.was_idle:
         detail, remedy = f"{late}: it waits for something that does not come", format_wait_command(ground.python, code)
         return ComponentResult(name=name, state="failed", detail=detail, next_step=remedy, seconds=facts.seconds)
     detail, remedy = f"{late}: the machine was busy", "once more: what was compiled is kept; or a larger --timeout"
@@ -264,12 +264,12 @@ def report_links(facts: LinkerFacts, ground: StackContext) -> Iterator[Component
     yield broken or make_ok_result("C compiler", facts.compiler)
     for library in ("cudart", "cuda"):
         name = f"link -l{library}"
-        if library not in facts.libraries:
+        if library not in facts.error_by_library:
             yield ComponentResult(
                 name=name, state="absent", detail="needs a C compiler that works" if broken else ABSENT
             )
             continue
-        one = LinkerFacts(compiler=facts.compiler, libraries={library: facts.libraries[library]})
+        one = LinkerFacts(compiler=facts.compiler, error_by_library={library: facts.error_by_library[library]})
         wrong = make_failed_result(name, check_linker(one))
         if wrong and library == "cuda" and not ground.devices:
             wrong = ComponentResult(
@@ -357,17 +357,17 @@ def run_component_checks(
 @contextmanager
 def open_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield what asks the stack's interpreter; nothing of it is left when the block ends."""
-    bytecode = make_bytecode_directory(environ, stack.requirements.mount, stack.lock) if stack.lock else None
+    bytecode = make_bytecode_directory(environ, stack.requirements.data_mount, stack.lock) if stack.lock else None
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as folder:
         probe = StackProbe(environ, stack.python, folder, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
         try:
             yield probe
         finally:
-            probe.end()
+            probe.kill()
 
 
 def _ground(probe: StackProbe, stack: StackLocation, end: float) -> StackContext:
-    facts = probe.installed([row.module for row in load_components()], end)
+    facts = probe.probe_installed([row.module for row in load_components()], end)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
         raise NodeError(
@@ -389,8 +389,8 @@ def _tests(probe: StackProbe, ground: StackContext, end: float) -> Iterator[Test
     """Yield the tests: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
     yield lambda: _torch(probe, ground, end)
     yield lambda: [_ray(probe, ground, end)]
-    yield lambda: [report_driver(probe.gpu(end), ground)]
-    yield lambda: report_links(probe.link(ground.demands, cuda=ground.cuda), ground)
+    yield lambda: [report_driver(probe.probe_gpus(end), ground)]
+    yield lambda: report_links(probe.probe_linker(ground.demands, cuda=ground.cuda), ground)
     table = load_components()
     for component in table:
         if component.module in ground.modules:
@@ -400,7 +400,7 @@ def _tests(probe: StackProbe, ground: StackContext, end: float) -> Iterator[Test
 
 
 def _import(probe: StackProbe, ground: StackContext, end: float, component: Component) -> Iterable[ComponentResult]:
-    return [report_import(component, probe.imports(component.imports, component.kernel, end), ground)]
+    return [report_import(component, probe.probe_imports(component.imports, component.kernel, end), ground)]
 
 
 def _torch(probe: StackProbe, ground: StackContext, end: float) -> Iterable[ComponentResult]:
@@ -411,7 +411,9 @@ def _torch(probe: StackProbe, ground: StackContext, end: float) -> Iterable[Comp
 
 def _ray(probe: StackProbe, ground: StackContext, end: float) -> ComponentResult:
     return (
-        report_ray(probe.ray(end), ground) if "ray" in ground.packages else make_absent_result(_needed("Ray"), ground)
+        report_ray(probe.probe_ray(end), ground)
+        if "ray" in ground.packages
+        else make_absent_result(_needed("Ray"), ground)
     )
 
 
@@ -421,7 +423,7 @@ def _nccl(probe: StackProbe, ground: StackContext, end: float) -> ComponentResul
     if not ground.devices:
         return ComponentResult(name="NCCL", state="no-gpu", detail=NO_GPU)
     count = min(ground.devices, ground.demands.gpus or ground.devices)
-    return report_nccl(probe.all_reduce(count, end), count, ground)
+    return report_nccl(probe.probe_all_reduce(count, end), count, ground)
 
 
 def _needed(name: str) -> Component:

@@ -210,7 +210,7 @@ def run_data_reader(
         It did not come to an end.
     """
     with open_stack_probe(stack, environ) as probe:
-        facts = probe.data(request, time.monotonic() + timeout_s)
+        facts = probe.probe_data(request, time.monotonic() + timeout_s)
     error = next((str(row["error"]) for row in facts.steps if not row.get("ok")), "")
     if facts.exit_code is None:
         raise TimedOut(_("the data were not read in time"), where=stack.python, next_step=_("give more with --timeout"))

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import card_text
-from rlbox.doctor.ray_state import read_ray_nodes
+from rlbox.doctor.ray_state import fetch_ray_nodes
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.system.gpu import GpuStatus, probe_gpus
@@ -256,7 +256,7 @@ def probe_gpu_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInvent
     gpus = probe_gpu_states()
     visible = environ.get(VISIBLE)
     try:
-        nodes = read_ray_nodes(dashboard)
+        nodes = fetch_ray_nodes(dashboard)
     except NodeError as error:
         return GpuInventory(gpus=gpus, visible=visible, why_no_ray=error.what)
     return GpuInventory(gpus=gpus, visible=visible, ray=tuple(map(_node, nodes)))

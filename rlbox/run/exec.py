@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.doctor.stack_location import find_install_dir, find_local_stack, find_stack
+from rlbox.doctor.stack_location import find_local_stack, find_stack, get_install_dir
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.evaluation.components import (
     ComponentResult,
@@ -180,7 +180,7 @@ def find_place_to_examine(app: App, name: str | None, place: str, data: str | No
         if not name:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
         return find_applied_layout(app, name, data)
-    layout = Layout(prefix=find_install_dir(os.environ).removesuffix(OWN), data="/")
+    layout = Layout(prefix=get_install_dir(os.environ).removesuffix(OWN), data="/")
     if (record := read_record(layout)) is None:
         return None
     if name and name != record.target:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import choose_visible_gpus
+from rlbox.doctor.gpu_choice import make_visible_gpus_env
 from rlbox.engine.data_disk import prepare_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
@@ -59,7 +59,7 @@ class HostBackend(SingleMachineBackend):
         with app.checking("lock"):
             image.require_lock()
         prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
-        chosen = choose_visible_gpus(app, gpus)
+        chosen = make_visible_gpus_env(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         place = prepare_stage_environment(app, image, run_store.data_dir, chosen)
         return PreparedHost(target=target, run_store=run_store, place=place, gpus=gpus)
@@ -95,7 +95,7 @@ def find_applied_layout(app: App, target: str, data: str | None) -> Layout:
 
 def run_rlbox_in_place(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
     """Carry out `rlbox WORDS` in a place as its runs are, whatever the shell exports; return its exit code."""
-    place = stage_environment(layout, choose_visible_gpus(app, gpus))
+    place = stage_environment(layout, make_visible_gpus_env(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*place.words, sys.executable, *safe, "-m", "rlbox", *words)
     return run_in_foreground(Command(argv=argv), environ=place.env)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import read_gpus_option
+from rlbox.doctor.gpu_choice import resolve_gpus_option
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.i18n import _
@@ -89,7 +89,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         app=app, run_store=run_store, run_dir=run_dir, plan=plan, given=given, options=options, tree=tree
     )
     ready = place.prepare(
-        app, plan.target, run_store, read_gpus_option(options.gpus) or plan.gpus, 0.0 if job.fits else None
+        app, plan.target, run_store, resolve_gpus_option(options.gpus) or plan.gpus, 0.0 if job.fits else None
     )
     if app.dry_run:
         return again.show(tuple(secrets), ready)

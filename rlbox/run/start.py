@@ -10,7 +10,7 @@ import socket
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import read_gpus_option
+from rlbox.doctor.gpu_choice import resolve_gpus_option
 from rlbox.errors import NodeError, RlboxError, SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import list_benign_lines, list_secret_aliases
@@ -93,7 +93,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     if options.build:
         place.ensure_engine_and_image(app, target)
     ready = place.prepare(
-        app, target, run_store, read_gpus_option(options.gpus), fit.need_gib if fit and not options.force else None
+        app, target, run_store, resolve_gpus_option(options.gpus), fit.need_gib if fit and not options.force else None
     )
     fixes = load_fixes(app.project)
     files = collect_run_files(app, job, target, fixes) | (
@@ -142,9 +142,9 @@ def _fit(
     """Return whether the run fits; one that does not is refused."""
     fit = None
     with app.checking("memory"):
-        room = load_declared_capacity(app, target, read_gpus_option(options.gpus))
+        room = load_declared_capacity(app, target, resolve_gpus_option(options.gpus))
         if place.is_local:
-            room = measure_capacity(app, target, room, run_store.data_dir, read_gpus_option(options.gpus))
+            room = measure_capacity(app, target, room, run_store.data_dir, resolve_gpus_option(options.gpus))
         fit = check_fit(job, values, room)
         require_fit(app, job, fit, _fit_request(job.name, options), force=options.force)
     return fit

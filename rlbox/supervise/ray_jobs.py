@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.ray_state import create_ray_client, find_job_session
+from rlbox.doctor.ray_state import create_ray_client, find_job_session_dir
 from rlbox.job.plan import RayPlan, RunPlan
 from rlbox.system.http import NoResponseError, explain_no_response
 from rlbox.system.poller import Poller
@@ -101,7 +101,7 @@ class RayJob:
 
 def driver_log_path(plan: RayPlan) -> Path:
     """Return the file that Ray writes the output of the job's driver to."""
-    return find_job_session(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
+    return find_job_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
 def write_secrets_file(file: Path, secrets: Mapping[str, str]) -> str:

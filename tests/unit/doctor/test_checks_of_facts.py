@@ -26,10 +26,14 @@ TARGET = Requirements(
 LIMITS = LimitFacts(
     shm_total=2 * GIB, shm_free=2 * GIB, pids_max=4096, pids_now=9, memory_max=14 * GIB, memory_free=9 * GIB, cores=2
 )
-PLACE = DirectoryFacts(role="data", path="/data", total=100 * GIB, free=50 * GIB, inodes=10**6, inodes_free=10**5)
-PATHS = PathFacts(prefix="/opt/venv", programs={"python3": "/opt/venv/bin/python3", "ray": "/opt/venv/bin/ray"})
-PACKAGES = PackageFacts(site="/site", installed={"torch": ("2.13.0",), "ray": ("2.60.0",)})
-NETWORK = NetworkFacts(hostname="box", hostname_ips=("127.0.1.1",), names=("lo", "eth0"), now=2e9, not_before=1e9)
+PLACE = DirectoryFacts(
+    role="data", path="/data", total_bytes=100 * GIB, free_bytes=50 * GIB, total_inodes=10**6, free_inodes=10**5
+)
+PATHS = PathFacts(prefix="/opt/venv", program_paths={"python3": "/opt/venv/bin/python3", "ray": "/opt/venv/bin/ray"})
+PACKAGES = PackageFacts(site_packages="/site", installed={"torch": ("2.13.0",), "ray": ("2.60.0",)})
+NETWORK = NetworkFacts(
+    hostname="box", hostname_ips=("127.0.1.1",), interfaces=("lo", "eth0"), now_unix=2e9, earliest_unix=1e9
+)
 
 
 def ids(findings: Any) -> list[str]:
@@ -94,19 +98,23 @@ def test_floors_hold_where_the_target_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("place", "name", "seen"),
     [
-        ({"kind": "missing", "error": "/data: no such folder"}, "data-disk-missing", "no such folder"),
-        ({"kind": "read-only", "error": "Read-only file system"}, "data-disk-read-only", "Read-only"),
+        ({"problem": "missing", "error_text": "/data: no such folder"}, "data-disk-missing", "no such folder"),
+        ({"problem": "read-only", "error_text": "Read-only file system"}, "data-disk-read-only", "Read-only"),
         (
-            {"kind": "denied", "error": "Permission denied", "owner": "/data is uid 0's"},
+            {"problem": "denied", "error_text": "Permission denied", "owner_text": "/data is uid 0's"},
             "data-disk-denied",
             "for uid 7",
         ),
-        ({"kind": "full", "error": "No space left on device", "free": 0}, "data-disk-full", "0 B free of 107.4 GB"),
-        ({"kind": "slow", "error": "no answer in 4 s"}, "data-disk-slow", "no answer"),
-        ({"free": 100 * MIB}, "data-disk-full", "104.9 MB free of 107.4 GB, 1.1 GB are needed"),
-        ({"inodes_free": 3}, "data-disk-inodes", "3 of 1000000 inodes are free"),
-        ({"role": "tmp", "path": "/tmp", "free": MIB}, "tmp-full", "536.9 MB are needed"),
-        ({"role": "HF_HOME", "path": "/x", "kind": "denied", "mine": True}, "folder-denied", "for uid 7"),
+        (
+            {"problem": "full", "error_text": "No space left on device", "free_bytes": 0},
+            "data-disk-full",
+            "0 B free of 107.4 GB",
+        ),
+        ({"problem": "slow", "error_text": "no answer in 4 s"}, "data-disk-slow", "no answer"),
+        ({"free_bytes": 100 * MIB}, "data-disk-full", "104.9 MB free of 107.4 GB, 1.1 GB are needed"),
+        ({"free_inodes": 3}, "data-disk-inodes", "3 of 1000000 inodes are free"),
+        ({"role": "tmp", "path": "/tmp", "free_bytes": MIB}, "tmp-full", "536.9 MB are needed"),
+        ({"role": "HF_HOME", "path": "/x", "problem": "denied", "is_own": True}, "folder-denied", "for uid 7"),
     ],
 )
 def test_places(place: dict[str, Any], name: str, seen: str) -> None:
@@ -122,21 +130,21 @@ def test_places(place: dict[str, Any], name: str, seen: str) -> None:
 )
 def test_room_for_all_jobs_of_a_target_is_no_need_of_one(need_gib: float, free: float, level: str) -> None:
     """What one job needs is computed before it runs; a disk that holds what runs wrote is not broken."""
-    found = check_directories([replace(PLACE, free=int(free * GIB))], replace(TARGET, need_gib=need_gib), "uid 7")
+    found = check_directories([replace(PLACE, free_bytes=int(free * GIB))], replace(TARGET, disk_gib=need_gib), "uid 7")
     assert [finding.level for finding in found] == ([level] if level else [])
     assert all("`rlbox plan JOB`" in finding.remedy for finding in found)
 
 
 def test_folders_of_one_full_disk_are_one_finding() -> None:
-    full = replace(PLACE, kind="full", free=0)
+    full = replace(PLACE, problem="full", free_bytes=0)
     assert ids(check_directories([full, replace(full, role="tmp", path="/tmp")], TARGET, "uid 7")) == ["data-disk-full"]
 
 
 @pytest.mark.parametrize(
     ("changes", "name", "seen"),
     [
-        ({"programs": {"ray": "/usr/local/bin/ray"}}, "path-shadowed", "ray is /usr/local/bin/ray"),
-        ({"programs": {"ray": ""}}, "ray-not-on-path", "ray is not found"),
+        ({"program_paths": {"ray": "/usr/local/bin/ray"}}, "path-shadowed", "ray is /usr/local/bin/ray"),
+        ({"program_paths": {"ray": ""}}, "ray-not-on-path", "ray is not found"),
         ({"lib64": "missing"}, "lib64-missing", "there is no lib64"),
         ({"python_error": "is missing", "lib64": "missing"}, "stack-python", "/opt/venv/bin/python is missing"),
         ({"lib64": "nested"}, "lib64-missing", "the link inside it"),
@@ -146,12 +154,12 @@ def test_folders_of_one_full_disk_are_one_finding() -> None:
             "has /cuda/lib64/stubs",
         ),
         ({"environ": {"LIBRARY_PATH": "/c/stubs:/c/lib64"}}, "cuda-stubs-order", "stubs before /c/lib64"),
-        ({"linker": ("0.conf: /cuda/lib64/stubs",)}, "cuda-stubs-order", "the loader is told"),
+        ({"linker_config_lines": ("0.conf: /cuda/lib64/stubs",)}, "cuda-stubs-order", "the loader is told"),
         ({"environ": {"LD_LIBRARY_PATH": "/a::/b"}}, "empty-path-element", "/a::/b"),
         ({"environ": {"PYTHONHOME": "/usr"}}, "pythonhome-set", "/usr"),
-        ({"shadows": ("/x/torch",)}, "pythonpath-shadows", "/x/torch"),
+        ({"shadowing_modules": ("/x/torch",)}, "pythonpath-shadows", "/x/torch"),
         ({"cuda_home": "/c", "cuda_missing": ("bin/nvcc",)}, "cuda-home", "/c lacks bin/nvcc"),
-        ({"preload_missing": ("/x.so",)}, "preload-missing", "/x.so"),
+        ({"missing_preloads": ("/x.so",)}, "preload-missing", "/x.so"),
     ],
 )
 def test_paths(changes: dict[str, Any], name: str, seen: str) -> None:
@@ -193,7 +201,7 @@ def test_environment(environ: dict[str, str], name: str, seen: str) -> None:
 
 def test_dotenv_names_that_are_not_exported() -> None:
     file = DotEnvFile(path="/data/.env", values={"HF_TOKEN": "secret", "A": "1", "WANDB_API_KEY": ""})
-    first, second = check_environment(EnvironmentFacts(environ={"A": "1"}, files=(file,)), TARGET)
+    first, second = check_environment(EnvironmentFacts(environ={"A": "1"}, env_files=(file,)), TARGET)
     assert (first.id, first.seen, first.remedy) == (
         "env-not-exported",
         "HF_TOKEN",
@@ -205,7 +213,7 @@ def test_dotenv_names_that_are_not_exported() -> None:
 def test_dotenv_as_a_shell_reads_it() -> None:
     file = parse_dotenv("e", "# c\nA=1\nexport B='2'\n\nC = 3\nD=4\r\nnonsense\n")
     assert file.values == {"A": "1", "B": "2", "C": "3", "D": "4"}
-    assert file.broken == (
+    assert file.broken_lines == (
         "line 5: blanks around = of C", "line 6: a carriage return ends the value of D", "line 7 is no NAME=value",
     )  # fmt: skip
 
@@ -217,21 +225,25 @@ def test_dotenv_as_a_shell_reads_it() -> None:
         ({"loopback_error": "Network is unreachable"}, "loopback-down", "unreachable"),
         ({"hostname_ips": ("10.9.9.9",), "foreign_ips": ("10.9.9.9",)}, "hostname-foreign", "10.9.9.9"),
         ({"environ": {"NCCL_SOCKET_IFNAME": "ib0"}}, "interface-missing", "NCCL_SOCKET_IFNAME=ib0; there are lo, eth0"),
-        ({"environ": {"VLLM_HOST_IP": "10.9.9.9"}, "unresolved": ("VLLM_HOST_IP",)}, "address-unknown", "10.9.9.9"),
         (
-            {"taken": (PortConflict(name="smoke.vllm", number=21432, holder="x (pid 3)"),)},
+            {"environ": {"VLLM_HOST_IP": "10.9.9.9"}, "unresolved_hosts": ("VLLM_HOST_IP",)},
+            "address-unknown",
+            "10.9.9.9",
+        ),
+        (
+            {"port_conflicts": (PortConflict(name="smoke.vllm", number=21432, holder="x (pid 3)"),)},
             "port-taken",
             "21432 (smoke.vllm)",
         ),
-        ({"reached": (Endpoint(name="HF_ENDPOINT", url="http://h", error="refused"),)}, "mirror-dead", "refused"),
-        ({"reached": (Endpoint(name="x", url="http://h", kind="proxy", error="no"),)}, "proxy-dead", "no"),
+        ({"endpoints": (Endpoint(name="HF_ENDPOINT", url="http://h", error="refused"),)}, "mirror-dead", "refused"),
+        ({"endpoints": (Endpoint(name="x", url="http://h", kind="proxy", error="no"),)}, "proxy-dead", "no"),
         (
-            {"reached": (Endpoint(name="RAY_ADDRESS", url="tcp://h:1", kind="ray", error="no"),)},
+            {"endpoints": (Endpoint(name="RAY_ADDRESS", url="tcp://h:1", kind="ray", error="no"),)},
             "ray-address-dead",
             "no",
         ),
-        ({"reached": (Endpoint(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "15 min 00 s behind"),
-        ({"now": 1.0}, "clock-skew", "behind"),
+        ({"endpoints": (Endpoint(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "15 min 00 s behind"),
+        ({"now_unix": 1.0}, "clock-skew", "behind"),
     ],
 )
 def test_network(changes: dict[str, Any], name: str, seen: str) -> None:
@@ -254,14 +266,14 @@ def test_packages() -> None:
     assert [f.seen for f in check_packages(other, TARGET)] == ["torch 2.9.0 (locked: 2.13.0)"]
     gone = replace(PACKAGES, installed={"ray": ("2.60.0",)})
     assert ids(check_packages(gone, TARGET)) == ["package-missing"]
-    short = FileDamage(package="vllm", path="/s/_C.so", kind="short", what="has 5 bytes of 9")
-    missing = replace(short, path="/s/x.py", kind="missing", what="is missing")
+    short = FileDamage(package="vllm", path="/s/_C.so", kind="short", description="has 5 bytes of 9")
+    missing = replace(short, path="/s/x.py", kind="missing", description="is missing")
     (found,) = check_packages(replace(PACKAGES, damages=(missing, short)), TARGET)
     assert (found.id, found.seen) == ("file-truncated", "/s/_C.so has 5 bytes of 9")
     gap = AbiMismatch(path="/s/flash_attn_2_cuda.so", count=3, example="_ZN3c105Error")
-    (found,) = check_packages(replace(PACKAGES, gaps=(gap,)), TARGET)
+    (found,) = check_packages(replace(PACKAGES, abi_mismatches=(gap,)), TARGET)
     assert found.seen == "flash_attn_2_cuda.so wants 3 symbols that torch 2.13.0 lacks: _ZN3c105Error"
-    assert ids(check_packages(PackageFacts(site="/s", missing="gone"), TARGET)) == ["stack-missing"]
+    assert ids(check_packages(PackageFacts(site_packages="/s", missing_reason="gone"), TARGET)) == ["stack-missing"]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +295,7 @@ def test_packages() -> None:
             owner="u",
             age_s=5,
             is_orphan=True,
-            stack=True,
+            is_stack_program=True,
         ),
     ],
 )
@@ -326,13 +338,15 @@ def test_demands_of_a_manifest_and_a_lock() -> None:
     }  # fmt: skip
     lock = {"python": "3.11", "groups": [{"name": "g", "packages": [{"name": "Flash_Attn", "version": "2"}]}]}
     found = parse_requirements(manifest, lock)
-    assert (found.shm_gib, found.pids, found.mount, found.nodes, found.ports) == (2.0, 9, "/d", 2, {"a.b": 7})
-    assert found.has("flash-attn")
+    assert (found.shm_gib, found.pids, found.data_mount, found.nodes, found.ports) == (2.0, 9, "/d", 2, {"a.b": 7})
+    assert found.has_package("flash-attn")
     assert parse_requirements({}, {}) == Requirements()
 
 
 def test_every_finding_says_what_to_do() -> None:
-    facts = NetworkFacts(localhost=(), taken=(PortConflict(name="a", number=1, holder="h"),), now=1, not_before=1e9)
+    facts = NetworkFacts(
+        localhost=(), port_conflicts=(PortConflict(name="a", number=1, holder="h"),), now_unix=1, earliest_unix=1e9
+    )
     findings: list[Finding] = [*check_limits(LimitFacts(shm_total=None), TARGET), *check_network(facts, TARGET)]
     assert all(finding.remedy and finding.where for finding in findings)
 

@@ -11,17 +11,18 @@ import pytest
 
 import rlbox.doctor
 from rlbox.doctor.check_group import CheckGroup
-from rlbox.doctor.checks import CHECKS, Where, select_families
+from rlbox.doctor.checks import CHECKS, CheckScope, select_families
 from rlbox.doctor.context import CheckContext
-from rlbox.doctor.gpus import DriverNeeds
+from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver
 
 SCENE = CheckContext(
-    environ={}, requirements=Requirements(), end=0.0, folders=(), places=[("data", "/data"), ("tmp", "/tmp")],
-    needs=DriverNeeds, free_ports=dict,
+    environ={}, requirements=Requirements(), deadline_s=0.0, env_file_dirs=(),
+    directories=[("data", "/data"), ("tmp", "/tmp")],
+    get_driver_requirements=DriverRequirements, get_required_ports=dict,
 )  # fmt: skip
 ELSEWHERE = ["check_image_state"]  # asked by doctor/host.py, which alone can tell an image's state
 
@@ -39,14 +40,14 @@ def test_every_judge_has_a_row() -> None:
 
 
 def test_names_are_told_apart() -> None:
-    places: tuple[Where, ...] = ("container", "host")
+    places: tuple[CheckScope, ...] = ("container", "host")
     for where in places:
-        names = [row.name for row in CHECKS if row.where in (where, "both")]
+        names = [row.name for row in CHECKS if row.scope in (where, "both")]
         assert len(set(names)) == len(names)
 
 
 def test_judges_count_their_checks() -> None:
-    counts = {row.name: row.count(SCENE) for row in CHECKS}
+    counts = {row.name: row.count_checks(SCENE) for row in CHECKS}
     assert counts.items() >= {
         "limits": 13, "disks": 4, "paths": 9, "environment": 8, "processes": 3, "sandbox": 1, "ray task": 1,
         "torch": 1, "link": 1, "gpu driver": 4, "gpus": 4, "all-reduce": 1, "packages": 4, "network": 9, "fixes": 0,
@@ -57,9 +58,9 @@ def test_judges_count_their_checks() -> None:
 
 def test_what_is_loaded_counts_once_it_is_known() -> None:
     (torch,) = [row for row in CHECKS if row.name == "torch"]
-    context = replace(SCENE, linked=Future())
-    context.linked.set_result(("a.so", "b.so"))
-    assert torch.count(context) == 3
+    context = replace(SCENE, linked_extensions=Future())
+    context.linked_extensions.set_result(("a.so", "b.so"))
+    assert torch.count_checks(context) == 3
 
 
 @pytest.mark.parametrize(
@@ -93,5 +94,5 @@ def test_where_the_first_check_fails_the_others_are_not_asked() -> None:
         return [Finding(id=name, title="")]
 
     assert [row.id for row in CheckGroup(checks=(finds, finds))("a")] == ["a", "a"]
-    judge = CheckGroup(first=lambda name: finds("first") if name else [], checks=(finds,))
+    judge = CheckGroup(prerequisite=lambda name: finds("first") if name else [], checks=(finds,))
     assert ([row.id for row in judge("a")], [row.id for row in judge("")], len(judge)) == (["first"], [""], 2)

@@ -17,7 +17,7 @@ import pytest
 
 from rlbox.doctor.container import ProbeThreads
 from rlbox.doctor.disks import find_directories, probe_directories
-from rlbox.doctor.elf import DamagedElfError, check_elf, read_torch_symbols
+from rlbox.doctor.elf import DamagedElfError, read_matching_symbols, require_complete_elf
 from rlbox.doctor.environment import probe_environment
 from rlbox.doctor.examine import repair_findings
 from rlbox.doctor.fix_checks import run_fix_checks
@@ -49,12 +49,12 @@ def record(site: Path, name: str, files: dict[str, bytes]) -> None:
 
 
 def test_a_whole_elf_file_and_one_cut_short(tmp_path: Path) -> None:
-    check_elf(str(WHOLE))
+    require_complete_elf(str(WHOLE))
     for size in (0, 10, 100, WHOLE.stat().st_size // 2, WHOLE.stat().st_size - 1):
         short = tmp_path / f"short-{size}.so"
         short.write_bytes(WHOLE.read_bytes()[:size])
         with pytest.raises(DamagedElfError):
-            check_elf(str(short))
+            require_complete_elf(str(short))
 
 
 def test_a_file_for_another_processor(tmp_path: Path) -> None:
@@ -62,20 +62,20 @@ def test_a_file_for_another_processor(tmp_path: Path) -> None:
     data[18:20] = (8).to_bytes(2, "little")
     (tmp_path / "mips.so").write_bytes(data)
     with pytest.raises(DamagedElfError, match="another processor"):
-        check_elf(str(tmp_path / "mips.so"))
+        require_complete_elf(str(tmp_path / "mips.so"))
 
 
 def test_symbols_of_a_library() -> None:
-    found = read_torch_symbols(str(WHOLE), (b"mal", b"Py_"))
+    found = read_matching_symbols(str(WHOLE), (b"mal", b"Py_"))
     assert found is not None
     assert found.defined | found.undefined
-    assert read_torch_symbols(str(WHOLE), (b"_ZN3c10",)) is None
+    assert read_matching_symbols(str(WHOLE), (b"_ZN3c10",)) is None
 
 
 def test_packages_that_are_whole(tmp_path: Path) -> None:
     record(tmp_path, "six-1.16.0", {"six.py": b"x = 1\n", "six/_c.so": WHOLE.read_bytes()})
     found = probe_packages(str(tmp_path))
-    assert (found.installed, found.damages, found.files) == ({"six": ("1.16.0",)}, (), 2)
+    assert (found.installed, found.damages, found.file_count) == ({"six": ("1.16.0",)}, (), 2)
 
 
 def test_packages_with_each_damage(tmp_path: Path) -> None:
@@ -94,16 +94,16 @@ def test_packages_with_each_damage(tmp_path: Path) -> None:
 
 
 def test_a_site_that_is_not_there(tmp_path: Path) -> None:
-    assert probe_packages(str(tmp_path / "none")).missing
+    assert probe_packages(str(tmp_path / "none")).missing_reason
 
 
 def test_places(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     rows = [("data", str(tmp_path)), ("data", str(tmp_path / "none")), ("tmp", str(tmp_path / "file"))]
     fine, missing, file, later = probe_directories([*rows, ("HF_HOME", str(tmp_path / "a/b"))])
-    assert (fine.kind, missing.kind, file.kind, later.kind) == ("", "missing", "file", "")
-    assert fine.total > fine.free > 0
-    assert fine.mine
+    assert (fine.problem, missing.problem, file.problem, later.problem) == ("", "missing", "file", "")
+    assert fine.total_bytes > fine.free_bytes > 0
+    assert fine.is_own
 
 
 def test_places_of_an_environment() -> None:
@@ -131,12 +131,12 @@ def test_paths(tmp_path: Path) -> None:
     prefix, other = f"{tmp_path}/venv", f"{tmp_path}/other"
     requirements = Requirements(packages={"torch": "2"})
     found = probe_paths({"PATH": f"{other}:{prefix}/bin", "PYTHONPATH": other}, requirements, prefix)
-    assert found.programs == {
+    assert found.program_paths == {
         "python3": f"{prefix}/bin/python3", "python": f"{prefix}/bin/python", "ray": f"{other}/ray",
     }  # fmt: skip
     assert found.python_error == ""
     assert probe_paths({}, requirements, other).python_error == "is missing"
-    assert (found.lib64, found.shadows) == ("missing", (f"{other}/torch",))
+    assert (found.lib64, found.shadowing_modules) == ("missing", (f"{other}/torch",))
     os.symlink("nowhere", f"{prefix}/lib64")
     assert probe_paths({"PATH": ""}, requirements, prefix).lib64 == "dangling"
     os.unlink(f"{prefix}/lib64")
@@ -148,9 +148,9 @@ def test_paths(tmp_path: Path) -> None:
 
 def test_dotenv_files_are_found_once(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"A=1\r\nB=2\n")
-    (found,) = probe_environment({}, (str(tmp_path), str(tmp_path / "."), str(tmp_path / "none"))).files
+    (found,) = probe_environment({}, (str(tmp_path), str(tmp_path / "."), str(tmp_path / "none"))).env_files
     assert found.values == {"A": "1", "B": "2"}
-    assert found.broken
+    assert found.broken_lines
 
 
 @pytest.mark.allow("processes")
@@ -169,10 +169,10 @@ def test_processes_of_this_test_are_its_own() -> None:
 def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     script = "setsid sleep 77 & echo $!; echo '{\"step\": 1}'; sleep 77"
     program = Program(["sh", "-c", script], dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
-    ran = program.wait(b"", time.monotonic() + 0.5)
+    ran = program.communicate(b"", time.monotonic() + 0.5)
     assert ran.exit_code is None
-    assert '{"step": 1}' in ran.output
-    pid = int(ran.output.split()[0])
+    assert '{"step": 1}' in ran.stdout
+    pid = int(ran.stdout.split()[0])
     end = time.monotonic() + 5
     while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
         assert time.monotonic() < end
@@ -185,7 +185,7 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
     large = f"'{sys.executable}' -c '{code}; time.sleep(77)' >pid 2>&1"
     argv = ["sh", "-c", f"unset {PROCESS_MARK}; {large} & sleep 77"]
     program = Program(argv, dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
-    program.wait(b"", time.monotonic() + 3)
+    program.communicate(b"", time.monotonic() + 3)
     last = probe_process(int((tmp_path / "pid").read_text()))
     assert last is None or last.has_ended
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlbox.doctor.report import Report, format_report, format_summary, load_report, merge_reports, resolve_findings
+from rlbox.doctor.report import Report, format_report, format_summary, merge_reports, parse_report, resolve_findings
 from rlbox.findings import Finding, load_finding
 
 TRUNCATED = Finding(
@@ -59,7 +59,7 @@ def test_host_and_container_make_one_report() -> None:
 
 def test_a_report_survives_json() -> None:
     report = Report(findings=(SMALL,), follows=(LOAD,), checks=3, unfinished=("torch: late",), seconds=1.5)
-    assert load_report(report.as_json()) == report
+    assert parse_report(report.as_json()) == report
 
 
 def test_text_of_a_finding() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rlbox.doctor.engine import EngineContainer, EngineFacts, check_engine, check_image_state
-from rlbox.doctor.fix_checks import TIMEOUT_CODE, add_broken_fix_checks, parse_failed_checks, select_fix_checks
+from rlbox.doctor.fix_checks import TIMEOUT_EXIT_CODE, add_explained_fix_checks, parse_failed_checks, select_fix_checks
 from rlbox.doctor.gpus import (
-    DriverNeeds,
+    DriverRequirements,
     check_all_reduce,
     check_driver,
     check_gpu_kernels,
@@ -26,7 +26,7 @@ from rlbox.doctor.stack import (
     check_ray,
     check_torch,
     parse_steps,
-    was_too_slow,
+    ran_out_of_time,
 )
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver
@@ -36,7 +36,7 @@ IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py
 CPU = {"step": "cpu", "ok": True}
 DRIVER = {"step": "driver", "ok": True, "code": 0, "name": "CUDA_SUCCESS", "cuda": 13000, "count": 2, "library": "/l"}
 MEMORY = {"step": "memory", "ok": True, "number": 0, "total": 150 << 30, "free": 149 << 30, "users": [], "bad": 0}
-ENGINE = EngineFacts(version=(26, 1, 5), gpu_ways=("nvidia",), room=1 << 40)
+ENGINE = EngineFacts(version=(26, 1, 5), gpu_mechanisms=("nvidia",), free_bytes=1 << 40)
 
 
 def ids(findings: Any) -> list[str]:
@@ -78,10 +78,10 @@ def test_a_variant_for_another_processor_is_no_fault() -> None:
 
 def test_a_busy_machine_is_no_fault_and_a_hang_is_one() -> None:
     assert torch(exit_code=None) == []
-    assert torch(exit_code=None, idle=True, seconds=9.0) == ["torch-op-hangs"]
-    assert was_too_slow(ProgramFacts(exit_code=None), "end")
-    assert not was_too_slow(ProgramFacts(exit_code=None, idle=True), "end")
-    assert not was_too_slow(ProgramFacts(exit_code=0), "end")
+    assert torch(exit_code=None, was_idle=True, seconds=9.0) == ["torch-op-hangs"]
+    assert ran_out_of_time(ProgramFacts(exit_code=None), "end")
+    assert not ran_out_of_time(ProgramFacts(exit_code=None, was_idle=True), "end")
+    assert not ran_out_of_time(ProgramFacts(exit_code=0), "end")
 
 
 def test_ray() -> None:
@@ -96,9 +96,9 @@ def test_ray() -> None:
 
 def test_link() -> None:
     assert ids(check_linker(LinkerFacts(compiler=""))) == []
-    assert ids(check_linker(LinkerFacts(compiler="", wanted=True))) == ["jit-no-compiler"]
+    assert ids(check_linker(LinkerFacts(compiler="", compiler_required=True))) == ["jit-no-compiler"]
     assert ids(check_linker(LinkerFacts(compiler="/cc", error="no stdio.h"))) == ["jit-compile"]
-    facts = LinkerFacts(compiler="/cc", libraries={"cudart": "cannot find -lcudart", "cuda": ""})
+    facts = LinkerFacts(compiler="/cc", error_by_library={"cudart": "cannot find -lcudart", "cuda": ""})
     (finding,) = check_linker(facts)
     assert (finding.id, finding.seen, finding.covers) == (
         "jit-link", "-lcudart: cannot find -lcudart", ("lcudart-link",),
@@ -142,23 +142,25 @@ def test_gpu_kernels() -> None:
 def test_all_reduce() -> None:
     assert ids(check_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": True},)), 2)) == []
     assert ids(check_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": False},)), 2)) == ["nccl-self-test"]
-    assert ids(check_all_reduce(ProgramFacts(exit_code=None, idle=True), 2)) == ["nccl-self-test"]
+    assert ids(check_all_reduce(ProgramFacts(exit_code=None, was_idle=True), 2)) == ["nccl-self-test"]
 
 
 def test_driver() -> None:
     driver = GpuDriver(is_present=True, cuda_version=(12, 4), device_count=2)
-    assert ids(check_driver(driver, DriverNeeds(), TARGET)) == []
-    assert ids(check_driver(driver, DriverNeeds(require="cuda>=12.8 brand=tesla,driver>=470"), TARGET)) == [
-        "cuda-driver-old"
-    ]
-    assert ids(check_driver(driver, DriverNeeds(torch_cuda="13.0"), TARGET)) == ["cuda-driver-old"]
-    assert ids(check_driver(driver, DriverNeeds(torch_cuda="12.8"), TARGET)) == []  # minor versions are compatible
-    assert ids(check_driver(replace(driver, device_count=1), DriverNeeds(), TARGET)) == ["gpu-count"]
-    assert ids(check_driver(GpuDriver(), DriverNeeds(), TARGET)) == ["gpu-driver-missing"]
-    assert ids(check_driver(replace(driver, error="libcuda.so.1: wrong"), DriverNeeds(), TARGET)) == [
+    assert ids(check_driver(driver, DriverRequirements(), TARGET)) == []
+    assert ids(
+        check_driver(driver, DriverRequirements(require_cuda_variable="cuda>=12.8 brand=tesla,driver>=470"), TARGET)
+    ) == ["cuda-driver-old"]
+    assert ids(check_driver(driver, DriverRequirements(torch_cuda="13.0"), TARGET)) == ["cuda-driver-old"]
+    assert (
+        ids(check_driver(driver, DriverRequirements(torch_cuda="12.8"), TARGET)) == []
+    )  # minor versions are compatible
+    assert ids(check_driver(replace(driver, device_count=1), DriverRequirements(), TARGET)) == ["gpu-count"]
+    assert ids(check_driver(GpuDriver(), DriverRequirements(), TARGET)) == ["gpu-driver-missing"]
+    assert ids(check_driver(replace(driver, error="libcuda.so.1: wrong"), DriverRequirements(), TARGET)) == [
         "gpu-driver-broken"
     ]
-    assert ids(check_driver(GpuDriver(), DriverNeeds(), Requirements())) == []
+    assert ids(check_driver(GpuDriver(), DriverRequirements(), Requirements())) == []
 
 
 def test_versions_are_compared_part_by_part() -> None:
@@ -170,14 +172,14 @@ def test_engine() -> None:
     assert ids(check_engine(ENGINE, TARGET)) == []
     assert ids(check_engine(EngineFacts(error="no Docker engine answers"), TARGET)) == ["engine-missing"]
     assert ids(check_engine(replace(ENGINE, version=(19, 3)), TARGET)) == ["engine-old"]
-    assert ids(check_engine(replace(ENGINE, gpu_ways=()), TARGET)) == ["gpu-runtime-missing"]
-    assert ids(check_engine(replace(ENGINE, gpu_ways=()), Requirements())) == []
-    assert ids(check_engine(replace(ENGINE, room=1 << 30), TARGET)) == ["engine-disk-full"]
+    assert ids(check_engine(replace(ENGINE, gpu_mechanisms=()), TARGET)) == ["gpu-runtime-missing"]
+    assert ids(check_engine(replace(ENGINE, gpu_mechanisms=()), Requirements())) == []
+    assert ids(check_engine(replace(ENGINE, free_bytes=1 << 30), TARGET)) == ["engine-disk-full"]
     left = EngineContainer(name="rlbox-a", run="a", state="exited", owner="uid 7")
     (finding,) = check_engine(replace(ENGINE, containers=(left,)), TARGET)
     assert (finding.id, finding.seen) == ("stale-containers", "rlbox-a (exited, uid 7)")
     assert ids(check_engine(replace(ENGINE, containers=(replace(left, run=""),)), TARGET)) == []
-    for alive in (replace(left, busy=True), replace(left, state="running"), replace(left, state="created")):
+    for alive in (replace(left, is_disk_locked=True), replace(left, state="running"), replace(left, state="created")):
         (finding,) = check_engine(replace(ENGINE, containers=(alive,)), TARGET)
         assert (finding.id, finding.level, finding.seen) == ("live-runs", "note", "a (uid 7)")
         assert "rlbox stop a " in finding.remedy
@@ -198,7 +200,7 @@ def test_fix_checks() -> None:
     assert select_fix_checks({}, "doctor") == ()
     (finding,) = parse_failed_checks(checks, [(1, "noise\nlib64 is not there\n")])
     assert (finding.id, finding.seen, finding.remedy, finding.covers) == ("a", "lib64 is not there", "r", ("c",))
-    for spared in ((0, ""), (TIMEOUT_CODE, ""), (2, "sh: 1: Cannot fork"), (1, "No space left on device")):
+    for spared in ((0, ""), (TIMEOUT_EXIT_CODE, ""), (2, "sh: 1: Cannot fork"), (1, "No space left on device")):
         assert parse_failed_checks(checks, [spared]) == ()
     assert parse_failed_checks(checks, []) == ()
 
@@ -206,7 +208,7 @@ def test_fix_checks() -> None:
 def test_a_broken_disk_explains_the_checks_that_read_it() -> None:
     row = ROW | {"id": "ray-temp-dir", "check": {"run": "ls /data/ray", "when": ["doctor"]}}
     checks = select_fix_checks({"fixes": [ROW, row]}, "doctor")
-    (disk, other) = add_broken_fix_checks(
+    (disk, other) = add_explained_fix_checks(
         [Finding(id="data-disk-denied", title=""), Finding(id="x", title="")], checks, "/data"
     )
     assert (disk.breaks, other.breaks) == (("ray-temp-dir",), ())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fakes import LIMITS
 
-from rlbox.doctor.gpus import DriverNeeds, check_driver, check_gpu_models, find_stack_cuda
+from rlbox.doctor.gpus import DriverRequirements, check_driver, check_gpu_models, find_stack_cuda_version
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.container import docker_py_options, docker_run_args, plan_container
 from rlbox.engine.gpu_access import (
@@ -291,7 +291,7 @@ def test_what_is_said() -> None:
     ],
 )
 def test_the_cuda_of_a_stack(packages: dict[str, str], cuda: str) -> None:
-    assert find_stack_cuda(packages) == cuda
+    assert find_stack_cuda_version(packages) == cuda
 
 
 DATACENTER = Requirements(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")
@@ -303,19 +303,35 @@ OLD = GpuDriver(is_present=True, cuda_version=(12, 4), device_count=1)
 @pytest.mark.parametrize(
     ("needs", "demands", "remedy"),
     [
-        (DriverNeeds(torch_cuda="12.8"), CONSUMER, None),  # a driver runs every CUDA of its own major version
-        (DriverNeeds(torch_cuda="13.0"), CONSUMER, "(a consumer card has no forward compatibility)"),
-        (DriverNeeds(torch_cuda="13.0", compat=True), CONSUMER, "(a consumer card has no forward compatibility)"),
-        (DriverNeeds(torch_cuda="13.0"), DATACENTER, "compatibility library (cuda-compat-13-0; this card can use it)"),
-        (DriverNeeds(torch_cuda="13.0"), DATACENTER, "update the host's driver to 580 or newer"),
-        (DriverNeeds(torch_cuda="13.0"), WORKSTATION, "(a workstation card has no forward compatibility)"),
-        (DriverNeeds(torch_cuda="13.0", variant="mine-cu12"), CONSUMER, "take the target mine-cu12"),
-        (DriverNeeds(torch_cuda="13.0", compat=True), DATACENTER, None),
-        (DriverNeeds(require="cuda>=12.8 brand=tesla,driver>=535", compat=True), DATACENTER, None),
-        (DriverNeeds(require="cuda>=12.8 brand=tesla,driver>=535"), CONSUMER, "update the host's driver"),
+        (DriverRequirements(torch_cuda="12.8"), CONSUMER, None),  # a driver runs every CUDA of its own major version
+        (DriverRequirements(torch_cuda="13.0"), CONSUMER, "(a consumer card has no forward compatibility)"),
+        (
+            DriverRequirements(torch_cuda="13.0", has_compat_libraries=True),
+            CONSUMER,
+            "(a consumer card has no forward compatibility)",
+        ),
+        (
+            DriverRequirements(torch_cuda="13.0"),
+            DATACENTER,
+            "compatibility library (cuda-compat-13-0; this card can use it)",
+        ),
+        (DriverRequirements(torch_cuda="13.0"), DATACENTER, "update the host's driver to 580 or newer"),
+        (DriverRequirements(torch_cuda="13.0"), WORKSTATION, "(a workstation card has no forward compatibility)"),
+        (DriverRequirements(torch_cuda="13.0", cuda12_variant="mine-cu12"), CONSUMER, "take the target mine-cu12"),
+        (DriverRequirements(torch_cuda="13.0", has_compat_libraries=True), DATACENTER, None),
+        (
+            DriverRequirements(require_cuda_variable="cuda>=12.8 brand=tesla,driver>=535", has_compat_libraries=True),
+            DATACENTER,
+            None,
+        ),
+        (
+            DriverRequirements(require_cuda_variable="cuda>=12.8 brand=tesla,driver>=535"),
+            CONSUMER,
+            "update the host's driver",
+        ),
     ],
 )
-def test_forward_compatibility(needs: DriverNeeds, demands: Requirements, remedy: str | None) -> None:
+def test_forward_compatibility(needs: DriverRequirements, demands: Requirements, remedy: str | None) -> None:
     found = list(check_driver(OLD, needs, demands))
     assert [row.id for row in found] == (["cuda-driver-old"] if remedy else [])
     assert remedy is None or remedy in found[0].remedy

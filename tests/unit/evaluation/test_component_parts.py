@@ -148,13 +148,13 @@ def test_ray() -> None:
     ],
 )
 def test_links(ground: StackContext, cudart: str, cuda: str, expected: list[str]) -> None:
-    facts = LinkerFacts(compiler="/usr/bin/cc", libraries={"cudart": cudart, "cuda": cuda})
+    facts = LinkerFacts(compiler="/usr/bin/cc", error_by_library={"cudart": cudart, "cuda": cuda})
     assert [part.state for part in report_links(facts, ground)] == expected
 
 
 def test_no_compiler() -> None:
     assert states(report_links(LinkerFacts(compiler=""), BARE)) == [("C compiler", "absent")]
-    assert states(report_links(LinkerFacts(compiler="", wanted=True), BARE)) == [("C compiler", "failed")]
+    assert states(report_links(LinkerFacts(compiler="", compiler_required=True), BARE)) == [("C compiler", "failed")]
 
 
 def test_imports() -> None:

@@ -145,7 +145,7 @@ def look(text: str, *doing: str, **more: object) -> RankSample:
             look("", "spins", "idle"), {579}, "rank 0 waits in a collective, not called by rank 1", id="without RAS"
         ),
         pytest.param(
-            look("", "idle", "idle", absent=(2,)),
+            look("", "idle", "idle", missing_ranks=(2,)),
             set(),
             "rank 2 of 3 never started, or ended; ranks 0, 1 wait for it",
             id="absent",
@@ -162,10 +162,10 @@ def test_how_they_wait(seen: RankSample, odd: set[int], what: str) -> None:
     "seen",
     [
         pytest.param(look(BEHIND, "spins", "works"), id="rank 1 evaluates"),
-        pytest.param(look(BEHIND, "spins", "idle", others_work=True), id="a worker loads data"),
+        pytest.param(look(BEHIND, "spins", "idle", has_other_work=True), id="a worker loads data"),
         pytest.param(look(WELL, "idle", "idle"), id="all are idle: the rule of steps"),
-        pytest.param(look("", "idle", "works", absent=(2,)), id="one still starts"),
-        pytest.param(look("", absent=(1,)), id="no rank is left"),
+        pytest.param(look("", "idle", "works", missing_ranks=(2,)), id="one still starts"),
+        pytest.param(look("", missing_ranks=(1,)), id="no rank is left"),
         pytest.param(look(BEHIND.replace("process 579", "process 99"), "spins", "idle"), id="of another machine"),
     ],
 )
