@@ -88,12 +88,12 @@ def apply(
     from rlbox.planner.stack_check import require_consistent_stack
 
     options = ApplyOptions(
-        forced=require_consistent_stack(app, name, force=force),
+        forced_reason=require_consistent_stack(app, name, force=force),
         sources=sources,
         offline=offline,
-        packages=packages,
+        install_apt_packages=packages,
         python=_absolute(python),
-        accept=_accepted(accept),
+        accepted_versions=_accepted(accept),
     )
     return _apply(app, image, layout, options, check=check, yes=yes)
 
@@ -116,7 +116,7 @@ def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
 def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *, check: bool, yes: bool) -> int:
     """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
     from rlbox.provision.plan import apply_result, compare_result
-    from rlbox.provision.provision import check_fixes, provision_target
+    from rlbox.provision.provision import provision_target, run_target_fix_checks
 
     def consent(changes: int) -> None:
         if not layout.prefix:
@@ -124,7 +124,7 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
             confirm(app, yes, f"make {counted(changes, 'change', 'changes')} at / for target {image.target}")
 
     only_look = check or app.dry_run
-    prepared, plan, done = provision_target(app, image, layout, options, only_look=only_look, consent=consent)
+    prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, on_changes=consent)
     if only_look and (plan.steps or not check):
         told = compare_result(prepared.desired, plan, differences=app.dry_run)
         if not check:
@@ -132,10 +132,10 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
         app.result(*told)
         return 1 if plan.steps else 0
     layout = prepared.desired.layout
-    checks = check_fixes(layout)
-    app.result(*apply_result(prepared.desired, plan.skipped, done.steps, done.kept, checks))
-    app.say(f"next: . {layout.own}/libexec/init.sh, or rlbox run JOB --place here")
-    partial = {row.origin for row in plan.skipped}
+    checks = run_target_fix_checks(layout)
+    app.result(*apply_result(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
+    app.say(f"next: . {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
+    partial = {row.source_id for row in plan.skipped}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
 
 

@@ -78,7 +78,7 @@ def diagnose(
     found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
     excerpt = _excerpt(found, sources)
     guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
-    text = "" if app.as_json else format_report(found, excerpt, why=why)
+    text = "" if app.as_json else format_report(found, excerpt, explain=why)
     if guess:
         text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=guess["guess"])
     app.result({**found.as_json(), **guess}, text)
@@ -132,7 +132,7 @@ def _follow(app: App, sources: list[LogSource], catalogue: SignatureSet, may_gro
     from rlbox.diagnose.report import format_report
     from rlbox.diagnose.sources import is_compressed
 
-    if any(source.path is None or source.member or is_compressed(source.path) for source in sources):
+    if any(source.path is None or source.archive_member or is_compressed(source.path) for source in sources):
         raise click.UsageError(
             _("--follow is about files that grow: standard input and packed logs end by themselves.")
         )

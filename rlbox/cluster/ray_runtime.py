@@ -24,7 +24,7 @@ from rlbox.cluster.plan import (
 )
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus, probe_gpu_support
-from rlbox.provision.shell_environment import inheritance_rule
+from rlbox.provision.shell_environment import get_inheritance_rule
 from rlbox.values import OWN, VENV
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def place_program(plan: ClusterPlan, member: ClusterMember, words: tuple[str, ..
         "own": member.place,
         "words": ["sh", f"{member.place}/libexec/entrypoint.sh", *words],
         "env": ray_env(plan, member, member.data),
-        **inheritance_rule(),
+        **get_inheritance_rule(),
     }
 
 

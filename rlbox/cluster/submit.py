@@ -208,10 +208,10 @@ def _ready(app: App, options: SubmitOptions) -> _Ready:
         options.secrets,
         (),
         env_file=Path(options.env_file) if options.env_file else None,
-        folders=[app.project.folder],
+        env_file_dirs=[app.project.folder],
         environ=os.environ,
         aliases=(),
-        words=options.command,
+        argv=options.command,
     )
     return _Ready(files=find_files(Path(options.folder), options.excludes) if options.folder else None, secrets=found)
 

@@ -13,8 +13,8 @@ from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, Statement, count_recurrences, is_logged_exception
 from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_FATAL, LEVEL_WARNING, LogLine, parse_line
 from rlbox.diagnose.patterns import (
-    CERTAIN,
-    POSSIBLE,
+    CERTAIN_FAILURE,
+    POSSIBLE_FAILURE,
     ErrorClass,
     ProgressMark,
     classify_error,
@@ -68,10 +68,10 @@ class Candidate:
         return self.match.signature.cause if self.match else ""
 
 
-def classify_event(event: Event, catalogue: SignatureSet, program_kinds: str = "") -> Candidate:
+def classify_event(event: Event, signatures: SignatureSet, program_kinds: str = "") -> Candidate:
     if event.is_excused:
-        return Candidate(event, "noise", None, event.number, event.text, benign_reason="declared")
-    matches = catalogue.match_event(event, program_kinds)
+        return Candidate(event, "noise", None, event.line_number, event.text, benign_reason="declared")
+    matches = signatures.match_event(event, program_kinds)
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
     statements = list(event.statements())
@@ -132,20 +132,20 @@ def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
         number, text, kind, _ = statements[at]
         cls: ErrorClass = "noise" if event.is_handled else wanted
         return Candidate(event, cls, None, number, text, kind, benign_reason="level" if cls == "noise" else "")
-    return Candidate(event, "noise", None, event.number, event.text)
+    return Candidate(event, "noise", None, event.line_number, event.text)
 
 
 def _find_certain_line(statements: list[Statement]) -> tuple[int, str] | None:
     """Return the first line of the messages that certainly says it failed: the linker's in a failed build's."""
     for number, text in (line for *_, tail in statements for line in tail):
-        if rate_failure(parse_line(number, text)) == CERTAIN and classify_error(text) == "root":
+        if rate_failure(parse_line(number, text)) == CERTAIN_FAILURE and classify_error(text) == "root":
             return number, text
     return None
 
 
 def _is_incidental(event: Event, at: int) -> bool:
     raised = event.exceptions[at : at + 2]
-    return len(raised) == 2 and bool(_INCIDENTAL.match(raised[0].kind)) and raised[1].link == "context"
+    return len(raised) == 2 and bool(_INCIDENTAL.match(raised[0].kind)) and raised[1].chain_kind == "context"
 
 
 def _matters_at_low_level(event: Event) -> bool:
@@ -163,9 +163,9 @@ def _score_candidate(candidate: Candidate) -> float:
         score -= 1
     if event.exceptions:
         score += 1 if is_logged_exception(event) else 2
-    elif event.weight == CERTAIN:
+    elif event.weight == CERTAIN_FAILURE:
         score += 1
-    elif event.weight == POSSIBLE and not candidate.match:
+    elif event.weight == POSSIBLE_FAILURE and not candidate.match:
         score -= 2
     elif event.names_exception and event.level < LEVEL_ERROR:
         score += 1
@@ -198,7 +198,7 @@ def find_recovery_reason(candidate: Candidate, read: LogEvents) -> str:
         return "survived"
     hard = (
         (candidate.event.exceptions and not is_logged_exception(candidate.event))
-        or candidate.event.weight == CERTAIN
+        or candidate.event.weight == CERTAIN_FAILURE
         or candidate.event.exception_name
     )
     if hard:
@@ -212,15 +212,19 @@ def find_recovery_reason(candidate: Candidate, read: LogEvents) -> str:
         or counts["bar"] >= 3
     ):
         return "survived"
-    if candidate.event.weight == POSSIBLE and not candidate.match and read.lines - candidate.event.last > _FAR:
+    if (
+        candidate.event.weight == POSSIBLE_FAILURE
+        and not candidate.match
+        and read.line_count - candidate.event.last_number > _FAR
+    ):
         return "survived"
     return ""
 
 
 def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
     found = []
-    first = bisect_right(read.marks, candidate.event.ended, key=lambda mark: mark.number)
-    for mark in read.marks[first:]:
+    first = bisect_right(read.progress_marks, candidate.event.end_number, key=lambda mark: mark.number)
+    for mark in read.progress_marks[first:]:
         if mark.sign == "start" and candidate.event.last_repeat < mark.number:
             break
         found.append(mark)
@@ -230,7 +234,7 @@ def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
 def _select_relevant_marks(candidate: Candidate, after: list[ProgressMark], read: LogEvents) -> list[ProgressMark]:
     """Return the marks that count: a rank's own where it gives any, as no other rank stands in for it."""
     row = candidate.event.log_line
-    if row.rank >= 0 and any(_has_same_writer(mark, row) for mark in read.marks):
+    if row.rank >= 0 and any(_has_same_writer(mark, row) for mark in read.progress_marks):
         return [mark for mark in after if _has_same_writer(mark, row)]
     if row.host and candidate.error_class == "death":
         return [mark for mark in after if not mark.host or (mark.host == row.host and not _is_earlier(mark, row.clock))]
@@ -247,26 +251,26 @@ def _is_earlier(mark: ProgressMark, clock: str) -> bool:
     own, other = parse_clock(mark.clock), parse_clock(clock)
     if own is None or other is None or not own.has_date or not other.has_date:
         return False
-    year = datetime.fromtimestamp(max(own.at_s, other.at_s), timezone.utc).year
+    year = datetime.fromtimestamp(max(own.seconds, other.seconds), timezone.utc).year
     return to_unix_seconds(own, year) < to_unix_seconds(other, year)
 
 
 def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
     """Whether an error is in the tail of a helper's log that its owner quotes."""
     begun = candidate.event.first_number
-    quotes = (mark for mark in read.marks if mark.sign == "quote" and mark.number < begun)
+    quotes = (mark for mark in read.progress_marks if mark.sign == "quote" and mark.number < begun)
     return any(begun - mark.number <= int(_LINES.findall(mark.text)[0]) for mark in quotes)
 
 
 def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
     """Whether the job had been told to stop before, or had said that it finished."""
-    before = [mark for mark in read.marks[-20:] if mark.number < candidate.event.first_number]
+    before = [mark for mark in read.progress_marks[-20:] if mark.number < candidate.event.first_number]
     if candidate.error_class != "root":
         return any(mark.sign == "stop" for mark in before)
     if (
         candidate.match
         or candidate.event.exceptions
-        or candidate.event.weight == CERTAIN
+        or candidate.event.weight == CERTAIN_FAILURE
         or candidate.event.level == LEVEL_FATAL
         or not before
     ):
@@ -283,17 +287,17 @@ def is_followed_by_continuation(candidate: Candidate) -> bool:
     return event.work_continued or any(says_work_continues(line) for _, line in tail[:_BEHIND])
 
 
-def resumes_work(candidate: Candidate, read: LogEvents) -> bool:
+def has_work_resumed(candidate: Candidate, read: LogEvents) -> bool:
     """Whether lines with growing numbers before an error, as of steps, came again behind it."""
     event = candidate.event
     if not event.exceptions or candidate.match or candidate.error_class != "root":
         return False
-    below = [one for one in read.below if one.number > event.ended]
-    return count_recurrences(event.above, below, event.writer) >= _AGAIN
+    below = [one for one in read.below if one.number > event.end_number]
+    return count_recurrences(event.recurring_lines_above, below, event.writer) >= _AGAIN
 
 
-def ends_log(candidate: Candidate, read: LogEvents, behind: int = _END) -> bool:
-    """Whether at most `behind` lines follow an error in its log, and no orderly end."""
-    if read.lines - candidate.event.last > behind:
+def is_at_log_end(candidate: Candidate, read: LogEvents, max_lines_below: int = _END) -> bool:
+    """Whether at most `max_lines_below` lines follow an error in its log, and no orderly end."""
+    if read.line_count - candidate.event.last_number > max_lines_below:
         return False
-    return not read.marks or read.marks[-1].sign not in ("done", "saved", "stop")
+    return not read.progress_marks or read.progress_marks[-1].sign not in ("done", "saved", "stop")

@@ -22,12 +22,12 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 @dataclass(frozen=True, slots=True)
 class ClockTime:
-    """A time that a line states: `at_s` counts from 1970 in UTC where it is `zoned`, else as if its zone were UTC.
+    """A time that a line states: `seconds` counts from 1970 in UTC where it is `zoned`, else as if its zone were UTC.
 
     Without `dated` it counts from midnight; without `yeared` the year is `NO_YEAR`.
     """
 
-    at_s: float
+    seconds: float
     has_zone: bool = False
     has_date: bool = True
     has_year: bool = True
@@ -88,11 +88,11 @@ def _zone(text: str | None) -> timezone | None:
     return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
 
 
-def to_unix_seconds(moment: ClockTime, year: int) -> float:
+def to_unix_seconds(clock: ClockTime, year: int) -> float:
     """Return seconds since 1970; `year` is assumed for a clock without one."""
-    if moment.has_year or not moment.has_date:
-        return moment.at_s
-    base = datetime.fromtimestamp(moment.at_s, timezone.utc)
+    if clock.has_year or not clock.has_date:
+        return clock.seconds
+    base = datetime.fromtimestamp(clock.seconds, timezone.utc)
     try:
         return base.replace(year=year).timestamp()
     except ValueError:  # the 29th of February

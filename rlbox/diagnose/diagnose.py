@@ -11,11 +11,11 @@ from rlbox.diagnose.diagnosis import Diagnosis, LogStats, build_diagnosis
 from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
 from rlbox.diagnose.root_cause import RootCauseAnalyzer, analyze
 from rlbox.diagnose.signatures import SignatureSet
-from rlbox.diagnose.sources import BLOCK, LogSource, find_sources, read_blocks
+from rlbox.diagnose.sources import BLOCK_BYTES, LogSource, find_sources, read_blocks
 from rlbox.system.safe_files import open_regular_fd
 
 
-def diagnose(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diagnosis:
+def diagnose_paths(paths: Sequence[Path | str], catalogue: SignatureSet) -> Diagnosis:
     """Return what logs say: files, folders or archives, all of one job.
 
     Raises
@@ -32,7 +32,7 @@ def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> D
     reads: list[LogEvents] = []
     facts: list[LogStats] = []
     for place, source in enumerate(sources):
-        reader = LogReader(EventReader(catalogue, place, several=len(sources) > 1))
+        reader = LogReader(EventReader(catalogue, place, is_one_of_many=len(sources) > 1))
         for block in read_blocks(source):
             reader.feed(block)
         reads.append(reader.close())
@@ -40,9 +40,9 @@ def diagnose_sources(sources: Sequence[LogSource], catalogue: SignatureSet) -> D
     return diagnose_events(reads, facts, catalogue)
 
 
-def diagnose_events(reads: Sequence[LogEvents], facts: Sequence[LogStats], catalogue: SignatureSet) -> Diagnosis:
+def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalogue: SignatureSet) -> Diagnosis:
     return build_diagnosis(
-        analyze(reads, catalogue, [one.name for one in facts]), reads, facts, len(catalogue.signatures)
+        analyze(logs, catalogue, [one.name for one in stats]), logs, stats, len(catalogue.signatures)
     )
 
 
@@ -59,7 +59,7 @@ class _GrowingLog:
         self._begin()
 
     def _begin(self) -> None:
-        events = EventReader(self._catalogue, self.place, several=True)
+        events = EventReader(self._catalogue, self.place, is_one_of_many=True)
         self.reader, self._file = LogReader(events), (0, 0)
 
     def read(self) -> int:
@@ -75,7 +75,7 @@ class _GrowingLog:
                 self._file = facts.st_dev, facts.st_ino
             file.seek(self.reader.offset)
             for _ in range(_MOST_BLOCKS):
-                block = file.read(BLOCK)
+                block = file.read(BLOCK_BYTES)
                 if not block:
                     break
                 self.reader.feed(block)

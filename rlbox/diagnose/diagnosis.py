@@ -18,7 +18,7 @@ from rlbox.diagnose.location import (
 )
 from rlbox.diagnose.root_cause import Analysis, Link, build_chain
 
-Ending = Literal["failed", "survived", "clean", "unseen"]
+JobEnding = Literal["failed", "survived", "clean", "unseen"]
 TEXT_LIMIT = 2000
 UNKNOWN = "unknown"
 _CHAIN_MOST = 200
@@ -43,9 +43,9 @@ class Diagnosis:
 
     root: Candidate | None
     chain: tuple[Link, ...] = ()
-    also: tuple[Candidate, ...] = ()
+    independent: tuple[Candidate, ...] = ()
     benign: tuple[Candidate, ...] = ()
-    ending: Ending = "unseen"
+    ending: JobEnding = "unseen"
     has_ending: bool = False
     files: tuple[LogStats, ...] = ()
     signature_count: int = 0
@@ -99,7 +99,9 @@ class Diagnosis:
             "ending": self.ending,
             "first_fatal": self._place(root) if root else None,
             "chain": [self._step(link) for link in self.chain],
-            "also": [{"cause": one.cause or UNKNOWN, **self._place(one), "why": one.error_class} for one in self.also],
+            "also": [
+                {"cause": one.cause or UNKNOWN, **self._place(one), "why": one.error_class} for one in self.independent
+            ],
             "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
             "remedy": self.remedy,
             "fetch": self.missing_log_description,
@@ -132,8 +134,8 @@ class Diagnosis:
             "at": candidate.event.log_line.clock,
             "time": round(candidate.time[0], 6) if candidate.time else None,
             "cause": candidate.cause or None,
-            "why": link.why,
-            "of": link.of,
+            "why": link.reason,
+            "of": link.cause_index,
             "count": candidate.event.count,
         }
 
@@ -167,36 +169,36 @@ def get_full_line(candidate: Candidate) -> str:
 
 
 def build_diagnosis(
-    analysis: Analysis, reads: Sequence[LogEvents], files: Sequence[LogStats], signatures: int
+    analysis: Analysis, logs: Sequence[LogEvents], stats: Sequence[LogStats], signature_count: int
 ) -> Diagnosis:
     root = analysis.root
-    logs = tuple(
+    files = tuple(
         LogStats(name=one.name, lines=one.lines, bytes=one.bytes, skew_s=skew)
-        for one, skew in zip(files, analysis.skews_s or [0.0] * len(files), strict=True)
+        for one, skew in zip(stats, analysis.skews_s or [0.0] * len(stats), strict=True)
     )
     if root is None:
-        ending: Ending = "clean" if _has_ended(reads) else "unseen"
+        ending: JobEnding = "clean" if _has_ended(logs) else "unseen"
         if any(one.benign_reason == "survived" for one in analysis.benign):
             ending = "survived"
         return Diagnosis(
             root=None,
             benign=tuple(analysis.benign),
             ending=ending,
-            has_ending=_has_ended(reads),
-            files=logs,
-            signature_count=signatures,
+            has_ending=_has_ended(logs),
+            files=files,
+            signature_count=signature_count,
         )
     chain = build_chain(root, analysis.candidates, analysis.benign)
-    location = locate_failure(root, analysis.candidates, reads, [one.name for one in files])
+    location = locate_failure(root, analysis.candidates, logs, [one.name for one in stats])
     return Diagnosis(
         root=root,
         chain=tuple(chain.links[:_CHAIN_MOST]),
-        also=tuple(chain.independent[:_CHAIN_MOST]),
+        independent=tuple(chain.independent[:_CHAIN_MOST]),
         benign=tuple(chain.benign),
         ending="failed",
         has_ending=True,
-        files=logs,
-        signature_count=signatures,
+        files=files,
+        signature_count=signature_count,
         missing_log_description=describe_missing_log(root, location),
         location=location,
         raised_in=find_raising_code(root),
@@ -204,4 +206,4 @@ def build_diagnosis(
 
 
 def _has_ended(reads: Sequence[LogEvents]) -> bool:
-    return any(read.marks[-1].sign in ("done", "saved", "stop") for read in reads if read.marks)
+    return any(read.progress_marks[-1].sign in ("done", "saved", "stop") for read in reads if read.progress_marks)

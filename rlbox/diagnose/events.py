@@ -26,19 +26,20 @@ class Statement(NamedTuple):
 class Event:
     """One statement of failure.
 
-    `number` is the line that says it, `first_number` and `last` its first and last line. `weight` says how surely it
-    states a failure (`rate_failure`). `file` is the index of its log. `count` is how many equal ones its writer wrote,
-    `last_repeat` the number of the last of these. `is_handled`: it was logged as a warning or less; `is_excused`: the
-    job declares it harmless. `near` is the clock of a line above it, where its own shows none. `offset` are number and
-    byte of the first line of its block, so that it can be sought. `above` are lines before it that may come again.
+    `line_number` is the line that says it, `first_number` and `last_number` its first and last line. `weight` says how
+    surely it states a failure (`rate_failure`). `file` is the index of its log. `count` is how many equal ones its
+    writer wrote, `last_repeat` the number of the last of these. `is_handled`: it was logged as a warning or less;
+    `is_excused`: the job declares it harmless. `nearest_clock` is the clock of a line above it, where its own shows
+    none. `offset` are number and byte of the first line of its block, so that it can be sought. `recurring_lines_above`
+    are lines before it that may come again.
     """
 
-    number: int
+    line_number: int
     text: str
     body: str
     log_line: LogLine
     first_number: int
-    last: int
+    last_number: int
     weight: int
     exceptions: tuple[RaisedException, ...] = ()
     tail: list[tuple[int, str]] = field(default_factory=list)
@@ -48,9 +49,9 @@ class Event:
     file: int = 0
     count: int = 1
     last_repeat: int = 0
-    near: str = ""
+    nearest_clock: str = ""
     offset: tuple[int, int] = (1, 0)
-    above: tuple[RecurringLine, ...] = ()
+    recurring_lines_above: tuple[RecurringLine, ...] = ()
     work_continued: bool = False
 
     @property
@@ -67,9 +68,9 @@ class Event:
         return [frame for raised in self.exceptions for frame in raised.frames]
 
     @property
-    def ended(self) -> int:
+    def end_number(self) -> int:
         """The number of the line that names its last exception; the lines of its message may be others'."""
-        return max((one.number for one in self.exceptions), default=self.number)
+        return max((one.number for one in self.exceptions), default=self.line_number)
 
     @property
     def exception_name(self) -> str:
@@ -79,7 +80,7 @@ class Event:
 
     def statements(self) -> Iterator[Statement]:
         if not self.exceptions:
-            yield Statement(self.number, self.body, self.exception_name, self.tail)
+            yield Statement(self.line_number, self.body, self.exception_name, self.tail)
         for raised in self.exceptions:
             yield Statement(raised.number, raised.text, raised.kind, raised.tail)
 
@@ -91,30 +92,37 @@ class Event:
         return classify_error(text, exception_name)
 
 
-def make_line_event(row: LogLine, weight: int, *, names_exception: bool = False) -> Event:
+def make_line_event(line: LogLine, weight: int, *, names_exception: bool = False) -> Event:
     return Event(
-        row.number, row.text, row.body.strip(), row, row.number, row.number, weight, names_exception=names_exception
+        line.number,
+        line.text,
+        line.body.strip(),
+        line,
+        line.number,
+        line.number,
+        weight,
+        names_exception=names_exception,
     )
 
 
-def make_traceback_event(trace: TracebackParser, weight: int) -> Event | None:
+def make_traceback_event(parser: TracebackParser, weight: int) -> Event | None:
     """Return the event of a finished traceback; None when it names no exception."""
-    if not trace.exceptions:
+    if not parser.exceptions:
         return None
-    first = trace.exceptions[0]
-    head = replace(trace.head, level=NO_LEVEL) if trace.is_forwarded else trace.head
+    first = parser.exceptions[0]
+    head = replace(parser.head, level=NO_LEVEL) if parser.is_forwarded else parser.head
     event = Event(
         first.number,
         first.text,
         first.text,
         head,
-        trace.first_number,
-        trace.last,
+        parser.first_number,
+        parser.last,
         weight,
-        tuple(trace.exceptions),
+        tuple(parser.exceptions),
         names_exception=True,
     )
-    event.is_handled = trace.is_muted or head.level in (0, 1, LEVEL_WARNING)
+    event.is_handled = parser.is_muted or head.level in (0, 1, LEVEL_WARNING)
     return event
 
 
@@ -168,10 +176,10 @@ class RecentLines:
                 find_recurring_lines(self._lines(line_number - COMPARED_LINES, line_number))
             )
 
-    def above(self, number: int) -> tuple[RecurringLine, ...]:
+    def find_recurring_above(self, number: int) -> tuple[RecurringLine, ...]:
         return self._above.get(number, ())
 
-    def below(self, lines: int) -> tuple[RecurringLine, ...]:
+    def find_recurring_below(self, lines: int) -> tuple[RecurringLine, ...]:
         """Return the last lines of a log; empty when no error needs them."""
         if not any(self._above.values()):
             return ()

@@ -82,24 +82,24 @@ class FirstFatalFinder:
         state = self._reader.state
         if state != self._seen:
             root = self._judge.analyze([self._reader.snapshot()]).root
-            self._found, self._seen = (get_position(root) if root else None), state
+            self._found, self._seen = (make_position(root) if root else None), state
         return self._found
 
-    def feed(self, first: int, offset: int, texts: Sequence[str]) -> None:
-        """Read lines; `first` is the number of the first one, `offset` the byte at which it begins."""
-        self._reader.feed(first, offset, texts)
+    def feed(self, first_number: int, block_offset: int, lines: Sequence[str]) -> None:
+        """Read lines; `first_number` is the number of the first one, `block_offset` the byte at which it begins."""
+        self._reader.feed(first_number, block_offset, lines)
 
     def reset(self) -> None:
         """Forget all failures so far: the process has recovered from them."""
         self._begin()
 
     def _begin(self) -> None:
-        self._reader = EventReader(self._catalogue, excused=self._benign)
+        self._reader = EventReader(self._catalogue, is_excused=self._benign)
         self._found, self._seen = None, ()
 
 
 @functools.cache
-def warm_up() -> None:
+def compile_patterns() -> None:
     """Compile all patterns now: 50 to 100 ms that the first failure's report need not wait."""
     finder, block = FirstFatalFinder(), LineBlock(b"step:1 - loss:0.5\nValueError: read ahead", 2)
     block.hits = (1,)
@@ -107,7 +107,7 @@ def warm_up() -> None:
     _ = finder.position
 
 
-def get_position(candidate: Candidate) -> FatalPosition:
+def make_position(candidate: Candidate) -> FatalPosition:
     event = candidate.event
     signature = candidate.match.signature if candidate.match else None
     known = KnownCause(id=signature.fix, title=signature.title, remedy=signature.remedy) if signature else None
@@ -141,18 +141,18 @@ class FatalLine:
     offset: int = 0
 
 
-def read_fatal_line(log: Path, spot: FatalPosition, *, links: bool = False) -> FatalLine:
+def read_fatal_line(log: Path, position: FatalPosition, *, follow_links: bool = False) -> FatalLine:
     """Return the line with those around it; alone when the log cannot be read any more."""
     try:
-        with open(open_regular_fd(log, follow_links=links), "rb") as file:
-            offset = find_offset_below(file, spot.block_offset, spot.number - spot.block_number)
+        with open(open_regular_fd(log, follow_links=follow_links), "rb") as file:
+            offset = find_offset_below(file, position.block_offset, position.number - position.block_number)
             start, above = find_offset_above(file, offset, CONTEXT_LINES)
             texts = _texts(file, start, above + 1 + CONTEXT_LINES)
     except OSError:
-        return FatalLine(number=spot.number, text=spot.text)
+        return FatalLine(number=position.number, text=position.text)
     return FatalLine(
-        number=spot.number,
-        text=spot.text,
+        number=position.number,
+        text=position.text,
         before=tuple(texts[:above]),
         after=tuple(texts[above + 1 :]),
         offset=offset,
@@ -221,12 +221,12 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     if diagnosis.root is None:
         return ""
     source, event = sources[diagnosis.root.event.file], diagnosis.root.event
-    if source.path is None or source.member or is_compressed(source.path):
+    if source.path is None or source.archive_member or is_compressed(source.path):
         return ""
     spot = FatalPosition(
         number=diagnosis.root.number, text=event.text, block_number=event.offset[0], block_offset=event.offset[1]
     )
-    line = read_fatal_line(source.path, spot, links=True)
+    line = read_fatal_line(source.path, spot, follow_links=True)
     before, after = line.before[-lines:], line.after[:lines]
     rows = [(line.number - len(before) + place, " ", text) for place, text in enumerate(before)]
     rows.append((line.number, ">", get_full_line(diagnosis.root)))
@@ -243,26 +243,26 @@ _OWN_LOG: frozenset[CauseKind] = frozenset({"service", "ready"})
 
 @dataclass(frozen=True, kw_only=True)
 class LogFailure:
-    """The first fatal line of one log, a path below the run directory; `at` in Unix seconds."""
+    """The first fatal line of one log, a path below the run directory; `time_unix` in Unix seconds."""
 
     log: str
     line: FatalLine
-    at: float | None = None
+    time_unix: float | None = None
     grade: Grade = "fatal"
     stated_clock: str = ""
     known: KnownCause | None = None
 
 
-def read_log_failures(run_dir: Path, spots: Mapping[str, FatalPosition]) -> tuple[LogFailure, ...]:
-    """Return the fatal lines at `spots` (log to position), the earliest first."""
+def read_log_failures(run_dir: Path, positions: Mapping[str, FatalPosition]) -> tuple[LogFailure, ...]:
+    """Return the fatal lines at `positions` (log to position), the earliest first."""
     found = []
-    for log, spot in spots.items():
+    for log, spot in positions.items():
         line = read_fatal_line(run_dir / log, spot)
         found.append(
             LogFailure(
                 log=log,
                 line=line,
-                at=LogTimes(run_dir / log).at(line.offset),
+                time_unix=LogTimes(run_dir / log).find_time_at(line.offset),
                 grade=spot.grade,
                 stated_clock=spot.stated_clock,
                 known=spot.known,
@@ -283,17 +283,17 @@ def sort_failures(failures: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
 def _before(one: LogFailure, other: LogFailure) -> bool:
     if _is_earlier(one.stated_clock, other.stated_clock):
         return True
-    return one.at is not None and other.at is not None and one.at < other.at - _SAME_S
+    return one.time_unix is not None and other.time_unix is not None and one.time_unix < other.time_unix - _SAME_S
 
 
-def find_responsible_line(cause: Cause, fatals: Sequence[LogFailure], run_dir: Path) -> LogFailure | None:
+def find_responsible_failure(cause: Cause, failures: Sequence[LogFailure], run_dir: Path) -> LogFailure | None:
     """Return the fatal line that stands behind `cause`: the earliest that tells what failed.
 
     A dead service is explained by the logs of services only; the log of the cause is quoted by its last line when no
     log holds a fatal one.
     """
-    last = next((fatal for fatal in fatals if fatal.log == cause.where), None)
-    rows = [fatal for fatal in fatals if _is_related(fatal, last)]
+    last = next((fatal for fatal in failures if fatal.log == cause.where), None)
+    rows = [fatal for fatal in failures if _is_related(fatal, last)]
     if cause.kind in _OWN_LOG:
         rows = [fatal for fatal in rows if not fatal.log.endswith("/stage.log")]
     for grade in ("fatal", "noticed", "wrapper"):
@@ -305,24 +305,24 @@ def find_responsible_line(cause: Cause, fatals: Sequence[LogFailure], run_dir: P
 
 
 def _is_related(fatal: LogFailure, own: LogFailure | None) -> bool:
-    if own is None or fatal.at is None or own.at is None:
+    if own is None or fatal.time_unix is None or own.time_unix is None:
         return True
-    return own.at - fatal.at < _RELATED_S
+    return own.time_unix - fatal.time_unix < _RELATED_S
 
 
-def format_excerpt(fatal: LogFailure) -> str:
+def format_excerpt(failure: LogFailure) -> str:
     """Return a head and the numbered lines around a fatal line, which is marked `>`."""
-    line = fatal.line
+    line = failure.line
     rows = [(number, " ", text) for number, text in enumerate(line.before, start=line.number - len(line.before))]
     rows.append((line.number, ">", line.text))
     rows += [(number, " ", text) for number, text in enumerate(line.after, start=line.number + 1)]
     body = "\n".join(f"{mark}{number:7d} {text}" for number, mark, text in rows)
-    when = f"  {format_utc(fatal.at)}" if fatal.at is not None else ""
-    return f"==> {fatal.log}:{line.number}{when}\n\n{body}\n"
+    when = f"  {format_utc(failure.time_unix)}" if failure.time_unix is not None else ""
+    return f"==> {failure.log}:{line.number}{when}\n\n{body}\n"
 
 
-def format_utc(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+def format_utc(unix_seconds: float) -> str:
+    return datetime.fromtimestamp(unix_seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 SIGNATURES_FILE = "spec/signatures.json"
@@ -346,4 +346,4 @@ def _is_earlier(one: str, other: str) -> bool:
     first, second = parse_clock(one), parse_clock(other)
     if first is None or second is None or (first.has_year, first.has_date) != (second.has_year, second.has_date):
         return False
-    return first.at_s < second.at_s
+    return first.seconds < second.seconds

@@ -40,8 +40,8 @@ class CollectiveWait:
     completed: int = -1
 
 
-def parse_wait(text: str, of: int = -1) -> CollectiveWait | None:
-    """Return what a line says of a wait; `of` is the rank when the line does not name one."""
+def parse_collective_wait(text: str, default_rank: int = -1) -> CollectiveWait | None:
+    """Return what a line says of a wait; `default_rank` is the rank when the line does not name one."""
     work, ran, state = _WORK.search(text), _RAN.search(text), _STATE.search(text)
     store, gloo = _STORE_MS.search(text), _GLOO_MS.search(text)
     if not (work or ran or state or store or gloo):
@@ -53,7 +53,7 @@ def parse_wait(text: str, of: int = -1) -> CollectiveWait | None:
     if gloo:
         waited = float(gloo.group(1)) / 1000
     return CollectiveWait(
-        rank=int(rank["rank"] or rank["lane"]) if rank else of,
+        rank=int(rank["rank"] or rank["lane"]) if rank else default_rank,
         group=(group["group"] or group["name"]) if group else "",
         operation=work["op"] if work else "",
         call=int(work["seq"]) if work and work["seq"] else -1,
@@ -91,12 +91,12 @@ def parse_rank_calls(text: str) -> dict[int, tuple[str, str]]:
     return {int(rank): (operation, shape) for rank, operation, shape in _PRINT.findall(text)}
 
 
-def infer_missing_ranks(waits: Iterable[CollectiveWait], others: Iterable[int] = ()) -> MissingRanks | None:
+def infer_missing_ranks(waits: Iterable[CollectiveWait], other_ranks: Iterable[int] = ()) -> MissingRanks | None:
     """Return the ranks that did not come; None when nothing tells.
 
     Parameters
     ----------
-    others
+    other_ranks
         Ranks that are known to take part, because they wrote anything.
     """
     rows = [wait for wait in waits if wait.rank >= 0]
@@ -114,7 +114,7 @@ def infer_missing_ranks(waits: Iterable[CollectiveWait], others: Iterable[int] =
         late = tuple(sorted(rank for rank, call in behind.items() if call == least))
         return MissingRanks(late, f"got as far as call {least}, the others to call {max(behind.values())}")
     waiting = {wait.rank for wait in rows}
-    absent = tuple(sorted(set(others) - waiting))
+    absent = tuple(sorted(set(other_ranks) - waiting))
     if absent and len(absent) <= len(waiting):
         call = next((wait for wait in rows if wait.operation), None)
         told = f"{call.operation} {call.call}" if call and call.call >= 0 else "the call"
@@ -154,18 +154,18 @@ _INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/")
 class RankMap:
     """The node of each rank, and the rank of each node's local number."""
 
-    nodes: dict[int, str] = field(default_factory=dict)
-    ranks: dict[tuple[str, int], int] = field(default_factory=dict)
-    pids: dict[str, tuple[int, str]] = field(default_factory=dict)
+    node_by_directory: dict[int, str] = field(default_factory=dict)
+    rank_by_process: dict[tuple[str, int], int] = field(default_factory=dict)
+    process_by_writer: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def add_line(self, row: LogLine, directory: str) -> None:
-        node, local = row.host or directory, _LOCAL.search(row.writer)
-        if local and row.writer.endswith(local.group(0)):
+    def add_line(self, line: LogLine, directory: str) -> None:
+        node, local = line.host or directory, _LOCAL.search(line.writer)
+        if local and line.writer.endswith(local.group(0)):
             return
-        if row.rank >= 0:
-            self.nodes.setdefault(row.rank, node)
+        if line.rank >= 0:
+            self.node_by_directory.setdefault(line.rank, node)
             if local:
-                self.ranks.setdefault((node, int(local.group(1))), row.rank)
+                self.rank_by_process.setdefault((node, int(local.group(1))), line.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +200,18 @@ def find_raising_code(root: Candidate) -> CodeLocation | None:
 
 
 def locate_failure(
-    root: Candidate, candidates: Sequence[Candidate], reads: Sequence[LogEvents], names: Sequence[str]
+    root: Candidate, candidates: Sequence[Candidate], logs: Sequence[LogEvents], log_names: Sequence[str]
 ) -> FailureLocation:
-    directories = _list_node_directories(names)
-    places = _map_ranks(reads, candidates, names, directories)
-    if missing := _find_missing_ranks(root, candidates, places.nodes):
-        return FailureLocation(places.nodes.get(missing.ranks[0], ""), missing.ranks[0], missing)
-    own, name = directories[root.event.file], names[root.event.file]
+    directories = _list_node_directories(log_names)
+    places = _map_ranks(logs, candidates, log_names, directories)
+    if missing := _find_missing_ranks(root, candidates, places.node_by_directory):
+        return FailureLocation(places.node_by_directory.get(missing.ranks[0], ""), missing.ranks[0], missing)
+    own, name = directories[root.event.file], log_names[root.event.file]
     node, rank = _find_process_rank(root, places)
     node = _find_late_node(root, candidates, directories) or root.event.log_line.host or node or own
     rank = rank if rank is not None else _find_rank(root, name, node, places)
     if rank is not None:
-        node = node or places.nodes.get(rank, "")
+        node = node or places.node_by_directory.get(rank, "")
     return FailureLocation(node or _parse_node(root, name), rank)
 
 
@@ -223,7 +223,7 @@ def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: 
     waits = []
     for candidate in candidates:
         for text in {candidate.event.text, candidate.text}:
-            if wait := parse_wait(text, candidate.event.log_line.rank):
+            if wait := parse_collective_wait(text, candidate.event.log_line.rank):
                 waits.append(wait)
     return infer_missing_ranks(waits, seen)
 
@@ -234,20 +234,20 @@ def _map_ranks(
     places = RankMap()
     for index, read in enumerate(reads):
         if (rank := _parse_rank_in_name(names[index])) is not None:
-            places.nodes.setdefault(rank, directories[index])
+            places.node_by_directory.setdefault(rank, directories[index])
         for row in _iterate_lines(read):
             places.add_line(row, directories[index])
     for candidate in candidates:
         for one in candidate.event.exceptions:
             if one.kind == "ChildFailedError":
-                places.pids.update(_parse_launcher_summary(line for _, line in one.tail))
+                places.process_by_writer.update(_parse_launcher_summary(line for _, line in one.tail))
     return places
 
 
 def _iterate_lines(read: LogEvents) -> Iterator[LogLine]:
     for event in read.events:
         yield event.log_line
-    for mark in read.marks:
+    for mark in read.progress_marks:
         yield parse_line(mark.number, mark.text)
 
 
@@ -280,8 +280,8 @@ def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directorie
 
 def _find_process_rank(root: Candidate, places: RankMap) -> tuple[str, int | None]:
     found = _LOCAL_IN_LINE.search(root.event.log_line.text)
-    if found and found.group(2) in places.pids:
-        rank, host = places.pids[found.group(2)]
+    if found and found.group(2) in places.process_by_writer:
+        rank, host = places.process_by_writer[found.group(2)]
         return host, rank
     return "", None
 
@@ -290,7 +290,7 @@ def _find_rank(root: Candidate, name: str, node: str, places: RankMap) -> int | 
     row = root.event.log_line
     local = _LOCAL.search(row.writer)
     if local and row.writer.endswith(local.group(0)):
-        return places.ranks.get((node, int(local.group(1))), int(local.group(1)))
+        return places.rank_by_process.get((node, int(local.group(1))), int(local.group(1)))
     if row.rank >= 0:
         return row.rank
     if found := _RANK_IN_LINE.search(row.text) or _RANK_IN_LINE.search(root.text):
@@ -298,7 +298,7 @@ def _find_rank(root: Candidate, name: str, node: str, places: RankMap) -> int | 
     if (rank := _parse_rank_in_name(name)) is not None:
         return rank
     found = _LOCAL_IN_LINE.search(row.text)
-    return places.ranks.get((node, int(found.group(1))), int(found.group(1))) if found else None
+    return places.rank_by_process.get((node, int(found.group(1))), int(found.group(1))) if found else None
 
 
 def _parse_rank_in_name(name: str) -> int | None:
@@ -330,14 +330,14 @@ _PEER = re.compile(r"by (?:remote )?peer \[?([\w.:]+?)\]?(?::\d+)?(?:$|[\s,])|re
 _ENGINE = re.compile(r"EngineCore|Engine core|WorkerProc|VllmWorker|[sS]cheduler|detokenizer")
 
 
-def describe_missing_log(root: Candidate, place: FailureLocation) -> str:
+def describe_missing_log(root: Candidate, location: FailureLocation) -> str:
     """Return for example `stderr of rank 2`; empty when the root cause itself is in the logs."""
     if root.error_class == "root":
         return ""
-    if place.missing:
-        told = ", ".join(map(str, place.missing.ranks[:8]))
-        at = f" on node {place.node}" if place.node else ""
-        return f"stderr of rank {told}{at}, which {place.missing.reason}"
+    if location.missing:
+        told = ", ".join(map(str, location.missing.ranks[:8]))
+        at = f" on node {location.node}" if location.node else ""
+        return f"stderr of rank {told}{at}, which {location.missing.reason}"
     text = root.event.log_line.text
     if found := _CHILD.search(text):
         return f"stderr of local rank {found.group(1)} (pid {found.group(2)})"

@@ -86,19 +86,19 @@ def is_never_fatal(text: str) -> bool:
     return bool(compile_union("class", "noise_always").search(text))
 
 
-CERTAIN, STATED, POSSIBLE = 3, 2, 1
+CERTAIN_FAILURE, STATED_FAILURE, POSSIBLE_FAILURE = 3, 2, 1
 
 
-def rate_failure(row: LogLine) -> int:
+def rate_failure(line: LogLine) -> int:
     """Return CERTAIN, STATED, POSSIBLE, or 0 for a line that states no failure."""
-    body = row.body.strip()
+    body = line.body.strip()
     if not body:
         return 0
     if compile_union("form", "programs").search(body):
-        return CERTAIN
-    if row.level >= LEVEL_ERROR or compile_union("form", "named").search(body):
-        return STATED
-    return POSSIBLE if compile_union("form", "perhaps").search(body) else 0
+        return CERTAIN_FAILURE
+    if line.level >= LEVEL_ERROR or compile_union("form", "named").search(body):
+        return STATED_FAILURE
+    return POSSIBLE_FAILURE if compile_union("form", "perhaps").search(body) else 0
 
 
 def says_work_continues(body: str) -> bool:

@@ -41,14 +41,14 @@ ENDINGS = {
 }
 
 
-def format_report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False) -> str:
+def format_report(diagnosis: Diagnosis, excerpt: str = "", *, explain: bool = False) -> str:
     """Return the whole report.
 
     Parameters
     ----------
     excerpt
         The text around the root.
-    why
+    explain
         Add what was not taken for a failure.
     """
     if diagnosis.root is None:
@@ -57,7 +57,7 @@ def format_report(diagnosis: Diagnosis, excerpt: str = "", *, why: bool = False)
         parts = [join("\n", format_summary(diagnosis)), _format_chain(diagnosis)]
         if excerpt:
             parts.append(excerpt)
-    if why or diagnosis.root is None:
+    if explain or diagnosis.root is None:
         parts.append(_format_benign(diagnosis))
     return join("\n\n", (part for part in parts if part))
 
@@ -117,12 +117,12 @@ def _format_line(diagnosis: Diagnosis, candidate: Candidate, width: int = WIDTH)
 
 
 def _format_chain(diagnosis: Diagnosis) -> str:
-    if len(diagnosis.chain) < 2 and not diagnosis.also:
+    if len(diagnosis.chain) < 2 and not diagnosis.independent:
         return ""
     rows = [_format_link(diagnosis, place, link) for place, link in enumerate(diagnosis.chain[:_CHAIN_SHOWN])]
     if (left := len(diagnosis.chain) - _CHAIN_SHOWN) > 0:
         rows.append(_("  … and {count} more").format(count=left))
-    for candidate in diagnosis.also[:_ALSO_SHOWN]:
+    for candidate in diagnosis.independent[:_ALSO_SHOWN]:
         rows.append(
             _("  also: {line} [{cause}]").format(
                 line=_format_line(diagnosis, candidate), cause=candidate.cause or UNKNOWN
@@ -134,9 +134,9 @@ def _format_chain(diagnosis: Diagnosis) -> str:
 def _format_link(diagnosis: Diagnosis, place: int, link: Link) -> str:
     candidate = link.candidate
     times = _(" ({count} times)").format(count=candidate.event.count) if candidate.event.count > 1 else ""
-    of = f" {link.of + 1}" if link.of > 0 else ""
+    of = f" {link.cause_index + 1}" if link.cause_index > 0 else ""
     start = f"  {place + 1}. {_format_line(diagnosis, candidate)}"
-    return join("", (start, times, f" [{link.kind}, ", LINK_REASONS[link.why], of, "]"))
+    return join("", (start, times, f" [{link.kind}, ", LINK_REASONS[link.reason], of, "]"))
 
 
 def _format_healthy(diagnosis: Diagnosis) -> str:
@@ -159,7 +159,7 @@ def _format_benign(diagnosis: Diagnosis) -> str:
     return join("\n", rows)
 
 
-MOST_BYTES = 8000
+MAX_BYTES = 8000
 _QUESTION = "What is the cause of this failure, and the smallest next step? What is known so far:"
 _REDACTIONS = (
     (re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|sk-|xox[a-z]-|glpat-|AKIA)[A-Za-z0-9_-]{8,}"), "***"),
@@ -186,7 +186,7 @@ def format_redacted_report(diagnosis: Diagnosis, excerpt: str, environment: Mapp
     """
     text = f"{_QUESTION}\n\n{format_report(diagnosis, excerpt)}\n"
     text = redact(SecretMasker(environment).mask_text(text))
-    return text.encode("utf-8", "replace")[:MOST_BYTES].decode("utf-8", "ignore")
+    return text.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
 
 
 def redact(text: str) -> str:

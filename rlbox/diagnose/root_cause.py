@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Literal, NamedTuple
 
-from rlbox.diagnose.candidates import Candidate, classify_event, ends_log, find_recovery_reason, resumes_work
+from rlbox.diagnose.candidates import Candidate, classify_event, find_recovery_reason, has_work_resumed, is_at_log_end
 from rlbox.diagnose.clock import ClockTime, parse_clock, to_unix_seconds
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_logged_exception
 from rlbox.diagnose.location import find_reported_missing, parse_rank_calls
 from rlbox.diagnose.patterns import (
-    CERTAIN,
-    POSSIBLE,
+    CERTAIN_FAILURE,
+    POSSIBLE_FAILURE,
     ErrorClass,
     ProgressMark,
     classify_error,
@@ -25,7 +25,7 @@ from rlbox.diagnose.patterns import (
 )
 from rlbox.diagnose.signatures import SignatureSet
 
-SAME_S = 1.0
+SIMULTANEOUS_S = 1.0
 """Clocks that are no further apart say nothing of an order: many are written to a second."""
 _FINE_S = 0.002
 _UNKNOWN_S = float("inf")
@@ -42,11 +42,13 @@ class Timeline:
     nothing of what came first, and another order of the same logs is to give the same root.
     """
 
-    def __init__(self, reads: Sequence[LogEvents], names: Sequence[str] = ()) -> None:
-        self._year = _year_of(reads)
-        self._reads = reads
-        named = sorted(range(len(reads)), key=lambda place: _by_number(names[place])) if names else range(len(reads))
-        self.log_orders = dict(zip(named, range(len(reads)), strict=True))
+    def __init__(self, logs: Sequence[LogEvents], log_names: Sequence[str] = ()) -> None:
+        self._year = _year_of(logs)
+        self._reads = logs
+        named = (
+            sorted(range(len(logs)), key=lambda place: _by_number(log_names[place])) if log_names else range(len(logs))
+        )
+        self.log_orders = dict(zip(named, range(len(logs)), strict=True))
         self.skews_s = self._skews()
 
     def get_time(self, candidate: Candidate) -> tuple[float, float] | None:
@@ -56,10 +58,10 @@ class Timeline:
         """
         event = candidate.event
         own = next((clock for clock in (event.log_line.clock, *(one.clock for one in event.exceptions)) if clock), "")
-        at = self._at(own or event.near)
+        at = self._at(own or event.nearest_clock)
         if at is None:
             return None
-        off_s = _UNKNOWN_S if not own else _FINE_S if "." in own or "," in own else SAME_S
+        off_s = _UNKNOWN_S if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
         return at - self.skews_s[event.file], off_s
 
     def _at(self, clock: str) -> float | None:
@@ -72,7 +74,7 @@ class Timeline:
             return [0.0] * len(self._reads)
         from statistics import median  # 10 ms of modules, which who reads one log need not wait for
 
-        steps = [self._steps(read.marks) for read in self._reads]
+        steps = [self._steps(read.progress_marks) for read in self._reads]
         first = max(range(len(steps)), key=lambda index: len(steps[index]))
         skews = []
         for own in steps:
@@ -91,24 +93,24 @@ class Timeline:
         return found
 
 
-def is_order_known(one: Candidate, other: Candidate) -> bool:
-    if one.time is None or other.time is None:
+def is_order_known(first: Candidate, second: Candidate) -> bool:
+    if first.time is None or second.time is None:
         return False
-    return abs(one.time[0] - other.time[0]) > max(one.time[1], other.time[1])
+    return abs(first.time[0] - second.time[0]) > max(first.time[1], second.time[1])
 
 
-def precedes(one: Candidate, other: Candidate) -> bool:
+def precedes(first: Candidate, second: Candidate) -> bool:
     """Whether a failure came before another one, by clocks, else by the order of lines."""
-    same_file = one.event.file == other.event.file
-    if same_file and one.event.writer == other.event.writer:
-        return one.event.first_number < other.event.first_number
-    if one.time is not None and other.time is not None:
-        apart_s, off_s = one.time[0] - other.time[0], max(one.time[1], other.time[1])
+    same_file = first.event.file == second.event.file
+    if same_file and first.event.writer == second.event.writer:
+        return first.event.first_number < second.event.first_number
+    if first.time is not None and second.time is not None:
+        apart_s, off_s = first.time[0] - second.time[0], max(first.time[1], second.time[1])
         if abs(apart_s) > off_s or (not same_file and apart_s):
             return apart_s < 0
     if same_file:
-        return one.event.first_number < other.event.first_number
-    return (one.log_order, one.event.first_number) < (other.log_order, other.event.first_number)
+        return first.event.first_number < second.event.first_number
+    return (first.log_order, first.event.first_number) < (second.log_order, second.event.first_number)
 
 
 def find_first(candidates: Sequence[Candidate]) -> Candidate:
@@ -143,11 +145,11 @@ def _year_of(reads: Sequence[LogEvents]) -> int:
     for read in reads:
         for clock in (
             *(event.log_line.clock for event in read.events[:200]),
-            *(mark.clock for mark in read.marks[:50]),
+            *(mark.clock for mark in read.progress_marks[:50]),
         ):
             moment = parse_clock(clock) if clock else None
             if moment and _has_year(moment):
-                return datetime.fromtimestamp(moment.at_s, timezone.utc).year
+                return datetime.fromtimestamp(moment.seconds, timezone.utc).year
     return 2000
 
 
@@ -183,9 +185,9 @@ class Analysis:
     skews_s: list[float] = field(default_factory=list)
 
 
-def analyze(reads: Sequence[LogEvents], catalogue: SignatureSet, names: Sequence[str] = ()) -> Analysis:
-    """Analyze the logs of one job; `names` are those of the logs."""
-    return RootCauseAnalyzer(catalogue).analyze(reads, names)
+def analyze(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> Analysis:
+    """Analyze the logs of one job; `log_names` are those of the logs."""
+    return RootCauseAnalyzer(signatures).analyze(logs, log_names)
 
 
 class RootCauseAnalyzer:
@@ -195,12 +197,12 @@ class RootCauseAnalyzer:
         self._catalogue = catalogue
         self._known: dict[int, tuple[tuple[int, ...], Candidate]] = {}
 
-    def analyze(self, reads: Sequence[LogEvents], names: Sequence[str] = ()) -> Analysis:
+    def analyze(self, logs: Sequence[LogEvents], log_names: Sequence[str] = ()) -> Analysis:
         candidates: list[Candidate] = []
         noise: list[Candidate] = []
-        timeline = Timeline(reads, names)
+        timeline = Timeline(logs, log_names)
         kept: dict[int, tuple[tuple[int, ...], Candidate]] = {}
-        for read in reads:
+        for read in logs:
             words = format_program_kinds(read.program_kinds)
             for event in read.events:
                 candidate = _reclassify_at_end(self._assess(event, words, kept), read)
@@ -209,7 +211,7 @@ class RootCauseAnalyzer:
                     candidate.benign_reason = find_recovery_reason(candidate, read)
                 (noise if candidate.error_class == "noise" or candidate.benign_reason else candidates).append(candidate)
         self._known = kept
-        candidates, alive = _split_recovered(candidates, reads)
+        candidates, alive = _split_recovered(candidates, logs)
         noise += alive
         _count_quotes(candidates)
         return Analysis(_find_root(candidates, noise), sort_by_occurrence(candidates), noise, timeline.skews_s)
@@ -231,10 +233,15 @@ class RootCauseAnalyzer:
 def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
     """Return a minor error at the end of a log as a failure: nothing shows that the job recovered."""
     event = candidate.event
-    if candidate.error_class == "root" and event.weight == POSSIBLE and not event.exceptions and not candidate.match:
-        return replace(candidate, score=candidate.score + _LAST) if ends_log(candidate, read, 0) else candidate
+    if (
+        candidate.error_class == "root"
+        and event.weight == POSSIBLE_FAILURE
+        and not event.exceptions
+        and not candidate.match
+    ):
+        return replace(candidate, score=candidate.score + _LAST) if is_at_log_end(candidate, read, 0) else candidate
     loud = (
-        event.weight == CERTAIN
+        event.weight == CERTAIN_FAILURE
         and not event.exceptions
         and not candidate.benign_reason
         and not is_never_fatal(candidate.text)
@@ -245,7 +252,7 @@ def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
         and not event.is_handled
         and candidate.benign_reason != "declared"
     )
-    if candidate.error_class == "noise" and (loud or died) and ends_log(candidate, read):
+    if candidate.error_class == "noise" and (loud or died) and is_at_log_end(candidate, read):
         return replace(candidate, error_class="root", match=None, benign_reason="", score=float(candidate.score > 0))
     return candidate
 
@@ -259,7 +266,7 @@ def _split_recovered(
     def is_mourned(candidate: Candidate) -> bool:
         return any(one.file != candidate.event.file or one.first_number > candidate.event.first_number for one in dead)
 
-    alive = [one for one in candidates if resumes_work(one, reads[one.event.file]) and not is_mourned(one)]
+    alive = [one for one in candidates if has_work_resumed(one, reads[one.event.file]) and not is_mourned(one)]
     for candidate in alive:
         candidate.benign_reason = "survived"
     return [one for one in candidates if not one.benign_reason], alive
@@ -319,13 +326,15 @@ def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tup
     if not solid or not victims:
         return solid, []
     first = find_first(victims)
-    spans = sorted((one.event.first_number, one.event.last) for one in candidates if one.event.file == first.event.file)
+    spans = sorted(
+        (one.event.first_number, one.event.last_number) for one in candidates if one.event.file == first.event.file
+    )
 
     def gap(candidate: Candidate) -> int:
         """Count lines between the victim and a root that belong to no failure."""
-        between = candidate.event.first_number - first.event.last
+        between = candidate.event.first_number - first.event.last_number
         return between - sum(
-            last - begun + 1 for begun, last in spans if first.event.last < begun < candidate.event.first_number
+            last - begun + 1 for begun, last in spans if first.event.last_number < begun < candidate.event.first_number
         )
 
     apart = [one for one in solid if one.event.file == first.event.file and gap(one) > _UNRELATED_LINES]
@@ -398,13 +407,13 @@ class Link:
     """One link of the chain: a failure, why it follows, and the index of its parent (-1: the root)."""
 
     candidate: Candidate
-    why: LinkReason
-    of: int
+    reason: LinkReason
+    cause_index: int
 
     @property
     def kind(self) -> ErrorClass:
         """The class in this chain: the first is the root; a wrapper of the root's cause is relayed."""
-        if self.of < 0:
+        if self.cause_index < 0:
             return "root"
         return (
             "relayed"
@@ -421,14 +430,14 @@ class FailureChain(NamedTuple):
     benign: list[Candidate]
 
 
-def build_chain(root: Candidate, candidates: Sequence[Candidate], noise: Sequence[Candidate] = ()) -> FailureChain:
+def build_chain(root: Candidate, candidates: Sequence[Candidate], benign: Sequence[Candidate] = ()) -> FailureChain:
     """Link the failures that follow from the root.
 
     Some warnings are links as well: a launcher that stops the other processes says so as a warning.
     """
     chain = [Link(root, "", -1)]
     apart: list[Candidate] = []
-    echoes = {id(one): echo for one in noise if (echo := _find_echo(one, root))}
+    echoes = {id(one): echo for one in benign if (echo := _find_echo(one, root))}
     for candidate in sort_by_occurrence([*candidates, *echoes.values()]) if echoes else candidates:
         if candidate is root:
             continue
@@ -437,7 +446,7 @@ def build_chain(root: Candidate, candidates: Sequence[Candidate], noise: Sequenc
             chain.append(link)
         else:
             apart.append(candidate)
-    return FailureChain(chain, apart, [one for one in noise if id(one) not in echoes])
+    return FailureChain(chain, apart, [one for one in benign if id(one) not in echoes])
 
 
 def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
@@ -448,7 +457,7 @@ def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
         or (candidate.match and candidate.match.signature.role == "benign")
     ):
         return None
-    if candidate.event.file == root.event.file and root.event.first_number - candidate.event.last > _BEFORE:
+    if candidate.event.file == root.event.file and root.event.first_number - candidate.event.last_number > _BEFORE:
         return None
     cls = classify_error(candidate.text, candidate.kind)
     if cls == "death" or (cls == "victim" and not _is_before(candidate, root)):

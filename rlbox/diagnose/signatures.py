@@ -17,7 +17,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json, toml_table
 from rlbox.i18n import _
 from rlbox.logs.lines import make_block
-from rlbox.logs.patterns import compile_pattern, find_hit_lines
+from rlbox.logs.patterns import compile_pattern, find_matching_line_numbers
 from rlbox.system.safe_files import read_bytes
 
 Role = Literal["root", "relayed", "victim", "death", "benign"]
@@ -101,7 +101,7 @@ class SignatureSet:
         indexes = sorted({index for line in lines for index in self._set.Match(line) or ()})
         fitting = (self.signatures[index] for index in indexes)
         whole = "\n".join(lines)
-        return [one for one in fitting if not (one.unless and compile_pattern(one.unless).fits(whole))]
+        return [one for one in fitting if not (one.unless and compile_pattern(one.unless).matches(whole))]
 
     def has_match(self, text: str) -> bool:
         return bool(self.find_fitting(text))
@@ -122,7 +122,7 @@ class SignatureSet:
                     if not _fits_surroundings(signature, around):
                         continue
                 pattern = compile_pattern(signature.pattern)
-                place = next((at for at, line in enumerate(lines) if pattern.fits(line)), 0)
+                place = next((at for at, line in enumerate(lines) if pattern.matches(line)), 0)
                 found.append(SignatureMatch(signature, index, place - 1))
         return sorted(found, key=_precedence)
 
@@ -142,9 +142,9 @@ def _precedence(match: SignatureMatch) -> tuple[int, ...]:
 def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool:
     near = compile_pattern(signature.near) if signature.near else None
     far = compile_pattern(signature.far) if signature.far else None
-    if near and not any(near.fits(text) for text in around):
+    if near and not any(near.matches(text) for text in around):
         return False
-    return not (far and any(far.fits(text) for text in around))
+    return not (far and any(far.matches(text) for text in around))
 
 
 def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
@@ -155,13 +155,13 @@ def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
     return (*frames, *tail, f"lane {row.writer}", f"source {row.source}", row.text[:300], program_kinds)
 
 
-def extract_signatures(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
+def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
     """Return the signatures of fixes (`id`, `title`, `failure`, `remedy`, `heals`, `signature`, from TOML or JSON).
 
     The title of a signature is the failure that its fix tells of, else what the fix is called.
     """
     found = []
-    for fix in fixes:
+    for fix in fix_manifests:
         heals = fix.get("heals") or [""]
         for row in fix.get("signature", ()):
             role: Role = row.get("role") or ("benign" if fix.get("benign") else "root")
@@ -267,7 +267,9 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
         if example and not known.has_match(example):
             yield f"{signature.pattern!r} does not fit its own example"
         elif (
-            example and signature.role != "benign" and not find_hit_lines(known.scan_expressions, make_block([example]))
+            example
+            and signature.role != "benign"
+            and not find_matching_line_numbers(known.scan_expressions, make_block([example]))
         ):
             yield "no scan finds its example: name a text of it as `anchor`"
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from rlbox.diagnose.lines import LogLine
 
-MOST_FRAMES = 400
-MOST_TAIL = 24
+MAX_FRAMES = 400
+MAX_TAIL_LINES = 24
 _MOST_SUMMARY = 160
 """Lines behind an exception that lists the processes which failed."""
 _MOST_LINES = 4000
@@ -53,15 +53,15 @@ class StackFrame:
 class RaisedException:
     """One exception that a traceback names, at line `number`; `tail` are the further lines of its message.
 
-    `link` says how it relates to the one before: `cause`, `context`, or empty. `frames` are those since the one before.
-    `quotes_other`: the traceback that it quotes follows. `full_line` is its line as it is in the log.
+    `chain_kind` says how it relates to the one before: `cause`, `context`, or empty. `frames` are those since the one
+    before. `quotes_other`: the traceback that it quotes follows. `full_line` is its line as it is in the log.
     """
 
     number: int
     name: str
     message: str
     text: str
-    link: str = ""
+    chain_kind: str = ""
     tail: list[tuple[int, str]] = field(default_factory=list)
     frames: list[StackFrame] = field(default_factory=list)
     quotes_other: bool = False
@@ -109,30 +109,30 @@ class TracebackParser:
         return self._within
 
     @classmethod
-    def after(cls, row: LogLine) -> TracebackParser:
+    def start_headless(cls, line: LogLine) -> TracebackParser:
         """Return a traceback that continues behind a line which names an exception, without frames."""
-        trace = cls(row)
-        found = _RAISED.match(row.body.strip())
+        trace = cls(line)
+        found = _RAISED.match(line.body.strip())
         if found:
-            trace._raise(row, found.group(1), found.group(3) or "", row.body.strip())
-        trace.prefixed = row.has_prefix
+            trace._raise(line, found.group(1), found.group(3) or "", line.body.strip())
+        trace.prefixed = line.has_prefix
         return trace
 
-    def feed(self, row: LogLine) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Add the writer's next line; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:
             self.closed = True
             return False
-        body = row.body
+        body = line.body
         if not body.strip():
             self._blank += 1
             self.closed = self._blank > _BLANKS and not self._within
             return not self.closed
-        taken = self._take(row, _strip_box(body) if body.lstrip()[:1] in "|+│╭╰├" else body)
+        taken = self._take(line, _strip_box(body) if body.lstrip()[:1] in "|+│╭╰├" else body)
         if taken:
-            self.last, self._blank = row.number, 0
-            self.prefixed = self.prefixed or row.has_prefix
+            self.last, self._blank = line.number, 0
+            self.prefixed = self.prefixed or line.has_prefix
         return taken
 
     def _take(self, row: LogLine, body: str) -> bool:
@@ -146,7 +146,7 @@ class TracebackParser:
                 return False
             self._within, self.has_only_timestamp_prefix = True, row.has_only_timestamp_prefix
             self._levelled = row.level == self.head.level
-            if len(self._frames) < MOST_FRAMES:
+            if len(self._frames) < MAX_FRAMES:
                 self._frames.append(StackFrame(found.group(1), int(found.group(2)), (found.group(3) or "").strip()))
             self._indent = len(body) - len(body.lstrip())
             return True
@@ -205,7 +205,7 @@ class TracebackParser:
         if last is None or self._is_other(row):
             self.closed = True
             return False
-        if len(last.tail) >= (_MOST_SUMMARY if last.kind == "ChildFailedError" else MOST_TAIL):
+        if len(last.tail) >= (_MOST_SUMMARY if last.kind == "ChildFailedError" else MAX_TAIL_LINES):
             self.closed = True
             return False
         last.tail.append((row.number, stripped))
@@ -272,22 +272,22 @@ class LearnedPrefixes:
         self._known: list[re.Pattern[str]] = []
         self._guess: tuple[re.Pattern[str], int] | None = None
 
-    def strip_prefix(self, row: LogLine) -> LogLine:
+    def strip_prefix(self, line: LogLine) -> LogLine:
         for pattern in self._known:
-            if found := pattern.match(row.body):
-                return replace(row, body=row.body[found.end() :])
+            if found := pattern.match(line.body):
+                return replace(line, body=line.body[found.end() :])
         if self._guess:
             pattern, last = self._guess
-            found = pattern.match(row.body)
-            if found and not FRAME_LINE.match(row.body[found.end() :]):
+            found = pattern.match(line.body)
+            if found and not FRAME_LINE.match(line.body[found.end() :]):
                 found = None
-            if found or row.number > last:
+            if found or line.number > last:
                 self._guess = None
             if found:
                 self._known = [*self._known, pattern][-_MOST:]
-                return replace(row, body=row.body[found.end() :])
-        self._learn(row)
-        return row
+                return replace(line, body=line.body[found.end() :])
+        self._learn(line)
+        return line
 
     def _learn(self, row: LogLine) -> None:
         before, head, _ = row.body.partition(_HEAD)

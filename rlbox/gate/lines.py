@@ -231,7 +231,7 @@ class BenignRules:
     def is_benign(self, log: str, number: int, text: str) -> bool:
         ways = list_line_variants(text)
         due = (plan for plan in self._plans.values() if plan.log in ("", log) and self._is_due(plan, log, number))
-        return any(compile_pattern(plan.pattern).fits(way) for plan in due for way in ways)
+        return any(compile_pattern(plan.pattern).matches(way) for plan in due for way in ways)
 
     def _is_due(self, plan: BenignPlan, log: str, number: int) -> bool:
         return not plan.after or 0 < self._marks.get((log, plan.after), 0) < number

@@ -81,7 +81,7 @@ class ModelTextFilter:
 
     def fits(self, ways: Iterable[str]) -> bool:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""
-        return any(compile_pattern(pattern).fits(way) for way in ways for pattern in self._patterns)
+        return any(compile_pattern(pattern).matches(way) for way in ways for pattern in self._patterns)
 
     def _begin(self, plan: int, line: Line, way: str) -> None:
         if not self.is_open(line) and (len(self._lanes) < _LANES or find_writer(line.text) in self._lanes):

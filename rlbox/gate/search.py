@@ -45,11 +45,11 @@ class LogSearch:
         if self._steps:
             self._steps.begin(first, texts)
         lines = ((index, 1, text) for index, text in self._line_hits(texts))
-        for index, ended, text in heapq.merge(lines, self._past_hits(texts)) if texts.past else lines:
+        for index, ended, text in heapq.merge(lines, self._past_hits(texts)) if texts.rewritten_lines else lines:
             self._meet(Line(number=first + index, text=text.strip()), text, "lines" if ended else "states")
-        if texts.hidden:
-            for index, text in _hits(lambda: self._sets["hidden"], texts.hidden_joined, len(texts.hidden)):
-                number = first + texts.hidden[index][0]
+        if texts.hidden_texts:
+            for index, text in _hits(lambda: self._sets["hidden"], texts.hidden_joined, len(texts.hidden_texts)):
+                number = first + texts.hidden_texts[index][0]
                 self._meet(Line(number=number, text=text.strip()), text, "hidden")
         if self._steps:
             self._steps.end(every=self._in_doubt())
@@ -66,8 +66,8 @@ class LogSearch:
         return ((index, texts[index]) for index in texts.hits if self._sets["lines"])
 
     def _past_hits(self, texts: LineBlock) -> list[tuple[int, int, str]]:
-        hits = _hits(lambda: self._sets["states"], texts.past_joined, len(texts.past))
-        return [(texts.past[index][0], 0, text) for index, text in hits]
+        hits = _hits(lambda: self._sets["states"], texts.past_joined, len(texts.rewritten_lines))
+        return [(texts.rewritten_lines[index][0], 0, text) for index, text in hits]
 
     def _meet(self, line: Line, text: str, where: Where) -> None:
         patterns = self._sets[where]
@@ -137,7 +137,7 @@ class _StepLines:
     def _meet(self, index: int, text: str) -> None:
         self._left, self._number = max(0.0, self._left - 1), self._first + index
         line, ways = Line(number=self._number, text=text.strip()), list_line_variants(text)
-        way = next((way for way in ways if compile_pattern(STEP_LINE).fits(way)), "")
+        way = next((way for way in ways if compile_pattern(STEP_LINE).matches(way)), "")
         if way and not self._quotes.fits(ways) and not self._quotes.is_open(line):
             self._steps.meet(line, way)
 

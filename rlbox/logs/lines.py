@@ -153,10 +153,11 @@ class LineBlock(Sequence[str]):
     """The lines of one block; a line becomes text only when it is asked for.
 
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
-    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `past` are the overwritten
-    states of progress bars, each with the index of its line; that is the number of lines for the one that has not ended
-    yet. `hidden` is, with such indexes, what lines hold and do not show: what stands behind `LINE_LIMIT`, and words
-    with carriage returns or backspaces within; only what must not come at all is looked for in it.
+    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `rewritten_lines` are the
+    overwritten states of progress bars, each with the index of its line; that is the number of lines for the one that
+    has not ended yet. `hidden_texts` is, with such indexes, what lines hold and do not show: what stands behind
+    `LINE_LIMIT`, and words with carriage returns or backspaces within; only what must not come at all is looked for in
+    it.
     """
 
     def __init__(
@@ -167,8 +168,8 @@ class LineBlock(Sequence[str]):
         hidden: tuple[tuple[int, bytes], ...] = (),
     ) -> None:
         self.joined = joined
-        self.past = past
-        self.hidden = hidden
+        self.rewritten_lines = past
+        self.hidden_texts = hidden
         self.hits: Sequence[int] | None = None
         self._count = count
 
@@ -178,11 +179,11 @@ class LineBlock(Sequence[str]):
 
     @property
     def past_joined(self) -> bytes:
-        return decode_clean(b"\n".join(state for _, state in self.past))
+        return decode_clean(b"\n".join(state for _, state in self.rewritten_lines))
 
     @property
     def hidden_joined(self) -> bytes:
-        return strip_invisible_text(decode_clean(b"\n".join(part for _, part in self.hidden)))
+        return strip_invisible_text(decode_clean(b"\n".join(part for _, part in self.hidden_texts)))
 
     @property
     def last(self) -> str:

@@ -22,7 +22,7 @@ class Pattern:
     def __repr__(self) -> str:
         return f"Pattern({self.text!r})"
 
-    def fits(self, line: str) -> bool:
+    def matches(self, line: str) -> bool:
         """Return whether a line holds what the pattern asks for."""
         return self._compiled.search(line) is not None
 
@@ -60,7 +60,7 @@ class PatternSet:
         """Return the indexes of the patterns that fit a line, ascending."""
         found = self._set.Match(line)
         if found is None:  # nothing fits, or the set had not enough memory to tell
-            return [index for index, text in enumerate(self._texts) if compile_pattern(text).fits(line)]
+            return [index for index, text in enumerate(self._texts) if compile_pattern(text).matches(line)]
         return sorted(found)
 
 
@@ -93,7 +93,7 @@ def _named(part: str) -> bool:
     return part.startswith(("(?P<", "(?<")) and part.endswith(">")
 
 
-def find_hit_lines(expressions: tuple[str, ...], texts: LineBlock) -> list[int]:
+def find_matching_line_numbers(expressions: tuple[str, ...], texts: LineBlock) -> list[int]:
     """Return, ascending, the indexes of lines that one of `expressions` may fit; they must not ask for line ends.
 
     A block is searched once for all who look at it: each of them then looks only at the lines that hit.

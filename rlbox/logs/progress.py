@@ -157,11 +157,11 @@ def estimate_remaining_s(reading: ProgressReading) -> float | None:
 
 def select_main_metrics(metrics: Mapping[str, float], limit: int = 4) -> dict[str, float]:
     """Return the few metrics that a person looks at first: losses and rewards, then what keeps a run healthy."""
-    ranked = sorted(metrics, key=lambda name: (rank_metric(name), len(name), name))
-    return {name: metrics[name] for name in ranked[:limit] if rank_metric(name) < LOWEST_RANK}
+    ranked = sorted(metrics, key=lambda name: (get_metric_rank(name), len(name), name))
+    return {name: metrics[name] for name in ranked[:limit] if get_metric_rank(name) < LOWEST_RANK}
 
 
-def rank_metric(name: str) -> int:
+def get_metric_rank(name: str) -> int:
     """Return how early a person wants to see a metric: 0 losses, 1 rewards, 2 and 3 what is near them, then `REST`."""
     return next((rank for rank, pattern in enumerate(_RANKS) if pattern.search(name)), LOWEST_RANK)
 
@@ -358,7 +358,7 @@ def read_log_progress(path: Path) -> Iterator[tuple[float | None, ProgressReadin
                 for at, line in find_progress_lines(block):
                     for offset, text in _states(line):
                         if found := parse_progress(text.decode("utf-8", "replace")):
-                            yield times.at(start + at + offset), found
+                            yield times.find_time_at(start + at + offset), found
     except OSError:
         return
 

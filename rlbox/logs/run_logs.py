@@ -13,7 +13,7 @@ from rlbox.system.safe_files import list_directory
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
-def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | None = None) -> list[Path]:
+def find_logs(run_dir: Path, stage: str | None, log_name: str | None, attempt: int | None = None) -> list[Path]:
     """Return the logs of a run in the order of its stages.
 
     Parameters
@@ -29,7 +29,8 @@ def find_logs(run_dir: Path, stage: str | None, log: str | None, attempt: int | 
     return [
         path
         for path in sorted(paths, key=lambda path: (_number(path, root), path.name))
-        if (stage is None or _folder(path, root).partition("-")[2] == stage) and (log is None or path.stem == log)
+        if (stage is None or _folder(path, root).partition("-")[2] == stage)
+        and (log_name is None or path.stem == log_name)
     ]
 
 
@@ -44,10 +45,10 @@ def _names(folder: Path) -> list[str]:
 class LogFollower:
     """What the logs of a run gain from now on, after their last few lines."""
 
-    def __init__(self, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
+    def __init__(self, run_dir: Path, stage: str | None, log_name: str | None, lines: int) -> None:
         self._run_dir = run_dir
         self._stage = stage
-        self._log = log
+        self._log = log_name
         self._tails: dict[Path, FileFollower] = {}
         ages = {path: _grown_at(path) for path in self._find()}
         latest = max(ages, key=lambda path: ages[path], default=run_dir).parent

@@ -14,30 +14,30 @@ from types import MappingProxyType
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
-from rlbox.provision.desired import DesiredState, Skipped
+from rlbox.provision.desired import DesiredState, SkippedItem
 from rlbox.provision.files import (
     BACKUPS,
-    clear_drafts,
     convert_disk_errors,
-    find_backup_path,
+    find_unused_backup_path,
     install_file,
     list_missing_directories,
     record_files,
-    remove_folders,
-    remove_tree,
-    restore_file,
-    restore_path,
+    remove_empty_directories,
+    remove_path,
+    remove_temporary_files,
+    restore_original_file,
+    restore_original_path,
 )
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import ApplyPlan, InstalledPart, InstallRecord, PathChange, patches_checksum
-from rlbox.provision.probe import existing_parent, installed_debs, read_record, write_record
+from rlbox.provision.plan import ApplyPlan, InstalledPart, InstallRecord, PathChange, compute_patches_checksum
+from rlbox.provision.probe import find_existing_parent, list_installed_apt_packages, read_record, write_record
 from rlbox.provision.venv import (
     PackageSource,
     apply_patches,
-    download_packages,
-    install_packages,
+    download_apt_packages,
+    install_apt_packages,
     install_part,
-    remove_packages,
+    remove_apt_packages,
     require_disk_space,
     sync_environment,
 )
@@ -48,13 +48,13 @@ from rlbox.values import VENV
 class Supplies:
     """Where things come from: Python packages (asked for when they are needed), the store, the patching programs.
 
-    `fetch` brings git trees and files into the store.
+    `fetch_parts` brings git trees and files into the store.
     """
 
-    python: Callable[[], PackageSource]
+    get_packages: Callable[[], PackageSource]
     store: ObjectStore
-    fetch: Callable[[], None]
-    scripts: Mapping[str, str]
+    fetch_parts: Callable[[], None]
+    patch_scripts: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +62,19 @@ class ApplyResult:
     """What was done: the steps, copies of the user's files that were kept, what could not be done and why."""
 
     steps: tuple[PathChange, ...] = ()
-    kept: tuple[str, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    kept_copies: tuple[str, ...] = ()
+    skipped: tuple[SkippedItem, ...] = ()
 
-    def then(self, other: ApplyResult) -> ApplyResult:
+    def merge(self, other: ApplyResult) -> ApplyResult:
         """Return what was done when `other` came after it."""
         return ApplyResult(
-            steps=(*self.steps, *other.steps), kept=(*self.kept, *other.kept), skipped=(*self.skipped, *other.skipped)
+            steps=(*self.steps, *other.steps),
+            kept_copies=(*self.kept_copies, *other.kept_copies),
+            skipped=(*self.skipped, *other.skipped),
         )
 
 
-NOTHING = ApplyResult()
+EMPTY_RESULT = ApplyResult()
 NOTHING_ACCEPTED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -80,9 +82,9 @@ def execute_plan(
     plan: ApplyPlan,
     supplies: Supplies,
     on_step: Callable[[PathChange], None],
-    python: str = "",
-    accepted: Mapping[str, str] = NOTHING_ACCEPTED,
-    forced: str = "",
+    user_python: str = "",
+    accepted_versions: Mapping[str, str] = NOTHING_ACCEPTED,
+    forced_reason: str = "",
 ) -> ApplyResult:
     """Carry out the steps of `plan` in their order; `on_step` is called before each.
 
@@ -104,24 +106,26 @@ def execute_plan(
     if not steps:
         return ApplyResult(skipped=left)
     layout, supply = desired.layout, PackageSource()
-    if "environment" in plan.kinds:
-        require_disk_space(desired, existing_parent(Path(layout.venv or layout.at(VENV))))
-        supply = supplies.python()
-    if "part" in plan.kinds:
-        supplies.fetch()
-    record = _begin(desired, python, accepted, forced)  # whatever is missing has been missed by now
+    if "environment" in plan.step_kinds:
+        require_disk_space(desired, find_existing_parent(Path(layout.venv or layout.map_path(VENV))))
+        supply = supplies.get_packages()
+    if "part" in plan.step_kinds:
+        supplies.fetch_parts()
+    record = _begin(
+        desired, user_python, accepted_versions, forced_reason
+    )  # whatever is missing has been missed by now
     for step in (step for step in steps if step.kind not in ("file", "link")):
         on_step(step)
         record = _carry_out(plan, record, step, supplies, supply)
     kept = _files(layout, record, [step for step in steps if step.kind in ("file", "link")], on_step)
-    return ApplyResult(steps=steps, kept=kept, skipped=left)
+    return ApplyResult(steps=steps, kept_copies=kept, skipped=left)
 
 
-def _undone(plan: ApplyPlan) -> Iterator[Skipped]:
+def _undone(plan: ApplyPlan) -> Iterator[SkippedItem]:
     """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
     for step in plan.steps:
-        if step.kind == "packages" and (failed := download_packages(step.new.split())):
-            yield Skipped(what=f"apt packages {step.new}", origin="apt", reason=failed)
+        if step.kind == "packages" and (failed := download_apt_packages(step.new.split())):
+            yield SkippedItem(item=f"apt packages {step.new}", source_id="apt", reason=failed)
 
 
 def _carry_out(
@@ -137,8 +141,8 @@ def _carry_out(
         case "part":
             return _part(desired, record, step.path, supplies.store)
         case "patches":
-            apply_patches(desired, supplies.scripts)
-            return _saved(layout, replace(record, patches=patches_checksum(desired)))
+            apply_patches(desired, supplies.patch_scripts)
+            return _saved(layout, replace(record, patches=compute_patches_checksum(desired)))
         case _:
             return _remove(layout, record, step.path)
 
@@ -148,7 +152,7 @@ def _begin(desired: DesiredState, python: str, accepted: Mapping[str, str], forc
     layout = desired.layout
     old = read_record(layout)
     begun = InstallRecord(target=desired.target, lock=desired.lock, state="laying")
-    paths = (layout.record, layout.at(VENV), *([layout.venv] if layout.venv else []))
+    paths = (layout.record_file, layout.map_path(VENV), *([layout.venv] if layout.venv else []))
     folders = [
         *(old.folders if old else ()),
         *(folder for path in paths for folder in list_missing_directories(Path(path))),
@@ -170,16 +174,16 @@ def _begin(desired: DesiredState, python: str, accepted: Mapping[str, str], forc
 
 
 def _saved(layout: Layout, record: InstallRecord) -> InstallRecord:
-    with convert_disk_errors(Path(layout.record)):
-        clear_drafts(Path(layout.record))
+    with convert_disk_errors(Path(layout.record_file)):
+        remove_temporary_files(Path(layout.record_file))
         write_record(layout, record)
     return record
 
 
 def _packages(layout: Layout, record: InstallRecord, names: list[str]) -> InstallRecord:
-    asked = {*record.packages, *(set(names) - installed_debs(names))}
+    asked = {*record.packages, *(set(names) - list_installed_apt_packages(names))}
     _saved(layout, replace(record, packages=tuple(sorted(asked))))
-    new, failed = install_packages(names)
+    new, failed = install_apt_packages(names)
     record = _saved(layout, replace(record, packages=tuple(sorted({*record.packages, *new}))))
     if failed:
         raise WorkFailed(
@@ -192,17 +196,19 @@ def _packages(layout: Layout, record: InstallRecord, names: list[str]) -> Instal
 def _environment(plan: ApplyPlan, record: InstallRecord, supply: PackageSource) -> InstallRecord:
     layout = plan.desired.layout
     step = next(step for step in plan.steps if step.kind == "environment")
-    part = record.environment or InstalledPart(before=find_backup_path(Path(step.path)) if step.keep else "")
-    patches = "" if plan.fresh else record.patches
+    part = record.environment or InstalledPart(
+        before=find_unused_backup_path(Path(step.path)) if step.keeps_backup else ""
+    )
+    patches = "" if plan.recreates_venv else record.patches
     record = _saved(layout, replace(record, environment=part, patches=patches))
-    sync_environment(plan.desired, supply, part, fresh=plan.fresh)
+    sync_environment(plan.desired, supply, part, recreate=plan.recreates_venv)
     return record
 
 
 def _part(desired: DesiredState, record: InstallRecord, path: str, store: ObjectStore) -> InstallRecord:
     part = next(part for part in desired.parts if part.path == path)
     known = record.parts.get(path)
-    before = known.before if known else find_backup_path(Path(path)) if Path(path).exists() else ""
+    before = known.before if known else find_unused_backup_path(Path(path)) if Path(path).exists() else ""
     folders = (*record.folders, *list_missing_directories(Path(path)))
     parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
     record = _saved(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
@@ -213,10 +219,10 @@ def _part(desired: DesiredState, record: InstallRecord, path: str, store: Object
 
 def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:
     if path in record.parts:
-        restore_path(Path(path), record.parts[path])
+        restore_original_path(Path(path), record.parts[path])
         rest = {name: part for name, part in record.parts.items() if name != path}
         return _saved(layout, replace(record, parts=rest))
-    return restore_file(layout, record, path)[0]
+    return restore_original_file(layout, record, path)[0]
 
 
 def _files(
@@ -225,12 +231,12 @@ def _files(
     """Lay the files, and write that all is laid; return copies that were kept of what was there."""
     steps = list(steps)
     known = {*record.kept, *(row.backup for row in record.laid.values())}
-    with convert_disk_errors(Path(layout.own, BACKUPS)):
+    with convert_disk_errors(Path(layout.rlbox_dir, BACKUPS)):
         record = _saved(layout, record_files(layout, record, steps))
     for step in steps:
         on_step(step)
-        if step.laid:
-            install_file(step.laid)
+        if step.file:
+            install_file(step.file)
     _saved(layout, replace(record, state="laid"))
     now = {*record.kept, *(row.backup for row in record.laid.values())}
     return tuple(sorted(now - known - {""}))
@@ -245,18 +251,18 @@ def uninstall(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]
     notes = []
     for path in reversed(tuple(record.laid)):
         on_step(path)
-        record, note = restore_file(layout, record, path)
+        record, note = restore_original_file(layout, record, path)
         notes += [note] if note else []
     for path, part in record.parts.items():
         on_step(path)
-        restore_path(Path(path), part)
+        restore_original_path(Path(path), part)
     if record.environment:
-        on_step(layout.at(VENV))
-        restore_path(Path(layout.at(VENV)), record.environment)
+        on_step(layout.map_path(VENV))
+        restore_original_path(Path(layout.map_path(VENV)), record.environment)
         if record.venv:
-            remove_tree(Path(record.venv))
-            remove_tree(Path(record.venv).with_name("uv-cache"))
-    if record.packages and (failed := remove_packages(record.packages)):
+            remove_path(Path(record.venv))
+            remove_path(Path(record.venv).with_name("uv-cache"))
+    if record.packages and (failed := remove_apt_packages(record.packages)):
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
     kept = [path for path in record.kept if Path(path).exists()]
     notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]
@@ -266,7 +272,7 @@ def uninstall(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]
 
 def _forget(layout: Layout, record: InstallRecord) -> None:
     """Remove what rlbox has for itself, and the folders that it made."""
-    own = Path(layout.own)
+    own = Path(layout.rlbox_dir)
     Path(own, "share/patches.json").unlink(missing_ok=True)
-    Path(layout.record).unlink(missing_ok=True)
-    remove_folders([*record.folders, f"{own}/{BACKUPS}"])
+    Path(layout.record_file).unlink(missing_ok=True)
+    remove_empty_directories([*record.folders, f"{own}/{BACKUPS}"])

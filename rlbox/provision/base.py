@@ -15,7 +15,7 @@ from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import listed
 from rlbox.i18n import _
 from rlbox.provision.layout import Layout
-from rlbox.provision.shell_environment import inherited_environment
+from rlbox.provision.shell_environment import filter_environment
 from rlbox.system.command import run_command
 from rlbox.target.target import Target
 from rlbox.values import VENV, Command
@@ -32,8 +32,8 @@ class MachinePython:
 
     path: str
     version: str = ""
-    folders: tuple[str, ...] = ()
-    packages: Mapping[str, str] = field(default_factory=dict)
+    site_dirs: tuple[str, ...] = ()
+    version_by_package: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
 
@@ -42,12 +42,12 @@ class AdoptedBase:
     """What the environment of a place has behind its own packages: those of an interpreter of the machine."""
 
     python: str
-    folders: tuple[str, ...] = ()
-    packages: Mapping[str, str]
+    site_dirs: tuple[str, ...] = ()
+    version_by_package: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriedImport:
+class ImportAttempt:
     """How the module of a package was imported; `error` is empty when it was."""
 
     name: str
@@ -60,15 +60,15 @@ def required_base_packages(target: Target) -> dict[str, str]:
 
 
 def adopt_python(
-    target: Target, machine_python: MachinePython, accepted: Mapping[str, str], command: str
+    target: Target, machine_python: MachinePython, accepted_versions: Mapping[str, str], apply_command: str
 ) -> AdoptedBase:
     """Return what the machine's interpreter gives of the target's base image.
 
     Parameters
     ----------
-    accepted
+    accepted_versions
         Other versions that the user says will do, by canonical name.
-    command
+    apply_command
         The command line that applies the target there, for what is advised.
 
     Raises
@@ -77,18 +77,18 @@ def adopt_python(
         Something is missing, or of another version; all of it is named.
     """
     holds = required_base_packages(target)
-    if gaps := tuple(_gaps(target, holds, machine_python, accepted)):
+    if gaps := tuple(_gaps(target, holds, machine_python, accepted_versions)):
         raise NodeError(
             _("this machine does not hold what target {target} takes of its base image: {gaps}").format(
                 target=target.name, gaps="; ".join(gaps)
             ),
             where=f"{machine_python.path}{f' (Python {machine_python.version})' if machine_python.version else ''}",
-            next_step=_next_step(target, holds, machine_python, accepted, command),
+            next_step=_next_step(target, holds, machine_python, accepted_versions, apply_command),
         )
     return AdoptedBase(
         python=machine_python.path,
-        folders=machine_python.folders,
-        packages={name: machine_python.packages[name] for name in holds},
+        site_dirs=machine_python.site_dirs,
+        version_by_package={name: machine_python.version_by_package[name] for name in holds},
     )
 
 
@@ -98,7 +98,7 @@ def _gaps(target: Target, holds: Mapping[str, str], found: MachinePython, accept
         return
     if found.version != target.python.version:
         yield f"Python is {found.version}, and {target.python.version} is wanted"
-    missing = [f"{name} {version}" for name, version in holds.items() if not found.packages.get(name)]
+    missing = [f"{name} {version}" for name, version in holds.items() if not found.version_by_package.get(name)]
     if missing:
         yield f"{len(missing)} of {len(holds)} packages are missing ({listed([*map(str, missing)], len(missing))})"
     for name, version in _others(holds, found, accepted).items():
@@ -107,7 +107,7 @@ def _gaps(target: Target, holds: Mapping[str, str], found: MachinePython, accept
 
 def _others(holds: Mapping[str, str], found: MachinePython, accepted: Mapping[str, str]) -> dict[str, str]:
     """Return the packages that are here in another version that nobody accepted."""
-    here = {name: found.packages.get(name, "") for name in holds}
+    here = {name: found.version_by_package.get(name, "") for name in holds}
     return {name: text for name, text in here.items() if text and text not in (holds[name], accepted.get(name))}
 
 
@@ -118,7 +118,7 @@ def _next_step(
     accepted: Mapping[str, str],
     command: str,
 ) -> str:
-    missing = found.error or found.version != target.python.version or not all(map(found.packages.get, holds))
+    missing = found.error or found.version != target.python.version or not all(map(found.version_by_package.get, holds))
     if not missing:
         command += f" --python {found.path}" if found.path != target.python.interpreter else ""
         taken = {**accepted, **_others(holds, found, accepted)}
@@ -129,12 +129,12 @@ def _next_step(
     return _("name the interpreter that has them: {command} --python FILE").format(command=command)
 
 
-def check_imports(base: AdoptedBase, tried_imports: tuple[TriedImport, ...], last: str) -> tuple[str, ...]:
+def require_importable(base: AdoptedBase, attempts: tuple[ImportAttempt, ...], crashed_package: str) -> tuple[str, ...]:
     """Return what could not be proven for want of a GPU driver, one sentence each.
 
     Parameters
     ----------
-    last
+    crashed_package
         The package whose import ended the program without a word; empty: none did.
 
     Raises
@@ -142,9 +142,9 @@ def check_imports(base: AdoptedBase, tried_imports: tuple[TriedImport, ...], las
     NodeError
         A package cannot be imported.
     """
-    broken = [row for row in tried_imports if row.error and _DRIVER not in row.error]
+    broken = [row for row in attempts if row.error and _DRIVER not in row.error]
     told = [f"{row.name}: {row.error}" for row in broken]
-    told += [f"{last}: its import ended the interpreter"] if last else []
+    told += [f"{crashed_package}: its import ended the interpreter"] if crashed_package else []
     if told:
         words = "; ".join(told)
         raise NodeError(
@@ -153,7 +153,7 @@ def check_imports(base: AdoptedBase, tried_imports: tuple[TriedImport, ...], las
             next_step=_("repair it there, or name another interpreter with --python FILE"),
         )
     return tuple(
-        f"{row.name} is not proven: it wants the GPU driver, which is not here" for row in tried_imports if row.error
+        f"{row.name} is not proven: it wants the GPU driver, which is not here" for row in attempts if row.error
     )
 
 
@@ -163,36 +163,40 @@ _USUAL = "/usr/bin/python3"
 _VERSIONS_S, _IMPORTS_S = 120.0, 900.0
 
 
-def probe_python(path: str, names: Iterable[str] = ()) -> MachinePython:
-    """Return what an interpreter is, and which of the distributions `names` it has."""
+def probe_python(path: str, distributions: Iterable[str] = ()) -> MachinePython:
+    """Return what an interpreter is, and which of the distributions `distributions` it has."""
     try:
-        rows, user_options = _ask(path, "versions", tuple(names), _VERSIONS_S)
+        rows, user_options = _ask(path, "versions", tuple(distributions), _VERSIONS_S)
     except RlboxError as error:
         return MachinePython(path=path, error=error.what)
     python = next((row for row in rows if row["step"] == "python"), None)
     if python is None:
         return MachinePython(path=path, error=f"it is no interpreter that answers: {user_options}")
     packages = {str(row["name"]): str(row["version"]) for row in rows if row["step"] == "held" and row["version"]}
-    return MachinePython(path=path, version=str(python["version"]), folders=tuple(python["folders"]), packages=packages)
+    return MachinePython(
+        path=path, version=str(python["version"]), site_dirs=tuple(python["folders"]), version_by_package=packages
+    )
 
 
-def adopt_base_packages(target: Target, path: str, accepted: Mapping[str, str], layout: Layout) -> AdoptedBase:
-    """Return what the interpreter `path` gives of the target's base image.
+def adopt_base_packages(
+    target: Target, python: str, accepted_versions: Mapping[str, str], layout: Layout
+) -> AdoptedBase:
+    """Return what the interpreter `python` gives of the target's base image.
 
     Raises
     ------
     NodeError
         Something is missing or of another version, or it lies where the place's own environment goes.
     """
-    own = layout.at(VENV)
-    found = probe_python(path, required_base_packages(target))
-    if any(f"{folder}/".startswith(f"{own}/") for folder in (os.path.abspath(path), *found.folders)):
+    own = layout.map_path(VENV)
+    found = probe_python(python, required_base_packages(target))
+    if any(f"{folder}/".startswith(f"{own}/") for folder in (os.path.abspath(python), *found.site_dirs)):
         raise NodeError(
             _("the interpreter lies in {own}, where the place's own environment goes").format(own=own),
-            where=path,
+            where=python,
             next_step=f"rlbox apply {target.name} --prefix DIR",
         )
-    return adopt_python(target, found, accepted, layout.apply(target.name))
+    return adopt_python(target, found, accepted_versions, layout.format_apply_command(target.name))
 
 
 def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
@@ -203,14 +207,18 @@ def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
     NodeError
         One cannot be imported, or they take too long.
     """
-    rows, __ = _ask(base.python, "imports", tuple(base.packages), _IMPORTS_S)
-    done = tuple(TriedImport(name=str(row["name"]), error=str(row["error"])) for row in rows if row["step"] == "import")
+    rows, __ = _ask(base.python, "imports", tuple(base.version_by_package), _IMPORTS_S)
+    done = tuple(
+        ImportAttempt(name=str(row["name"]), error=str(row["error"])) for row in rows if row["step"] == "import"
+    )
     begun = [str(row["name"]) for row in rows if row["step"] == "begun"]
     last = next((name for name in reversed(begun) if name not in {row.name for row in done}), "")
-    return check_imports(base, done, last or next((name for name in base.packages if name not in begun), ""))
+    return require_importable(
+        base, done, last or next((name for name in base.version_by_package if name not in begun), "")
+    )
 
 
-def choose_python_request(target: Target, user_path: str) -> str:
+def choose_venv_python(target: Target, user_python: str) -> str:
     """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
 
     Raises
@@ -218,11 +226,11 @@ def choose_python_request(target: Target, user_path: str) -> str:
     NodeError
         An interpreter that was named is not there, or of another version.
     """
-    path = user_path or target.python.interpreter
+    path = user_python or target.python.interpreter
     found = probe_python(path)
     if not found.error and found.version == target.python.version:
         return path
-    if path == _USUAL and not user_path:
+    if path == _USUAL and not user_python:
         return target.python.version  # the system's is another: any of that version will do
     why = found.error or _("it is Python {version}").format(version=found.version)
     raise NodeError(
@@ -231,7 +239,7 @@ def choose_python_request(target: Target, user_path: str) -> str:
         ),
         where=path,
         next_step=_("name another with --python FILE")
-        if user_path
+        if user_python
         else _("correct python.interpreter, or give --python FILE"),
     )
 
@@ -240,7 +248,7 @@ def _ask(path: str, what: str, names: Sequence[str], timeout_s: float) -> tuple[
     """Return what the program says, and its last words; its environment is that of runs."""
     argv = (path, "-I", "-B", str(_PROGRAM), what, *names)
     try:
-        done = run_command(Command(argv=argv, timeout_s=timeout_s), environ=inherited_environment(os.environ))
+        done = run_command(Command(argv=argv, timeout_s=timeout_s), environ=filter_environment(os.environ))
     except OSError as error:
         raise NodeError(_("it cannot be run: {strerror}").format(strerror=error.strerror), where=path) from error
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]

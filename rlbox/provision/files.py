@@ -19,8 +19,8 @@ from rlbox.provision.plan import (
     InstallRecord,
     PathChange,
     PathState,
-    installed_state,
     is_same_content,
+    make_installed_state,
 )
 from rlbox.provision.probe import probe_path, write_record
 from rlbox.system.files import is_disk_full, write_atomic
@@ -29,14 +29,14 @@ BACKUPS = "backup"
 _BEFORE = ".before-rlbox"
 
 
-def back_up(layout: Layout, path: Path, path_state: PathState) -> str:
+def back_up_file(layout: Layout, path: Path, path_state: PathState) -> str:
     """Copy a file of the user's into the backup folder, under its content; return where (nothing for a link)."""
     if path_state.kind != "file":
         return ""
-    copy = Path(layout.own, BACKUPS, f"{path_state.sha256[:12]}-{path.name}")
+    copy = Path(layout.rlbox_dir, BACKUPS, f"{path_state.sha256[:12]}-{path.name}")
     if not copy.exists():
         with convert_disk_errors(copy):
-            clear_drafts(copy)
+            remove_temporary_files(copy)
             write_atomic(copy, path.read_bytes(), int(path_state.mode, 8) & 0o700 | 0o400)
     return str(copy)
 
@@ -48,49 +48,49 @@ def record_files(layout: Layout, record: InstallRecord, steps: Iterable[PathChan
     """
     laid, kept, folders = dict(record.laid), list(record.kept), list(record.folders)
     for step in steps:
-        if step.laid is None:
+        if step.file is None:
             continue
         path = Path(step.path)
         folders += list_missing_directories(path)
         path_state, own = probe_path(path), laid.get(step.path)
-        due = installed_state(step.laid)
+        due = make_installed_state(step.file)
         if own is None:
-            backup = back_up(layout, path, path_state)
+            backup = back_up_file(layout, path, path_state)
             before = replace(path_state, text=None)
         else:
             backup, before = own.backup, own.before
             if (
                 not is_same_content(path_state, own.now)
                 and not is_same_content(path_state, own.before)
-                and (copy := back_up(layout, path, path_state))
+                and (copy := back_up_file(layout, path, path_state))
             ):
                 kept.append(copy)  # changed since rlbox laid it
-        laid[step.path] = InstalledFile(now=due, before=before, backup=backup, merged=step.laid.merged)
+        laid[step.path] = InstalledFile(now=due, before=before, backup=backup, merged=step.file.merged_lines)
     return replace(record, laid=laid, kept=tuple(dict.fromkeys(kept)), folders=tuple(dict.fromkeys(folders)))
 
 
-def install_file(laid: FileToInstall) -> None:
+def install_file(file: FileToInstall) -> None:
     """Put a file or link in its place; readers see what was there, or the whole of it."""
-    path = Path(laid.path)
+    path = Path(file.path)
     with convert_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        clear_drafts(path)
-        if not laid.to:
-            write_atomic(path, laid.text.encode("utf-8", "surrogateescape"), int(laid.mode, 8))
+        remove_temporary_files(path)
+        if not file.link_target:
+            write_atomic(path, file.text.encode("utf-8", "surrogateescape"), int(file.mode, 8))
             return
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)
-        os.symlink(laid.to, draft)
+        os.symlink(file.link_target, draft)
         os.replace(draft, path)
 
 
-def clear_drafts(path: Path) -> None:
+def remove_temporary_files(path: Path) -> None:
     """Remove what a killed process was about to put at `path`."""
     for draft in path.parent.glob(f".{path.name}.[0-9]*"):
         draft.unlink(missing_ok=True)
 
 
-def restore_file(layout: Layout, record: InstallRecord, path: str) -> tuple[InstallRecord, str]:
+def restore_original_file(layout: Layout, record: InstallRecord, path: str) -> tuple[InstallRecord, str]:
     """Put back what stood at a path before rlbox laid something there; return the record without it, and a note.
 
     A file that was changed since it was laid stays as it is, and the note says so; out of one that a platform fills
@@ -124,38 +124,38 @@ def _restore(path: Path, before: PathState, backup: str) -> None:
             if (before.uid, before.gid) != (os.geteuid(), os.getegid()):
                 os.chown(path, before.uid, before.gid)
         elif before.kind == "link":
-            install_file(FileToInstall(path=str(path), origin="", to=before.to))
+            install_file(FileToInstall(path=str(path), source_id="", link_target=before.to))
         else:
             path.unlink(missing_ok=True)
 
 
-def find_backup_path(path: Path) -> str:
+def find_unused_backup_path(path: Path) -> str:
     """Return a free name under which what is at `path` is kept while something of rlbox's takes its place."""
     names = (f"{path}{_BEFORE}", *(f"{path}{_BEFORE}-{number}" for number in range(2, 1000)))
     return next(name for name in names if not os.path.lexists(name))
 
 
-def clear_path(path: Path, part: InstalledPart) -> None:
+def move_original_aside(path: Path, part: InstalledPart) -> None:
     """Make room at `path`: what is the user's goes where the record says, what is rlbox's is removed."""
     with convert_disk_errors(path):
         if part.before and not os.path.lexists(part.before):
             if os.path.lexists(path):
                 os.rename(path, part.before)
         else:
-            remove_tree(path)
+            remove_path(path)
 
 
-def restore_path(path: Path, part: InstalledPart) -> None:
+def restore_original_path(path: Path, part: InstalledPart) -> None:
     """Remove what rlbox put at `path`, and put back what stood there."""
     with convert_disk_errors(path):
         if part.before and not os.path.lexists(part.before):
             return  # an earlier try has put it back
-        remove_tree(path)
+        remove_path(path)
         if part.before:
             os.rename(part.before, path)
 
 
-def remove_tree(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """Remove a file, a link (not what it leads to), or a folder with all in it."""
     if path.is_symlink() or path.is_file():
         path.unlink()
@@ -168,9 +168,9 @@ def list_missing_directories(path: Path) -> list[str]:
     return [str(folder) for folder in path.parents if not os.path.lexists(folder)]
 
 
-def remove_folders(folders: Iterable[str]) -> None:
+def remove_empty_directories(directories: Iterable[str]) -> None:
     """Remove those of the folders that nothing is in, the deepest first."""
-    for folder in sorted(folders, key=len, reverse=True):
+    for folder in sorted(directories, key=len, reverse=True):
         with suppress(OSError):
             os.rmdir(folder)
 

@@ -34,34 +34,34 @@ class Layout:
     data: str
     venv: str = ""
 
-    def at(self, path: str) -> str:
+    def map_path(self, path: str) -> str:
         """Return where a path of the image is on this machine."""
         return f"{self.prefix}{path}"
 
     @property
-    def own(self) -> str:
+    def rlbox_dir(self) -> str:
         """The folder of what rlbox lays for itself: hooks, checks, records."""
-        return self.at(OWN)
+        return self.map_path(OWN)
 
     @property
-    def python(self) -> str:
+    def venv_python(self) -> str:
         """The interpreter of the environment."""
-        return self.at(f"{VENV}/bin/python")
+        return self.map_path(f"{VENV}/bin/python")
 
     @property
-    def record(self) -> str:
+    def record_file(self) -> str:
         """The file that says what was laid, and what stood there before."""
-        return f"{self.own}/share/applied.json"
+        return f"{self.rlbox_dir}/share/applied.json"
 
-    def apply(self, target: str) -> str:
+    def format_apply_command(self, target: str) -> str:
         """Return the command line that applies a target here, without its options."""
         return f"rlbox apply {target}" + (f" --prefix {self.prefix}" if self.prefix else "")
 
-    def holds(self, path: str) -> bool:
+    def is_effective(self, path: str) -> bool:
         """Whether a file at this path of the image has its effect on this machine."""
         return not self.prefix or path.startswith(_BELOW)
 
-    def moved(self, text: str, paths: Sequence[str]) -> str:
+    def rewrite_paths(self, text: str, paths: Sequence[str]) -> str:
         """Return a text with `paths` of the image, and what is below them, as they are on this machine."""
         if not self.prefix:
             return text
@@ -69,7 +69,7 @@ class Layout:
         return re.sub(rf"(?<![\w./}}-])(?:{names})(?![\w.-])", lambda match: self.prefix + match[0], text)
 
 
-def check_prefix(prefix: str, option: str = "--prefix") -> str:
+def validate_prefix(prefix: str, option: str = "--prefix") -> str:
     """Return a folder that can stand in shell text, in links and on `#!` lines; empty stays empty.
 
     Raises

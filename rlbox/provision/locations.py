@@ -13,7 +13,7 @@ from pathlib import Path
 from rlbox.app import App
 from rlbox.engine.data_disk import choose_data_dir
 from rlbox.image.plan import ImagePlan
-from rlbox.provision.layout import Layout, check_prefix
+from rlbox.provision.layout import Layout, validate_prefix
 from rlbox.provision.probe import read_record
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, write_atomic
@@ -21,37 +21,37 @@ from rlbox.system.json_files import read_json_object
 from rlbox.values import LOCK_IN_IMAGE
 
 
-def choose_layout(image: ImagePlan, prefix: str | None, data: str | None) -> Layout:
+def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) -> Layout:
     """Return where a target is to be applied: below `prefix` (None: the machine's own paths, if they may be changed).
 
     Parameters
     ----------
-    data
+    data_dir
         Directory that is the data disk, None where settings of the target or the environment name it.
     """
-    folder = check_prefix(str(choose_data_dir(image.container.host, data)), "--data")
+    folder = validate_prefix(str(choose_data_dir(image.container.host, data_dir)), "--data")
     if prefix is None:
-        prefix = "" if os.geteuid() == 0 else default_prefix(image.target)
-    layout = Layout(prefix=check_prefix(prefix.rstrip("/")), data=folder)
+        prefix = "" if os.geteuid() == 0 else get_default_prefix(image.target)
+    layout = Layout(prefix=validate_prefix(prefix.rstrip("/")), data=folder)
     record = read_record(layout)
     return replace(layout, venv=record.venv if record else "")
 
 
-def find_layout(target: str, folder: Path) -> Layout:
+def find_layout(target: str, data_dir: Path) -> Layout:
     """Return where a target is, or would be, on this machine: as applied, as its own image, or in the cache."""
-    data = check_prefix(str(folder), "--data")
+    data = validate_prefix(str(data_dir), "--data")
     for prefix in (_pointer(target), ""):
         layout = Layout(prefix=prefix, data=data)
         if (record := read_record(layout)) and record.target == target:
             return replace(layout, venv=record.venv)
     if read_record(Layout(data=data)) is None and Path(LOCK_IN_IMAGE).exists():
         return Layout(data=data)
-    return Layout(prefix=default_prefix(target), data=data)
+    return Layout(prefix=get_default_prefix(target), data=data)
 
 
-def default_prefix(target: str) -> str:
+def get_default_prefix(target: str) -> str:
     """Return the folder of rlbox's own that a target is applied below when no other is named."""
-    return check_prefix(str(cache_path("places", target)))
+    return validate_prefix(str(cache_path("places", target)))
 
 
 def record_layout(target: str, layout: Layout) -> None:
@@ -75,8 +75,8 @@ def lock_layout(app: App, layout: Layout) -> Iterator[None]:
     if app.dry_run:
         yield
         return
-    name = hashlib.sha256(layout.own.encode()).hexdigest()[:12]
-    with hold_lock(cache_path("locks", f"place-{name}.lock"), f"place {layout.own}", on_wait=app.say):
+    name = hashlib.sha256(layout.rlbox_dir.encode()).hexdigest()[:12]
+    with hold_lock(cache_path("locks", f"place-{name}.lock"), f"place {layout.rlbox_dir}", on_wait=app.say):
         yield
 
 
@@ -87,4 +87,4 @@ def _pointer_file(target: str) -> Path:
 def _pointer(target: str) -> str:
     """Return the prefix that a target was last applied below, or the one that it would be."""
     found = read_json_object(_pointer_file(target), follow_links=True).get("prefix")
-    return str(found) if found else default_prefix(target)
+    return str(found) if found else get_default_prefix(target)

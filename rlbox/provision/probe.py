@@ -23,37 +23,37 @@ from rlbox.system.files import write_atomic
 from rlbox.system.process_table import read_text
 from rlbox.values import VENV, Command
 
-STAMP = "rlbox-lock.txt"
+FINGERPRINT_FILE = "rlbox-lock.txt"
 """File in the environment's folder that says what it was synced to; there is none while a sync goes on."""
 _TEXT_BYTES = 1 << 16
 _ELF = b"\x7fELF"
 
 
-def probe_machine(desired: DesiredState, why_no_apt: str) -> MachineState:
+def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> MachineState:
     """Return the facts that `plan_apply` decides by.
 
     Parameters
     ----------
-    why_no_apt
+    apt_unavailable_reason
         Why apt packages are not installed now; empty when they may be.
     """
     layout = desired.layout
     record = read_record(layout)
-    venv = Path(layout.at(VENV))
-    stamp = read_text(venv / STAMP)
+    venv = Path(layout.map_path(VENV))
+    stamp = read_text(venv / FINGERPRINT_FILE)
     known = [*(record.laid if record else ()), *(part.path for part in desired.parts)]
-    texts = {row.path for row in desired.laid if row.merged}
-    paths = dict.fromkeys([*(row.path for row in desired.laid), *known])
+    texts = {row.path for row in desired.files if row.merged_lines}
+    paths = dict.fromkeys([*(row.path for row in desired.files), *known])
     ours = bool(stamp or (record and record.environment))
     return MachineState(
         paths={path: probe_path(Path(path), text=path in texts) for path in paths},
         record=record,
-        stamp=stamp,
-        installed=probe_installed(venv, desired.python),
-        torn=ours and not stamp and os.path.lexists(venv),
-        foreign=not ours and _is_filled(venv),
-        debs=installed_debs(desired.debs),
-        why_no_packages=_why_no_apt(layout) or why_no_apt,
+        venv_fingerprint=stamp,
+        venv_packages=list_venv_packages(venv, desired.python),
+        is_incomplete=ours and not stamp and os.path.lexists(venv),
+        is_foreign=not ours and _is_filled(venv),
+        apt_packages=list_installed_apt_packages(desired.apt_packages),
+        apt_unavailable_reason=_why_no_apt(layout) or apt_unavailable_reason,
     )
 
 
@@ -93,7 +93,7 @@ def _is_program(path: Path) -> bool:
         return False
 
 
-def probe_installed(venv: Path, python: str) -> dict[str, str]:
+def list_venv_packages(venv: Path, python: str) -> dict[str, str]:
     """Return the packages of an environment with their versions, by what lies in its folder."""
     found: dict[str, str] = {}
     for path in venv.glob(f"lib/python{python}/site-packages/*.dist-info"):
@@ -110,7 +110,7 @@ def read_record(layout: Layout) -> InstallRecord | None:
     NodeError
         The record is there and cannot be read: without it nothing can be laid back.
     """
-    path = Path(layout.record)
+    path = Path(layout.record_file)
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -133,15 +133,15 @@ def read_record(layout: Layout) -> InstallRecord | None:
 
 def write_record(layout: Layout, record: InstallRecord) -> None:
     """Write what was laid, whole or not at all."""
-    write_atomic(Path(layout.record), json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=True) + "\n")
+    write_atomic(Path(layout.record_file), json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=True) + "\n")
 
 
-def existing_parent(path: Path) -> Path:
+def find_existing_parent(path: Path) -> Path:
     """Return the nearest folder above a path that exists."""
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def check_layout(layout: Layout) -> None:
+def require_usable_layout(layout: Layout) -> None:
     """Refuse a place that cannot be laid at.
 
     Raises
@@ -151,7 +151,7 @@ def check_layout(layout: Layout) -> None:
     NodeError
         The folder cannot be written, or the machine is a container of an image of rlbox, which has all that.
     """
-    folder = existing_parent(Path(layout.own))
+    folder = find_existing_parent(Path(layout.rlbox_dir))
     if not os.access(folder, os.W_OK):
         if not layout.prefix:
             raise SpecError(
@@ -161,10 +161,14 @@ def check_layout(layout: Layout) -> None:
         raise NodeError(
             _("the place cannot be written"), where=str(folder), next_step=_("name another with --prefix DIR")
         )
-    if not Path(layout.record).exists() and Path(layout.own, "share/lock.json").exists() and not layout.prefix:
+    if (
+        not Path(layout.record_file).exists()
+        and Path(layout.rlbox_dir, "share/lock.json").exists()
+        and not layout.prefix
+    ):
         raise NodeError(
             _("this machine is a container of an image that rlbox made: it is at its lock"),
-            where=layout.own,
+            where=layout.rlbox_dir,
             next_step="rlbox doctor",
         )
 
@@ -174,7 +178,7 @@ def _is_filled(folder: Path) -> bool:
     return os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir()))
 
 
-def installed_debs(names: Iterable[str] = ()) -> frozenset[str]:
+def list_installed_apt_packages(names: Iterable[str] = ()) -> frozenset[str]:
     """Return which of the apt packages are installed, all that are when none is named; none without dpkg."""
     words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n", *names)
     try:

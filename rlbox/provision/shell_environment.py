@@ -15,7 +15,7 @@ _SYSTEM = ("/usr/", "/bin", "/sbin")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def inherited_environment(shell: Mapping[str, str], drivers: Collection[str] = ()) -> dict[str, str]:
+def filter_environment(shell: Mapping[str, str], driver_dirs: Collection[str] = ()) -> dict[str, str]:
     """Return what a run in place keeps of a shell's environment, as a container has nothing of it.
 
     Folders of PATH stay where they are the system's own: those of conda, or of another virtual environment, would
@@ -23,18 +23,18 @@ def inherited_environment(shell: Mapping[str, str], drivers: Collection[str] = (
 
     Parameters
     ----------
-    drivers
+    driver_dirs
         Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
     """
     kept = {name: text for name, text in shell.items() if is_inherited(name)}
     folders = [folder for folder in shell.get("PATH", "").split(":") if folder.startswith(_SYSTEM)]
-    found = [folder for folder in shell.get("LD_LIBRARY_PATH", "").split(":") if folder and folder in drivers]
+    found = [folder for folder in shell.get("LD_LIBRARY_PATH", "").split(":") if folder and folder in driver_dirs]
     libraries = {"LD_LIBRARY_PATH": ":".join(found)} if found else {}
     path = ":".join(dict.fromkeys([*folders, *SYSTEM_PATH.split(":")]))
     return {**kept, "PATH": path, **libraries}
 
 
-def inheritance_rule() -> dict[str, list[str] | str]:
+def get_inheritance_rule() -> dict[str, list[str] | str]:
     """Return the same for a node, whose own program has none of this: `names`, beginnings of names, and `path`."""
     proxies = [name for low in _PROXIES for name in (low, low.upper())]
     names = [*_OF_THE_USER, *_OF_THE_MACHINE, *CA_VARIABLES, *proxies]

@@ -18,10 +18,10 @@ from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, PartToInstall
-from rlbox.provision.files import clear_path, convert_disk_errors
+from rlbox.provision.files import convert_disk_errors, move_original_aside
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import InstalledPart, environment_fingerprint
-from rlbox.provision.probe import STAMP, installed_debs, probe_installed
+from rlbox.provision.plan import InstalledPart, compute_environment_fingerprint
+from rlbox.provision.probe import FINGERPRINT_FILE, list_installed_apt_packages, list_venv_packages
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import get_free_bytes, write_atomic
 from rlbox.values import VENV, Command
@@ -40,17 +40,17 @@ _NO_CONSTRAINTS = {"UV_CONSTRAINT": "", "PIP_CONSTRAINT": "", "VIRTUAL_ENV": "",
 class PackageSource:
     """Where Python packages come from.
 
-    `env` are uv's settings, `wheels` folders with local wheels. `files` maps file names to the store's objects: all of
-    them when it is `offline`, and nothing else is asked then, else those that no index has.
+    `uv_env` are uv's settings, `wheel_dirs` folders with local wheels. `store_files` maps file names to the store's
+    objects: all of them when it is `is_offline`, and nothing else is asked then, else those that no index has.
     """
 
-    env: Mapping[str, str] = field(default_factory=dict)
-    wheels: tuple[str, ...] = ()
-    files: Mapping[str, Path] = field(default_factory=dict)
-    offline: bool = False
+    uv_env: Mapping[str, str] = field(default_factory=dict)
+    wheel_dirs: tuple[str, ...] = ()
+    store_files: Mapping[str, Path] = field(default_factory=dict)
+    is_offline: bool = False
 
 
-def sync_environment(desired: DesiredState, supply: PackageSource, part: InstalledPart, *, fresh: bool) -> None:
+def sync_environment(desired: DesiredState, source: PackageSource, installed: InstalledPart, *, recreate: bool) -> None:
     """Make the environment of exactly the locked packages, verified by their hashes.
 
     While that goes on it has no stamp: one that was killed is made anew.
@@ -63,19 +63,19 @@ def sync_environment(desired: DesiredState, supply: PackageSource, part: Install
         The disk is full.
     """
     layout = desired.layout
-    venv, stamp = Path(layout.at(VENV)), Path(layout.at(VENV), STAMP)
-    if fresh or not stamp.exists():
-        clear_path(venv, part)
+    venv, stamp = Path(layout.map_path(VENV)), Path(layout.map_path(VENV), FINGERPRINT_FILE)
+    if recreate or not stamp.exists():
+        move_original_aside(venv, installed)
         _make_folder(layout, venv)
-    before, old = probe_installed(venv, desired.python), _forget(stamp)
+    before, old = list_venv_packages(venv, desired.python), _forget(stamp)
     try:
-        _run_uv(desired, supply, venv)
+        _run_uv(desired, source, venv)
     except WorkFailed:
-        if old and probe_installed(venv, desired.python) == before:
+        if old and list_venv_packages(venv, desired.python) == before:
             write_atomic(stamp, old)  # nothing was changed: it is what it was
         raise
     _stand_on(desired, venv)
-    write_atomic(stamp, environment_fingerprint(desired))
+    write_atomic(stamp, compute_environment_fingerprint(desired))
 
 
 def _stand_on(desired: DesiredState, venv: Path) -> None:
@@ -91,8 +91,8 @@ def _stand_on(desired: DesiredState, venv: Path) -> None:
         told.unlink(missing_ok=True)
         return
     with convert_disk_errors(told):
-        write_atomic(told, "".join(f"import site; site.addsitedir({folder!r})\n" for folder in desired.base.folders))
-        found = next((path for folder in desired.base.folders if (path := Path(folder, _NVIDIA)).is_dir()), None)
+        write_atomic(told, "".join(f"import site; site.addsitedir({folder!r})\n" for folder in desired.base.site_dirs))
+        found = next((path for folder in desired.base.site_dirs if (path := Path(folder, _NVIDIA)).is_dir()), None)
         if found and not nvidia.exists():
             os.symlink(found, nvidia)
 
@@ -102,7 +102,7 @@ def _make_folder(layout: Layout, venv: Path) -> None:
     with convert_disk_errors(venv):
         venv.parent.mkdir(parents=True, exist_ok=True)
         if layout.venv:
-            clear_path(Path(layout.venv), InstalledPart())
+            move_original_aside(Path(layout.venv), InstalledPart())
             Path(layout.venv).mkdir(parents=True)
             os.symlink(layout.venv, venv)
 
@@ -117,10 +117,10 @@ def _forget(stamp: Path) -> str:
 
 
 def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
-    env = {**_NO_CONSTRAINTS, **supply.env, "UV_NO_PROGRESS": "1"}
+    env = {**_NO_CONSTRAINTS, **supply.uv_env, "UV_NO_PROGRESS": "1"}
     if desired.layout.venv and not os.environ.get("UV_CACHE_DIR"):
         env["UV_CACHE_DIR"] = str(Path(desired.layout.venv).with_name("uv-cache"))  # files are links then, not copies
-    offline: tuple[str, ...] = ("--offline",) if supply.offline else ()
+    offline: tuple[str, ...] = ("--offline",) if supply.is_offline else ()
     python = desired.interpreter or desired.python
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
     next_step = (
@@ -141,18 +141,18 @@ def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tupl
     """Write what uv is told, and show the store's files by their names, as long as the block runs."""
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
         Path(folder, "requirements.txt").write_text(desired.requirements, "utf-8")
-        words = ["--no-index"] if supply.offline else []
-        if desired.build:
-            Path(folder, "build.txt").write_text(desired.build, "utf-8")
+        words = ["--no-index"] if supply.is_offline else []
+        if desired.build_constraints:
+            Path(folder, "build.txt").write_text(desired.build_constraints, "utf-8")
             words += ["--build-constraint", "build.txt"]
-        for name, path in supply.files.items():
+        for name, path in supply.store_files.items():
             os.symlink(path, Path(folder, name))
-        for place in [*([folder] if supply.files else []), *supply.wheels]:
+        for place in [*([folder] if supply.store_files else []), *supply.wheel_dirs]:
             words += ["--find-links", place]
         yield [*words, "requirements.txt"], folder
 
 
-def download_packages(names: Sequence[str]) -> str:
+def download_apt_packages(names: Sequence[str]) -> str:
     """Bring apt packages here from the machine's own sources, changing nothing else; return why that failed."""
     failed = ""
     for verb in (("--download-only", "install", *names), ("update",), ("--download-only", "install", *names)):
@@ -162,16 +162,16 @@ def download_packages(names: Sequence[str]) -> str:
     return failed
 
 
-def install_packages(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def install_apt_packages(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Install apt packages that are here; return what is new, and why it did not work (empty: it did)."""
-    before = installed_debs()
+    before = list_installed_apt_packages()
     failed = _apt("install", *names)
-    return tuple(sorted(installed_debs() - before)), failed
+    return tuple(sorted(list_installed_apt_packages() - before)), failed
 
 
-def remove_packages(names: Sequence[str]) -> str:
+def remove_apt_packages(names: Sequence[str]) -> str:
     """Remove apt packages that were installed for a target; return why that failed, empty when it did not."""
-    present = sorted(set(names) & installed_debs(names))
+    present = sorted(set(names) & list_installed_apt_packages(names))
     return _apt("remove", *present) if present else ""
 
 
@@ -183,19 +183,19 @@ def _apt(*words: str) -> str:
     return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
 
 
-def install_part(part: PartToInstall, store: ObjectStore, previous: InstalledPart) -> None:
+def install_part(part: PartToInstall, store: ObjectStore, installed: InstalledPart) -> None:
     """Put a git tree or a file from the store in its place, beside it first."""
     path, source = Path(part.path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
     with convert_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        clear_path(draft, InstalledPart())
+        move_original_aside(draft, InstalledPart())
         if part.kind == "git":
             draft.mkdir()
             _unpack(source, draft)
         else:
             write_atomic(draft, source.read_bytes(), int(part.mode, 8))
-        clear_path(path, previous)
+        move_original_aside(path, installed)
         os.rename(draft, path)
 
 
@@ -221,21 +221,21 @@ def apply_patches(desired: DesiredState, scripts: Mapping[str, str]) -> None:
         A patch does not fit; nothing was written then.
     """
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
-        for name, text in {**scripts, "manifest.json": desired.patches}.items():
+        for name, text in {**scripts, "manifest.json": desired.patch_manifest}.items():
             Path(folder, name).write_text(text, "utf-8")
         words = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
         root = ("--root", desired.layout.prefix or "/")
         check_command(Command(argv=(*words, *root), timeout_s=600), "a source patch does not fit")
 
 
-def require_disk_space(desired: DesiredState, place: Path) -> None:
+def require_disk_space(desired: DesiredState, venv_dir: Path) -> None:
     """Refuse a disk that has no room for the environment; what the wheels unpack to is known roughly."""
-    free, need = get_free_bytes(place), desired.bytes * 2
+    free, need = get_free_bytes(venv_dir), desired.download_bytes * 2
     if free < need:
         raise NodeError(
             _("the disk is too full for the environment: {free} free, about {need} needed").format(
                 free=size_text(free), need=size_text(need)
             ),
-            where=str(place),
+            where=str(venv_dir),
             next_step=_("free space, or name a folder of another disk with --prefix DIR"),
         )

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rlbox.amounts import duration_text, moment
 from rlbox.config.toml_files import load_toml
-from rlbox.logs.progress import LOWEST_RANK, rank_metric
+from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, run_cause
 from rlbox.report.metrics import Metric
 from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot, resource_plots
@@ -418,7 +418,9 @@ def metric_plots(metrics: Sequence[Metric], trend: str) -> tuple[list[Plot], lis
 
     `trend` is what the trend of a metric is called.
     """
-    wanted = [one for one in metrics if rank_metric(one.series.name) < LOWEST_RANK or one.series.unit][:_FIRST_PLOTS]
+    wanted = [one for one in metrics if get_metric_rank(one.series.name) < LOWEST_RANK or one.series.unit][
+        :_FIRST_PLOTS
+    ]
     others = [one for one in metrics if one not in wanted]
     first = [plot for one in wanted if (plot := _metric_plot(one, trend))]
     more = [plot for one in others[: MOST_PLOTS - len(first)] if (plot := _metric_plot(one, trend))]

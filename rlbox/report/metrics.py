@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlbox.job.names import METRICS_FILE
-from rlbox.logs.progress import ProgressReading, parse_metrics_record, rank_metric, read_log_progress
+from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_record, read_log_progress
 from rlbox.record.state import StageState
 from rlbox.report.plots import Points, Series, mean_per_stretch, thin_points
 from rlbox.system.json_files import read_json_lines
@@ -55,7 +55,9 @@ def read_metrics(run_dir: Path, stages: tuple[StageState, ...], limit: int) -> l
     best = _without_doubles(found)
     metrics = [_metric(key, raw, limit) for key, raw in best.items() if len(raw) > 1]
     order = {stage.name: number for number, stage in enumerate(stages)}
-    return sorted(metrics, key=lambda m: (rank_metric(m.series.name), order.get(m.stage, 0), m.source, m.series.name))
+    return sorted(
+        metrics, key=lambda m: (get_metric_rank(m.series.name), order.get(m.stage, 0), m.source, m.series.name)
+    )
 
 
 def _readings(

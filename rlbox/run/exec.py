@@ -186,7 +186,7 @@ def find_place_to_examine(app: App, name: str | None, place: str, data: str | No
     if name and name != record.target:
         raise NodeError(
             _("target {target} was applied here").format(target=record.target),
-            where=layout.own,
+            where=layout.rlbox_dir,
             next_step=f"rlbox doctor {record.target}",
         )
     return replace(layout, data=record.data, venv=record.venv)

@@ -24,7 +24,7 @@ from rlbox.job.plan import RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_layout
 from rlbox.provision.probe import read_record
-from rlbox.provision.provision import StageEnvironment, prepare_stage_environment, stage_environment
+from rlbox.provision.provision import StageEnvironment, make_stage_environment, prepare_stage_environment
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeHandle
@@ -95,9 +95,9 @@ def find_applied_layout(app: App, target: str, data: str | None) -> Layout:
 
 def run_rlbox_in_place(app: App, layout: Layout, words: tuple[str, ...], gpus: str) -> int:
     """Carry out `rlbox WORDS` in a place as its runs are, whatever the shell exports; return its exit code."""
-    place = stage_environment(layout, make_visible_gpus_env(app, gpus))
+    place = make_stage_environment(layout, make_visible_gpus_env(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
-    argv = (*place.words, sys.executable, *safe, "-m", "rlbox", *words)
+    argv = (*place.argv_prefix, sys.executable, *safe, "-m", "rlbox", *words)
     return run_in_foreground(Command(argv=argv), environ=place.env)
 
 
@@ -137,7 +137,7 @@ class PreparedHost:
         inherited = {name: value for name, value in self.place.env.items() if name not in secrets}
         with os.fdopen(open_regular_fd(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             watchdog = start_command(
-                Command(argv=(*self.place.words, *argv), cwd="/"),  # where Python looks for modules first
+                Command(argv=(*self.place.argv_prefix, *argv), cwd="/"),  # where Python looks for modules first
                 environ={**inherited, **({SECRETS_VARIABLE: names} if names else {})},
                 stdin=PIPE if secrets else DEVNULL,
                 stdout=log,

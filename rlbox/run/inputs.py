@@ -87,10 +87,10 @@ def load_job_secrets(
             job.secrets,
             job.optional_secrets,
             env_file=Path(env_file) if env_file else None,
-            folders=folders,
+            env_file_dirs=folders,
             environ=os.environ,
             aliases=list_secret_aliases(load_fixes(app.project)),
-            words=(
+            argv=(
                 *(str(value) for value in params.values()),
                 *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),
                 *(get_user_name(), socket.gethostname()),

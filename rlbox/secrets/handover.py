@@ -49,17 +49,17 @@ def remove_from_environment(environment: MutableMapping[str, str], secrets: Mapp
 
 
 def receive_secrets(
-    names: tuple[str, ...], handle: int = 0, limit_s: float = RECEIVE_TIMEOUT_S, stopped: Callable[[], bool] = bool
+    names: tuple[str, ...], fd: int = 0, timeout_s: float = RECEIVE_TIMEOUT_S, is_stopped: Callable[[], bool] = bool
 ) -> dict[str, str]:
-    """Return the secrets that come as one line on the file `handle`; nothing is read when `names` is empty.
+    """Return the secrets that come as one line on the file `fd`; nothing is read when `names` is empty.
 
     Parameters
     ----------
     names
         What the run's plan says must come (`RunPlan.secrets`).
-    limit_s
+    timeout_s
         Seconds until the line must have come whole.
-    stopped
+    is_stopped
         Whether the user has stopped the run meanwhile.
 
     Raises
@@ -73,8 +73,8 @@ def receive_secrets(
     """
     if not names:
         return {}
-    line = _read_line(handle, time.monotonic() + limit_s, stopped)
-    if line is None and stopped():
+    line = _read_line(fd, time.monotonic() + timeout_s, is_stopped)
+    if line is None and is_stopped():
         raise Interrupted(_("the run was stopped before its secrets came"))
     if line is None:
         raise TimedOut(
@@ -130,7 +130,7 @@ class SecretGrants:
         self._secrets = dict(secrets)
         self._aliases = tuple(aliases)
 
-    def environment(self, names: Iterable[str]) -> dict[str, str]:
+    def make_environment(self, names: Iterable[str]) -> dict[str, str]:
         """Return the variables for a part that names these secrets; an optional one that is not there is left out.
 
         In a run with secrets, `RLBOX_SECRETS` names those of the part, be it none.
@@ -140,6 +140,6 @@ class SecretGrants:
         given = {name: value for name, value in self._secrets.items() if name in asked}
         return {**given, SECRETS_VARIABLE: ",".join(given)} if self._secrets else {}
 
-    def hidden(self, names: Iterable[str]) -> dict[str, str]:
+    def make_masked_environment(self, names: Iterable[str]) -> dict[str, str]:
         """Return what `environment` does, with `***` for the values."""
-        return {name: text if name == SECRETS_VARIABLE else MASK for name, text in self.environment(names).items()}
+        return {name: text if name == SECRETS_VARIABLE else MASK for name, text in self.make_environment(names).items()}

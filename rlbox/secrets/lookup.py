@@ -37,10 +37,10 @@ def find_secrets(
     optional: Iterable[str],
     *,
     env_file: Path | None,
-    folders: Iterable[Path],
+    env_file_dirs: Iterable[Path],
     environ: Mapping[str, str],
     aliases: Iterable[tuple[str, ...]],
-    words: Iterable[str] = (),
+    argv: Iterable[str] = (),
 ) -> dict[str, Secret]:
     """Return the secrets of a job under every name that programs read them by.
 
@@ -48,11 +48,11 @@ def find_secrets(
     ----------
     env_file
         File of `--env-file`: what it holds goes before the environment.
-    folders
+    env_file_dirs
         Where a `.env` may be: looked into after the environment, in their order.
     aliases
         Groups of names that mean the same secret; any of them will do, and all are returned.
-    words
+    argv
         What logs of the run say anyway: its parameters, names, machine; none of them is a secret.
 
     Raises
@@ -66,12 +66,14 @@ def find_secrets(
     named = [_load(env_file, must=True)] if env_file else []
     if not wanted:
         return {}
-    folders = tuple(dict.fromkeys(folders))
+    env_file_dirs = tuple(dict.fromkeys(env_file_dirs))
     places = [*named, _Place(title=ENVIRONMENT, values=environ)]
-    places += [_load(folder / ENV_FILE, must=False) for folder in folders]
-    found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(words))
+    places += [_load(folder / ENV_FILE, must=False) for folder in env_file_dirs]
+    found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(argv))
     if missing or weak:
-        into = next((str(file) for file in (env_file, *(folder / ENV_FILE for folder in folders)) if file), _SOME_FILE)
+        into = next(
+            (str(file) for file in (env_file, *(folder / ENV_FILE for folder in env_file_dirs)) if file), _SOME_FILE
+        )
         step = _("write NAME=value into {into}, or export it").format(into=into) if missing else _STRONGER
         raise SpecError("\n  ".join((*missing, *weak)), next_step=step)
     return found
@@ -152,7 +154,7 @@ def _load(path: Path, *, must: bool) -> _Place:
     return _Place(title=str(path), values=parsed.values)
 
 
-SHORTEST_SECRET = 8
+MIN_STRONG_LENGTH = 8
 """Characters that a secret must have."""
 
 _ENOUGH = 33.0
@@ -180,8 +182,8 @@ def find_weakness(value: str) -> str | None:
     What services make is strong: digits and letters in disorder. So is a sentence of four words.
     """
     value = value.strip()
-    if len(value) < SHORTEST_SECRET:
-        return _("shorter than {shortest_secret} characters").format(shortest_secret=SHORTEST_SECRET)
+    if len(value) < MIN_STRONG_LENGTH:
+        return _("shorter than {shortest_secret} characters").format(shortest_secret=MIN_STRONG_LENGTH)
     if _NUMBER.fullmatch(value):
         return _("a number")
     if _HOST.fullmatch(value):

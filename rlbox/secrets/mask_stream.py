@@ -37,18 +37,18 @@ class OriginalOffsets:
         self._at = [at for _, at in rows]
         self._size = self._view[-1] + len(remove_separators(data[self._at[-1] :])) if rows else 0
 
-    def begin(self, index: int) -> int:
+    def map_start(self, index: int) -> int:
         """Return where the byte `index` of the squeezed text stands."""
         row = bisect.bisect_right(self._view, index) - 1
         return self._at[row] + index - self._view[row]
 
-    def end(self, index: int) -> int:
+    def map_end(self, index: int) -> int:
         """Return where the squeezed text's first `index` bytes end."""
-        return self.begin(index - 1) + 1
+        return self.map_start(index - 1) + 1
 
-    def on_line(self, index: int) -> int:
+    def count_line_offset(self, index: int) -> int:
         """Return how many bytes of the squeezed text, from `index` on, stand on the same line; a large number: all."""
-        feed = self._data.find(b"\n", self.begin(index))
+        feed = self._data.find(b"\n", self.map_start(index))
         if feed < 0:
             return len(self._data) + 1
         row = bisect.bisect_right(self._at, feed)
@@ -109,7 +109,7 @@ class MaskPatterns:
         self.regex = re2.compile(b"|".join(map(re.escape, self._forms)) or rb"[^\x00-\xff]", options)
         self._prefixes = {form[:size] for form in self._forms for size in (1, 2)}
 
-    def find_beginnings(self, text: bytes) -> list[int]:
+    def find_possible_starts(self, text: bytes) -> list[int]:
         """Return where the rest of a squeezed text is the beginning of a form, or a whole one of a longer form."""
         first = max(len(text) - self.longest + 1, 0)
         return [n for n in range(first, len(text)) if text[n : n + 2] in self._prefixes and self._begins(text[n:])]
@@ -177,7 +177,7 @@ def _open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     skipped = max(len(data) - 2 * patterns.longest - _HELD, 0)
     data = data[skipped:]
     view = remove_separators(data)
-    starts = patterns.find_beginnings(view)
+    starts = patterns.find_possible_starts(view)
     places = OriginalOffsets(data) if starts else None
     spans = [_span(places, start, len(view), len(data)) for start in starts] if places else []
     return [_Span(*(skipped + at for at in span)) for span in spans]
@@ -185,10 +185,10 @@ def _open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
 
 def _span(places: OriginalOffsets, start: int, end: int, until: int = -1) -> _Span:
     """Return where the squeezed bytes from `start` to `end` stand; the beginning of a secret goes up to `until`."""
-    begin = places.begin(start)
-    behind = start + places.on_line(start)
+    begin = places.map_start(start)
+    behind = start + places.count_line_offset(start)
     if behind - start >= _ON_A_LINE or behind > end or (behind == end and until < 0):
         masked = begin
     else:
-        masked = places.begin(behind) if behind < end else until
-    return _Span(begin, masked, places.end(end) if until < 0 else until)
+        masked = places.map_start(behind) if behind < end else until
+    return _Span(begin, masked, places.map_end(end) if until < 0 else until)

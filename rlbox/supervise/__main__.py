@@ -58,7 +58,7 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     plan = load_plan(run_dir)
     _check_patterns(plan)
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
-    secrets = receive_secrets(plan.secrets, stopped=lambda: bool(interrupt.name))
+    secrets = receive_secrets(plan.secrets, is_stopped=lambda: bool(interrupt.name))
     remove_from_environment(os.environ, secrets)
     return supervise_run(
         plan,

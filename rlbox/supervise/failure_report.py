@@ -19,7 +19,7 @@ from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_ex
 from rlbox.diagnose.first_fatal import (
     LogFailure,
     find_known_cause,
-    find_responsible_line,
+    find_responsible_failure,
     format_excerpt,
     format_utc,
     load_run_signatures,
@@ -152,7 +152,7 @@ def _row(fatal: LogFailure, masks: SecretMasker) -> FatalEntry:
         log=fatal.log,
         number=line.number,
         text=_shown(line.text, masks),
-        at=format_utc(fatal.at) if fatal.at is not None else "",
+        at=format_utc(fatal.time_unix) if fatal.time_unix is not None else "",
         grade=fatal.grade,
         known=fatal.known.id if fatal.known else "",
         before=tuple(_shown(text, masks) for text in line.before[-_NEAR:]),
@@ -173,10 +173,10 @@ def _story(failure: StageFailure, cause: Cause, fatals: Iterable[LogFailure]) ->
         if event.get("stage") == stage and str(event.get("t", "")) >= begun and (what := _told(event))
     ]
     for fatal in fatals:
-        if fatal.at is not None:
+        if fatal.time_unix is not None:
             where = f"{fatal.log}:{fatal.line.number}"
             moments.append(
-                TimelineEntry(at=format_utc(fatal.at), what=_shown(fatal.line.text, failure.masks), where=where)
+                TimelineEntry(at=format_utc(fatal.time_unix), what=_shown(fatal.line.text, failure.masks), where=where)
             )
     moments.append(TimelineEntry(at=failure.ended_at, what=f"stopped: {failure.cause.what}"))
     return tuple(sorted(moments, key=lambda moment: moment.at[:19])[-_STORY:])
@@ -351,7 +351,7 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     fatals = read_log_failures(failure.run_dir, failure.fatals)
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
-        quoted = find_responsible_line(cause, fatals, failure.run_dir)
+        quoted = find_responsible_failure(cause, fatals, failure.run_dir)
     if quoted is None:
         return FailureAnalysis(cause=_with_known(cause, failure.run_dir), fatals=fatals)
     if any(text in quoted.line.text for text in _NO_SPACE):

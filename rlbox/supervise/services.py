@@ -110,7 +110,7 @@ class RunningService:
         """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line
         if self._line_missing and compile_pattern_set((line,)).find_next(texts.joined, 0) >= 0:
-            fits = compile_pattern(line).fits
+            fits = compile_pattern(line).matches
             self._line_missing = not any(fits(way) for text in texts for way in list_line_variants(text))
 
     def restart_probe(self) -> None:

@@ -91,10 +91,10 @@ class StageServices:
     def _begin(self, plan: ServicePlan) -> RunningService:
         ray = self._stage.ray is not None and self._stage.ray.service == plan.name
         # a job's driver and workers have the head's environment; Ray would write what `runtime_env` holds into its logs
-        given = self._context.grants.environment((*plan.secrets, *(self._stage.secrets if ray else ())))
+        given = self._context.grants.make_environment((*plan.secrets, *(self._stage.secrets if ray else ())))
         command = Command(argv=plan.argv, env={**self._context.plan.env, **plan.env, **given}, cwd=str(self._folder))
         headers = make_ray_auth_headers({**os.environ, **command.env}) if ray else {}
-        with self._watch.pump.pipe(plan.name, self._folder / plan.log) as output:
+        with self._watch.pump.open_pipe(plan.name, self._folder / plan.log) as output:
             return self._context.start_part(
                 self._stage,
                 plan.name,
@@ -281,11 +281,11 @@ class _StageRun:
         environment = {**self._context.plan.env, **stage.env}
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_marks(stage.name)}
-            self._watch.pump.follow(STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE)
+            self._watch.pump.follow_file(STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE)
             return RayJob(stage.ray, stage.argv, {**environment, **marks}, self._hand_over(stage))
-        given = self._context.grants.environment(stage.secrets)
+        given = self._context.grants.make_environment(stage.secrets)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
-        with self._watch.pump.pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
+        with self._watch.pump.open_pipe(STAGE_LOG, self._folder / STAGE_LOG_FILE) as output:
             child = self._context.processes.start(command, output, stage=stage.name, part=MAIN)
         self._watch.pump.wake_on_exit(child.pid)
         return child
@@ -293,7 +293,9 @@ class _StageRun:
     def _hand_over(self, stage: StagePlan) -> str:
         """Hand a job of a cluster its secrets; a head of the run's own was started with them."""
         own_head = stage.ray is None or stage.ray.service
-        return "" if own_head else write_secrets_file(self._secrets, self._context.grants.environment(stage.secrets))
+        return (
+            "" if own_head else write_secrets_file(self._secrets, self._context.grants.make_environment(stage.secrets))
+        )
 
     def _end_main(self, code: int) -> None:
         self._watch.end_command()

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.diagnose.cause import describe_exit
-from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, load_run_signatures, warm_up
+from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, compile_patterns, load_run_signatures
 from rlbox.gate.causes import explain_broken_rule, explain_forbidden_line
 from rlbox.gate.gate import GateChecker
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
-from rlbox.logs.patterns import find_hit_lines
+from rlbox.logs.patterns import find_matching_line_numbers
 from rlbox.logs.pump import LineDispatcher, LogPump
 from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
 from rlbox.supervise.ray_jobs import RayJob
@@ -54,7 +54,7 @@ class StageWatch:
         self._begun = time.monotonic()
         catalogue = load_run_signatures(context.run_dir)
         self._scanned = catalogue.scan_expressions
-        warm_up()
+        compile_patterns()
         self._finders = {name: FirstFatalFinder(partial(self.gate.is_benign, name), catalogue) for name in names}
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None
@@ -131,7 +131,7 @@ class StageWatch:
             code = service.child.poll()
             if code is None or code in pardoned:
                 continue
-            self.logs.drain()
+            self.logs.read_to_end()
             self.stop_on_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
@@ -182,7 +182,7 @@ class StageWatch:
 
     def end_command(self) -> None:
         """Look at all that the command, which has ended, wrote, and at a last line without a line feed."""
-        self.logs.drain()
+        self.logs.read_to_end()
         self.logs.end_line(STAGE_LOG)
         self._metric_files.close()
         if self._command_begun is not None:
@@ -223,7 +223,7 @@ class StageWatch:
         self.gate.mark_failed(self.gate.facts.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
-        texts.hits = find_hit_lines((*self.gate.searches(log), *self._scanned), texts)
+        texts.hits = find_matching_line_numbers((*self.gate.searches(log), *self._scanned), texts)
         self.gate.take(log, first, texts)
 
     def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:

@@ -192,7 +192,7 @@ def _collect(
         fatals=end.fatals,
         snapshot=end.snapshot,
         masks=context.journal.masks,
-        given=context.grants.hidden(end.stage.secrets),
+        given=context.grants.make_masked_environment(end.stage.secrets),
     )
     try:
         return on_failure(failure)
@@ -233,7 +233,7 @@ def _draw(context: StageContext) -> PlotResult:
     pump = LogPump(context.journal.masks)
     pump.stop_blocking_writers()
     try:
-        with pump.pipe(PLOT_LOG, context.run_dir / PLOT_LOG) as output:
+        with pump.open_pipe(PLOT_LOG, context.run_dir / PLOT_LOG) as output:
             child = context.processes.start(command, output, stage="plot", part="plot")
         while (code := child.poll()) is None and time.monotonic() - begun < _PLOT_S and not context.interrupt.name:
             pump.wait(0.05)

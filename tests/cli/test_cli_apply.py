@@ -26,11 +26,11 @@ from wheelbox import Index, make_wheel
 from rlbox.app import App
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.image.plan import load_image_plan
-from rlbox.provision.apply import NOTHING, ApplyResult, uninstall
+from rlbox.provision.apply import EMPTY_RESULT, ApplyResult, uninstall
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
-from rlbox.provision.probe import STAMP
-from rlbox.provision.provision import ApplyOptions, PreparedTarget, apply_plan, plan_target, prepare
+from rlbox.provision.probe import FINGERPRINT_FILE
+from rlbox.provision.provision import ApplyOptions, PreparedTarget, apply_plan, plan_target, prepare_target
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")
@@ -301,7 +301,7 @@ def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: 
     venv = disk / "rlbox/opt/venv"
     app = App(project=folder.project, verbosity=-1)
     layout = Layout(prefix=str(prefix), data=str(disk), venv=str(venv))
-    prepared = prepare(app, load_image_plan(app.project, "small"), layout)
+    prepared = prepare_target(app, load_image_plan(app.project, "small"), layout)
     for expected in (True, False):
         plan = plan_target(prepared, "no")
         assert bool(plan.steps) == expected
@@ -309,7 +309,7 @@ def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: 
     assert (prefix / "opt/venv").readlink() == venv
     assert (venv / "bin/python").exists()
     assert inside(prefix, "python -c 'import alpha; print(alpha.__version__)'") == "1.0\n"
-    (venv / STAMP).unlink()  # as a kill leaves it
+    (venv / FINGERPRINT_FILE).unlink()  # as a kill leaves it
     apply_plan(app, prepared, plan_target(prepared, "no"), ApplyOptions(offline=True))
     assert plan_target(prepared, "no").steps == ()
     assert uninstall(layout, lambda path: None) == ()
@@ -329,7 +329,7 @@ def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: 
 
 def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path) -> None:
     assert rlbox(*words(prefix)).code == 0
-    record = Path(Layout(prefix=str(prefix), data="", venv="").record)
+    record = Path(Layout(prefix=str(prefix), data="", venv="").record_file)
     whole = record.read_text()
     record.write_text(whole[: len(whole) // 2])
     step = follow(*words(prefix, "--check"))
@@ -348,11 +348,11 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
 
     def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> ApplyResult:
         done.append(f"{len(plan.steps)} changes")
-        return NOTHING
+        return EMPTY_RESULT
 
     monkeypatch.setattr("rlbox.provision.provision.apply_plan", apply_plan)
-    monkeypatch.setattr("rlbox.provision.provision.check_fixes", lambda layout: (0, ()))
-    monkeypatch.setattr("rlbox.provision.provision.choose_roomy_layout", lambda prepared, layout: layout)
+    monkeypatch.setattr("rlbox.provision.provision.run_target_fix_checks", lambda layout: (0, ()))
+    monkeypatch.setattr("rlbox.provision.provision.choose_layout_with_space", lambda prepared, layout: layout)
     return done
 
 

@@ -46,7 +46,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("rlbox.planner.fit.probe_gpus", lambda: cards)
     monkeypatch.setattr("rlbox.planner.fit.get_total_memory", lambda: int((hardware.memory_gib or 1024) * GIB))
     for name in ("planner.fit", "engine.data_disk"):
-        monkeypatch.setattr(f"rlbox.{name}.free_bytes", lambda path: int(target.disk.need_gib * GIB))
+        monkeypatch.setattr(f"rlbox.{name}.get_free_bytes", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_driver", lambda: driver)
     models = (GpuModel(name=hardware.gpu, arch=hardware.arch),)
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_gpu_models", lambda: models)

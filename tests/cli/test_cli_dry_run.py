@@ -196,7 +196,7 @@ def test_a_port_that_is_taken(
     rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real run writes it down as one that failed; in a network of its own nobody else's port matters."""
-    place = StageEnvironment(python=Path("/usr/bin/python3"), words=(), env={})
+    place = StageEnvironment(python=Path("/usr/bin/python3"), argv_prefix=(), env={})
     with listening(PORT):
         ((what, code),) = refusals(rlbox, "run", "two")
         assert what.startswith(f"port {PORT} (http) is taken by ")

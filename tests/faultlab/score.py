@@ -28,7 +28,7 @@ from faultrecipe import HALVES, Half, Recipe, recipes  # noqa: E402
 from record import labels_of, logs_of  # noqa: E402
 
 from rlbox.config.project import Project  # noqa: E402
-from rlbox.diagnose.diagnose import diagnose  # noqa: E402
+from rlbox.diagnose.diagnose import diagnose_paths  # noqa: E402
 from rlbox.diagnose.diagnosis import Diagnosis  # noqa: E402
 from rlbox.diagnose.root_cause import Link  # noqa: E402
 from rlbox.diagnose.signatures import SignatureSet, load_signatures  # noqa: E402
@@ -70,7 +70,7 @@ def cases(half: Half | None = None) -> Iterator[Case]:
 
 
 def lay(case: Case, folder: Path) -> list[Path]:
-    """Write the logs of a case below a folder and return what `diagnose` is given."""
+    """Write the logs of a case below a folder and return what `diagnose_paths` is given."""
     for name, text in case.logs.items():
         path = folder / (name or "launch.log")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,16 +132,16 @@ def victims(case: Case, found: Diagnosis) -> Iterator[tuple[str, int, bool]]:
 def _leads_home(link: Link, chain: tuple[Link, ...]) -> bool:
     """Whether a step is a consequence from which one comes to the root, step by step."""
     for _ in chain:
-        if link.of <= 0:
-            return link.of == 0
-        link = chain[link.of]
+        if link.cause_index <= 0:
+            return link.cause_index == 0
+        link = chain[link.cause_index]
     return False
 
 
 def _holds(link: Link, number: int, text: str) -> bool:
     """Whether a line is of a step: it lies within, or it is one of those that were alike and were counted."""
     event = link.candidate.event
-    last = max(event.last, *(at for at, _ in event.tail), event.number)
+    last = max(event.last_number, *(at for at, _ in event.tail), event.line_number)
     alike = event.count > 1 and _VARYING.sub("0", bare(event.text)) == _VARYING.sub("0", text)
     return event.first_number <= number <= last or alike
 
@@ -168,7 +168,7 @@ def table(half: Half, judge: Judge) -> tuple[Counter[str], Counter[str], list[st
 
 def shipped_judge(paths: list[Path]) -> Diagnosis:
     """Ask rlbox's own judge, with the shipped catalogue."""
-    return diagnose(paths, shipped_catalogue())
+    return diagnose_paths(paths, shipped_catalogue())
 
 
 @functools.cache

@@ -69,7 +69,7 @@ class Judged:
         begun = time.process_time()
         reads: list[LogEvents] = []
         for place, data in enumerate(logs):
-            reader = LogReader(EventReader(self.catalogue, place, several=len(logs) > 1))
+            reader = LogReader(EventReader(self.catalogue, place, is_one_of_many=len(logs) > 1))
             edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
             for first, last in itertools.pairwise(edges):
                 reader.feed(data[first:last])
@@ -100,7 +100,7 @@ class Judged:
     def _holds(self, found: Diagnosis, logs: list[bytes]) -> None:
         answer: dict[str, Any] = found.as_json()
         json.dumps(answer)
-        format_report(found, why=True).encode("utf-8", "surrogatepass")
+        format_report(found, explain=True).encode("utf-8", "surrogatepass")
         assert answer["fatal"] == (answer["first_fatal"] is not None) == (answer["cause"] is not None)
         assert 0 <= answer["confidence"] <= 1
         assert all(-1 <= link["of"] < place for place, link in enumerate(answer["chain"]))

@@ -36,7 +36,7 @@ import os, sys
 from pathlib import Path
 import rlbox.run.here as here
 from rlbox.cli import main
-place = here.StageEnvironment(python=Path(sys.executable), words=(), env=dict(os.environ))
+place = here.StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
 here.prepare_stage_environment = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
@@ -106,7 +106,7 @@ class Disk:
 
     def begin(self, plan: RunPlan) -> None:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
-        place = StageEnvironment(python=Path(sys.executable), words=(), env=dict(os.environ))
+        place = StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
         ready = PreparedHost(target=plan.target, run_store=self.run_store, place=place)
         start = ready.prepare_run(plan, self.data / "runs" / plan.run_id, {})
         hold = lock_disk(self.data, lock_owner(plan))

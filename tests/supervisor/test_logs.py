@@ -210,7 +210,7 @@ def test_times_beside_the_log(bench: Bench) -> None:
 def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
     size, ahead = 80 << 20, 32 << 20
     pump = LogPump(SecretMasker({}))
-    with pump.pipe("stage", tmp_path / "x.log") as output:
+    with pump.open_pipe("stage", tmp_path / "x.log") as output:
         writer = subprocess.Popen(["head", "-c", str(size), "/dev/zero"], stdout=output)
     log = pump.logs["stage"]
     wait_for(lambda: log.unread_bytes > ahead)

@@ -41,11 +41,11 @@ group = RunCgroup(Path("/d/runs", sys.argv[1]))
 print(group.enter(), flush=True)
 child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
 again = RunCgroup(Path("/d/runs", sys.argv[1]))
-print(group.members() == {child.pid}, again.members() == {child.pid}, flush=True)
+print(group.list_members() == {child.pid}, again.list_members() == {child.pid}, flush=True)
 child.kill()
 child.wait()
 group.leave()
-print(sorted(group.members()), RunCgroup(Path("/d/runs", sys.argv[1])).members() == set())
+print(sorted(group.list_members()), RunCgroup(Path("/d/runs", sys.argv[1])).list_members() == set())
 """
 
 

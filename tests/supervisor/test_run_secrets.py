@@ -249,7 +249,7 @@ def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
     """Start the run as `rlbox run --place here` does, by a user who has exported the secrets, too."""
     secrets = {name: Secret(value) for name, value in planted.secrets.items()}
     planted.write_plan()
-    place = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, words=())
+    place = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, argv_prefix=())
     ready = PreparedHost(target="local", run_store=RunStore(data_dir=tmp_path, open_runtime=open_runtime), place=place)
     start = ready.prepare_run(load_plan(planted.run_dir), planted.run_dir, secrets)
     hold = lock_disk(tmp_path, LockOwner(what="a test"))

@@ -14,7 +14,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose
+from rlbox.diagnose.diagnose import diagnose_paths
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
 
 CASES = CHECKOUT / "tests/cases/diagnose"
@@ -38,7 +38,7 @@ def cases(name: str) -> Iterator[tuple[str, str, str]]:
 def answer(log: str, catalogue: SignatureSet, tmp_path: Path) -> dict[str, Any]:
     path = tmp_path / "a.log"
     path.write_text(log, encoding="utf-8")
-    return diagnose([path], catalogue).as_json()
+    return diagnose_paths([path], catalogue).as_json()
 
 
 @pytest.mark.parametrize(("name", "least"), [("known", 190), ("unknown", 25)])

@@ -11,7 +11,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose
+from rlbox.diagnose.diagnose import diagnose_paths
 from rlbox.diagnose.first_fatal import find_first_fatal
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
 from rlbox.logs.lines import strip_terminal_codes
@@ -30,7 +30,7 @@ def catalogue() -> SignatureSet:
 def answers(catalogue: SignatureSet) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Each case with the answer to its log."""
     cases = [json.loads(row) for row in (CORPUS / "cases.jsonl").read_text().splitlines()]
-    return [(case, diagnose([log_of(case)], catalogue).as_json()) for case in cases]
+    return [(case, diagnose_paths([log_of(case)], catalogue).as_json()) for case in cases]
 
 
 def log_of(case: dict[str, Any]) -> Path:

@@ -20,7 +20,7 @@ from rlbox.diagnose.first_fatal import (
     Grade,
     LogFailure,
     find_first_fatal,
-    find_responsible_line,
+    find_responsible_failure,
     read_fatal_line,
     read_last_line,
     read_last_lines,
@@ -322,8 +322,8 @@ def test_the_last_lines(tmp_path: Path) -> None:
 def test_when_a_line_was_written(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
     (tmp_path / "stage.log.times").write_text("0 1000\n50 2500\ntorn\n90 9000\n95\n" + "9" * 5000 + " 1\n")
-    assert [LogTimes(log).at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
-    assert LogTimes(tmp_path / "other.log").at(0) is None
+    assert [LogTimes(log).find_time_at(offset) for offset in (0, 49, 50, 89, 90, 500)] == [1.0, 1.0, 2.5, 2.5, 9.0, 9.0]
+    assert LogTimes(tmp_path / "other.log").find_time_at(0) is None
 
 
 def test_garbage_without_line_feeds_is_bounded(tmp_path: Path) -> None:
@@ -341,7 +341,9 @@ EXIT = Cause(kind="exit", what="stage train ended with exit code 1", where=STAGE
 
 
 def fatal(log: str, at: float | None, grade: Grade = "fatal", said_at: str = "") -> LogFailure:
-    return LogFailure(log=log, line=FatalLine(number=1, text="ValueError"), at=at, grade=grade, stated_clock=said_at)
+    return LogFailure(
+        log=log, line=FatalLine(number=1, text="ValueError"), time_unix=at, grade=grade, stated_clock=said_at
+    )
 
 
 @pytest.mark.parametrize(
@@ -367,20 +369,20 @@ def test_order(found: tuple[LogFailure, ...], first: str) -> None:
 
 def test_the_earliest_is_the_cause() -> None:
     found = sort_failures((fatal(STAGE, 100.0), fatal(VLLM, 90.0)))
-    assert find_responsible_line(EXIT, found, Path("none")) == found[0]
+    assert find_responsible_failure(EXIT, found, Path("none")) == found[0]
 
 
 @pytest.mark.parametrize("grade", ["noticed", "wrapper"])
 def test_one_that_tells_less_is_not_the_cause(grade: Grade) -> None:
     found = sort_failures((fatal(STAGE, 100.0), fatal(VLLM, 90.0, grade)))
-    chosen = find_responsible_line(EXIT, found, Path("none"))
+    chosen = find_responsible_failure(EXIT, found, Path("none"))
     assert chosen is not None
     assert chosen.log == STAGE
 
 
 def test_a_line_of_long_ago_is_another_story() -> None:
     found = sort_failures((fatal(STAGE, 10_000.0), fatal(VLLM, 90.0)))
-    chosen = find_responsible_line(EXIT, found, Path("none"))
+    chosen = find_responsible_failure(EXIT, found, Path("none"))
     assert chosen is not None
     assert chosen.log == STAGE
 
@@ -389,11 +391,11 @@ def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:
     cause = dataclasses.replace(EXIT, kind="service", where=VLLM)
     (tmp_path / "stages/1-train").mkdir(parents=True)
     (tmp_path / VLLM).write_text("loading\nbye\n")
-    chosen = find_responsible_line(cause, (fatal(STAGE, 100.0),), tmp_path)
+    chosen = find_responsible_failure(cause, (fatal(STAGE, 100.0),), tmp_path)
     assert chosen is not None
     assert (chosen.log, chosen.line.number, chosen.line.text) == (VLLM, 2, "bye")
 
 
 def test_no_log_at_all() -> None:
-    assert find_responsible_line(dataclasses.replace(EXIT, where=""), (), Path("none")) is None
-    assert find_responsible_line(EXIT, (), Path("none")) is None
+    assert find_responsible_failure(dataclasses.replace(EXIT, where=""), (), Path("none")) is None
+    assert find_responsible_failure(EXIT, (), Path("none")) is None

@@ -8,7 +8,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose
+from rlbox.diagnose.diagnose import diagnose_paths
 from rlbox.diagnose.diagnosis import Diagnosis
 from rlbox.diagnose.signatures import load_signatures
 
@@ -35,7 +35,7 @@ ENDS = "W1125 15:59:28.513000 8 torch/distributed/elastic/api.py:9] Sending proc
 def answer(tmp_path: Path, **logs: str) -> Diagnosis:
     for name, text in logs.items():
         (tmp_path / f"{name}.log").write_text(text)
-    return diagnose([tmp_path / f"{name}.log" for name in logs], CATALOGUE)
+    return diagnose_paths([tmp_path / f"{name}.log" for name in logs], CATALOGUE)
 
 
 def said(found: Diagnosis) -> str:
@@ -53,7 +53,7 @@ def said(found: Diagnosis) -> str:
 )
 def test_what_is_told_softly_of_an_end_is_a_step_of_the_chain(tmp_path: Path, line: str) -> None:
     found = answer(tmp_path, train=f"{FELL}{line}\n{line.replace('13', '14')}\n")
-    assert [(link.candidate.number, link.of) for link in found.chain] == [(4, -1), (5, 0)]
+    assert [(link.candidate.number, link.cause_index) for link in found.chain] == [(4, -1), (5, 0)]
     assert found.benign == ()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_cases import cases
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose, diagnose_events
+from rlbox.diagnose.diagnose import diagnose_events, diagnose_paths
 from rlbox.diagnose.diagnosis import LogStats
 from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
@@ -115,4 +115,4 @@ def test_a_line_that_does_not_end(tmp_path: Path) -> None:
     with path.open("wb") as file:
         for _ in range(64):
             file.write(b"ERROR x " * (1 << 17))
-    assert diagnose([path], CATALOGUE).files[0].bytes == 64 << 20
+    assert diagnose_paths([path], CATALOGUE).files[0].bytes == 64 << 20

@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.diagnose.clock import parse_clock
-from rlbox.diagnose.diagnose import diagnose
+from rlbox.diagnose.diagnose import diagnose_paths
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.patterns import classify_error
 from rlbox.diagnose.signatures import load_signatures
@@ -77,7 +77,7 @@ def test_a_traceback_is_one_behind_a_prefix_that_nobody_has_seen(tmp_path: Path,
     """What stands before its head stands before its frames, too, with other numbers."""
     log = tmp_path / "a.log"
     log.write_text("".join(f"{prefix.replace('7', str(number))}{line}\n" for number, line in enumerate(TRACE, 7)))
-    root = diagnose([log], CATALOGUE).root
+    root = diagnose_paths([log], CATALOGUE).root
     assert root is not None
     assert (root.text, root.number, len(root.event.frames)) == (TRACE[-2], 6, 2)
     assert root.full_line == f"{prefix.replace('7', '12')}{TRACE[-2]}".strip()
@@ -95,7 +95,7 @@ def test_a_traceback_is_one_behind_a_prefix_that_nobody_has_seen(tmp_path: Path,
 def test_a_traceback_may_be_written_as_one_line(tmp_path: Path, form: Callable[[str], str]) -> None:
     log = tmp_path / "a.log"
     log.write_text(form("\n".join(TRACE[:-1])) + "\n")
-    found = diagnose([log], CATALOGUE)
+    found = diagnose_paths([log], CATALOGUE)
     assert found.root is not None
     assert (found.root.text, found.root.number, len(found.root.event.frames)) == (TRACE[-2], 1, 2)
     assert found.as_json()["first_fatal"]["text"] == TRACE[-2]
@@ -104,13 +104,13 @@ def test_a_traceback_may_be_written_as_one_line(tmp_path: Path, form: Callable[[
 def test_what_a_panic_of_rust_says_needs_no_word_of_failure(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("thread 'main' panicked at src/main.rs:12:5:\nodd layers\nnote: run with `RUST_BACKTRACE=1`\n")
-    assert diagnose([log], CATALOGUE).as_json()["first_fatal"]["line"] == 2
+    assert diagnose_paths([log], CATALOGUE).as_json()["first_fatal"]["line"] == 2
 
 
 def test_the_head_of_that_traceback_may_be_cut_off(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("".join(f"trainer-7 main {line}\n" for line in TRACE[1:]))
-    root = diagnose([log], CATALOGUE).root
+    root = diagnose_paths([log], CATALOGUE).root
     assert root is not None
     assert root.text == TRACE[-2]
 
@@ -119,7 +119,7 @@ def test_the_head_of_that_traceback_may_be_cut_off(tmp_path: Path) -> None:
 def test_what_stands_before_a_traceback_alone_is_no_prefix(tmp_path: Path, head: str) -> None:
     log = tmp_path / "a.log"
     log.write_text("\n".join((f"{head}{TRACE[0]}", *TRACE[1:-1], f"{head}no space is left")))
-    found = diagnose([log], CATALOGUE)
+    found = diagnose_paths([log], CATALOGUE)
     assert found.root is not None
     assert found.root.text == TRACE[-2]
 

@@ -9,7 +9,7 @@ import pytest
 
 FIRST = """
 import re._compiler
-from rlbox.diagnose.first_fatal import FirstFatalFinder, warm_up
+from rlbox.diagnose.first_fatal import FirstFatalFinder, compile_patterns
 from rlbox.logs.lines import LineBlock
 
 def read(text):
@@ -19,7 +19,7 @@ def read(text):
     return finder.position.text
 
 if {ahead}:
-    warm_up()
+    compile_patterns()
 compiled, real = [], re._compiler.compile
 re._compiler.compile = lambda *words: compiled.append(words[0]) or real(*words)
 assert read(b"step:7 - loss:0.1\\nKeyError: 'lost'") == "KeyError: 'lost'"

@@ -135,7 +135,7 @@ def test_nccl() -> None:
 
 def test_ray() -> None:
     assert report_ray(said({"step": "task", "ok": True}), BARE).detail == "2.60.0, one node did one task"
-    late = report_ray(said(exit_code=None, idle=True, seconds=20.0), BARE)
+    late = report_ray(said(exit_code=None, was_idle=True, seconds=20.0), BARE)
     assert (late.state, late.detail) == ("failed", "no answer in 20 s: it waits for something that does not come")
 
 

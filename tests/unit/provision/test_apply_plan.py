@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rlbox.errors import SpecError
-from rlbox.provision.desired import DesiredState, FileToInstall, PartToInstall, merge_lines, remove_merged_lines
-from rlbox.provision.layout import Layout, check_prefix
+from rlbox.provision.desired import (
+    DesiredState,
+    FileToInstall,
+    PartToInstall,
+    merge_variable_lines,
+    remove_merged_lines,
+)
+from rlbox.provision.layout import Layout, validate_prefix
 from rlbox.provision.plan import (
     MISSING,
     InstalledFile,
@@ -19,16 +25,19 @@ from rlbox.provision.plan import (
     InstallRecord,
     MachineState,
     PathState,
-    choose_venv,
-    environment_fingerprint,
-    patches_checksum,
+    choose_venv_disk,
+    compute_environment_fingerprint,
+    compute_patches_checksum,
     plan_apply,
 )
 
-HOOK = FileToInstall(path="/opt/rlbox/hooks/05-a.sh", origin="a", text="hook\n")
-LINK = FileToInstall(path="/usr/bin/ray", origin="ray-not-on-path", to="/opt/venv/bin/ray")
+HOOK = FileToInstall(path="/opt/rlbox/hooks/05-a.sh", source_id="a", text="hook\n")
+LINK = FileToInstall(path="/usr/bin/ray", source_id="ray-not-on-path", link_target="/opt/venv/bin/ray")
 ENVIRONMENT = FileToInstall(
-    path="/etc/environment", origin="path", text='PATH="/opt/venv/bin:/bin"\n', merged='PATH="/opt/venv/bin:/bin"\n'
+    path="/etc/environment",
+    source_id="path",
+    text='PATH="/opt/venv/bin:/bin"\n',
+    merged_lines='PATH="/opt/venv/bin:/bin"\n',
 )
 WORDS = PartToInstall(name="words", kind="http", path="/opt/words.txt", sha256="b" * 64)
 WANTED = DesiredState(
@@ -36,14 +45,14 @@ WANTED = DesiredState(
     lock="l" * 64,
     python="3.11",
     layout=Layout(data="/data"),
-    laid=(HOOK, LINK),
+    files=(HOOK, LINK),
     parts=(),
     packages={"six": "1.16.0"},
     requirements="six==1.16.0\n",
-    build="",
-    debs=(),
-    patches="",
-    bytes=1000,
+    build_constraints="",
+    apt_packages=(),
+    patch_manifest="",
+    download_bytes=1000,
 )
 
 
@@ -53,7 +62,11 @@ def file(text: str, mode: str = "0644", **more: object) -> PathState:
 
 def at_lock(desired: DesiredState = WANTED, **changes: object) -> MachineState:
     """A machine that is at the lock, but for `changes`."""
-    paths = {HOOK.path: file("hook\n"), LINK.path: PathState(kind="link", to=LINK.to), WORDS.path: file("words\n")}
+    paths = {
+        HOOK.path: file("hook\n"),
+        LINK.path: PathState(kind="link", to=LINK.link_target),
+        WORDS.path: file("words\n"),
+    }
     record = InstallRecord(
         target="mine",
         lock=desired.lock,
@@ -61,14 +74,14 @@ def at_lock(desired: DesiredState = WANTED, **changes: object) -> MachineState:
         laid={path: InstalledFile(now=path_state) for path, path_state in paths.items() if path != WORDS.path},
         parts={part.path: InstalledPart(sha256=part.sha256) for part in desired.parts},
         environment=InstalledPart(),
-        patches=patches_checksum(desired),
+        patches=compute_patches_checksum(desired),
     )
     facts = MachineState(
         paths=paths,
         record=record,
-        stamp=environment_fingerprint(desired),
-        installed=dict(desired.packages),
-        debs=frozenset(desired.debs),
+        venv_fingerprint=compute_environment_fingerprint(desired),
+        venv_packages=dict(desired.packages),
+        apt_packages=frozenset(desired.apt_packages),
     )
     return replace(facts, **changes)  # type: ignore[arg-type]
 
@@ -78,13 +91,13 @@ def kinds(facts: MachineState, desired: DesiredState = WANTED) -> list[tuple[str
 
 
 def test_a_machine_at_the_lock_has_nothing_to_change() -> None:
-    for desired in (WANTED, replace(WANTED, parts=(WORDS,), patches="{}")):
+    for desired in (WANTED, replace(WANTED, parts=(WORDS,), patch_manifest="{}")):
         plan = plan_apply(desired, at_lock(desired))
         assert (plan.steps, plan.skipped) == ((), ())
 
 
 def test_an_empty_machine_gets_everything_in_order() -> None:
-    desired = replace(WANTED, debs=("git",), parts=(WORDS,), patches="{}")
+    desired = replace(WANTED, apt_packages=("git",), parts=(WORDS,), patch_manifest="{}")
     order = [kind for kind, _ in kinds(MachineState(paths={}), desired)]
     assert order == ["packages", "environment", "part", "patches", "file", "link"]
 
@@ -92,44 +105,46 @@ def test_an_empty_machine_gets_everything_in_order() -> None:
 @pytest.mark.parametrize(
     ("changes", "old", "fresh"),
     [
-        ({"stamp": "", "torn": True}, "half made", True),
-        ({"stamp": "", "foreign": True}, "not one of rlbox", True),
-        ({"stamp": "", "installed": {}}, "nothing", False),
-        ({"stamp": "another"}, "of another lock", False),
-        ({"installed": {"six": "1.17.0"}}, "not as the lock says", False),
-        ({"installed": {"six": "1.16.0", "pip": "24"}}, "not as the lock says", False),
+        ({"venv_fingerprint": "", "is_incomplete": True}, "half made", True),
+        ({"venv_fingerprint": "", "is_foreign": True}, "not one of rlbox", True),
+        ({"venv_fingerprint": "", "venv_packages": {}}, "nothing", False),
+        ({"venv_fingerprint": "another"}, "of another lock", False),
+        ({"venv_packages": {"six": "1.17.0"}}, "not as the lock says", False),
+        ({"venv_packages": {"six": "1.16.0", "pip": "24"}}, "not as the lock says", False),
     ],
 )
 def test_the_environment(changes: dict[str, object], old: str, fresh: bool) -> None:
     plan = plan_apply(WANTED, at_lock(**changes))
     assert [step.old for step in plan.steps] == [old]
-    assert plan.fresh == fresh
-    assert plan.steps[0].keep == ("foreign" in changes)
+    assert plan.recreates_venv == fresh
+    assert plan.steps[0].keeps_backup == ("is_foreign" in changes)
 
 
 def test_other_patches_make_the_environment_anew() -> None:
-    desired = replace(WANTED, patches='{"patches": [1]}')
+    desired = replace(WANTED, patch_manifest='{"patches": [1]}')
     assert [kind for kind, _ in kinds(at_lock(), desired)] == ["environment", "patches"]
-    assert plan_apply(desired, at_lock()).fresh
+    assert plan_apply(desired, at_lock()).recreates_venv
 
 
 def test_what_lies_in_an_environment_that_goes_is_laid_again() -> None:
-    conf = FileToInstall(path="/opt/venv/pip.conf", origin="constraints", text="conf\n")
-    desired = replace(WANTED, laid=(conf,))
-    facts = at_lock(paths={conf.path: file("conf\n")}, record=None, torn=True, stamp="")
+    conf = FileToInstall(path="/opt/venv/pip.conf", source_id="constraints", text="conf\n")
+    desired = replace(WANTED, files=(conf,))
+    facts = at_lock(paths={conf.path: file("conf\n")}, record=None, is_incomplete=True, venv_fingerprint="")
     assert kinds(facts, desired) == [("environment", "/opt/venv"), ("file", conf.path)]
 
 
 def test_a_file_of_the_users_is_kept_and_one_of_ours_is_not() -> None:
-    theirs = at_lock(record=None, paths={HOOK.path: file("theirs\n"), LINK.path: PathState(kind="link", to=LINK.to)})
-    assert [step.keep for step in plan_apply(WANTED, theirs).steps] == [True]
+    theirs = at_lock(
+        record=None, paths={HOOK.path: file("theirs\n"), LINK.path: PathState(kind="link", to=LINK.link_target)}
+    )
+    assert [step.keeps_backup for step in plan_apply(WANTED, theirs).steps] == [True]
     ours = at_lock()
-    changed = replace(WANTED, laid=(replace(HOOK, text="a new hook\n"), LINK))
-    assert [(step.path, step.keep) for step in plan_apply(changed, ours).steps] == [(HOOK.path, False)]
+    changed = replace(WANTED, files=(replace(HOOK, text="a new hook\n"), LINK))
+    assert [(step.path, step.keeps_backup) for step in plan_apply(changed, ours).steps] == [(HOOK.path, False)]
 
 
 def test_a_mode_is_content_too() -> None:
-    paths = {HOOK.path: file("hook\n", "0600"), LINK.path: PathState(kind="link", to=LINK.to)}
+    paths = {HOOK.path: file("hook\n", "0600"), LINK.path: PathState(kind="link", to=LINK.link_target)}
     assert kinds(at_lock(paths=paths)) == [("file", HOOK.path)]
 
 
@@ -144,11 +159,11 @@ def test_a_mode_is_content_too() -> None:
 def test_what_cannot_be_replaced_is_named(path_state: PathState, reason: str) -> None:
     plan = plan_apply(WANTED, at_lock(record=None, paths={HOOK.path: file("hook\n"), LINK.path: path_state}))
     assert plan.steps == ()
-    assert [(row.what, reason in row.reason) for row in plan.skipped] == [(LINK.path, True)]
+    assert [(row.item, reason in row.reason) for row in plan.skipped] == [(LINK.path, True)]
 
 
 def test_what_an_earlier_lock_laid_is_taken_away() -> None:
-    desired = replace(WANTED, laid=(HOOK,))
+    desired = replace(WANTED, files=(HOOK,))
     assert kinds(at_lock(), desired) == [("remove", LINK.path)]
     facts = at_lock(replace(WANTED, parts=(WORDS,)))
     assert kinds(facts) == [("remove", WORDS.path)]
@@ -158,27 +173,29 @@ def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
     desired = replace(WANTED, parts=(WORDS,))
     facts = at_lock()
     step = plan_apply(desired, facts).steps[0]
-    assert (step.kind, step.keep) == ("part", True)
+    assert (step.kind, step.keeps_backup) == ("part", True)
     torn = at_lock(desired, record=replace(at_lock(desired).record, parts={WORDS.path: InstalledPart()}))  # type: ignore[type-var]
     assert kinds(torn, desired) == [("part", WORDS.path)]
 
 
 def test_apt_packages_that_cannot_be_installed_are_named() -> None:
-    desired = replace(WANTED, debs=("git", "tmux"))
-    plan = plan_apply(desired, at_lock(debs=frozenset(["git"]), why_no_packages="only root can install them"))
+    desired = replace(WANTED, apt_packages=("git", "tmux"))
+    plan = plan_apply(
+        desired, at_lock(apt_packages=frozenset(["git"]), apt_unavailable_reason="only root can install them")
+    )
     assert plan.steps == ()
-    assert [(row.what, row.reason) for row in plan.skipped] == [("apt packages tmux", "only root can install them")]
-    assert kinds(at_lock(debs=frozenset(["git"])), desired) == [("packages", "apt")]
+    assert [(row.item, row.reason) for row in plan.skipped] == [("apt packages tmux", "only root can install them")]
+    assert kinds(at_lock(apt_packages=frozenset(["git"])), desired) == [("packages", "apt")]
 
 
 def test_a_platforms_file_keeps_its_lines() -> None:
-    desired = replace(WANTED, laid=(ENVIRONMENT,))
+    desired = replace(WANTED, files=(ENVIRONMENT,))
     facts = at_lock(record=None, paths={ENVIRONMENT.path: file("ID=4\nPATH=/conda/bin:/bin\n", "0600")})
     (step,) = plan_apply(desired, facts).steps
-    assert step.laid
-    assert step.laid.text == 'ID=4\nPATH="/opt/venv/bin:/bin:/conda/bin"\n'
-    assert step.laid.mode == "0600"
-    again = at_lock(record=None, paths={ENVIRONMENT.path: file(step.laid.text, "0600")})
+    assert step.file
+    assert step.file.text == 'ID=4\nPATH="/opt/venv/bin:/bin:/conda/bin"\n'
+    assert step.file.mode == "0600"
+    again = at_lock(record=None, paths={ENVIRONMENT.path: file(step.file.text, "0600")})
     assert plan_apply(desired, again).steps == ()
 
 
@@ -195,8 +212,8 @@ LINES = some.lists(
 def test_merging_twice_is_merging_once_and_can_be_undone(lines: list[str]) -> None:
     theirs = "".join(f"{line}\n" for line in lines)
     ours = 'PATH="/opt/venv/bin:/bin"\n'
-    merged = merge_lines(theirs, ours)
-    assert merge_lines(merged, ours) == merged
+    merged = merge_variable_lines(theirs, ours)
+    assert merge_variable_lines(merged, ours) == merged
     assert [line for line in theirs.split("\n") if "PATH=" not in line] == [
         line for line in merged.split("\n") if "PATH=" not in line
     ]
@@ -208,9 +225,9 @@ def test_a_path_that_rlbox_init_wrote_stays() -> None:
     """It has the folders of hooks in front; without this a machine was never at its lock once the script had run."""
     ours = 'PATH="/opt/venv/bin:/bin"\n'
     written = 'PATH="/opt/rlbox/shims:/opt/venv/bin:/bin:/srv/me"\n'
-    assert merge_lines(written, ours) == written
+    assert merge_variable_lines(written, ours) == written
     conda = 'PATH="/opt/conda/bin:/opt/venv/bin:/bin"\n'
-    assert merge_lines(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
+    assert merge_variable_lines(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
 
 
 @pytest.mark.parametrize(
@@ -218,26 +235,26 @@ def test_a_path_that_rlbox_init_wrote_stays() -> None:
     [(100, 100, False, False), (1, 100, False, True), (1, 1, False, False), (1, 100, True, False)],
 )
 def test_the_environment_goes_where_there_is_room(free_here: int, free_data: int, same: bool, moved: bool) -> None:
-    layout = choose_venv(Layout(data="/disk"), 1 << 30, free_here << 30, free_data << 30, same)
+    layout = choose_venv_disk(Layout(data="/disk"), 1 << 30, free_here << 30, free_data << 30, same)
     assert layout.venv == ("/disk/rlbox/opt/venv" if moved else "")
 
 
 def test_a_prefix_moves_paths_and_nothing_else() -> None:
     layout = Layout(prefix="/srv/me/place", data="/data")
     text = "PATH=/opt/venv/bin:/opt/rlbox/bin [ -x '/opt/venv' ] /opt/venv-old /mnt/opt/venv ${X}/opt/venv /usr/bin/ray"
-    moved = layout.moved(text, ("/opt/venv", "/opt/rlbox"))
+    moved = layout.rewrite_paths(text, ("/opt/venv", "/opt/rlbox"))
     assert moved == (
         "PATH=/srv/me/place/opt/venv/bin:/srv/me/place/opt/rlbox/bin [ -x '/srv/me/place/opt/venv' ] "
         "/opt/venv-old /mnt/opt/venv ${X}/opt/venv /usr/bin/ray"
     )
-    assert layout.moved(moved, ("/opt/venv", "/opt/rlbox")) == moved
-    assert Layout(data="/data").moved(text, ("/opt/venv",)) == text
+    assert layout.rewrite_paths(moved, ("/opt/venv", "/opt/rlbox")) == moved
+    assert Layout(data="/data").rewrite_paths(text, ("/opt/venv",)) == text
 
 
 @pytest.mark.parametrize("prefix", ["relative", "/a b", "/a:b", "/a$b", "/a/", "/", "/a\n"])
 def test_a_prefix_that_no_shell_line_can_hold(prefix: str) -> None:
     with pytest.raises(SpecError):
-        check_prefix(prefix)
+        validate_prefix(prefix)
 
 
 def test_what_is_told_of_a_path() -> None:

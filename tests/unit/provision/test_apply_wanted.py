@@ -15,7 +15,7 @@ from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.render import RenderedFixes, render_fixes
 from rlbox.image.machine import build_container_defaults, container_limits_json
 from rlbox.image.plan import load_image_plan
-from rlbox.provision.desired import DesiredState, move_data_disk, plan_desired_state
+from rlbox.provision.desired import DesiredState, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target
@@ -30,14 +30,14 @@ def planned(
     project = Project(folder=CHECKOUT)
     loaded, lock = load_target_with_fixes(project, name), load_lock(project.lock_file(name))
     assert lock
-    target = move_data_disk(loaded.target, layout.data)
+    target = replace_data_mount(loaded.target, layout.data)
     baked = render_fixes(loaded.fixes, target, collect_stack_versions(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
 
 def text_of(desired: DesiredState, path: str) -> str:
-    return next(row.text for row in desired.laid if row.path == desired.layout.at(path))
+    return next(row.text for row in desired.files if row.path == desired.layout.map_path(path))
 
 
 @pytest.mark.allow("processes")
@@ -64,16 +64,16 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["local", "vast-5090"])
 def test_below_a_prefix_nothing_leads_out(name: str) -> None:
     desired, _, _ = planned(name, Layout(prefix="/srv/me/p", data="/disk"))
-    assert all(row.path.startswith("/srv/me/p/") for row in (*desired.laid, *desired.parts))
-    texts = {row.path: (row.text + row.to).replace("/srv/me/p/opt/", "") for row in desired.laid}
+    assert all(row.path.startswith("/srv/me/p/") for row in (*desired.files, *desired.parts))
+    texts = {row.path: (row.text + row.link_target).replace("/srv/me/p/opt/", "") for row in desired.files}
     for path, text in texts.items():
         if path.endswith(("apply_patches.py", "unified_diff.py", "lock.json")):
             continue
         assert "/opt/venv/" not in text, path
         assert "/opt/rlbox/" not in text, path
-    assert "/etc/environment" in {row.what for row in desired.skipped}
-    assert "/tmp/ray" in {row.what for row in desired.skipped}
-    assert not any("ray-temp-dir" in row.path for row in desired.laid)
+    assert "/etc/environment" in {row.item for row in desired.skipped}
+    assert "/tmp/ray" in {row.item for row in desired.skipped}
+    assert not any("ray-temp-dir" in row.path for row in desired.files)
 
 
 def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
@@ -83,7 +83,7 @@ def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
     when = [next(row["check"]["when"] for row in fixes if row["id"] == "libnuma-missing") for fixes in rows]
     assert "run" in when[0]
     assert when[1] == ["doctor"]
-    left = {row.what: row.reason for row in partly.skipped}
+    left = {row.item: row.reason for row in partly.skipped}
     assert left["fix libnuma-missing"] == "the apt package libnuma1 is not here"
 
 
@@ -91,6 +91,6 @@ def test_the_data_disk_is_where_the_machine_has_it() -> None:
     project = Project(folder=CHECKOUT)
     target = load_target_with_fixes(project, "local").target
     env = {"HF_HOME": "/data/hf", "OTHER": "/mnt/data/x:/data", "NEAR": "/database"}
-    moved = move_data_disk(target.model_copy(update={"env": env}), "/disk")
+    moved = replace_data_mount(target.model_copy(update={"env": env}), "/disk")
     assert moved.disk.mount == "/disk"
     assert moved.env == {"HF_HOME": "/disk/hf", "OTHER": "/mnt/data/x:/disk", "NEAR": "/database"}

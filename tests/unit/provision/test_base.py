@@ -9,7 +9,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.errors import NodeError
-from rlbox.provision.base import MachinePython, adopt_python, choose_python_request
+from rlbox.provision.base import MachinePython, adopt_python, choose_venv_python
 from rlbox.target.target import Target, load_target
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -23,9 +23,9 @@ def target(name: str, **python: str) -> Target:
 
 @pytest.mark.allow("processes")
 def test_the_interpreter_of_the_spec_is_taken() -> None:
-    assert choose_python_request(target("local", interpreter=sys.executable, version=PYTHON), "") == sys.executable
+    assert choose_venv_python(target("local", interpreter=sys.executable, version=PYTHON), "") == sys.executable
     assert (
-        choose_python_request(target("local", interpreter="/nowhere/python", version=PYTHON), sys.executable)
+        choose_venv_python(target("local", interpreter="/nowhere/python", version=PYTHON), sys.executable)
         == sys.executable
     )
 
@@ -41,13 +41,13 @@ def test_the_interpreter_of_the_spec_is_taken() -> None:
 )
 def test_one_that_was_named_is_not_passed_over(interpreter: str, version: str, named: str, says: str) -> None:
     with pytest.raises(NodeError) as refused:
-        choose_python_request(target("local", interpreter=interpreter, version=version), named)
+        choose_venv_python(target("local", interpreter=interpreter, version=version), named)
     assert says in refused.value.what
 
 
 @pytest.mark.allow("processes")
 def test_the_systems_own_is_none_that_was_named() -> None:
-    assert choose_python_request(target("local", interpreter="/usr/bin/python3", version=OTHER), "") == OTHER
+    assert choose_venv_python(target("local", interpreter="/usr/bin/python3", version=OTHER), "") == OTHER
 
 
 def test_all_that_is_missing_is_told_at_once() -> None:
@@ -56,13 +56,16 @@ def test_all_that_is_missing_is_told_at_once() -> None:
     held = {"flash-attn": "2.7.4.post1", "sglang": "0.5.6.post2", "torch": "2.9.1+cu129"}
     base = {"image": f"example/slime:v0.2.1@sha256:{'0' * 64}", "holds": held, "bootstrap": ""}
     desired = desired.model_copy(update={"base": desired.base.model_copy(update=base)})
-    whole = MachinePython(path="/env/bin/python", version="3.12", folders=("/env/site",), packages=held)
-    assert adopt_python(desired, whole, {}, "rlbox apply held").packages == held
+    whole = MachinePython(path="/env/bin/python", version="3.12", site_dirs=("/env/site",), version_by_package=held)
+    assert adopt_python(desired, whole, {}, "rlbox apply held").version_by_package == held
     some = {**held, "torch": "2.9.1+cu128"}
     del some["flash-attn"]
     with pytest.raises(NodeError) as refused:
         adopt_python(
-            desired, MachinePython(path="/env/bin/python", version="3.11", packages=some), {}, "rlbox apply held"
+            desired,
+            MachinePython(path="/env/bin/python", version="3.11", version_by_package=some),
+            {},
+            "rlbox apply held",
         )
     for words in (
         "Python is 3.11, and 3.12 is wanted",

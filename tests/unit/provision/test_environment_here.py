@@ -13,8 +13,8 @@ from test_apply_wanted import planned, text_of
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.provision.layout import Layout
-from rlbox.provision.provision import stage_environment
-from rlbox.provision.shell_environment import SYSTEM_PATH, inherited_environment
+from rlbox.provision.provision import make_stage_environment
+from rlbox.provision.shell_environment import SYSTEM_PATH, filter_environment
 
 HOSTILE = {
     "BASH_ENV": "/srv/.bashrc",
@@ -46,14 +46,14 @@ KEPT = {
 
 
 def test_what_is_of_the_shell_stays_there_and_what_is_of_the_machine_comes_along() -> None:
-    found = inherited_environment({**HOSTILE, **KEPT, "PATH": "/srv/micromamba/bin:/usr/local/cuda/bin:/usr/bin:."})
+    found = filter_environment({**HOSTILE, **KEPT, "PATH": "/srv/micromamba/bin:/usr/local/cuda/bin:/usr/bin:."})
     assert found == {**KEPT, "PATH": f"/usr/local/cuda/bin:/usr/bin:{SYSTEM_PATH.replace(':/usr/bin:', ':')}"}
 
 
 def test_of_the_loaders_path_the_folder_of_the_driver_alone_stays() -> None:
     shell = {"LD_LIBRARY_PATH": "/srv/micromamba/lib:/usr/local/nvidia/lib64:"}
-    assert inherited_environment(shell, ["/usr/local/nvidia/lib64"])["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
-    assert "LD_LIBRARY_PATH" not in inherited_environment(shell)
+    assert filter_environment(shell, ["/usr/local/nvidia/lib64"])["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert "LD_LIBRARY_PATH" not in filter_environment(shell)
 
 
 def test_a_place_is_started_with_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_place_is_started_with_that(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for name, text in HOSTILE.items():
         monkeypatch.setenv(name, text)
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:{tmp_path}/driver")
-    env = stage_environment(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
+    env = make_stage_environment(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
     assert not set(HOSTILE) & set(env)
     assert (env["LD_LIBRARY_PATH"], env["CUDA_VISIBLE_DEVICES"]) == (f"{tmp_path}/driver", "3")
     assert env["RLBOX_PLACE"] == "/opt/rlbox"
@@ -79,10 +79,10 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
     monkeypatch.setattr("rlbox.provision.provision.read_environment", lambda pid: first if pid == 1 else {})
     monkeypatch.setattr("rlbox.provision.provision.read_record", lambda layout: None)
     monkeypatch.setenv("OF", "shell")
-    env = stage_environment(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
+    env = make_stage_environment(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
     assert (env["OF"], env["CUDA_VISIBLE_DEVICES"]) == (of, "3")
     assert "HF_TOKEN" not in env
-    assert "OF" not in stage_environment(Layout(prefix="/srv/x", data="/disk")).env
+    assert "OF" not in make_stage_environment(Layout(prefix="/srv/x", data="/disk")).env
 
 
 def test_what_engines_are_told_is_asked_of_no_machine() -> None:
@@ -90,7 +90,7 @@ def test_what_engines_are_told_is_asked_of_no_machine() -> None:
     desired, _, _ = planned("local", Layout(data="/disk"))
     fixes = json.loads(text_of(desired, "/opt/rlbox/share/fixes.json"))["fixes"]
     assert {row["id"]: row["check"]["when"] for row in fixes if row["check"]}["shared-pid-namespace"] == []
-    assert "check shared-pid-namespace" in {row.what for row in desired.skipped}
+    assert "check shared-pid-namespace" in {row.item for row in desired.skipped}
 
 
 def test_a_service_that_nobody_started_yet_fails_no_apply() -> None:
@@ -99,7 +99,7 @@ def test_a_service_that_nobody_started_yet_fails_no_apply() -> None:
     fixes = json.loads(text_of(desired, "/opt/rlbox/share/fixes.json"))["fixes"]
     check = next(row["check"] for row in fixes if row["id"] == "sandbox-service")
     assert check["partial"]
-    left = {row.what: row.reason for row in desired.skipped}
+    left = {row.item: row.reason for row in desired.skipped}
     assert "/opt/rlbox/bin/sandbox-serve" in left["check sandbox-service"]
 
 

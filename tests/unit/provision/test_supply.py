@@ -33,7 +33,7 @@ def ask(supply: PackageSource, tmp_path: Path) -> Any:
         python="3.11",
         base=None,
         interpreter="",
-        build="",
+        build_constraints="",
         requirements="six==1.16.0\n",
         layout=SimpleNamespace(venv=""),
     )
@@ -45,7 +45,7 @@ def words(command: Command) -> list[str]:
 
 
 def test_from_the_store_alone(user_options: list[Command], tmp_path: Path) -> None:
-    ask(PackageSource(files={"six.whl": tmp_path / "six"}, offline=True), tmp_path)
+    ask(PackageSource(store_files={"six.whl": tmp_path / "six"}, is_offline=True), tmp_path)
     make, sync = user_options
     assert "--offline" in make.argv
     assert words(sync) == ["--offline", "--require-hashes", "--no-index", "--find-links"]
@@ -55,7 +55,7 @@ def test_from_the_store_alone(user_options: list[Command], tmp_path: Path) -> No
 
 def test_from_an_index_and_what_none_has(user_options: list[Command], tmp_path: Path) -> None:
     """A compiled wheel, or one by address, is shown from the store beside the folders of this machine's own wheels."""
-    ask(PackageSource(files={"flash_attn.whl": tmp_path / "f"}, wheels=("/own",)), tmp_path)
+    ask(PackageSource(store_files={"flash_attn.whl": tmp_path / "f"}, wheel_dirs=("/own",)), tmp_path)
     make, sync = user_options
     assert "--offline" not in make.argv
     assert words(sync) == ["--require-hashes", "--find-links", "--find-links"]

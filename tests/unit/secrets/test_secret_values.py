@@ -39,7 +39,7 @@ def find(tmp_path: Path, *names: str, environ: dict[str, str] | None = None, opt
         names,
         optional,
         env_file=env_file,
-        folders=(tmp_path, tmp_path / "disk"),
+        env_file_dirs=(tmp_path, tmp_path / "disk"),
         environ=environ or {},
         aliases=ALIASES,
     )
@@ -122,8 +122,8 @@ def test_what_is_missing_or_wrong(tmp_path: Path, env: str | None, message: str)
 def test_a_word_of_the_run_is_no_secret(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"MINE of the environment is too weak .*: it is a word of the run's own names"):
         find_secrets(
-            ["MINE"], [], env_file=None, folders=[], environ={"MINE": "Qwen9-7Qx2-9zK"}, aliases=[],
-            words=["/data/models/qwen9-7qx2-9zk/config.json"],
+            ["MINE"], [], env_file=None, env_file_dirs=[], environ={"MINE": "Qwen9-7Qx2-9zK"}, aliases=[],
+            argv=["/data/models/qwen9-7qx2-9zk/config.json"],
         )  # fmt: skip
 
 
@@ -164,13 +164,13 @@ def test_secrets_that_do_not_come_in_time(pipe: tuple[int, int], sent: bytes, cl
     if closed:
         os.close(pipe[1])
     with pytest.raises(TimedOut, match=r"the run's secrets \(A\) did not come over standard input"):
-        receive_secrets(("A",), pipe[0], limit_s=0.05)
+        receive_secrets(("A",), pipe[0], timeout_s=0.05)
 
 
 def test_a_stop_ends_the_wait(pipe: tuple[int, int]) -> None:
     until = time.monotonic() + 0.1
     with pytest.raises(Interrupted):
-        receive_secrets(("A",), pipe[0], stopped=lambda: time.monotonic() > until)
+        receive_secrets(("A",), pipe[0], is_stopped=lambda: time.monotonic() > until)
 
 
 @pytest.mark.parametrize("line", [b'["planted"]\n', b'{"A": 1}\n', b'{"A": "planted\n', b"planted\n", b"\xff\n", b"\n"])
@@ -200,11 +200,11 @@ def test_they_are_named_where_programs_start_and_are_not_there() -> None:
 def test_who_names_a_secret_gets_it_under_all_its_names_and_nobody_else() -> None:
     secrets = {"WANDB_API_KEY": "planted1", "WANDB_KEY": "planted1", "HF_TOKEN": "planted2"}
     grants = SecretGrants(secrets, ALIASES)
-    assert grants.environment(["WANDB_KEY", "ABSENT"]) == {
+    assert grants.make_environment(["WANDB_KEY", "ABSENT"]) == {
         "WANDB_API_KEY": "planted1",
         "WANDB_KEY": "planted1",
         "RLBOX_SECRETS": "WANDB_API_KEY,WANDB_KEY",
     }
-    assert grants.environment([]) == {"RLBOX_SECRETS": ""}
-    assert grants.hidden(["HF_TOKEN"]) == {"HF_TOKEN": "***", "RLBOX_SECRETS": "HF_TOKEN"}
-    assert SecretGrants({}).environment(["HF_TOKEN"]) == {}
+    assert grants.make_environment([]) == {"RLBOX_SECRETS": ""}
+    assert grants.make_masked_environment(["HF_TOKEN"]) == {"HF_TOKEN": "***", "RLBOX_SECRETS": "HF_TOKEN"}
+    assert SecretGrants({}).make_environment(["HF_TOKEN"]) == {}
