@@ -49,7 +49,7 @@ def test_cold_files_are_read_once_and_proven(rlbox: Rlbox, model: Path) -> None:
 def test_more_than_the_memory_is_refused_before_anything_is_read(
     rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlbox.system.limits.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("rlbox.system.limits.get_available_memory", lambda: 1 << 20)
     if rlbox("warm", str(model), "--dry-run", "--json").data["warm"]:
         pytest.skip("this file system keeps its files in memory")
     said = rlbox("warm", str(model))
