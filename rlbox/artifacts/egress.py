@@ -232,7 +232,10 @@ def probe_egress(
 ) -> EgressProbe:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
     addresses = [one for one in list_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
-    with create_client(machine.network_settings, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with (
+        create_client(machine.network_settings, idle_timeout_s=_SILENT_S) as http,
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
         answers = pool.map(lambda address: _behind(http, address), addresses)
         found = {one.file_url.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
     return EgressProbe(machine=machine, redirect_hosts=found)

@@ -17,7 +17,7 @@ from rlbox.artifacts.git_tree import fetch_git_tree
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _, join, ngettext
-from rlbox.system.files import free_bytes, is_disk_full
+from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.system.progress import ProgressItem, show_progress
@@ -42,14 +42,23 @@ class FetchProgress:
 @contextmanager
 def show_fetch_progress(app: App, total_bytes: int) -> Iterator[Callable[[FetchProgress], None]]:
     """Yield a function to be told of every progress; `total_bytes` is the bytes that are missing."""
-    with show_progress(app, whole=total_bytes) as show:
+    with show_progress(app, total_bytes=total_bytes) as show:
 
         def on_progress(progress: FetchProgress) -> None:
             file, state = progress.artifact, progress.state
             title = file.file.rpartition("/")[2] + (" (another rlbox has it)" if state == "waiting" else "")
             done = file.size if state == "done" else progress.done_bytes
             told = f"{size_text(file.size)}  {progress.mirror}"
-            show(ProgressItem(key=file, title=title, mark=_MARKS.get(state, ""), told=told, done=done, total=file.size))
+            show(
+                ProgressItem(
+                    key=file,
+                    title=title,
+                    mark=_MARKS.get(state, ""),
+                    status_text=told,
+                    done_bytes=done,
+                    total_bytes=file.size,
+                )
+            )
 
         yield on_progress
 
@@ -131,7 +140,7 @@ class _Fetch:
         """Fetch `missing`, the largest first, so that no large one is left alone at the end."""
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
-        with create_client(self._site, connections=jobs, silent_s=stall_s) as http:
+        with create_client(self._site, max_connections=jobs, idle_timeout_s=stall_s) as http:
             downloader = Downloader(http, stop=self._stop, on_skip=self._locator.report_skip, stall_s=stall_s)
             threads = [
                 threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
@@ -230,7 +239,7 @@ def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, 
 
 def require_disk_space(store: ObjectStore, missing: Sequence[Artifact]) -> None:
     needed = count_missing_bytes(store, missing)
-    if needed and free_bytes(store.root) < needed:
+    if needed and get_free_bytes(store.root) < needed:
         raise create_disk_full_error(store, needed)
 
 
@@ -240,7 +249,7 @@ def count_missing_bytes(store: ObjectStore, artifacts: Sequence[Artifact]) -> in
 
 
 def create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
-    free = free_bytes(store.root)
+    free = get_free_bytes(store.root)
     return NodeError(
         _("the store's disk is full: {needed} needed, {free} free").format(
             needed=size_text(needed), free=size_text(free)

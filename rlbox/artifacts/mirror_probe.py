@@ -32,7 +32,7 @@ from rlbox.errors import RlboxError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.files import cache_path, sha256_file, write_atomic
+from rlbox.system.files import cache_path, compute_sha256, write_atomic
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
 from rlbox.system.json_files import read_json_object
 from rlbox.system.network_settings import read_network_settings
@@ -142,7 +142,10 @@ def probe_mirrors(profile: Profile, machine: MachineSources, artifacts: Sequence
     """
     kinds = dict.fromkeys([rule.kind for rule in profile.rule] + [artifact.kind for artifact in artifacts])
     pairs = [(rule, choose_probe_file(rule, artifacts)) for kind in kinds for rule in profile.rules_for(kind)]
-    with create_client(machine.network_settings, silent_s=_SILENT_S) as http, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with (
+        create_client(machine.network_settings, idle_timeout_s=_SILENT_S) as http,
+        ThreadPoolExecutor(_AT_ONCE) as pool,
+    ):
         jobs = [pool.submit(_probe, rule, artifact, profile, machine, http) for rule, artifact in pairs if artifact]
         return sort_probes(job.result() for job in jobs)
 
@@ -188,7 +191,7 @@ def _probe_file(blank: MirrorProbe, artifact: Artifact, locator: FileLocator, ht
 def _on_this_machine(blank: MirrorProbe, artifact: Artifact, link: FileUrl) -> MirrorProbe:
     path = Path(unquote(urlsplit(link.url).path))
     try:
-        digest = sha256_file(path)
+        digest = compute_sha256(path)
     except OSError as error:
         raise UnusableMirrorError(f"{path}: {error.strerror}") from error
     if digest != artifact.sha256:
@@ -306,7 +309,7 @@ def save_ranking(profile: Profile, probes: Sequence[MirrorProbe], *, quick: bool
 
 
 def load_ranking(profile: Profile) -> tuple[MirrorProbe, ...] | None:
-    data = read_json_object(_memory(profile), links=True)
+    data = read_json_object(_memory(profile), follow_links=True)
     return parse_ranking(data, profile, time.time()) if data else None
 
 

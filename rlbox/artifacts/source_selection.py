@@ -60,7 +60,7 @@ def choose_mirrors(
     if (known := load_ranking(profile)) is not None:
         return choose_by_probes(profile, known)
     found: list[MirrorProbe] = []
-    with create_client(network_settings, silent_s=QUICK_PROBE_TIMEOUT_S) as http:
+    with create_client(network_settings, idle_timeout_s=QUICK_PROBE_TIMEOUT_S) as http:
         for kind in _ONE_ADDRESS:
             for rule in profile.rules_for(kind):
                 reason = _look(rule, choose_probe_file(rule, artifacts), profile, http)

@@ -32,12 +32,12 @@ def build(
       rlbox build local --hermetic
       rlbox build local --verify
     """
-    from rlbox.doctor.gpu_choice import find_oldest_driver
+    from rlbox.doctor.gpu_choice import find_oldest_driver_branch
     from rlbox.image.build import build_target_image
     from rlbox.image.buildkit import BuildOptions
     from rlbox.planner.stack_check import require_consistent_stack
 
-    if app.dry_run and (driver := find_oldest_driver(app, name)):
+    if app.dry_run and (driver := find_oldest_driver_branch(app, name)):
         app.say(f"driver: {driver} or newer on the machine that runs it")
     forced = require_consistent_stack(app, name, force=force)
     options = BuildOptions(

@@ -109,7 +109,7 @@ class ImageBuild:
         if why:
             app.say(why)
         find_build_client()  # a missing tool is met before anything is fetched
-        with hold_lock(*self._lock, patience_s=_MOMENT_S, tell=app.say):
+        with hold_lock(*self._lock, timeout_s=_MOMENT_S, on_wait=app.say):
             with suggest_mirror_on_failure(options.sources_profile or plan.sources_profile):
                 run, log, digest = self._run_builder()
             check_fixes_or_untag_image(plan, force=options.no_cache or options.verify)

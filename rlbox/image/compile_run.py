@@ -23,7 +23,7 @@ from rlbox.image.compile_env import (
     plan_wheel_build_command,
 )
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, start_command
-from rlbox.system.limits import available_memory
+from rlbox.system.limits import get_available_memory
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.system.tail import read_last_bytes
 from rlbox.target.compiled import Compile
@@ -157,7 +157,7 @@ class BuiltWheel:
 
 def probe_build_capacity() -> BuildCapacity:
     """Return the cores and the memory that a build can have here."""
-    return BuildCapacity(cores=len(os.sched_getaffinity(0)), memory_bytes=available_memory())
+    return BuildCapacity(cores=len(os.sched_getaffinity(0)), memory_bytes=get_available_memory())
 
 
 def should_create_user_namespace() -> bool:
@@ -271,7 +271,9 @@ def _row(unit: CompilationUnit, units: CompileProgress, jobs: int) -> ProgressIt
         told += f"  {len(units.ended)} of {units.total_units}" if units.total_units else f"  {len(units.ended)}"
         left = units.estimate_remaining_s(jobs)
         told += f", about {duration_text(left)} left" if left else ""
-    return ProgressItem(key=unit.file, title=unit.file.rpartition("/")[2], mark=_MARKS.get(unit.state, ""), told=told)
+    return ProgressItem(
+        key=unit.file, title=unit.file.rpartition("/")[2], mark=_MARKS.get(unit.state, ""), status_text=told
+    )
 
 
 def _header_folder(site: Path, header: str) -> str:

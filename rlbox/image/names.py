@@ -16,7 +16,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.system.files import state_path, write_atomic
-from rlbox.system.identity import user_name
+from rlbox.system.identity import get_user_name
 from rlbox.system.json_files import read_json_object
 
 NAMESPACE = "rlbox/"
@@ -81,7 +81,7 @@ def project_name(project: Project) -> str:
     folder = os.path.realpath(project.folder if own else project.roots[-1])
     if own:
         return make_unique_project_name(Path(folder).name, f"{_machine()}\0{folder}")
-    return make_unique_project_name(user_name(), f"{_machine()}\0{folder}\0{os.getuid()}")
+    return make_unique_project_name(get_user_name(), f"{_machine()}\0{folder}\0{os.getuid()}")
 
 
 def project_image_tag(project: Project, target_name: str) -> str:
@@ -104,7 +104,7 @@ def record_project_dir(project: Project) -> None:
 
 def find_recorded_project_dir(project_name: str) -> str:
     """Return where the project of a name was when it last named an image; empty for one that this user has not."""
-    return str(read_json_object(_note(project_name), links=True).get("folder", ""))
+    return str(read_json_object(_note(project_name), follow_links=True).get("folder", ""))
 
 
 def _note(name: str) -> Path:

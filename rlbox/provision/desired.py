@@ -250,7 +250,7 @@ class _Placed:
         self._absent = absent
         paths = [file.path for file in baked.files] + list(baked.links)
         into = [*(tree.into for tree in target.git), *(file.into for file in target.http)]
-        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.holds(path)))
+        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.is_effective(path)))
         self._origins = {file.path: fix.id for fix in baked.fixes for file in fix.bake.file}
         self._origins |= {link.path: fix.id for fix in baked.fixes for link in fix.bake.link}
 
@@ -261,15 +261,17 @@ class _Placed:
             yield self._file(f"{OWN}/libexec/{name}", scripts[f"files{OWN}/libexec/{name}"])
         for name, words in {"python": "", "rlbox": " -m rlbox"}.items():
             text = f'#!/bin/sh\nexec {shlex.quote(rlbox)}{words} "$@"\n'
-            yield FileToInstall(path=self._layout.at(f"{OWN}/bin/{name}"), origin="rlbox", text=text, mode="0755")
+            yield FileToInstall(path=self._layout.map_path(f"{OWN}/bin/{name}"), origin="rlbox", text=text, mode="0755")
         yield self._file(LOCK_IN_IMAGE, lock.text())
         for file in self._baked.files:
-            if self._layout.holds(file.path) and not self._shared(_hook_fix(file.path)):
+            if self._layout.is_effective(file.path) and not self._shared(_hook_fix(file.path)):
                 yield self._file(file.path, file.text, file.mode)
         for path, to in self._baked.links.items():
-            if self._layout.holds(path):
+            if self._layout.is_effective(path):
                 origin = self._origins.get(path, "rlbox")
-                yield FileToInstall(path=self._layout.at(path), origin=origin, to=self._layout.moved(to, self._paths))
+                yield FileToInstall(
+                    path=self._layout.map_path(path), origin=origin, to=self._layout.rewrite_paths(to, self._paths)
+                )
         target, versions = self._target, collect_stack_versions(self._target, lock)
         manifest = parse_json(
             render_fix_manifest(self._baked.fixes, target, versions, machine_requirements_json(target, ports))
@@ -285,25 +287,25 @@ class _Placed:
         trees = {tree.name: tree.sha256 for tree in lock.git}
         files = {file.name: file.sha256 for file in lock.http}
         for tree in self._target.git:
-            if self._layout.holds(tree.into):
+            if self._layout.is_effective(tree.into):
                 yield PartToInstall(
-                    name=tree.name, kind="git", path=self._layout.at(tree.into), sha256=trees[tree.name]
+                    name=tree.name, kind="git", path=self._layout.map_path(tree.into), sha256=trees[tree.name]
                 )
         for file in self._target.http:
-            if self._layout.holds(file.into):
+            if self._layout.is_effective(file.into):
                 mode = "0755" if file.executable else "0644"
-                path = self._layout.at(file.into)
+                path = self._layout.map_path(file.into)
                 yield PartToInstall(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
 
     def skipped(self) -> Iterator[Skipped]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
         for path in (*(file.path for file in self._baked.files), *self._baked.links):
-            if not self._layout.holds(path):
+            if not self._layout.is_effective(path):
                 yield Skipped(what=path, origin=self._origins.get(path, "rlbox"), reason=outside)
         into = {tree.into: tree.name for tree in self._target.git}
         for path, name in (into | {file.into: file.name for file in self._target.http}).items():
-            if not self._layout.holds(path):
+            if not self._layout.is_effective(path):
                 yield Skipped(what=path, origin=name, reason=outside)
         for fix in self._baked.fixes:
             yield from (Skipped(what=what, origin=fix.id, reason=reason) for what, reason in self._left_of(fix))
@@ -316,7 +318,10 @@ class _Placed:
         if fix.id in _OF_CONTAINERS:
             yield f"check {fix.id}", "it is about how rlbox starts a container"
         if program := _OF_SERVICES.get(fix.id):
-            yield f"check {fix.id}", f"it is about a service that {self._layout.at(program)} starts, when you want it"
+            yield (
+                f"check {fix.id}",
+                f"it is about a service that {self._layout.map_path(program)} starts, when you want it",
+            )
         for name in sorted(self._absent & set(fix.bake.packages)):
             yield f"fix {fix.id}", f"the apt package {name} is not here"
 
@@ -325,9 +330,9 @@ class _Placed:
         return _OF_THE_MACHINE.get(fix, "") if self._layout.prefix else ""
 
     def _file(self, path: str, text: str, mode: str = "0644") -> FileToInstall:
-        text = self._layout.moved(text, self._paths)
+        text = self._layout.rewrite_paths(text, self._paths)
         return FileToInstall(
-            path=self._layout.at(path),
+            path=self._layout.map_path(path),
             origin=self._origins.get(path, _hook_fix(path)),
             text=text,
             mode=mode,
@@ -341,7 +346,7 @@ class _Placed:
         lines += [f': "${{PATH:={SYSTEM_PATH}}}"']
         folders = [f"{VENV}/bin", f"{OWN}/bin"]
         folders += ["/usr/local/bin"] if self._layout.prefix else []
-        lines += [f"rlbox_front PATH {self._layout.at(folder)}" for folder in reversed(folders)]
+        lines += [f"rlbox_front PATH {self._layout.map_path(folder)}" for folder in reversed(folders)]
         for block in self._baked.envs:
             lines += [f"# {block.id}", *_exports(block.env)]
             lines += _fronts(block.path)

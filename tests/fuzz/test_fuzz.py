@@ -56,7 +56,7 @@ def found_in(blocks: Iterable[bytes]) -> Diagnosis:
     for block in blocks:
         reader.feed(block)
     read = reader.close()
-    return diagnose_events([read], [LogStats(name="a.log", lines=read.lines)], CATALOGUE)
+    return diagnose_events([read], [LogStats(name="a.log", lines=read.line_count)], CATALOGUE)
 
 
 def each(*lines: str) -> Iterator[bytes]:
