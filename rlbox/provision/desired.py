@@ -29,14 +29,14 @@ from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT,
 _NAME = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
-def merge_lines(theirs: str, ours: str) -> str:
+def merge_variable_lines(existing_text: str, rlbox_lines: str) -> str:
     """Return a file of NAME=value lines with ours in it: other names stay, folders of a PATH are kept behind ours.
 
     Merging twice is merging once.
     """
-    desired = dict(_assignments(ours))
+    desired = dict(_assignments(rlbox_lines))
     lines, done = [], set()
-    for line in _lines(theirs):
+    for line in _lines(existing_text):
         match = _NAME.fullmatch(line)
         name = match[1] if match else ""
         if match and name in desired:
@@ -49,9 +49,9 @@ def merge_lines(theirs: str, ours: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def remove_merged_lines(merged_text: str, ours: str, old_text: str) -> str:
+def remove_merged_lines(merged_text: str, rlbox_lines: str, old_text: str) -> str:
     """Return a merged file without ours: names of ours have the lines that they had before, every other line stays."""
-    desired = {name for name, _ in _assignments(ours)}
+    desired = {name for name, _ in _assignments(rlbox_lines)}
     old = {match[1]: line for line in _lines(old_text) if (match := _NAME.fullmatch(line))}
     lines = []
     for line in _lines(merged_text):
@@ -88,7 +88,7 @@ def _joined(ours: str, theirs: str) -> str:
     return ":".join(dict.fromkeys(folder for folder in folders if folder and "$" not in folder))
 
 
-MERGED = ("/etc/environment",)
+MERGED_FILES = ("/etc/environment",)
 """Files that a platform fills too: names of ours are put in, every other line stays."""
 _SCRIPTS = ("entrypoint.sh", "init.sh", "apply_patches.py", "unified_diff.py")
 _OF_THE_MACHINE = {"ray-temp-dir": "/tmp/ray"}  # noqa: S108 - what its hook makes
@@ -117,17 +117,17 @@ rlbox_front() { # NAME FOLDER: the folder comes first, and is there once
 
 @dataclass(frozen=True, kw_only=True)
 class FileToInstall:
-    """A file (`text`, `mode`) or a link (`to`) at `path` of this machine; `origin` is its fix, or rlbox.
+    """A file (`text`, `mode`) or a link (`link_target`) at `path` of this machine; `source_id` is its fix, or rlbox.
 
-    `merged` are the lines of rlbox's in a file that a platform fills too; `text` is the whole file then.
+    `merged_lines` are the lines of rlbox's in a file that a platform fills too; `text` is the whole file then.
     """
 
     path: str
-    origin: str
+    source_id: str
     text: str = ""
     mode: str = "0644"
-    to: str = ""
-    merged: str = ""
+    link_target: str = ""
+    merged_lines: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +142,11 @@ class PartToInstall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
+class SkippedItem:
     """Something of the target that this machine does not get, and why."""
 
-    what: str
-    origin: str
+    item: str
+    source_id: str
     reason: str
 
 
@@ -154,8 +154,8 @@ class Skipped:
 class DesiredState:
     """All that a machine at the lock has.
 
-    `packages` maps canonical names of the stack to versions, `debs` are names of apt packages, `patches` is the
-    manifest of source patches (empty: none), `bytes` what the environment's files are to download, compressed.
+    `packages` maps canonical names of the stack to versions, `patch_manifest` is the
+    manifest of source patches (empty: none), `download_bytes` what the environment's files are to download, compressed.
     `interpreter` is what the environment is made with (empty: any of version `python`), `base` whose packages stand
     behind its own.
     """
@@ -164,28 +164,28 @@ class DesiredState:
     lock: str
     python: str
     layout: Layout
-    laid: tuple[FileToInstall, ...]
+    files: tuple[FileToInstall, ...]
     parts: tuple[PartToInstall, ...]
     packages: Mapping[str, str]
     requirements: str
-    build: str
-    debs: tuple[str, ...]
-    patches: str
-    bytes: int
+    build_constraints: str
+    apt_packages: tuple[str, ...]
+    patch_manifest: str
+    download_bytes: int
     interpreter: str = ""
     base: AdoptedBase | None = None
-    skipped: tuple[Skipped, ...] = field(default=())
+    skipped: tuple[SkippedItem, ...] = field(default=())
 
 
 def plan_desired_state(
     target: Target,
     lock: Lock,
-    baked: RenderedFixes,
+    rendered_fixes: RenderedFixes,
     image: ImagePlan,
     layout: Layout,
     ports: Mapping[str, int],
-    rlbox: str,
-    absent: frozenset[str] = frozenset(),
+    rlbox_python: str,
+    missing_apt_packages: frozenset[str] = frozenset(),
     *,
     interpreter: str = "",
     base: AdoptedBase | None = None,
@@ -195,27 +195,27 @@ def plan_desired_state(
     Parameters
     ----------
     target, baked
-        With the data disk where this machine has it (`move_data_disk`).
-    rlbox
+        With the data disk where this machine has it (`replace_data_mount`).
+    rlbox_python
         The interpreter that runs rlbox here.
-    absent
+    missing_apt_packages
         Apt packages that this machine lacks: a fix that asks for one is there only in part.
     """
-    placed = _Placed(target, baked, image, layout, absent)
+    placed = _Placed(target, rendered_fixes, image, layout, missing_apt_packages)
     packages = [package for group in lock.groups for package in group.packages]
     return DesiredState(
         target=target.name,
         lock=lock.checksum(),
         python=target.python.version,
         layout=layout,
-        laid=tuple(placed.files(lock, ports, rlbox)),
+        files=tuple(placed.files(lock, ports, rlbox_python)),
         parts=tuple(placed.parts(lock)),
         packages={canonicalize_name(package.name): package.version for package in packages},
         requirements="".join(package.requirement() for package in packages),
-        build=format_requirements(lock.build.packages),
-        debs=tuple(sorted(list_apt_packages(target))),
-        patches=image.context_files.get(PATCHES_IN_CONTEXT, ""),
-        bytes=sum(package.size for package in packages),
+        build_constraints=format_requirements(lock.build.packages),
+        apt_packages=tuple(sorted(list_apt_packages(target))),
+        patch_manifest=image.context_files.get(PATCHES_IN_CONTEXT, ""),
+        download_bytes=sum(package.size for package in packages),
         interpreter=interpreter,
         base=base,
         skipped=tuple(placed.skipped()),
@@ -227,11 +227,11 @@ def list_apt_packages(target: Target) -> tuple[str, ...]:
     return (*target.base.packages, *target.base.holds_apt)
 
 
-def move_data_disk(target: Target, folder: str) -> Target:
+def replace_data_mount(target: Target, data_dir: str) -> Target:
     """Return the target with its data disk where a machine has it: where it mounts it is what its fixes are told."""
-    disk = target.disk.model_copy(update={"mount": folder})
+    disk = target.disk.model_copy(update={"mount": data_dir})
     mount = rf"(?<![\w./}}-]){re.escape(target.disk.mount)}(?![\w.-])"
-    env = {name: re.sub(mount, lambda match: folder, text) for name, text in target.env.items()}
+    env = {name: re.sub(mount, lambda match: data_dir, text) for name, text in target.env.items()}
     return target.model_copy(update={"disk": disk, "env": env})
 
 
@@ -261,7 +261,9 @@ class _Placed:
             yield self._file(f"{OWN}/libexec/{name}", scripts[f"files{OWN}/libexec/{name}"])
         for name, words in {"python": "", "rlbox": " -m rlbox"}.items():
             text = f'#!/bin/sh\nexec {shlex.quote(rlbox)}{words} "$@"\n'
-            yield FileToInstall(path=self._layout.map_path(f"{OWN}/bin/{name}"), origin="rlbox", text=text, mode="0755")
+            yield FileToInstall(
+                path=self._layout.map_path(f"{OWN}/bin/{name}"), source_id="rlbox", text=text, mode="0755"
+            )
         yield self._file(LOCK_IN_IMAGE, lock.text())
         for file in self._baked.files:
             if self._layout.is_effective(file.path) and not self._shared(_hook_fix(file.path)):
@@ -270,7 +272,9 @@ class _Placed:
             if self._layout.is_effective(path):
                 origin = self._origins.get(path, "rlbox")
                 yield FileToInstall(
-                    path=self._layout.map_path(path), origin=origin, to=self._layout.rewrite_paths(to, self._paths)
+                    path=self._layout.map_path(path),
+                    source_id=origin,
+                    link_target=self._layout.rewrite_paths(to, self._paths),
                 )
         target, versions = self._target, collect_stack_versions(self._target, lock)
         manifest = parse_json(
@@ -297,18 +301,18 @@ class _Placed:
                 path = self._layout.map_path(file.into)
                 yield PartToInstall(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
 
-    def skipped(self) -> Iterator[Skipped]:
+    def skipped(self) -> Iterator[SkippedItem]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
         for path in (*(file.path for file in self._baked.files), *self._baked.links):
             if not self._layout.is_effective(path):
-                yield Skipped(what=path, origin=self._origins.get(path, "rlbox"), reason=outside)
+                yield SkippedItem(item=path, source_id=self._origins.get(path, "rlbox"), reason=outside)
         into = {tree.into: tree.name for tree in self._target.git}
         for path, name in (into | {file.into: file.name for file in self._target.http}).items():
             if not self._layout.is_effective(path):
-                yield Skipped(what=path, origin=name, reason=outside)
+                yield SkippedItem(item=path, source_id=name, reason=outside)
         for fix in self._baked.fixes:
-            yield from (Skipped(what=what, origin=fix.id, reason=reason) for what, reason in self._left_of(fix))
+            yield from (SkippedItem(item=what, source_id=fix.id, reason=reason) for what, reason in self._left_of(fix))
 
     def _left_of(self, fix: Fix) -> Iterator[tuple[str, str]]:
         for what in _limits(fix):
@@ -333,10 +337,10 @@ class _Placed:
         text = self._layout.rewrite_paths(text, self._paths)
         return FileToInstall(
             path=self._layout.map_path(path),
-            origin=self._origins.get(path, _hook_fix(path)),
+            source_id=self._origins.get(path, _hook_fix(path)),
             text=text,
             mode=mode,
-            merged=text if path in MERGED else "",
+            merged_lines=text if path in MERGED_FILES else "",
         )
 
     def _environment(self) -> str:
@@ -385,9 +389,9 @@ def _limits(fix: Fix) -> list[str]:
     return found + [f"the capability {name}" for name in run.cap_add]
 
 
-def _with_left(manifest: dict[str, Any], left: Iterable[Skipped]) -> str:
+def _with_left(manifest: dict[str, Any], left: Iterable[SkippedItem]) -> str:
     """Return the manifest of fixes; the check of one that this machine cannot have whole stops no run."""
-    origins = {row.origin for row in left}
+    origins = {row.source_id for row in left}
     for fix in manifest["fixes"]:
         if fix["check"] and fix["id"] in origins:
             when = [] if fix["id"] in _OF_A_MACHINE else ["doctor"]

@@ -28,7 +28,7 @@ from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_ports
 from rlbox.provision.apply import EMPTY_RESULT, ApplyResult, Supplies, execute_plan, uninstall
 from rlbox.provision.base import adopt_base_packages, choose_venv_python, import_base_packages
-from rlbox.provision.desired import DesiredState, list_apt_packages, move_data_disk, plan_desired_state
+from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_layout, forget_layout, lock_layout, record_layout
 from rlbox.provision.plan import ApplyPlan, PathChange, choose_venv_disk, plan_apply
@@ -53,19 +53,19 @@ from rlbox.values import LOCK_IN_IMAGE, VENV
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyOptions:
-    """What the command line asked for; `forced` is the contradiction of the stack that `--force` overrides."""
+    """What the command line asked for; `forced_reason` is the contradiction of the stack that `--force` overrides."""
 
     sources: str = ""
     offline: bool = False
-    packages: bool = True
+    install_apt_packages: bool = True
     python: str = ""
-    accept: Mapping[str, str] = field(default_factory=dict)
-    forced: str = ""
+    accepted_versions: Mapping[str, str] = field(default_factory=dict)
+    forced_reason: str = ""
 
     @property
-    def why_no_packages(self) -> str:
+    def apt_unavailable_reason(self) -> str:
         """Why apt is left alone; empty when it need not be."""
-        return "" if self.packages else "--no-packages was given"
+        return "" if self.install_apt_packages else "--no-packages was given"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class PreparedTarget:
     desired: DesiredState
     lock: Lock
     image: ImagePlan
-    user_options: ApplyOptions
+    options: ApplyOptions
 
 
 def make_supplies(app: App, prepared: PreparedTarget, options: ApplyOptions) -> Supplies:
@@ -91,7 +91,7 @@ def make_supplies(app: App, prepared: PreparedTarget, options: ApplyOptions) -> 
     )
 
 
-def check_supplies(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: ApplyOptions) -> None:
+def check_supplies_in_dry_run(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: ApplyOptions) -> None:
     """Say in a dry run whether files would be fetched; what the store lacks of them is refused offline."""
     store, lock = ObjectStore(resolve_store_dir(None), seals=False), prepared.lock
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.step_kinds else set()
@@ -156,10 +156,10 @@ _DRIVER = "libcuda.so.1"
 _LIMITS = "RLBOX_LIMITS"
 """In the ENV of every image of rlbox."""
 _CHECKS_S = 60.0
-NO_CHOICE: Mapping[str, str] = MappingProxyType({})
+NO_GPU_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
-def prepare(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> PreparedTarget:
+def prepare_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> PreparedTarget:
     """Return what a target asks of this machine at `layout`.
 
     Raises
@@ -175,7 +175,7 @@ def prepare(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | 
             _("the lock of target {target} is missing").format(target=image.target),
             next_step=f"rlbox lock {image.target}",
         )
-    target = move_data_disk(loaded.target, layout.data)
+    target = replace_data_mount(loaded.target, layout.data)
     baked = render_fixes(loaded.fixes, target, collect_stack_versions(target, lock))
     ports = load_ports(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
@@ -183,13 +183,13 @@ def prepare(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | 
     base = None
     if target.base.holds:
         base = adopt_base_packages(
-            target, user_options.python or target.python.interpreter, user_options.accept, layout
+            target, user_options.python or target.python.interpreter, user_options.accepted_versions, layout
         )
     interpreter = base.python if base else choose_venv_python(target, user_options.python)
     desired = plan_desired_state(
         target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
     )
-    return PreparedTarget(desired=desired, lock=lock, image=image, user_options=user_options)
+    return PreparedTarget(desired=desired, lock=lock, image=image, options=user_options)
 
 
 def _said(layout: Layout, options: ApplyOptions) -> ApplyOptions:
@@ -197,22 +197,28 @@ def _said(layout: Layout, options: ApplyOptions) -> ApplyOptions:
     record = read_record(layout)
     if record is None:
         return options
-    return replace(options, python=options.python or record.python, accept={**record.accepted, **options.accept})
+    return replace(
+        options,
+        python=options.python or record.python,
+        accepted_versions={**record.accepted, **options.accepted_versions},
+    )
 
 
-def choose_roomy_layout(prepared: PreparedTarget, layout: Layout) -> Layout:
+def choose_layout_with_space(prepared: PreparedTarget, layout: Layout) -> Layout:
     """Return the layout with the environment on the data disk, where its own place is too small for it."""
     own, data = find_existing_parent(Path(layout.map_path(VENV))), find_existing_parent(Path(layout.data))
     if layout.prefix or read_record(layout) or Path(VENV).exists():
         return layout
     same_disk = own.stat().st_dev == data.stat().st_dev
-    return choose_venv_disk(layout, prepared.desired.bytes, get_free_bytes(own), get_free_bytes(data), same_disk)
+    return choose_venv_disk(
+        layout, prepared.desired.download_bytes, get_free_bytes(own), get_free_bytes(data), same_disk
+    )
 
 
-def plan_target(prepared: PreparedTarget, why_no_apt: str) -> ApplyPlan:
+def plan_target(prepared: PreparedTarget, apt_unavailable_reason: str) -> ApplyPlan:
     """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
     require_usable_layout(prepared.desired.layout)
-    return plan_apply(prepared.desired, probe_machine(prepared.desired, why_no_apt))
+    return plan_apply(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
 
 def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: ApplyOptions) -> ApplyResult:
@@ -228,7 +234,7 @@ def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: App
             app.say(step.describe())
 
     done = execute_plan(
-        plan, supplies, on_step, prepared.user_options.python, prepared.user_options.accept, options.forced
+        plan, supplies, on_step, prepared.options.python, prepared.options.accepted_versions, options.forced_reason
     )
     record_layout(prepared.desired.target, prepared.desired.layout)
     return done
@@ -240,12 +246,12 @@ class StageEnvironment:
     (they end in an exec, so its process id is theirs), and the environment to start them in."""
 
     python: Path
-    words: tuple[str, ...]
+    argv_prefix: tuple[str, ...]
     env: Mapping[str, str]
 
 
 def prepare_stage_environment(
-    app: App, image: ImagePlan, folder: Path, gpus: Mapping[str, str] = NO_CHOICE
+    app: App, image: ImagePlan, data_dir: Path, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES
 ) -> StageEnvironment:
     """Return the place where runs of a target take place on this machine, at the target's lock.
 
@@ -254,10 +260,10 @@ def prepare_stage_environment(
 
     Parameters
     ----------
-    folder
+    data_dir
         The data disk.
-    gpus
-        As for `stage_environment`.
+    gpu_variables
+        As for `make_stage_environment`.
 
     Raises
     ------
@@ -266,17 +272,17 @@ def prepare_stage_environment(
     NodeError
         The machine is not at the lock, and only `rlbox apply` may bring it there.
     """
-    layout = find_layout(image.target, folder)
+    layout = find_layout(image.target, data_dir)
     with app.checking("place"):
         if not layout.prefix and read_record(layout) is None:
             _check_image(image)
         else:
             _bring(app, image, layout)
-    return stage_environment(layout, gpus)
+    return make_stage_environment(layout, gpu_variables)
 
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
-    prepared = prepare(app, image, layout)
+    prepared = prepare_target(app, image, layout)
     with lock_layout(app, layout):
         plan = plan_target(prepared, "a run installs none")
         if plan.steps and not layout.prefix:
@@ -284,23 +290,23 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
         if plan.steps and app.dry_run:
             count = f"{len(plan.steps)} changes"
             app.dry.first.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
-            check_supplies(app, prepared, plan, ApplyOptions())
+            check_supplies_in_dry_run(app, prepared, plan, ApplyOptions())
         elif plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
             apply_plan(app, prepared, plan, ApplyOptions())
 
 
-def stage_environment(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> StageEnvironment:
+def make_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES) -> StageEnvironment:
     """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
 
     Parameters
     ----------
-    gpus
+    gpu_variables
         Variables that say which GPUs its programs see; empty: those that the shell names, else all.
     """
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
-    env = {**filter_environment(os.environ, drivers), **_of_image(layout), **gpus}
+    env = {**filter_environment(os.environ, drivers), **_of_image(layout), **gpu_variables}
     if not os.access(Path(layout.venv_python).parents[1] / "lib", os.W_OK):
         env[_BYTECODE] = f"{layout.data}/cache/bytecode/here"
     home = str(PACKAGE.parent)
@@ -308,7 +314,7 @@ def stage_environment(layout: Layout, gpus: Mapping[str, str] = NO_CHOICE) -> St
         env["PYTHONPATH"] = home
     words = ("sh", f"{layout.rlbox_dir}/libexec/entrypoint.sh")
     return StageEnvironment(
-        python=Path(layout.venv_python), words=words, env={**env, INSTALL_DIR_VARIABLE: layout.rlbox_dir}
+        python=Path(layout.venv_python), argv_prefix=words, env={**env, INSTALL_DIR_VARIABLE: layout.rlbox_dir}
     )
 
 
@@ -331,39 +337,39 @@ def provision_target(
     layout: Layout,
     options: ApplyOptions,
     *,
-    only_look: bool,
-    consent: Callable[[int], None] = lambda changes: None,
+    plan_only: bool,
+    on_changes: Callable[[int], None] = lambda changes: None,
 ) -> tuple[PreparedTarget, ApplyPlan, ApplyResult]:
     """Bring a target to this machine; return what is wanted, what was lacking at the last look, and what was done.
 
     Parameters
     ----------
-    only_look
+    plan_only
         Change nothing.
-    consent
+    on_changes
         Called with the number of changes before the first one; what it raises ends all.
     """
-    prepared = prepare(app, image, layout, options)
-    roomy = choose_roomy_layout(prepared, layout)
+    prepared = prepare_target(app, image, layout, options)
+    roomy = choose_layout_with_space(prepared, layout)
     if roomy != layout:
         app.say(f"{layout.map_path('/opt')} is on a small disk: the environment goes to {roomy.venv}")
-        prepared = prepare(app, image, roomy, options)
-    if not only_look or app.dry_run:
+        prepared = prepare_target(app, image, roomy, options)
+    if not plan_only or app.dry_run:
         prepare_data_disk(app, Path(layout.data), image.container, 0.0)
-    if only_look:
-        plan = plan_target(prepared, options.why_no_packages)
+    if plan_only:
+        plan = plan_target(prepared, options.apt_unavailable_reason)
         if app.dry_run:
-            check_supplies(app, prepared, plan, options)
+            check_supplies_in_dry_run(app, prepared, plan, options)
         return prepared, plan, EMPTY_RESULT
     with lock_layout(app, layout):
-        plan, done = plan_target(prepared, options.why_no_packages), EMPTY_RESULT
+        plan, done = plan_target(prepared, options.apt_unavailable_reason), EMPTY_RESULT
         if plan.steps:
-            consent(len(plan.steps))
+            on_changes(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
             done = apply_plan(app, prepared, replace(plan, steps=first), options)
-            prepared = prepare(app, image, roomy, options)
-            plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.why_no_packages)
+            prepared = prepare_target(app, image, roomy, options)
+            plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_unavailable_reason)
         if plan.steps:
             done = done.merge(apply_plan(app, prepared, plan, options))
     return prepared, plan, done
@@ -395,10 +401,10 @@ def remove_target(app: App, target: str, layout: Layout) -> tuple[str, tuple[str
     return "removed", paths, notes
 
 
-def check_fixes(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
+def run_target_fix_checks(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
     """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
     manifest = read_json_object(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
-    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, stage_environment(layout).env)
+    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, make_stage_environment(layout).env)
     return len(select_fix_checks(manifest, "doctor")), found
 
 
