@@ -37,6 +37,9 @@ CASES = {
     "busy": (r"not called by rank LAST", r"sleep_for_ever"),
     "mismatch": (r"rank 0 AllReduce \d+, rank LAST Broadcast \d+|rank LAST Broadcast \d+, rank 0 AllReduce \d+", r""),
     "gloo": (r"not called by rank LAST", r"barrier"),
+    "groups": (r"rank 0 AllReduce \d+", r"rank LAST AllReduce \d+"),
+    "new-groups": (r"rank 0", r"rank LAST"),
+    "p2p": (r"rank 0", r"rank LAST"),
     "killed": (r"rank LAST ended, or does not answer NCCL", r""),
     "missing": (r"rank NEXT of \d+ never started", r""),
     "late": (r"rank LAST of \d+ never started", r""),
@@ -67,12 +70,13 @@ def command_of(case: str, python: str, ranks: int, seconds: float) -> str:
     )  # fmt: skip
 
 
-def carry_out(case: str, python: str, ranks: int, seconds: float) -> tuple[bool, str]:
+def carry_out(case: str, python: str, ranks: int, seconds: float, beside: str) -> tuple[bool, str]:
     """Run one case; return whether it went as it must, and what was said."""
     with tempfile.TemporaryDirectory() as folder:
         site = Site(Path(folder))
         site.folder.job("two", JOB.replace("COMMAND", command_of(case, python, ranks, seconds)))
-        busy = subprocess.Popen([python, str(HERE / "busy.py"), str(ranks - 1)]) if case == "busy" else None
+        gpu = beside or (str(ranks - 1) if case == "busy" else "")
+        busy = subprocess.Popen([python, str(HERE / "busy.py"), gpu]) if gpu else None
         try:
             with site.start("run", "two", "--place", "here") as process:
                 _, said = process.communicate()
@@ -80,6 +84,8 @@ def carry_out(case: str, python: str, ranks: int, seconds: float) -> tuple[bool,
             if busy:
                 busy.kill()
                 busy.wait()
+        if not site.runs():
+            return False, said
         ras = next((file.read_text() for file in site.run_dir().glob("stages/*/evidence/nccl/ras.txt")), "")
         log = next(site.run_dir().glob("stages/*/stage.log")).read_text(errors="replace")
         events = [json.loads(line) for line in (site.run_dir() / "events.jsonl").read_text().splitlines()]
@@ -110,11 +116,12 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="interpreter with torch")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--beside", default="", metavar="GPU", help="a process of its own computes on this GPU meanwhile")
     asked = parser.parse_args()
     wrong = 0
     for case in asked.cases:
         began = time.monotonic()
-        right, said = carry_out(case, asked.python, asked.ranks, asked.seconds)
+        right, said = carry_out(case, asked.python, asked.ranks, asked.seconds, asked.beside)
         wrong += not right
         print(f"{'ok   ' if right else 'WRONG'} {case} ({time.monotonic() - began:.0f} s): {said}", flush=True)
     return 1 if wrong else 0

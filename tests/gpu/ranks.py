@@ -80,6 +80,33 @@ def other_group() -> None:
     all_ranks_meet()
 
 
+def groups_in_other_order(*, used_before: bool) -> None:
+    """Two groups of all ranks; the last rank enters them in the other order. New ones connect first, on the CPU."""
+    groups = [dist.new_group(), dist.new_group()]
+    for group in groups if used_before else ():
+        dist.all_reduce(X, group=group)
+        torch.cuda.synchronize()
+    if dist.get_world_size() - 1 == RANK:
+        groups.reverse()
+    for group in groups:
+        dist.all_reduce(X, group=group)
+        torch.cuda.synchronize()
+
+
+def receive_instead() -> None:
+    """The last rank waits for a message of rank 0, which waits in a collective."""
+    if dist.get_world_size() - 1 == RANK:
+        dist.recv(X, 0)
+        torch.cuda.synchronize()
+    all_ranks_meet()
+
+
+def retry_after_pause() -> None:
+    """The last rank sleeps as one that asks a server again; the others wait."""
+    if dist.get_world_size() - 1 == RANK:
+        time.sleep(45)
+
+
 def evaluate() -> None:
     """Rank 0 alone computes in Python; the others wait."""
     until, number = time.time() + SECONDS, 1
@@ -141,6 +168,7 @@ HEALTHY = {
     "compile": compile_kernels,
     "kernels": long_kernels,
     "optimizer": optimizer_on_cpu,
+    "pause": retry_after_pause,
 }
 
 
@@ -157,6 +185,10 @@ def main() -> None:
         other_collective()
     elif CASE == "gloo":
         other_group()
+    elif CASE in ("groups", "new-groups"):
+        groups_in_other_order(used_before=CASE == "groups")
+    elif CASE == "p2p":
+        receive_instead()
     elif CASE in FAULTS and dist.get_world_size() - 1 == RANK:
         FAULTS[CASE]()
     for name in HEALTHY if CASE == "healthy" else ():
