@@ -138,18 +138,18 @@ def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Ca
     waits for.
     """
     phase, name = stall.phase, stage.name
-    limit = f"limits.silence_s of stage {name}"
+    advice = f"if that was no hang, raise limits.silence_s of stage {name}"
     if stall.deadlock:
+        advice = f"make every rank reach the same collectives in the same order; {hang_report_path(stage)} shows each"
         odd = f"; {wait_description}" if stall.deadlock.absent_pids and wait_description else ""
         what = f"stage {name} hangs: {stall.deadlock.description}{odd}; no rank worked for"
         what += f" {duration_text(stall.silent_s)}, and it was stopped"
-        limit = f"limits.silence_s of stage {name}, with its limits.steps = 0"
     elif stall.rule == "steps":
         what = (
             f"stage {name} made no step for {duration_text(stall.silent_s)}, usually {fine_text(stall.step_s)} apart,"
         )
         what += " its processes do nothing, and was stopped"
-        limit = f"limits.steps of stage {name}"
+        advice = f"if that was no hang, raise limits.steps of stage {name}"
     elif phase.name:
         what = (
             f"stage {name} hung in phase {phase.name}: no sign of life for {limit_text(stall.limit_s)}, and was stopped"
@@ -158,12 +158,12 @@ def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Ca
         what = f"stage {name} wrote nothing for {limit_text(stall.limit_s)} and was stopped"
     own = next((own for own in stage.phases if own.name == phase.name), None)
     if own and stall.rule == "silence":
-        limit = f"silence_s of phase {own.name}"
+        advice = f"if that was no hang, raise silence_s of phase {own.name}"
     return Cause(
         kind="silence",
         what=what,
         where=get_stage_log_path(stage),
-        next_step="; ".join(part for part in (phase.remedy, f"if that was no hang, raise {limit}") if part),
+        next_step="; ".join(part for part in (phase.remedy, advice) if part),
         phase=phase.name,
         waits=wait_description,
         report=hang_report_path(stage),

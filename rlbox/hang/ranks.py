@@ -21,8 +21,8 @@ from rlbox.hang.nccl import (
     query_ras,
 )
 from rlbox.hang.stacks import dump_main_stacks
-from rlbox.hang.wait_probe import probe_waits
-from rlbox.hang.waits import Frame, find_collective
+from rlbox.hang.wait_probe import probe_pause_s, probe_waits
+from rlbox.hang.waits import Frame, find_collective, is_collective
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates
 from rlbox.system.gpu import GpuStatus
@@ -38,7 +38,9 @@ _SPINS_SM, _SPINS_MEMORY = 90, 2
 _FOREIGN_SM = 5
 _MOST_NAMED = 4
 
-RankActivity = Literal["works", "spins", "idle"]
+RankActivity = Literal["works", "spins", "idle", "unclear"]
+"""`spins`: waits in a kernel of a GPU. `unclear`: uses a core, or a GPU that another program uses too. Only its Python
+stack tells whether it waits: NCCL connects ranks on the CPU, at 100 % of a core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +56,23 @@ class Rank:
 class RankSample:
     """What the ranks do at one moment; `missing_ranks` are those of a world of this machine that no process is.
 
-    `has_other_work`: processes of the stage that are no ranks work. `mismatched_communicators` are those that are not
-    well.
+    `is_whole_world`: no rank is on another machine. `has_other_work`: processes of the stage that are no ranks work.
+    `mismatched_communicators` are those that are not well.
     """
 
     ranks: tuple[Rank, ...]
     missing_ranks: tuple[int, ...] = ()
+    is_whole_world: bool = False
     has_other_work: bool = False
     mismatched_communicators: tuple[Communicator, ...] = ()
+
+
+class PendingCall(NamedTuple):
+    """A collective that a rank waits in, or that others wait in without it; NCCL counts the calls of each kind."""
+
+    operation: str
+    number: int
+    communicator: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +81,16 @@ class Deadlock:
     all.
 
     `is_confirmed`: it was seen that one waits in a collective; else their Python stacks have to show it.
-    `pending_calls`: rank, operation and call as NCCL told them; none where it told nothing.
+    `pending_calls`: the call of each rank as NCCL told it; none where it told nothing. `launched_pids` are in a
+    collective by NCCL's word. `unclear_pids`: the Python stack of each has to show that it waits, too.
     """
 
     absent_pids: frozenset[int]
     description: str
     is_confirmed: bool = True
-    pending_calls: frozenset[tuple[int, str, int]] = frozenset()
+    pending_calls: frozenset[tuple[int, PendingCall]] = frozenset()
+    launched_pids: frozenset[int] = frozenset()
+    unclear_pids: frozenset[int] = frozenset()
 
     def has_changed_by(self, later: Deadlock) -> bool:
         """Whether somebody worked between this one and a later one: not when one of them only knows less."""
@@ -90,37 +104,63 @@ def classify_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuStatus])
     """Return what one rank does, from what its process did (`rates`, its own) and what the GPUs show of it."""
     if any(float(getattr(rates, sign)) >= FLOORS[sign] for sign in ("read", "write", "memory")):
         return "works"
-    waits_in_kernel = False
+    waits_in_kernel = shares_gpu = False
     for gpu in gpus:
-        share = next(((sm, memory) for other, sm, memory in gpu.shares if other == pid), None)
-        foreign = any(sm >= _FOREIGN_SM for other, sm, _ in gpu.shares if other != pid)
-        strained = gpu.power_ratio >= FLOORS["gpu"]
-        if share and (share[1] > _SPINS_MEMORY or (strained and share[0] and not foreign)):
+        own = next(((sm, memory) for other, sm, memory in gpu.shares if other == pid), None)
+        if own is None:
+            continue
+        if any(sm >= _FOREIGN_SM for other, sm, _ in gpu.shares if other != pid):
+            # an H200 gives two programs turns: a rank that only waits shows 40 to 60 % and memory traffic, as the other
+            shares_gpu |= own[0] > 0
+            continue
+        if own[1] > _SPINS_MEMORY or (own[0] and gpu.power_ratio >= FLOORS["gpu"]):
             return "works"
-        waits_in_kernel |= bool(share and share[0] >= _SPINS_SM)
+        waits_in_kernel |= own[0] >= _SPINS_SM
+    if shares_gpu:
+        return "unclear"
     if rates.cpu < _IDLE_CPU:
         return "idle"
-    return "spins" if waits_in_kernel and rates.cpu <= _ONE_CORE else "works"
+    return "spins" if waits_in_kernel and rates.cpu <= _ONE_CORE else "unclear"
 
 
 def find_deadlock(sample: RankSample) -> Deadlock | None:
     """Return how the ranks wait for each other; None where one works, or nothing shows that they do."""
     if not sample.ranks or sample.has_other_work or any(rank.activity == "works" for rank in sample.ranks):
         return None
+    unclear = frozenset(rank.pid for rank in sample.ranks if rank.activity == "unclear")
     if sample.mismatched_communicators:
-        return _told_by_nccl(sample)
+        deadlock = _find_mismatch(sample)
+        return deadlock and dataclasses.replace(deadlock, unclear_pids=unclear)
     if sample.missing_ranks:
         world = len(sample.missing_ranks) + len(sample.ranks)
         what = f"{_names(sample.missing_ranks)} of {world} never started, or ended; {_waiting(sample.ranks)} for it"
-        return Deadlock(absent_pids=frozenset(), description=what, is_confirmed=False)
+        return Deadlock(absent_pids=frozenset(), description=what, is_confirmed=False, unclear_pids=unclear)
     spinning = [rank for rank in sample.ranks if rank.activity == "spins"]
     idle = [rank for rank in sample.ranks if rank.activity == "idle"]
-    if not spinning:
-        return None
-    missed = f"not called by {_names(rank.rank for rank in idle)}" if idle else "each in another one, or in other order"
-    return Deadlock(
-        absent_pids=frozenset(rank.pid for rank in idle), description=f"{_waiting(spinning)} in a collective, {missed}"
-    )
+    if spinning:
+        missed = f"not called by {_names(rank.rank for rank in idle)}" if idle else "each in another one"
+        return Deadlock(
+            absent_pids=frozenset(rank.pid for rank in idle),
+            description=f"{_waiting(spinning)} in a collective, {missed}",
+            unclear_pids=unclear,
+        )
+    if unclear and sample.is_whole_world:
+        everyone = frozenset(rank.pid for rank in sample.ranks)
+        what = f"{_waiting(sample.ranks)} in collectives that no other rank is in"
+        return Deadlock(absent_pids=frozenset(), description=what, unclear_pids=everyone)
+    return None
+
+
+def is_shown_by_stacks(deadlock: Deadlock, stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
+    """Return whether main threads stand where a deadlock says that they wait; `stacks` begin with the inner frame."""
+    for pid in deadlock.unclear_pids:
+        frame = next(iter(stacks.get(pid, ())), None)
+        if frame is None:
+            return False
+        waits_for_gpu = pid in deadlock.launched_pids and frame.bare_name in _GPU_WAITS
+        if not (waits_for_gpu or is_collective(frame)):
+            return False
+    return deadlock.is_confirmed or any(map(find_collective, stacks.values()))
 
 
 class DeadlockTracker:
@@ -157,39 +197,52 @@ class DeadlockStatus(NamedTuple):
     duration_s: float
 
 
-def _told_by_nccl(look: RankSample) -> Deadlock | None:
-    here = {rank.pid for rank in look.ranks}
+def _find_mismatch(sample: RankSample) -> Deadlock | None:
+    here = {rank.pid for rank in sample.ranks}
     pids: dict[int, int] = {}
-    behind: dict[int, tuple[str, int]] = {}
-    ahead: dict[int, tuple[str, int]] = {}
+    behind: dict[int, PendingCall] = {}
+    ahead: dict[int, PendingCall] = {}
     gone: set[int] = set()
-    for one in look.mismatched_communicators:
-        pids.update(one.pid_of_rank)
-        behind = {**one.ranks_behind, **behind}
-        ahead = {**one.ranks_waiting, **ahead}
-        gone.update(one.missing_ranks)
+    for communicator in sample.mismatched_communicators:
+        pids.update(communicator.pid_of_rank)
+        for rank, (operation, number) in communicator.ranks_behind.items():
+            behind.setdefault(rank, PendingCall(operation, number, communicator.name))
+        for rank, (operation, number) in communicator.ranks_waiting.items():
+            ahead.setdefault(rank, PendingCall(operation, number, communicator.name))
+        gone.update(communicator.missing_ranks)
     if any(pids[rank] not in here for rank in {*behind, *ahead} - gone):  # of another machine, and not seen from here
         return None
     if gone:
-        left = [rank for rank in look.ranks if rank.rank not in gone]
+        left = [rank for rank in sample.ranks if rank.rank not in gone]
         what = f"{_names(gone)} ended, or does not answer NCCL; {_waiting(left)} for it in a collective"
         return Deadlock(absent_pids=frozenset(), description=what)
-    calls = frozenset((rank, *call) for rank, call in (*behind.items(), *ahead.items()))
     late = {rank: call for rank, call in behind.items() if rank not in ahead}
     if late:
         call = Counter(late.values()).most_common(1)[0][0]
-        waiting = [rank for rank in look.ranks if ahead.get(rank.rank) == call]
-        what = f"{_waiting(waiting)} in {_call(*call)}, not called by {_names(late)}"
-        return Deadlock(absent_pids=frozenset(pids[rank] for rank in late), description=what, pending_calls=calls)
-    places = Counter(ahead.values())
-    odd = {rank for rank, place in ahead.items() if places[place] < max(places.values())} or set(ahead)
-    texts = (f"{_names(rank for rank, at in ahead.items() if at == place)} {_call(*place)}" for place in places)
-    what = f"ranks call different collectives: {', '.join(texts)}"
-    return Deadlock(absent_pids=frozenset(pids[rank] for rank in odd), description=what, pending_calls=calls)
+        waiting = [rank for rank in sample.ranks if ahead.get(rank.rank) == call]
+        what = f"{_waiting(waiting)} in {_describe_call(call)}, not called by {_names(late)}"
+        odd = set(late)
+    else:
+        counts = Counter(ahead.values())
+        odd = {rank for rank, at in ahead.items() if counts[at] < max(counts.values())} or set(ahead)
+        several = len({each.communicator for each in counts}) > 1
+        texts = [
+            f"{_names(rank for rank, at in ahead.items() if at == each)} {_describe_call(each)}"
+            + (f" of communicator {each.communicator}" if several else "")
+            for each in counts
+        ]
+        what = f"ranks call different collectives: {', '.join(texts)}"
+    return Deadlock(
+        absent_pids=frozenset(pids[rank] for rank in odd),
+        description=what,
+        pending_calls=frozenset((*behind.items(), *ahead.items())),
+        launched_pids=frozenset(pids[rank] for rank in ahead),
+    )
 
 
-def _call(operation: str, call: int) -> str:
-    return f"collective {call}" if operation == UNNAMED_OPERATION else f"{operation} {call}"
+def _describe_call(call: PendingCall) -> str:
+    named = call.operation != UNNAMED_OPERATION
+    return f"{call.operation} {call.number}" if named else f"collective {call.number}"
 
 
 def _names(numbers: Iterable[int]) -> str:
@@ -223,21 +276,23 @@ ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 class RankProcess:
     """A process that is a rank by its environment or by a GPU that it has open; -1: not told.
 
-    `local_rank` is its number among the `local_world_size` ranks of its group on this machine; 0: how many these are is
-    not told.
+    `local_rank` is its number among the `local_world_size` ranks of its group on this machine, `world_size` counts
+    those of all machines; 0: how many these are is not told.
     """
 
     pid: int
     rank: int = -1
     local_rank: int = -1
     local_world_size: int = 0
+    world_size: int = 0
     rendezvous: tuple[str, str, str] = ("", "", "")
 
 
 class RankMonitor:
     """Looks every two seconds, from four seconds after the log was last heard; a look costs some ms, and stops nobody.
 
-    Only before it calls a hang a hang does it ask for Python stacks, twice, at `NOTICE_S` and at `LIMIT_S`.
+    Only before it calls a hang a hang does it ask for Python stacks, twice, at `NOTICE_S` and at `LIMIT_S`. While a
+    rank sleeps for a time that is known and not too long (it asks a server again), the others wait for it rightly.
     """
 
     def __init__(
@@ -250,6 +305,7 @@ class RankMonitor:
         self._ras: RasAddress | None = None
         self._ras_from_s = -math.inf
         self._stacks: dict[int, tuple[Frame, ...]] | None = None
+        self._sleeps_until_s = -math.inf
 
     def probe_deadlock(self, now_s: float, heard_s: float) -> DeadlockStatus:
         """Return how the ranks wait for each other, and for how long they have been."""
@@ -259,6 +315,8 @@ class RankMonitor:
         elif now_s - self._looked_s >= _EVERY_S:
             self._looked_s = now_s
             self._take(now_s)
+        if now_s < self._sleeps_until_s:
+            return DeadlockStatus(None, 0.0)
         return DeadlockStatus(self._judge.deadlock, self._judge.get_duration_s(now_s))
 
     def _take(self, now_s: float) -> None:
@@ -269,23 +327,22 @@ class RankMonitor:
         ranks = find_ranks(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
         self._judge.add_sample(sample_ranks(before, self._before, ranks, communicators), now_s)
+        lasted_s = self._judge.get_duration_s(now_s)
         if self._judge.deadlock is None:
-            self._stacks = None
-        elif self._judge.get_duration_s(now_s) >= (NOTICE_S if self._stacks is None else LIMIT_S):
-            self._confirm([rank.pid for rank in ranks])
+            self._stacks, self._sleeps_until_s = None, -math.inf
+        elif now_s >= self._sleeps_until_s and lasted_s >= (NOTICE_S if self._stacks is None else LIMIT_S):
+            self._confirm(self._judge.deadlock, ranks)
+            self._sleeps_until_s = now_s + probe_pause_s([rank.pid for rank in ranks], lasted_s)
 
-    def _confirm(self, pids: list[int]) -> None:
+    def _confirm(self, deadlock: Deadlock, ranks: Sequence[RankProcess]) -> None:
         """Forget a deadlock of which the Python stacks show that a rank goes on, or waits for something outside."""
-        stacks = dump_main_stacks(pids, _STACKS_S)
+        stacks = dump_main_stacks([rank.pid for rank in ranks], _STACKS_S)
         before, self._stacks = self._stacks, stacks
-        moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
-        sure = (
-            self._judge.deadlock is None
-            or self._judge.deadlock.is_confirmed
-            or any(map(find_collective, stacks.values()))
-        )
-        if moved or not sure or self._waits_outside(stacks):
+        has_moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
+        if has_moved or not is_shown_by_stacks(deadlock, stacks) or self._waits_outside(stacks):
             self._forget()
+        elif not deadlock.pending_calls:
+            self._judge.deadlock = _name_calls(deadlock, ranks, stacks)
 
     def _waits_outside(self, stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
         """Whether an odd rank waits for a disk, for a process that is none of the run's, or for its own GPU."""
@@ -321,7 +378,19 @@ class RankMonitor:
 
     def _forget(self) -> None:
         self._judge.reset()
-        self._stacks = None
+        self._stacks, self._sleeps_until_s = None, -math.inf
+
+
+def _name_calls(deadlock: Deadlock, ranks: Sequence[RankProcess], stacks: Mapping[int, tuple[Frame, ...]]) -> Deadlock:
+    """Return a deadlock whose description names the collectives that Python stacks show."""
+    calls = [
+        f"rank {rank.rank} in {frame}"
+        for rank in sorted(ranks, key=lambda rank: rank.rank)
+        if rank.rank >= 0 and (frame := next(filter(is_collective, stacks.get(rank.pid, ())), None))
+    ]
+    if not calls:
+        return deadlock
+    return dataclasses.replace(deadlock, description=f"{deadlock.description}: {', '.join(calls[:_MOST_NAMED])}")
 
 
 def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
@@ -359,7 +428,13 @@ def sample_ranks(
     others = _rates_of(earlier, later, {process.pid for process in later.processes} - set(alive))
     work = others.cpu >= MIN_OTHER_CPU or max(others.read, others.write) >= FLOORS["read"]
     absent = _absent([members[pid] for pid in alive if pid in members])
-    return RankSample(ranks=found, missing_ranks=absent, has_other_work=work, mismatched_communicators=communicators)
+    return RankSample(
+        ranks=found,
+        missing_ranks=absent,
+        is_whole_world=all(pid in members and members[pid].world_size == len(alive) for pid in alive),
+        has_other_work=work,
+        mismatched_communicators=communicators,
+    )
 
 
 def _rates_of(before: ActivitySample, now: ActivitySample, pids: set[int]) -> ActivityRates:
@@ -391,6 +466,7 @@ def _member(pid: int, environment: Mapping[str, str]) -> RankProcess:
         rank=rank if rank >= 0 else place,
         local_rank=place,
         local_world_size=max(size, 0),
+        world_size=max(_count(environment.get("WORLD_SIZE", "")), 0),
         rendezvous=(address, port, node),
     )
 

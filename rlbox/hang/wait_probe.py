@@ -1,6 +1,6 @@
 """What each thread of a process waits for: its system call, and the file, pipe, socket or lock behind it.
 
-Only /proc is read; no process is stopped, and no memory of one is read.
+Only /proc is read; no process is stopped. Of its memory only the end of a sleep is read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import stat
+import struct
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -203,6 +204,35 @@ def _judge(
             "disk", f"is blocked in the kernel in {call}" + (f" on {link}" if link else " (a disk or mount)")
         )
     return describe_call(pid, thread, call, arguments, objects)
+
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 8.0, 300.0
+_ABSOLUTE_TIME = 1  # TIMER_ABSTIME
+_TIMESPEC = struct.Struct("@qq")
+
+
+def probe_pause_s(pids: Iterable[int], waited_s: float) -> float:
+    """Return for how many seconds a main thread still sleeps before it goes on by itself, as one that tries again does.
+
+    0 where none does, for sleeps of less than 8 s (they look whether something has come), and where all have waited
+    for `waited_s` so far and would have waited for more than five minutes then.
+    """
+    left_s = max((_probe_sleep_s(pid) for pid in pids), default=0.0)
+    return left_s if left_s >= _SHORTEST_PAUSE_S and waited_s + left_s <= _LONGEST_PAUSE_S else 0.0
+
+
+def _probe_sleep_s(pid: int) -> float:
+    """Return how long `time.sleep` still lasts; Python 3.11 and newer give the kernel the time at which it ends."""
+    call, arguments = _call(read_text(f"/proc/{pid}/syscall").split())
+    if call != "clock_nanosleep" or arguments[:2] != [time.CLOCK_MONOTONIC, _ABSOLUTE_TIME]:
+        return 0.0
+    try:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(arguments[2])
+            seconds, nanoseconds = _TIMESPEC.unpack(memory.read(_TIMESPEC.size))
+    except (OSError, struct.error):
+        return 0.0
+    return float(max(0.0, seconds + nanoseconds / 1e9 - time.clock_gettime(time.CLOCK_MONOTONIC)))
 
 
 def _threads(pid: int) -> list[int]:

@@ -46,6 +46,8 @@ _TELLING: tuple[WaitKind, ...] = (
     "stopped", "disk", "lock", "file", "pipe", "socket", "busy", "child", "poll", "futex", "sleep", "idle", "unseen",
 )  # fmt: skip
 _SAYS_MORE = frozenset(_TELLING[:7])
+_LIBRARY_THREADS = ("cuda", "NCCL", "nccl", "pt_nccl", "pt_tcpstore", "pt_autograd")
+"""Beginnings of names of threads that CUDA, NCCL and PyTorch keep in every process: each waits all its life."""
 
 
 def syscall_name(machine: str, number: int) -> str:
@@ -110,7 +112,11 @@ class ProcessWait:
         main = self.threads[0]
         if main.kind not in ("futex", "poll", "sleep", "idle", "unseen"):
             return main
-        others = [thread for thread in self.threads[1:] if thread.kind in _SAYS_MORE]
+        others = [
+            thread
+            for thread in self.threads[1:]
+            if thread.kind in _SAYS_MORE and not thread.name.startswith(_LIBRARY_THREADS)
+        ]
         return min(others, key=lambda t: _TELLING.index(t.kind)) if others else main
 
     @property
@@ -124,6 +130,11 @@ _COLLECTIVES = frozenset({
     "scatter", "gather", "gather_object", "all_to_all", "all_to_all_single", "send", "recv", "batch_isend_irecv",
     "init_process_group", "_store_based_barrier", "new_group", "rendezvous",
 })  # fmt: skip
+
+
+def is_collective(frame: Frame) -> bool:
+    """Return whether a frame is in a library of collectives: torch.distributed, vLLM's or SGLang's communicators."""
+    return frame.bare_name in _COLLECTIVES or "/distributed/" in frame.file
 
 
 def find_collective(stack: Sequence[Frame]) -> str:

@@ -14,6 +14,7 @@ from rlbox.hang.detector import HangDetector, Stall
 from rlbox.hang.evidence import collect_hang_evidence
 from rlbox.hang.phases import load_phases, merge_phases
 from rlbox.hang.ranks import LIMIT_S, NOTICE_S, RankMonitor
+from rlbox.hang.wait_probe import probe_pause_s
 from rlbox.hang.waits import describe_first_waits
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
@@ -105,11 +106,15 @@ class HangMonitor:
         self._measure()
         self._told.record_phase(self._judge.phase, self._now_s)
         waiting = self._waiting_ranks()
-        stall = waiting if waiting and waiting.silent_s >= LIMIT_S else self._judge.find_hang(self._now_s)
+        stall = (
+            waiting
+            if waiting and waiting.silent_s >= LIMIT_S
+            else self._unless_paused(self._judge.find_hang(self._now_s))
+        )
         if stall:
             self._told.record_stall("hang", stall)
             return make_hang_cause(self._watched.stage, stall, self._collect(stall))
-        self._told.record_possible_stall(waiting or self._judge.find_possible_hang(self._now_s))
+        self._told.record_possible_stall(waiting or self._unless_paused(self._judge.find_possible_hang(self._now_s)))
         return None
 
     def add_hang_evidence(self, cause: Cause, limit_s: float, service: str = "") -> Cause:
@@ -161,6 +166,12 @@ class HangMonitor:
             step_s=self._judge.usual_step_s,
             deadlock=deadlock,
         )
+
+    def _unless_paused(self, stall: Stall | None) -> Stall | None:
+        """Return a stall, but None for steps that do not come because a process sleeps and will go on by itself."""
+        if stall and stall.rule == "steps" and probe_pause_s(self._watched.list_members(), stall.silent_s):
+            return None
+        return stall
 
     def _collect(self, stall: Stall) -> str:
         """Write the evidence; return what the first process, the odd one out, waits for."""

@@ -93,7 +93,8 @@ class ActivityRates:
     """What happened between two looks, per second (bytes; `cpu` in cores; `faults` a number).
 
     `memory` is how fast the processes' memory changed, either way. `gpu` is the highest utilization and `gpu_power`
-    the highest share of a power limit (0-1) at the second look, `gpu_memory` the highest `memory_utilization`.
+    the highest share of a power limit (0-1) at the second look, `gpu_memory` the highest `memory_utilization`, of the
+    GPUs that these processes use; of all where the driver knows none of them (in a container it tells other ids).
     """
 
     seconds: float
@@ -124,6 +125,7 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
         gains = (float(getattr(now, field) - (getattr(was, field) if was else 0)) for was, now in pairs)
         return sum(max(0.0, gain) for gain in gains) / seconds
 
+    gpus = _used_gpus(later.gpus, {process.pid for process in later.processes})
     moved = sum(abs(now.resident_bytes - (was.resident_bytes if was else 0)) for was, now in pairs)
     return ActivityRates(
         seconds=seconds,
@@ -134,10 +136,17 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
         memory=moved / seconds,
         faults=grown("minor_faults") + grown("major_faults"),
         cpu=grown("cpu_s"),
-        gpu=max((gpu.utilization for gpu in later.gpus), default=0),
-        gpu_power=max((gpu.power_ratio for gpu in later.gpus), default=0.0),
-        gpu_memory=max((gpu.memory_utilization for gpu in later.gpus), default=0),
+        gpu=max((gpu.utilization for gpu in gpus), default=0),
+        gpu_power=max((gpu.power_ratio for gpu in gpus), default=0.0),
+        gpu_memory=max((gpu.memory_utilization for gpu in gpus), default=0),
     )
+
+
+def _used_gpus(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
+    every = list(gpus)
+    if all(pids.isdisjoint(gpu.processes) for gpu in every):
+        return every
+    return [gpu for gpu in every if any(pid in pids and sm for pid, sm, _ in gpu.shares)]
 
 
 def _grown(before: ActivitySample, after: ActivitySample, *fields: str) -> float:

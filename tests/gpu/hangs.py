@@ -38,8 +38,9 @@ CASES = {
     "mismatch": (r"rank 0 AllReduce \d+, rank LAST Broadcast \d+|rank LAST Broadcast \d+, rank 0 AllReduce \d+", r""),
     "gloo": (r"not called by rank LAST", r"barrier"),
     "groups": (r"rank 0 AllReduce \d+", r"rank LAST AllReduce \d+"),
-    "new-groups": (r"rank 0", r"rank LAST"),
-    "p2p": (r"rank 0", r"rank LAST"),
+    "new-groups": (r"rank 0 in all_reduce", r"rank LAST in all_reduce"),
+    "lazy-groups": (r"rank 0 in all_reduce", r"rank LAST in all_reduce"),
+    "p2p": (r"not called by rank LAST", r"recv"),
     "killed": (r"rank LAST ended, or does not answer NCCL", r""),
     "missing": (r"rank NEXT of \d+ never started", r""),
     "late": (r"rank LAST of \d+ never started", r""),
@@ -116,7 +117,9 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="interpreter with torch")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--beside", default="", metavar="GPU", help="a process of its own computes on this GPU meanwhile")
+    parser.add_argument(
+        "--beside", default="", metavar="GPU", help="a process of its own computes on this GPU meanwhile"
+    )
     asked = parser.parse_args()
     wrong = 0
     for case in asked.cases:

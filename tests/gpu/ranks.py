@@ -107,6 +107,16 @@ def retry_after_pause() -> None:
         time.sleep(45)
 
 
+ALL_RANKS = {
+    "mismatch": other_collective,
+    "gloo": other_group,
+    "groups": lambda: groups_in_other_order(used_before=True),
+    "new-groups": lambda: groups_in_other_order(used_before=False),
+    "lazy-groups": lambda: groups_in_other_order(used_before=False),
+    "p2p": receive_instead,
+}
+
+
 def evaluate() -> None:
     """Rank 0 alone computes in Python; the others wait."""
     until, number = time.time() + SECONDS, 1
@@ -173,7 +183,9 @@ HEALTHY = {
 
 
 def main() -> None:
-    dist.init_process_group("nccl", device_id=X.device)
+    torch.cuda.set_device(X.device)
+    # with a device the communicators of groups are split off at once; else each is made at its first call
+    dist.init_process_group("nccl", device_id=None if CASE in ("groups", "lazy-groups") else X.device)
     for step in range(1, 12):
         all_ranks_meet()
         time.sleep(0.2)
@@ -181,14 +193,8 @@ def main() -> None:
             print(f"step {step}/100", flush=True)
     if RANK == 0:
         print(f"fault at {time.time()}", flush=True)
-    if CASE == "mismatch":
-        other_collective()
-    elif CASE == "gloo":
-        other_group()
-    elif CASE in ("groups", "new-groups"):
-        groups_in_other_order(used_before=CASE == "groups")
-    elif CASE == "p2p":
-        receive_instead()
+    if CASE in ALL_RANKS:
+        ALL_RANKS[CASE]()
     elif CASE in FAULTS and dist.get_world_size() - 1 == RANK:
         FAULTS[CASE]()
     for name in HEALTHY if CASE == "healthy" else ():

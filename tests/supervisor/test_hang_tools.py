@@ -20,7 +20,7 @@ import rlbox.hang.stacks
 import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl_evidence
 from rlbox.hang.stacks import NO_PERMISSION, add_python_stacks
-from rlbox.hang.wait_probe import probe_waits
+from rlbox.hang.wait_probe import probe_pause_s, probe_waits
 from rlbox.system.counters import compute_rates, probe_activity, probe_process_usage
 from rlbox.system.gpu import GpuStatus, probe_gpus
 
@@ -200,3 +200,27 @@ def test_no_driver_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rlbox.system.gpu, "_nvml", rlbox.system.gpu._Nvml())
     assert probe_gpus() == ()
     assert probe_gpus() == ()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python before 3.11 does not tell the kernel when a sleep ends")
+@pytest.mark.parametrize(
+    ("sleep_s", "waited_s", "is_pause"),
+    [
+        pytest.param(45, 10, True, id="asks a server again"),
+        pytest.param(3600, 10, False, id="for an hour"),
+        pytest.param(45, 290, False, id="again and again"),
+        pytest.param(2, 10, False, id="between two looks"),
+    ],
+)
+def test_a_sleep_that_ends_soon_is_a_pause(sleep_s: int, waited_s: float, is_pause: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import time; print(flush=True); time.sleep({sleep_s})"], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")
+            left_s = probe_pause_s([process.pid], waited_s)
+        finally:
+            process.kill()
+    assert (sleep_s - 5 <= left_s <= sleep_s) if is_pause else left_s == 0

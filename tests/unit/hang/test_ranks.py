@@ -6,7 +6,16 @@ import pytest
 from fakes import h200
 
 from rlbox.hang.nccl import UNNAMED_OPERATION, Communicator, parse_ras_report
-from rlbox.hang.ranks import LIMIT_S, DeadlockTracker, Rank, RankSample, classify_activity, find_deadlock
+from rlbox.hang.ranks import (
+    LIMIT_S,
+    DeadlockTracker,
+    Rank,
+    RankSample,
+    classify_activity,
+    find_deadlock,
+    is_shown_by_stacks,
+)
+from rlbox.hang.waits import Frame
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import GpuStatus
 
@@ -75,6 +84,20 @@ MANY = """Warnings
   Rank 0 -- GPU 0 managed by process 578 on node 192.0.2.2
   Rank 1 -- GPU 1 managed by process 579 on node 192.0.2.2
 """
+GROUPS = """Warnings
+========
+
+#1-0 (079067d5369e1eda) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  Rank 1 has launched up to operation 2 -- GPU 1 managed by process 579 on node 192.0.2.2
+  Rank 0 has launched up to operation 1 -- GPU 0 managed by process 578 on node 192.0.2.2
+
+#1-1 (294f834ef0e6088d) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  Rank 0 has launched up to operation 2 -- GPU 0 managed by process 578 on node 192.0.2.2
+  Rank 1 has launched up to operation 1 -- GPU 1 managed by process 579 on node 192.0.2.2
+
+"""
 WELL = "Warnings\n========\n\n"
 
 
@@ -82,11 +105,11 @@ WELL = "Warnings\n========\n\n"
     ("rates", "gpus", "doing"),
     [
         pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(121, (578, 100, 0))], "spins", id="in a collective"),
-        pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(119, (578, 0, 0))], "works", id="Python, GPU idle"),
+        pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(119, (578, 0, 0))], "unclear", id="Python, GPU idle"),
         pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(628, (578, 100, 25))], "works", id="long kernels"),
         pytest.param(ActivityRates(seconds=1, cpu=1.0), [h200(400, (578, 100, 1))], "works", id="kernels in registers"),
         pytest.param(
-            ActivityRates(seconds=1, cpu=1.0), [h200(690, (578, 95, 0), (9, 60, 9))], "spins", id="beside a stranger"
+            ActivityRates(seconds=1, cpu=1.0), [h200(520, (578, 48, 5), (9, 52, 6))], "unclear", id="beside a stranger"
         ),
         pytest.param(
             ActivityRates(seconds=1, cpu=0.0), [h200(628, (578, 100, 25))], "works", id="sleeps until its GPU is done"
@@ -97,9 +120,9 @@ WELL = "Warnings\n========\n\n"
         pytest.param(ActivityRates(seconds=1, cpu=0.0), [h200(692, (9, 100, 22))], "idle", id="a stranger's kernels"),
         pytest.param(ActivityRates(seconds=1, cpu=1.0, read=1e6), [h200(121, (578, 100, 0))], "works", id="reads"),
         pytest.param(
-            ActivityRates(seconds=1, cpu=5.0), [h200(121, (578, 100, 0))], "works", id="computes on five cores"
+            ActivityRates(seconds=1, cpu=5.0), [h200(121, (578, 100, 0))], "unclear", id="computes on five cores"
         ),
-        pytest.param(ActivityRates(seconds=1, cpu=1.0), [], "works", id="no driver"),
+        pytest.param(ActivityRates(seconds=1, cpu=1.0), [], "unclear", id="no driver"),
     ],
 )
 def test_what_one_rank_does(rates: ActivityRates, gpus: list[GpuStatus], doing: str) -> None:
@@ -124,6 +147,19 @@ def look(text: str, *doing: str, **more: object) -> RankSample:
             id="mismatched",
         ),
         pytest.param(
+            look(GROUPS, "spins", "unclear"),
+            {578, 579},
+            "ranks call different collectives: rank 1 AllReduce 2 of communicator 079067d5369e1eda, "
+            "rank 0 AllReduce 2 of communicator 294f834ef0e6088d",
+            id="groups in opposite order",
+        ),
+        pytest.param(
+            look(WELL, "unclear", "unclear", is_whole_world=True),
+            set(),
+            "ranks 0, 1 wait in collectives that no other rank is in",
+            id="groups in opposite order, not connected yet",
+        ),
+        pytest.param(
             look(KILLED, "spins"),
             set(),
             "rank 1 ended, or does not answer NCCL; rank 0 waits for it in a collective",
@@ -138,7 +174,7 @@ def look(text: str, *doing: str, **more: object) -> RankSample:
         pytest.param(
             look(WELL, "spins", "spins"),
             set(),
-            "ranks 0, 1 wait in a collective, each in another one, or in other order",
+            "ranks 0, 1 wait in a collective, each in another one",
             id="order",
         ),
         pytest.param(
@@ -165,6 +201,7 @@ def test_how_they_wait(seen: RankSample, odd: set[int], what: str) -> None:
         pytest.param(look(BEHIND, "spins", "idle", has_other_work=True), id="a worker loads data"),
         pytest.param(look(WELL, "idle", "idle"), id="all are idle: the rule of steps"),
         pytest.param(look("", "idle", "works", missing_ranks=(2,)), id="one still starts"),
+        pytest.param(look(WELL, "unclear", "unclear"), id="others may be on other machines"),
         pytest.param(look("", missing_ranks=(1,)), id="no rank is left"),
         pytest.param(look(BEHIND.replace("process 579", "process 99"), "spins", "idle"), id="of another machine"),
     ],
@@ -221,3 +258,27 @@ def test_counts_of_old_versions() -> None:
     (found,) = parse_ras_report(MANY)
     assert found.highest_calls == {UNNAMED_OPERATION: 6650}
     assert found.ranks_behind == {0: (UNNAMED_OPERATION, 6650), 1: (UNNAMED_OPERATION, 6650)}
+
+
+SYNCHRONIZE = Frame(function="synchronize", file="/site-packages/torch/cuda/__init__.py", line=1162, is_library=True)
+RECV = Frame(function="irecv", file="/site-packages/torch/distributed/distributed_c10d.py", line=2597, is_library=True)
+SCORE = Frame(function="score", file="/work/evaluate.py", line=12)
+
+
+@pytest.mark.parametrize(
+    ("text", "activities", "frames", "is_shown"),
+    [
+        pytest.param(BEHIND, ("spins", "unclear"), (SYNCHRONIZE, RECV), True, id="receives while it connects"),
+        pytest.param(BEHIND, ("spins", "unclear"), (SYNCHRONIZE, SCORE), False, id="evaluates in Python"),
+        pytest.param(BEHIND, ("unclear", "idle"), (SYNCHRONIZE, SCORE), True, id="beside a stranger, asleep"),
+        pytest.param(BEHIND, ("spins", "unclear"), (RECV, SYNCHRONIZE), False, id="waits for its own kernels"),
+        pytest.param(BEHIND, ("spins", "unclear"), (SYNCHRONIZE, None), False, id="no stack"),
+    ],
+)
+def test_a_stack_tells_whether_an_unclear_rank_waits(
+    text: str, activities: tuple[str, str], frames: tuple[Frame | None, Frame | None], is_shown: bool
+) -> None:
+    found = find_deadlock(look(text, *activities))
+    assert found
+    stacks = {578 + rank: (frame,) for rank, frame in enumerate(frames) if frame}
+    assert is_shown_by_stacks(found, stacks) is is_shown
