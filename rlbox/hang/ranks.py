@@ -31,6 +31,8 @@ from rlbox.system.process_table import read_environment, read_stat_fields
 
 NOTICE_S, LIMIT_S = 8.0, 20.0
 """After how long without work of any rank it is told, and is a hang: a run that works shows none for 3 s (H200)."""
+AFTER_PAUSE_S = 4.0
+"""What a rank that slept is given to go on; some of it passes between the look at the clock and that at the sleep."""
 
 MIN_OTHER_CPU, _IDLE_CPU = 0.2, 0.05
 _ONE_CORE = 1.2
@@ -312,7 +314,7 @@ class RankMonitor:
         if now_s - heard_s < _QUIET_S:
             self._forget()
             self._before = None
-        elif now_s - self._looked_s >= _EVERY_S:
+        elif now_s - self._looked_s >= _EVERY_S or self._must_confirm(now_s):
             self._looked_s = now_s
             self._take(now_s)
         if now_s < self._sleeps_until_s:
@@ -327,12 +329,17 @@ class RankMonitor:
         ranks = find_ranks(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
         self._judge.add_sample(sample_ranks(before, self._before, ranks, communicators), now_s)
-        lasted_s = self._judge.get_duration_s(now_s)
         if self._judge.deadlock is None:
             self._stacks, self._sleeps_until_s = None, -math.inf
-        elif now_s >= self._sleeps_until_s and lasted_s >= (NOTICE_S if self._stacks is None else LIMIT_S):
+        elif self._must_confirm(now_s):
+            lasted_s = self._judge.get_duration_s(now_s)
             self._confirm(self._judge.deadlock, ranks)
-            self._sleeps_until_s = now_s + probe_pause_s([rank.pid for rank in ranks], lasted_s)
+            pause_s = probe_pause_s([rank.pid for rank in ranks], lasted_s)
+            self._sleeps_until_s = now_s + pause_s + AFTER_PAUSE_S if pause_s else -math.inf
+
+    def _must_confirm(self, now_s: float) -> bool:
+        limit_s = NOTICE_S if self._stacks is None else LIMIT_S
+        return now_s >= self._sleeps_until_s and self._judge.get_duration_s(now_s) >= limit_s
 
     def _confirm(self, deadlock: Deadlock, ranks: Sequence[RankProcess]) -> None:
         """Forget a deadlock of which the Python stacks show that a rank goes on, or waits for something outside."""

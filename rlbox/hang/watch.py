@@ -13,7 +13,7 @@ from rlbox.hang.context import EventRecorder, LineBuffer, LogSource, WatchContex
 from rlbox.hang.detector import HangDetector, Stall
 from rlbox.hang.evidence import collect_hang_evidence
 from rlbox.hang.phases import load_phases, merge_phases
-from rlbox.hang.ranks import LIMIT_S, NOTICE_S, RankMonitor
+from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
 from rlbox.hang.wait_probe import probe_pause_s
 from rlbox.hang.waits import describe_first_waits
 from rlbox.job.names import STAGE_LOG
@@ -85,6 +85,7 @@ class HangMonitor:
         self._told = EventRecorder(watched)
         self._now_s = 0.0
         self._looked_s: float | None = None
+        self._paused_until_s = -math.inf
         self._began_unix = time.time()
 
     def feed_log(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
@@ -169,9 +170,13 @@ class HangMonitor:
 
     def _unless_paused(self, stall: Stall | None) -> Stall | None:
         """Return a stall, but None for steps that do not come because a process sleeps and will go on by itself."""
-        if stall and stall.rule == "steps" and probe_pause_s(self._watched.list_members(), stall.silent_s):
-            return None
-        return stall
+        if not stall or stall.rule != "steps":
+            return stall
+        if self._now_s >= self._paused_until_s and (
+            pause_s := probe_pause_s(self._watched.list_members(), stall.silent_s)
+        ):
+            self._paused_until_s = self._now_s + pause_s + AFTER_PAUSE_S
+        return None if self._now_s < self._paused_until_s else stall
 
     def _collect(self, stall: Stall) -> str:
         """Write the evidence; return what the first process, the odd one out, waits for."""

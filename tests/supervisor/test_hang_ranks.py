@@ -20,6 +20,7 @@ WAITS = "def init_process_group(): print(flush=True); time.sleep(600)\ninit_proc
 SLEEPS = "def load_batch(): print(flush=True); time.sleep(600)\nload_batch()"
 RETRIES = "print(flush=True)\nwhile True: time.sleep(0.1)"
 ASKS = "s = socket.create_connection(('127.0.0.1', int(os.environ['PORT'])))\nprint(flush=True); s.recv(1)"
+NO_END_OF_SLEEP = "Python before 3.11 does not tell the kernel when a sleep ends"
 COMPUTES = "print(flush=True)\nwhile True: pass"
 SPINS = """
 def serve():
@@ -132,3 +133,15 @@ def test_children_that_inherit_a_rank_are_none(start: Start) -> None:
         assert [member.pid for member in find_ranks([pid, *children])] == [pid]
     finally:
         os.kill(children[0], 9)
+
+
+@pytest.mark.slow  # in real time
+@pytest.mark.skipif(sys.version_info < (3, 11), reason=NO_END_OF_SLEEP)
+def test_a_rank_that_asks_again_later_is_no_deadlock(start: Start) -> None:
+    early = start(0, 2, COMPUTES)
+    names = {early: "python", start(1, 2, "print(flush=True)\ntime.sleep(30)\nwhile True: pass"): "python"}
+    watch = RankMonitor(lambda: names, (), spinning(early))
+    began = time.monotonic()
+    while (now_s := time.monotonic() - began) < 36:
+        assert watch.probe_deadlock(now_s + 4, 0.0).duration_s < LIMIT_S
+        time.sleep(0.2)

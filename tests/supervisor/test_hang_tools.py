@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from supervised import wait_for
+from test_hang_ranks import NO_END_OF_SLEEP
 
 import rlbox.hang.stacks
 import rlbox.system.gpu
@@ -202,7 +203,7 @@ def test_no_driver_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe_gpus() == ()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python before 3.11 does not tell the kernel when a sleep ends")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason=NO_END_OF_SLEEP)
 @pytest.mark.parametrize(
     ("sleep_s", "waited_s", "is_pause"),
     [
