@@ -24,7 +24,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.conditions import collect_stack_versions, evaluate_fix
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest, resolve_patches
-from rlbox.fixes.render import ImageFile, RenderedFixes, render_fixes
+from rlbox.fixes.render import ImageFile, RenderedFixes, build_template_values, render_fixes, render_text
 from rlbox.foreign import toml_table
 from rlbox.image.machine import build_container_defaults
 from rlbox.image.names import project_image_tag
@@ -123,47 +123,41 @@ def cases() -> list[str]:
     return sorted(path.stem for path in FAULTS.glob("*.toml"))
 
 
-def load_case(name: str, folder: Path = FAULTS) -> Case:
+def load_case(name: str) -> Case:
     """The fault test of a fix."""
-    data = toml_table((folder / f"{name}.toml").read_text("utf-8"))
+    data = toml_table((FAULTS / f"{name}.toml").read_text("utf-8"))
     return Case(id=name, **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 
-def load_fix(name: str, folder: Path = FIXES) -> Fix:
+def load_fix(name: str) -> Fix:
     """One fix alone, so that a broken file of another one does not matter."""
-    return validate_spec(Fix, {**load_toml(folder / f"{name}.toml"), "id": name}, f"templates/fixes/{name}.toml")
+    return validate_spec(Fix, {**load_toml(FIXES / f"{name}.toml"), "id": name}, f"templates/fixes/{name}.toml")
 
 
 def problems(case: Case, fix: Fix) -> list[str]:
     """What is wrong with a fix and its fault test; nothing when the fault is there without it and gone with it."""
-    without, with_fix = seen_and_gone(case, fix)
-    return without + with_fix
-
-
-def seen_and_gone(case: Case, fix: Fix) -> tuple[list[str], list[str]]:
-    """What is wrong with the fault test without the fix, and with it."""
     target = case.spec()
     versions = collect_stack_versions(target, None)
     verdict = evaluate_fix(fix, target, versions)
     if not verdict.applies:
-        return [], [f"the fix does not apply to the target of its fault test: {'; '.join(verdict.reasons)}"]
-    refused = _refusal(case, fix, target) if case.refused else []
+        return [f"the fix does not apply to the target of its fault test: {'; '.join(verdict.reasons)}"]
+    found = _refusal(case, fix, target) if case.refused else []
     if case.cure:
-        faulty, healthy = cured(case, fix, target)
-        return faulty, refused + healthy
-    if not case.fault:
-        return [], refused
-    gone = refused if case.refused else with_it(case, fix, target, render_fixes([fix], target, versions))
-    return without_it(case, fix, target), gone
+        return found + cured(case, fix, target)
+    if case.fault:
+        found += without_it(case, fix, target)
+    if case.fault and not case.refused:
+        found += with_it(case, fix, target, render_fixes([fix], target, versions))
+    return found
 
 
-def cured(case: Case, fix: Fix, target: Target) -> tuple[list[str], list[str]]:
+def cured(case: Case, fix: Fix, target: Target) -> list[str]:
     """What is wrong with a fix that is a check alone: it fails on the faulty machine, and passes once that is cured."""
     seen = show(replace(case, fault=CURE.format(cure=case.cure)), case.image, target, None, _check(fix, target))
     found = [] if seen.check_exit else ["the check passes on the faulty machine"]
     if not re.search(case.shows, seen.check_output):
         found.append(f"the check says something else: {seen.check_output}")
-    return found, [] if seen.exit == 0 else [f"the check fails after the cure: {seen.output}"]
+    return found if seen.exit == 0 else [*found, f"the check fails after the cure: {seen.output}"]
 
 
 def _refusal(case: Case, fix: Fix, target: Target) -> list[str]:
@@ -175,16 +169,10 @@ def _refusal(case: Case, fix: Fix, target: Target) -> list[str]:
     return ["the spec is not refused"]
 
 
-@cache
-def _without(case: Case, check: str) -> Seen:
-    """The faulty machine is the same for every mutant of a fix."""
-    target = case.spec()
-    return show(case, case.image, target, None, check)
-
-
 def without_it(case: Case, fix: Fix, target: Target) -> list[str]:
     """What is wrong with the fault: it must be seen without the fix."""
-    seen = _without(case, _check(fix, target) if case.checks and not case.refused else "")
+    check = _check(fix, target) if case.checks and not case.refused else ""
+    seen = show(case, case.image, target, None, check)
     found = [] if re.search(case.shows, seen.output) else [f"the fault does not show without the fix:\n{seen.output}"]
     if fix.check and case.checks and not case.refused and seen.check_exit == 0:
         found.append("the check passes without the fix")
@@ -208,13 +196,8 @@ def with_it(case: Case, fix: Fix, target: Target, baked: RenderedFixes) -> list[
 
 
 def _check(fix: Fix, target: Target) -> str:
-    from rlbox.fixes.render import build_template_values, render_text
-
-    return (
-        render_text(fix.check.run, build_template_values(target, collect_stack_versions(target, None)), fix.id)
-        if fix.check
-        else ""
-    )
+    values = build_template_values(target, collect_stack_versions(target, None))
+    return render_text(fix.check.run, values, fix.id) if fix.check else ""
 
 
 def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, check: str) -> Seen:
@@ -226,15 +209,8 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
     switch = "" if case.user == "root" else f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
     name = f"rlbox-fault-{uuid.uuid4().hex[:12]}"
     network = [] if any(word.startswith("--net") for word in case.options) else ["--network=none"]
-    words = [
-        "create",
-        "--rm",
-        "--init",
-        f"--name={name}",
-        "--label=rlbox.test=fault",
-        *network,
-        *docker_limit_args(limits),
-    ]
+    words = ["create", "--rm", "--init", f"--name={name}", "--label=rlbox.test=fault", *network]
+    words += docker_limit_args(limits)
     words += [*case.options, *(f"--env={key}={value}" for key, value in env.items())]
     scripts = {"setup": case.setup, "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault}
     files = [ImageFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]
