@@ -66,7 +66,7 @@ def _escaped(row: Cells) -> Cells:
 
 
 def _tree() -> str:
-    tree = _told("git", "rev-parse", "--short=12", "HEAD^{tree}")  # as the tables of faults and mutants say it
+    tree = _told("git", "rev-parse", "--short=12", "HEAD^{tree}")
     changed = _told("git", "status", "--porcelain", "--", ".", f":!{RESULTS}")
     return f"{tree or 'no git'}{f' {CHANGED}' if changed else ''}"
 

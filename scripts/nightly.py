@@ -93,7 +93,6 @@ def parts() -> list[Part]:
         script("faultlab/score", "tests/faultlab/score.py", "--wrong"),
         script("faultlab/orders", "tests/faultlab/interleavings.py", "--count", "20"),
         tests("faults", "tests/engine/test_faults.py"),
-        script("mutants/jobs", "tests/jobs/mutant_lane.py"),
         Part(
             name="elsewhere/engines",
             argv=(PYTHON, "-m", "pytest", "-q", "-m", "elsewhere", "tests/engine"),
