@@ -14,7 +14,7 @@ from rlbox.doctor.disks import check_data_disk, check_directories, check_directo
 from rlbox.doctor.engine import check_engine, probe_engine
 from rlbox.doctor.environment import check_environment, check_tokens, probe_environment
 from rlbox.doctor.fix_checks import check_fix, run_fix_checks, select_fix_checks
-from rlbox.doctor.gpus import check_all_reduce, check_driver, check_gpu_kernels, check_gpus
+from rlbox.doctor.gpus import check_all_reduce, check_driver, check_gpu_kernels, check_gpus, probe_gpus
 from rlbox.doctor.limits import check_limits, probe_limits
 from rlbox.doctor.network import check_network, probe_network
 from rlbox.doctor.packages import check_packages, probe_packages, site_packages_path
@@ -138,7 +138,7 @@ CHECKS = (
         applies=lambda c: c.driver.is_present or c.requirements.wants_gpu,
         probe_and_check=lambda c: check_driver(c.driver, c.get_driver_requirements(), c.requirements)),
     CheckFamily(name="gpus", scope="container", group=check_gpus, is_slow=True, applies=_has_gpus,
-        probe_and_check=lambda c: check_gpus(c.stack.probe_gpus(c.deadline_s - _SPARE_S), c.requirements)),
+        probe_and_check=lambda c: check_gpus(probe_gpus(c.stack, c.deadline_s - _SPARE_S), c.requirements)),
     CheckFamily(name="all-reduce", scope="container", group=check_all_reduce, is_slow=True,
         applies=lambda c: _has_gpus(c) and c.driver.device_count > 1 and c.requirements.has_package("torch"),
         probe_and_check=_all_reduce),

@@ -10,11 +10,11 @@ from typing import Any
 from rlbox.amounts import GIB, card_text, duration_text
 from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.stack import ProgramFacts
+from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, GpuModel
+from rlbox.system.gpu import GpuDriver, GpuMemory, GpuModel, NvmlUnavailableError, probe_gpu_memory
 
 
 def _dotted(version: Sequence[int]) -> str:
@@ -178,12 +178,21 @@ _MEANS = {
 _BUSY = 0.1  # of a GPU's memory: engines claim 90 % and fail with less; doctor's own programs take 1 GiB
 
 
-def _driver(facts: ProgramFacts) -> Mapping[str, Any] | None:
-    return next((row for row in facts.steps if row["step"] == "driver"), None)
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts:
+    """How CUDA starts in the stack's environment, and what NVML says of the GPUs; `nvml_error` is why it does not."""
+
+    cuda: ProgramFacts
+    memory: tuple[GpuMemory, ...] = ()
+    nvml_error: str = ""
 
 
-def _starts(facts: ProgramFacts, __: Requirements) -> Iterator[Finding]:
-    driver = _driver(facts)
+def _find_cuda_step(facts: GpuFacts) -> Mapping[str, Any] | None:
+    return next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
+
+
+def _starts(facts: GpuFacts, __: Requirements) -> Iterator[Finding]:
+    driver = _find_cuda_step(facts)
     if driver and not driver.get("ok"):
         unknown = (
             "gpu-driver-broken",
@@ -197,52 +206,53 @@ def _starts(facts: ProgramFacts, __: Requirements) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _all_there(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:
-    driver = _driver(facts)
+def _all_there(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
+    driver = _find_cuda_step(facts)
     if driver and driver.get("ok"):
         yield from check_gpu_count(int(driver["count"]), requirements)
 
 
-def _managed(facts: ProgramFacts, __: Requirements) -> Iterator[Finding]:
-    for row in facts.steps:
-        if row["step"] == "nvml":
+def _managed(facts: GpuFacts, __: Requirements) -> Iterator[Finding]:
+    if facts.nvml_error:
+        yield Finding(
+            id="gpu-nvml", title=_("the GPUs cannot be managed"), seen=facts.nvml_error, where="libnvidia-ml.so.1",
+            remedy=_("restart the container: a reload of systemd takes devices away from running ones"),
+            covers=("cuda-after-restart", "driver-library-mismatch"),
+        )  # fmt: skip
+
+
+def _memory(facts: GpuFacts, __: Requirements) -> Iterator[Finding]:
+    for gpu in facts.memory:
+        if gpu.uncorrected_errors:
             yield Finding(
-                id="gpu-nvml", title=_("the GPUs cannot be managed"), seen=str(row.get("error")),
-                where="libnvidia-ml.so.1",
-                remedy=_("restart the container: a reload of systemd takes devices away from running ones"),
-                covers=("cuda-after-restart", "driver-library-mismatch"),
+                id="gpu-hardware-fault", title=_("a GPU has memory errors"),
+                seen=_("{bad} uncorrected").format(bad=gpu.uncorrected_errors),
+                where=f"GPU {gpu.index}", remedy=_("leave this GPU out (CUDA_VISIBLE_DEVICES) and have it replaced"),
             )  # fmt: skip
-
-
-def _memory(facts: ProgramFacts, __: Requirements) -> Iterator[Finding]:
-    for row in facts.steps:
-        if row["step"] == "memory":
-            yield from _one_memory(row)
-
-
-def _one_memory(row: Mapping[str, Any]) -> Iterator[Finding]:
-    total, free = int(row["total"]), int(row["free"])
-    if int(row.get("bad", 0)):
-        yield Finding(
-            id="gpu-hardware-fault", title=_("a GPU has memory errors"),
-            seen=_("{bad} uncorrected").format(bad=row['bad']),
-            where=f"GPU {row['number']}", remedy=_("leave this GPU out (CUDA_VISIBLE_DEVICES) and have it replaced"),
-        )  # fmt: skip
-    if total - free > max(_BUSY * total, 2 * GIB):
-        users = ", ".join(
-            _("pid {pid} {used}").format(pid=pid, used=card_text(used)) for pid, used in row.get("users", ())
-        ) or _("outside this container")
-        yield Finding(
-            id="gpu-busy", title=_("a GPU's memory is in use"), level="warning",
-            seen=_("{memory} of {total}: {users}").format
-                (memory=card_text(total - free), total=card_text(total), users=users), where=f"GPU {row['number']}",
-            remedy=_("ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU"),
-            covers=("free-memory-below-utilization",),
-        )  # fmt: skip
+        used = gpu.total_bytes - gpu.free_bytes
+        if used > max(_BUSY * gpu.total_bytes, 2 * GIB):
+            users = ", ".join(
+                _("pid {pid} {used}").format(pid=pid, used=card_text(own)) for pid, own in gpu.processes
+            ) or _("outside this container")
+            yield Finding(
+                id="gpu-busy", title=_("a GPU's memory is in use"), level="warning",
+                seen=_("{memory} of {total}: {users}").format
+                    (memory=card_text(used), total=card_text(gpu.total_bytes), users=users), where=f"GPU {gpu.index}",
+                remedy=_("ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU"),
+                covers=("free-memory-below-utilization",),
+            )  # fmt: skip
 
 
 check_gpus = CheckGroup(checks=(_starts, _all_there, _managed, _memory))
 """What driver and NVML say is wrong."""
+
+
+def probe_gpus(stack: StackProbe, deadline: float) -> GpuFacts:
+    cuda = stack.probe_cuda(deadline)
+    try:
+        return GpuFacts(cuda=cuda, memory=probe_gpu_memory())
+    except NvmlUnavailableError as error:
+        return GpuFacts(cuda=cuda, nvml_error=str(error))
 
 
 def check_gpu_kernels(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:

@@ -251,8 +251,9 @@ class StackProbe:
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         return self._run("probe_ray.py", [f"{self._folder}/r"], environ, tuple, deadline)
 
-    def probe_gpus(self, deadline: float) -> ProgramFacts:
-        return self._run("probe_gpu.py", [], self._environ, tuple, deadline)
+    def probe_cuda(self, deadline: float) -> ProgramFacts:
+        """Return how CUDA starts, by which library, and for how many devices."""
+        return self._run("probe_cuda.py", [], self._environ, tuple, deadline)
 
     def probe_all_reduce(self, count: int, deadline: float) -> ProgramFacts:
         """Return how `count` processes, one a GPU, add up a tensor over NCCL."""

@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints
 
 from rlbox.amounts import duration_text
 from rlbox.config.schema import SingleLine, SpecModel, validate_spec
-from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
+from rlbox.doctor.gpus import GpuFacts, check_all_reduce, check_gpu_kernels, check_gpus, probe_gpus
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     MANUAL_LOAD,
@@ -221,17 +221,21 @@ def _triton_compiles(name: str, said: Mapping[str, Any] | None) -> ComponentResu
     )
 
 
-def report_driver(facts: ProgramFacts, ground: StackContext) -> ComponentResult:
+def report_driver(facts: GpuFacts, ground: StackContext) -> ComponentResult:
     """Return whether the driver starts, and what it shows."""
     name = "CUDA driver"
-    said = next((row for row in facts.steps if row["step"] == "driver"), {})
+    said = next((row for row in facts.cuda.steps if row["step"] == "driver"), {})
     missing = int(said.get("code", -1)) == -1
     if missing and not ground.devices:
         return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
     number = int(said.get("cuda", 0))
     detail = f"{said.get('count')} GPUs, CUDA {number // 1000}.{number % 1000 // 10}, {said.get('library')}"
-    broken = make_failed_result(name, check_gpus(facts, ground.demands), facts.seconds)
-    return make_timeout_result(name, facts, ground, _START) or broken or make_ok_result(name, detail, facts.seconds)
+    broken = make_failed_result(name, check_gpus(facts, ground.demands), facts.cuda.seconds)
+    return (
+        make_timeout_result(name, facts.cuda, ground, _START)
+        or broken
+        or make_ok_result(name, detail, facts.cuda.seconds)
+    )
 
 
 def report_nccl(facts: ProgramFacts, count: int, ground: StackContext) -> ComponentResult:
@@ -389,7 +393,7 @@ def _tests(probe: StackProbe, ground: StackContext, end: float) -> Iterator[Test
     """Yield the tests: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
     yield lambda: _torch(probe, ground, end)
     yield lambda: [_ray(probe, ground, end)]
-    yield lambda: [report_driver(probe.probe_gpus(end), ground)]
+    yield lambda: [report_driver(probe_gpus(probe, end), ground)]
     yield lambda: report_links(probe.probe_linker(ground.demands, cuda=ground.cuda), ground)
     table = load_components()
     for component in table:

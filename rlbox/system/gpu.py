@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 _SAMPLE_TIMEOUT_S = 0.5
 _MODEL_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its firmware, which takes seconds
@@ -42,6 +42,26 @@ class GpuStatus:
         return self.power_w / self.power_limit_w if self.power_limit_w else 0.0
 
 
+class GpuProcess(NamedTuple):
+    pid: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuMemory:
+    """Memory of one GPU, who uses it, and how many errors it could not correct since the driver was loaded."""
+
+    index: int
+    total_bytes: int
+    free_bytes: int
+    processes: tuple[GpuProcess, ...] = ()
+    uncorrected_errors: int = 0
+
+
+class NvmlUnavailableError(Exception):
+    """The management library refuses, or does not answer; the text says why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuModel:
     """`arch` as compilers name it: sm_90."""
@@ -68,6 +88,7 @@ class _Nvml:
 
     def __init__(self) -> None:
         self._missing = False
+        self.error = ""
         self._thread: threading.Thread | None = None
         self._library: Any = None
 
@@ -76,6 +97,7 @@ class _Nvml:
         if self._missing or (self._thread and self._thread.is_alive()):
             return ()
         answer: list[tuple[T, ...]] = []
+        self.error = f"no answer in {timeout_s:g} s"
         self._thread = threading.Thread(target=lambda: answer.append(self._read(read)), name="nvml", daemon=True)
         self._thread.start()
         self._thread.join(timeout_s)
@@ -87,13 +109,16 @@ class _Nvml:
                 library: Any = importlib.import_module("pynvml")
                 library.nvmlInit()
                 self._library = library
-        except Exception:  # no binding, no driver, or one that refuses, each with errors of its own
-            self._missing = True
+        except Exception as error:  # no driver, or one that refuses, each with errors of its own
+            self._missing, self.error = True, f"{type(error).__name__}: {error}"
             return ()
         try:
-            return read(self._library)
-        except self._library.NVMLError:
+            found = read(self._library)
+        except self._library.NVMLError as error:
+            self.error = f"{type(error).__name__}: {error}"
             return ()
+        self.error = ""
+        return found
 
 
 _nvml = _Nvml()
@@ -107,6 +132,14 @@ def probe_gpus() -> tuple[GpuStatus, ...]:
 def probe_gpu_models() -> tuple[GpuModel, ...]:
     """Return the models of the GPUs by index; empty without a driver, or when it does not answer."""
     return _nvml.query(_read_models, _MODEL_TIMEOUT_S)
+
+
+def probe_gpu_memory() -> tuple[GpuMemory, ...]:
+    """Return the memory of the GPUs by index; raises `NvmlUnavailableError`."""
+    memory = _nvml.query(_read_all_memory, _MODEL_TIMEOUT_S)
+    if _nvml.error:
+        raise NvmlUnavailableError(_nvml.error)
+    return memory
 
 
 def probe_driver() -> GpuDriver:
@@ -134,6 +167,27 @@ def _read_models(nvml: Any) -> tuple[GpuModel, ...]:
 def _read_model(nvml: Any, device: Any) -> GpuModel:
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(device)
     return GpuModel(name=_text(nvml.nvmlDeviceGetName(device)), arch=f"sm_{major}{minor}")
+
+
+def _read_all_memory(nvml: Any) -> tuple[GpuMemory, ...]:
+    return tuple(_read_memory(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+
+
+def _read_memory(nvml: Any, index: int) -> GpuMemory:
+    device = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(device)
+    try:
+        errors = int(nvml.nvmlDeviceGetTotalEccErrors(device, 1, 0))
+    except nvml.NVMLError:  # a card without ECC
+        errors = 0
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(device)
+    return GpuMemory(
+        index=index,
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        processes=tuple(GpuProcess(process.pid, int(process.usedGpuMemory or 0)) for process in processes),
+        uncorrected_errors=errors,
+    )
 
 
 def _read_gpus(nvml: Any) -> tuple[GpuStatus, ...]:

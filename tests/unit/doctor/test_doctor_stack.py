@@ -11,6 +11,7 @@ from rlbox.doctor.engine import EngineContainer, EngineFacts, check_engine, chec
 from rlbox.doctor.fix_checks import TIMEOUT_EXIT_CODE, add_explained_fix_checks, parse_failed_checks, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
+    GpuFacts,
     check_all_reduce,
     check_driver,
     check_gpu_kernels,
@@ -29,13 +30,13 @@ from rlbox.doctor.stack import (
     ran_out_of_time,
 )
 from rlbox.findings import Finding
-from rlbox.system.gpu import GpuDriver
+from rlbox.system.gpu import GpuDriver, GpuMemory, GpuProcess
 
 TARGET = Requirements(target="mine", gpu="NVIDIA H200", gpus=2)
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py"}
 CPU = {"step": "cpu", "ok": True}
 DRIVER = {"step": "driver", "ok": True, "code": 0, "name": "CUDA_SUCCESS", "cuda": 13000, "count": 2, "library": "/l"}
-MEMORY = {"step": "memory", "ok": True, "number": 0, "total": 150 << 30, "free": 149 << 30, "users": [], "bad": 0}
+MEMORY = GpuMemory(index=0, total_bytes=150 << 30, free_bytes=149 << 30)
 ENGINE = EngineFacts(version=(26, 1, 5), gpu_mechanisms=("nvidia",), free_bytes=1 << 40)
 
 
@@ -111,22 +112,22 @@ def test_an_older_image_is_a_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "names"),
+    ("changes", "nvml", "names"),
     [
-        ((DRIVER, MEMORY), []),
-        ((DRIVER | {"ok": False, "code": 34},), ["cuda-stubs-order"]),
-        ((DRIVER | {"ok": False, "code": 804},), ["cuda-compat-shadows-driver"]),
-        ((DRIVER | {"ok": False, "code": 100},), ["no-gpu-visible"]),
-        ((DRIVER | {"ok": False, "code": 999},), ["cuda-after-restart"]),
-        ((DRIVER | {"ok": False, "code": 7},), ["gpu-driver-broken"]),
-        ((DRIVER | {"count": 1},), ["gpu-count"]),
-        ((DRIVER, MEMORY | {"free": 9 << 30, "users": [[7, 120 << 30]]}), ["gpu-busy"]),
-        ((DRIVER, MEMORY | {"bad": 2}), ["gpu-hardware-fault"]),
-        ((DRIVER, {"step": "nvml", "ok": False, "error": "Unknown Error"}), ["gpu-nvml"]),
+        ({}, {"memory": (MEMORY,)}, []),
+        ({"ok": False, "code": 34}, {}, ["cuda-stubs-order"]),
+        ({"ok": False, "code": 804}, {}, ["cuda-compat-shadows-driver"]),
+        ({"ok": False, "code": 100}, {}, ["no-gpu-visible"]),
+        ({"ok": False, "code": 999}, {}, ["cuda-after-restart"]),
+        ({"ok": False, "code": 7}, {}, ["gpu-driver-broken"]),
+        ({"count": 1}, {}, ["gpu-count"]),
+        ({}, {"memory": (replace(MEMORY, free_bytes=9 << 30, processes=(GpuProcess(7, 120 << 30),)),)}, ["gpu-busy"]),
+        ({}, {"memory": (replace(MEMORY, uncorrected_errors=2),)}, ["gpu-hardware-fault"]),
+        ({}, {"nvml_error": "NVMLError_Unknown: Unknown Error"}, ["gpu-nvml"]),
     ],
 )
-def test_gpus(steps: tuple[dict[str, Any], ...], names: list[str]) -> None:
-    assert ids(check_gpus(ProgramFacts(steps=steps), TARGET)) == names
+def test_gpus(changes: dict[str, Any], nvml: dict[str, Any], names: list[str]) -> None:
+    assert ids(check_gpus(GpuFacts(cuda=ProgramFacts(steps=(DRIVER | changes,)), **nvml), TARGET)) == names
 
 
 def test_gpu_kernels() -> None:

@@ -1,0 +1,49 @@
+"""Run by the stack's own interpreter: how CUDA starts in its environment, one JSON object a line."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from typing import Any
+
+
+def say(step: str, **facts: Any) -> None:
+    """Write one step's outcome."""
+    sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def ask_driver() -> None:
+    """Initialise CUDA, and say which library answered, how many devices it has and which CUDA it takes."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    version, count = ctypes.c_int(0), ctypes.c_int(0)
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    code = cuda.cuInit(0)
+    if code == 0:
+        cuda.cuDeviceGetCount(ctypes.byref(count))
+    name = ctypes.c_char_p()
+    cuda.cuGetErrorName(code, ctypes.byref(name))
+    said = (name.value or b"").decode()
+    say("driver", ok=code == 0, code=code, name=said, cuda=version.value, count=count.value, library=loaded())
+
+
+def loaded() -> str:
+    """Return the file that the loader took for libcuda.so.1."""
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        found = [line.split()[-1] for line in file if "libcuda.so" in line]
+    return os.path.realpath(found[0]) if found else ""
+
+
+def main() -> None:
+    """Ask it, and say that this ended."""
+    try:
+        ask_driver()
+    except OSError as error:
+        say("driver", ok=False, code=-1, name=str(error), cuda=0, count=0, library="")
+    say("end", ok=True)
+
+
+if __name__ == "__main__":
+    main()
