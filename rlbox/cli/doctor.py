@@ -38,7 +38,7 @@ def doctor(
       rlbox shell local -- rlbox doctor
       rlbox doctor --json
     """
-    from rlbox.doctor.examine import run_doctor
+    from rlbox.doctor.host import run_doctor
     from rlbox.run.exec import examine_place, find_place_to_examine
 
     if app.dry_run and not fix:

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from rlbox.doctor.checks import FIXES, CheckFamily, select_families
-from rlbox.doctor.context import CheckContext
+from rlbox.doctor.checks import FIXES, CheckContext, CheckFamily, select_families
 from rlbox.doctor.disks import find_directories
 from rlbox.doctor.fix_checks import add_explained_fix_checks, select_fix_checks
 from rlbox.doctor.gpus import DriverRequirements, find_stack_cuda_version
@@ -24,8 +23,7 @@ from rlbox.doctor.network import read_ray_ports
 from rlbox.doctor.processes import list_processes
 from rlbox.doctor.report import Report, resolve_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, override_limits, parse_requirements
-from rlbox.doctor.stack import StackProbe, check_image_files
-from rlbox.doctor.stack_location import get_install_dir, get_venv_dir, make_bytecode_directory
+from rlbox.doctor.stack import StackProbe, check_image_files, get_install_dir, get_venv_dir, make_bytecode_directory
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.i18n import _

@@ -23,13 +23,14 @@ from rlbox.doctor.stack import (
     MANUAL_LOAD,
     LinkerFacts,
     ProgramFacts,
+    StackLocation,
     StackProbe,
     check_linker,
     check_ray,
     check_torch,
     format_wait_command,
+    make_bytecode_directory,
 )
-from rlbox.doctor.stack_location import StackLocation, make_bytecode_directory
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json

@@ -60,7 +60,7 @@ HASHED_PACKAGES = (
     "evaluation",
 )
 """Packages that decide an image: a container runs nothing of the others to carry out, check or explain a run."""
-_NOT_INSIDE = ("doctor/examine.py", "doctor/gpu_choice.py", "doctor/host.py", "i18n/locale/")
+_NOT_INSIDE = ("doctor/gpu_choice.py", "doctor/host.py", "i18n/locale/")
 BAKED_CA_PATH = "files/opt/rlbox/share/ca.crt"
 COMPLETE_MARKER = "complete"
 """File that says in a layer's folder of wheels that nothing else is needed."""

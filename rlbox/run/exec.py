@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.doctor.stack_location import find_local_stack, find_stack, get_install_dir
+from rlbox.doctor.stack import find_local_stack, find_stack, get_install_dir
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.evaluation.components import (
     ComponentResult,

@@ -22,7 +22,7 @@ SMALL = Finding(
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
     """What the examinations of a test find, one after the other."""
     reports: list[Report] = []
-    monkeypatch.setattr("rlbox.doctor.examine._examine", lambda app, name, data, gpus, budget_s: reports.pop(0))
+    monkeypatch.setattr("rlbox.doctor.host._examine", lambda app, name, data, gpus, budget_s: reports.pop(0))
     return reports
 
 

@@ -179,7 +179,7 @@ def test_what_doctor_would_repair(
     from rlbox.findings import Finding
 
     found: list[Finding] = [Finding(id="a", title="a", repair=("folder", str(tmp_path / "made")))]
-    monkeypatch.setattr("rlbox.doctor.examine._examine", lambda *asked: Report(findings=tuple(found), checks=1))
+    monkeypatch.setattr("rlbox.doctor.host._examine", lambda *asked: Report(findings=tuple(found), checks=1))
     said = rlbox("doctor", "--fix", "--dry-run")
     assert (said.code, said.out.splitlines()[-1]) == (0, "# verdict: this would make 1 repair")
     assert f"a: folder {tmp_path}/made" in said.out

@@ -11,8 +11,7 @@ import pytest
 
 import rlbox.doctor
 from rlbox.doctor.check_group import CheckGroup
-from rlbox.doctor.checks import CHECKS, CheckScope, select_families
-from rlbox.doctor.context import CheckContext
+from rlbox.doctor.checks import CHECKS, CheckContext, CheckScope, select_families
 from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe

@@ -17,13 +17,12 @@ import pytest
 
 from rlbox.doctor.container import ProbeThreads
 from rlbox.doctor.disks import find_directories, probe_directories
-from rlbox.doctor.elf import DamagedElfError, read_matching_symbols, require_complete_elf
 from rlbox.doctor.environment import probe_environment
-from rlbox.doctor.examine import repair_findings
 from rlbox.doctor.fix_checks import run_fix_checks
+from rlbox.doctor.host import repair_findings
 from rlbox.doctor.limits import probe_limits
 from rlbox.doctor.network import read_ray_ports
-from rlbox.doctor.packages import probe_packages
+from rlbox.doctor.packages import DamagedElfError, probe_packages, read_matching_symbols, require_complete_elf
 from rlbox.doctor.paths import probe_paths
 from rlbox.doctor.processes import list_processes
 from rlbox.doctor.program import PROCESS_MARK, Program
