@@ -29,7 +29,7 @@ _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_KEY}\.[ \t]*){{{DEEPEST}}}")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def parse_json(text: bytes | str) -> Any:
+def parse_json(text: bytes | str, *, allow_surrogates: bool = False) -> Any:
     """Return the value that a JSON text holds; how long the text may be is for who reads it to bound.
 
     `NaN` and `Infinity` are numbers, as Python writes them.
@@ -38,7 +38,7 @@ def parse_json(text: bytes | str) -> Any:
     ------
     ValueError
         It is no JSON, no UTF-8, deeper than `DEEPEST`, has a number of more than `LONGEST_NUMBER` characters, the same
-        key twice in an object, or one half of a surrogate pair, which no file can be written with.
+        key twice in an object, or one half of a surrogate pair, which no file can be written with, unless it may.
     """
     try:
         words = text if isinstance(text, str) else text.decode("utf-8-sig")
@@ -47,7 +47,7 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError(_("JSON deeper than {deepest} levels").format(deepest=DEEPEST)) from error
     if words.count("[") + words.count("{") > DEEPEST:
         _check_depth(value, "JSON")
-    if _SURROGATE.search(words):
+    if not allow_surrogates and _SURROGATE.search(words):
         json.dumps(value, ensure_ascii=False).encode()
     return value
 

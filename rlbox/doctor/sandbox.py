@@ -10,7 +10,7 @@ from rlbox.errors import TimedOut
 from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.sandbox.isolation import IsolationLevel
+from rlbox.sandbox.plan import IsolationLevel
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
@@ -23,7 +23,7 @@ def _walls(strength: IsolationLevel | None) -> Iterator[Finding]:
             title=_("there is no wall here for code that a model wrote: the sandbox refuses to run any"),
             seen=listed([f"{layer}: {why}" for layer, why in sorted(strength.missing.items())]) or strength.name,
             where=_("container"),
-            remedy=_("take a machine whose kernel has Landlock (5.13 or newer), or lets users make namespaces"),
+            remedy=_("take a machine whose kernel has Landlock (5.13 or newer)"),
         )
 
 

@@ -1,250 +1,207 @@
-"""Isolation of a program: which mechanisms this machine has, and a process that starts behind all of them."""
+"""Start one program behind its walls: what the child does between fork and exec, in this order."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import ctypes
 import json
 import os
 import resource
 import signal
 import socket
-from collections.abc import Collection, Iterable, Mapping
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from rlbox.foreign import parse_json
-from rlbox.i18n import _
-from rlbox.sandbox import kernel, seccomp
-from rlbox.sandbox.limits import ProgramLimits
-from rlbox.sandbox.program_cgroup import enter
-from rlbox.sandbox.root import DEVICES
+from rlbox.sandbox import filesystem, seccomp
+from rlbox.sandbox.cgroup import ProgramCgroup
+from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, SECCOMP, IsolationLevel, Plan
+from rlbox.sandbox.request import ProgramLimits
+from rlbox.system.libc import prctl, syscall
 
-NAMESPACES, LANDLOCK, SECCOMP, FORKS, GROUP = "namespaces", "landlock", "seccomp", "forks", "group"
-LAYERS = (NAMESPACES, LANDLOCK, SECCOMP, FORKS, GROUP)
-"""`namespaces`: own processes, network, mounts, IPC. `landlock`: files. `seccomp`: system calls. `forks`: each new
-process or thread is asked for, so that there are never more than the limit, and none once the end has begun. `group`: a
-control group that counts, bounds and ends all processes of a request."""
-WEAK = "limits only"
-
-
-@dataclass(frozen=True, kw_only=True)
-class IsolationLevel:
-    """The layers that a program had, and why it had not the others: layer to the kernel's answer."""
-
-    layers: tuple[str, ...]
-    missing: dict[str, str]
-
-    @property
-    def contained(self) -> bool:
-        """Whether files, network and other processes are out of a program's reach."""
-        return SECCOMP in self.layers and (NAMESPACES in self.layers or LANDLOCK in self.layers)
-
-    @property
-    def name(self) -> str:
-        """Return the layers in one word, as it stands in every result."""
-        return "+".join(self.layers) if self.contained else WEAK
-
-    @classmethod
-    def of(cls, layers: Iterable[str], missing: dict[str, str]) -> IsolationLevel:
-        """Return the strength with its layers in their order."""
-        had = set(layers)
-        return cls(layers=tuple(layer for layer in LAYERS if layer in had), missing=missing)
-
-
-ENVIRONMENT = {
+CHECKER_FOLDER = str(Path(__file__).parent / "programs")
+"""What runs behind the walls with the programs' interpreter; programs may read it."""
+_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",  # a library with a thread for each core of the machine takes its memory limit for stacks
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",  # glibc reserves 64 MiB of addresses for each thread otherwise
 }
-SCOPED = 6  # version of Landlock that keeps signals inside
-_CUTS = 3  # the one that knows truncation
-_FILES = 256
-_GATE = 200  # the least number of the descriptor over which a child speaks with its keeper
+_OPEN_FILES = 256
+_FIRST_FREE_FD = 200
+"""Above the descriptors of any program."""
+_CAPSET = {"x86_64": 126, "aarch64": 91}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramStart:
-    """One program to be started.
+class ProgramFolder:
+    """Where the programs' files are; `is_private`: in a `/tmp` of their own, which bounds what they write."""
 
-    Attributes
-    ----------
-    fds
-        Descriptors it gets, as 0, 1, 2 and so on; it has no others.
-    folder
-        Its working folder, the one place it may write; empty: there is none.
-    root
-        Root of its file system where it has mounts of its own, else empty.
-    read
-        Files and folders it may read.
-    layers
-        Layers that are tried; `weak` runs it also when they are no wall.
-    doors
-        Descriptors of its control group, which it enters first of all; `lacks` says why it has no whole one.
-    """
+    path: Path
+    is_private: bool
 
-    argv: tuple[str, ...]
-    fds: tuple[int, ...]
-    folder: str
-    root: str
-    read: tuple[str, ...]
-    limits: ProgramLimits
-    cpu_s: float
-    layers: tuple[str, ...]
-    weak: bool
-    lacks: Mapping[str, str]
-    doors: tuple[int, ...] = ()
+    @property
+    def writable(self) -> tuple[str, ...]:
+        return filesystem.SHARED_FOLDERS if self.is_private else (str(self.path),)
 
 
-class IsolationError(Exception):
-    """A program could not be started behind walls."""
+class StartError(Exception):
+    """A program could not be started behind walls; says nothing about the program."""
 
 
-def fork_program(start: ProgramStart) -> tuple[int, IsolationLevel, int]:
-    """Start a program; return its id, the strength of its walls, and the listener for its forks, or -1.
+def start_program(
+    plan: Plan, number: int, fds: Sequence[int], folder: ProgramFolder, cgroup: ProgramCgroup | None
+) -> tuple[int, IsolationLevel, int]:
+    """Start a program of a plan as the leader of a process group; it gets `fds` as 0, 1, 2 and so on, and no others.
+
+    Return its process id, the layers that it has, and the listener for its new processes, or -1.
 
     Raises
     ------
-    IsolationError
+    StartError
         With what the kernel said.
     """
-    ours, theirs = socket.socketpair()
+    report, child_report = socket.socketpair()
     pid = os.fork()
     if not pid:
-        ours.close()
-        _become(start, theirs)
-    theirs.close()
-    words, listener = b"", -1
-    while True:
-        part, fds, __, __ = socket.recv_fds(ours, 1 << 16, 1)
-        words += part
-        listener = fds[0] if fds else listener
-        if not part:
-            break
-    ours.close()
-    told: dict[str, Any] = {}
-    for line in words.splitlines():
-        told |= parse_json(line)
-    if "error" in told or not told:
-        if listener >= 0:
-            os.close(listener)
-        raise IsolationError(told.get("error", _("the process of the program ended before it began")))
-    return pid, IsolationLevel.of(told["layers"], told["missing"]), listener
+        _become_program(plan, number, fds, folder, cgroup, child_report)
+    child_report.close()
+    content, listener = b"", -1
+    with report:
+        while True:  # ends with the exec, or with the process
+            chunk, fds, _, _ = socket.recv_fds(report, 1 << 16, 1)
+            content += chunk
+            listener = fds[0] if fds else listener
+            if not chunk:
+                break
+    values: dict[str, Any] = {}
+    for line in content.splitlines():
+        values |= json.loads(line)
+    if not values or "error" in values:
+        os.kill(pid, signal.SIGKILL)
+        raise StartError(values.get("error") or "its process ended before the program began")
+    return pid, IsolationLevel.of(values["layers"], values["missing"]), listener
 
 
-def _become(start: ProgramStart, gate: socket.socket) -> None:
-    """Raise the walls around this process, say which, and become the program."""
+def _become_program(
+    plan: Plan,
+    number: int,
+    fds: Sequence[int],
+    folder: ProgramFolder,
+    cgroup: ProgramCgroup | None,
+    report: socket.socket,
+) -> None:
+    """Raise the walls around this process, report the layers, and become the program; never return."""
     try:
-        gate = socket.socket(fileno=fcntl.fcntl(gate, fcntl.F_DUPFD_CLOEXEC, _GATE))
-        had = _raise_walls(start, gate)
-        if not had.contained and not start.weak:
-            raise IsolationError(_("this machine has no wall to run it behind: {missing}").format(missing=had.missing))
-        gate.sendall(json.dumps({"layers": had.layers, "missing": had.missing}).encode() + b"\n")
-        cwd = os.getcwd()
-        os.execve(start.argv[0], start.argv, ENVIRONMENT | {"HOME": cwd, "TMPDIR": cwd})  # noqa: S606
-    except BaseException as error:  # the process is a copy of the keeper's: it must end here
+        layers: list[str] = []
+        missing: dict[str, str] = {}
+        if cgroup and not (error := cgroup.enter()):  # before all else, so that all else is counted in it
+            layers.append(CGROUP)
+        elif cgroup:
+            missing[CGROUP] = error
+        report = _move_fds(fds, report)
+        is_checker = plan.check is not None and number == 0  # it writes nothing: the program under test has the folder
+        home = "/" if is_checker else str(folder.path)
+        os.setsid()  # the process group by which all of the program is ended
+        # when memory runs out the kernel must choose the program and not the server, which holds every other request
         with contextlib.suppress(OSError):
-            gate.sendall(json.dumps({"error": str(error) or repr(error)}).encode())
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        os.chdir(home)
+        for kind, value in _list_resource_limits(plan.limits, plan.cpu_s):
+            resource.setrlimit(kind, (value, value))
+        _drop_capabilities()
+        _add_walls(plan, () if is_checker else folder.writable, report, layers, missing)
+        level = IsolationLevel.of(layers, missing)
+        if not level.contained and not plan.allow_weak:
+            raise StartError(f"this machine has no wall to run it behind: {missing}")
+        _write_line(report, {"layers": layers, "missing": missing})
+        argv = plan.programs[number]
+        os.execve(argv[0], argv, _ENVIRONMENT | {"HOME": home, "TMPDIR": home})  # noqa: S606
+    except BaseException as error:  # this process is a copy of the worker: it must end here
+        with contextlib.suppress(OSError):
+            _write_line(report, {"error": str(error) or repr(error)})
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _raise_walls(start: ProgramStart, gate: socket.socket) -> IsolationLevel:
-    # The order matters: each step needs a right that a later one takes away. The control group comes first, so that all
-    # that follows is counted in it; mounts need privileges, so they come before these are dropped; Landlock and seccomp
-    # need no privileges, and come last because they would forbid the steps before them.
-    grouped = enter(start.doors)
-    os.setsid()
-    kernel.die_with_parent()
-    _own_descriptors(start.fds)
-    # when memory runs out the kernel must choose the program and not the server, which holds every other request
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    had, missing = [GROUP] if start.doors and grouped else [], dict(start.lacks)
-    if start.doors and not grouped:
-        missing[GROUP] = "the kernel lets nothing enter it"
-    had = [layer for layer in had if layer not in missing]  # a group may lack some of its parts
-    if start.root:
-        kernel.enter_root(start.root)
-        had.append(NAMESPACES)
-    os.chdir(start.folder or "/")
-    # resource limits hold where there is no control group; RLIMIT_CPU is a second above, so that the caller's own
-    # measurement, which also counts children, says "timeout" before the kernel kills with SIGXCPU
-    _set_limits(start)
-    kernel.drop_privileges()
+def _write_line(report: socket.socket, values: dict[str, Any]) -> None:
+    os.write(report.fileno(), json.dumps(values).encode() + b"\n")  # send is refused by now
+
+
+def _add_walls(
+    plan: Plan, writable: Sequence[str], report: socket.socket, layers: list[str], missing: dict[str, str]
+) -> None:
+    """Add Landlock and the filters to this process, last of all: they forbid the steps before them."""
     version = 0
-    if LANDLOCK in start.layers:
+    if LANDLOCK in plan.layers:
         try:
-            version = kernel.landlock_version()
-            write = (start.folder, "/tmp", "/dev/shm") if start.root else (start.folder,)  # noqa: S108 its own
-            kernel.landlock(start.read, [path for path in write if start.folder], DEVICES)
-            had.append(LANDLOCK)
+            version = filesystem.probe_landlock_version()
+            readable = (*filesystem.SYSTEM_PATHS, *plan.readable, CHECKER_FOLDER)
+            filesystem.restrict_files(readable, writable, version)
+            layers.append(LANDLOCK)
         except OSError as error:
             version, missing[LANDLOCK] = 0, str(error)
-    if SECCOMP in start.layers:
-        return _filter(start, gate, version, tuple(had), missing)
-    return IsolationLevel.of(had, missing)
+    for layer, install in ((FORKS, _install_fork_filter), (SECCOMP, _install_filter)):
+        if layer in plan.layers:
+            try:
+                install(version, report)
+                layers.append(layer)
+            except OSError as error:
+                missing[layer] = str(error)
 
 
-def _filter(
-    start: ProgramStart, gate: socket.socket, version: int, had: tuple[str, ...], missing: dict[str, str]
-) -> IsolationLevel:
-    """Put the filters of system calls on; the listener for forks is handed over first, while that is still allowed."""
-    machine = os.uname().machine
-    try:
-        if not seccomp.is_supported_machine(machine):
-            raise OSError(f"no filter for {machine}")
-        births = _listen(gate, machine, missing) if FORKS in start.layers else ()
-        # Landlock before version 3 does not see truncate(2), and before version 6 lets signals through: the filter
-        # forbids what the kernel's Landlock does not cover
-        inside = version >= _CUTS or bool(start.root)
-        own = 0 if version >= SCOPED else os.getpid()
-        kernel.install_filter(seccomp.build_filter(machine, pid=own, truncate=inside), listen=False)
-        had = (*had, SECCOMP, *births)
-    except OSError as error:
-        missing[SECCOMP] = str(error)
-    return IsolationLevel.of(had, missing)
-
-
-def _listen(gate: socket.socket, machine: str, missing: dict[str, str]) -> tuple[str, ...]:
-    """Have births asked for, and give the keeper the listener; return the layer, or nothing where there is none."""
-    try:
-        listener = kernel.install_filter(seccomp.build_fork_filter(machine), listen=True)
-    except OSError as error:
-        missing[FORKS] = str(error)
-        return ()
-    socket.send_fds(gate, [b"{}\n"], [listener])
+def _install_fork_filter(landlock_version: int, report: socket.socket) -> None:
+    """Have the worker asked for new processes; it gets the listener before the other filter refuses to send it."""
+    listener = seccomp.install_filter(seccomp.build_fork_filter(_find_machine()), listen=True)
+    socket.send_fds(report, [b"{}\n"], [listener])
     os.close(listener)
-    return (FORKS,)
 
 
-def _own_descriptors(fds: tuple[int, ...]) -> None:
-    """Give this process `fds` as 0, 1, 2 and so on, and close all others but the gate, which closes by itself."""
-    high = [os.dup2(fd, _GATE + 1 + place, inheritable=False) for place, fd in enumerate(fds)]
-    for place, fd in enumerate(high):
-        os.dup2(fd, place)
-    os.closerange(len(fds), _GATE)  # the old gate among them
-    os.closerange(_GATE + 1, 1 << 20)
+def _install_filter(landlock_version: int, report: socket.socket) -> None:
+    """Put the filter on; it also refuses what an older Landlock does not govern."""
+    signal_pid = 0 if landlock_version >= filesystem.SIGNALS_VERSION else os.getpid()
+    allow_truncate = landlock_version >= filesystem.TRUNCATE_VERSION
+    code = seccomp.build_filter(_find_machine(), signal_pid=signal_pid, allow_truncate=allow_truncate)
+    seccomp.install_filter(code)
 
 
-def _set_limits(start: ProgramStart) -> None:
-    for kind, value in limit_values(start.limits, start.cpu_s):
-        resource.setrlimit(kind, (value, value))
+def _find_machine() -> str:
+    machine = os.uname().machine
+    if not seccomp.is_supported_machine(machine):
+        raise OSError(f"no filter for {machine}")
+    return machine
 
 
-def limit_values(
-    limits: ProgramLimits, cpu_s: float, *, only: Collection[str] = (), but: Collection[str] = ()
-) -> list[tuple[int, int]]:
-    """Return the kernel's number and the value of each limit of a process, none above what this process may."""
-    found = []
+def _drop_capabilities() -> None:
+    """Give up every capability; without new privileges no exec, not even root's, gives one back."""
+    prctl("no new privileges", 38, 1)
+    version_3, sets = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+    syscall("drop capabilities", _CAPSET[os.uname().machine], version_3, sets)
+
+
+def _move_fds(fds: Sequence[int], report: socket.socket) -> socket.socket:
+    """Give this process `fds` as 0, 1, 2 and so on, and no others but `report`; return that one, moved."""
+    moved = [os.dup2(fd, _FIRST_FREE_FD + number, False) for number, fd in enumerate((report.detach(), *fds))]
+    for number, fd in enumerate(moved[1:]):
+        os.dup2(fd, number)
+    os.closerange(len(fds), _FIRST_FREE_FD)
+    os.closerange(_FIRST_FREE_FD + 1, 1 << 20)
+    return socket.socket(fileno=_FIRST_FREE_FD)
+
+
+def _list_resource_limits(limits: ProgramLimits, cpu_s: float) -> Iterator[tuple[int, int]]:
+    """Yield kind and value of each limit of a process, none above what this process may have."""
     for name, value in (
         ("AS", limits.memory_mb << 20),
-        ("CPU", ceil(cpu_s) + 1),
+        # The measured time decides; this one ends a program that nobody measures any more. The kernel counts it by
+        # ticks, which on a busy virtual machine run some 10 % ahead of the time that a process really had.
+        ("CPU", 2 * ceil(cpu_s) + 5),
         ("FSIZE", limits.disk_mb << 20),
-        ("NOFILE", _FILES),
+        ("NOFILE", _OPEN_FILES),
         ("CORE", 0),
         ("MEMLOCK", 0),
         ("MSGQUEUE", 0),
@@ -252,8 +209,6 @@ def limit_values(
         ("RTPRIO", 0),
         ("NICE", 0),
     ):
-        kind = getattr(resource, f"RLIMIT_{name}", None)
-        if kind is not None and name not in but and (not only or name in only):
-            hard = resource.getrlimit(kind)[1]
-            found.append((kind, value if hard == resource.RLIM_INFINITY else min(value, hard)))
-    return found
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        yield kind, value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -1,121 +1,229 @@
-"""What is measured while programs run, against their limits."""
+"""Measure the processes of a plan against its limits, and end them.
+
+A worker adopts what loses its parent, so that everything a program starts stays below it; and a program cannot leave
+its process group (the filter lets it begin none). So one signal to the group ends all of it without a race, and when
+the worker has no child left, nothing of the program is alive.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import select
+import os
+import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rlbox.sandbox import kernel
-from rlbox.sandbox.limits import ProgramLimits
-from rlbox.sandbox.lines import ProgramLines
-from rlbox.sandbox.process_tree import ProcessTree
-from rlbox.sandbox.scratch import measure_bytes
+from rlbox.sandbox.cgroup import ProgramCgroup
+from rlbox.sandbox.request import ProgramLimits
+from rlbox.sandbox.scratch import list_threads, measure_bytes
+from rlbox.sandbox.seccomp import answer_fork, receive_fork
+from rlbox.system.process_table import find_descendants, probe_processes, read_stat_fields, read_text
 
-LOOK_S = 0.02
-"""Seconds between two looks."""
-_WEIGH_S = 0.1
+INTERVAL_S = 0.02
+_DISK_INTERVAL_S = 0.1
+_MIN_CPU_S = 0.0005
+"""Less processor time than this between two measurements is none."""
+_END_S = 20.0
+"""For the kernel to give back the memory of many processes."""
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
+_NEVER_EXECUTED = 0x40  # of a process' flags: PF_FORKNOEXEC
+_STATE, _PARENT, _FLAGS, _CHILD_UTIME, _CHILD_STIME, _THREADS, _START = 0, 1, 6, 13, 14, 17, 19  # fields of `stat`
 
 
-@dataclass
-class ProgramMonitor:
-    """The programs of a request and what they take; `limit` names the first limit that they passed.
+class ProcessMonitor:
+    """What the processes below this one use; `limit` names the first limit that they passed.
 
-    `folder` is weighed where nothing else bounds it. `ended` has the exit codes of children, by process.
+    Parameters
+    ----------
+    folder
+        Measured where nothing else bounds it; else None.
     """
 
-    limits: ProgramLimits
-    cpu_s: float
-    folder: str
-    tree: ProcessTree = field(default_factory=ProcessTree)
-    listeners: list[int] = field(default_factory=list)
-    ended: dict[int, int] = field(default_factory=dict)
-    limit: str = ""
-    _births: int = 0
-    _looked: float = 0.0
-    _weighed: float = 0.0
+    def __init__(self, limits: ProgramLimits, cpu_s: float, folder: Path | None, cgroup: ProgramCgroup | None) -> None:
+        self.limit = ""
+        self.cpu_s = 0.0
+        self.peak_bytes = 0
+        self.leaders: list[int] = []
+        self.listeners: list[int] = []
+        self.exit_codes: dict[int, int] = {}  # by process id; a signal is negative
+        self._limits, self._max_cpu_s, self._folder, self._cgroup = limits, cpu_s, folder, cgroup
+        self._ended_cpu_s = 0.0
+        self._seen_cpu_s: dict[tuple[int, str], float] = {}
+        self._idle_s = 0.0
+        self._checked = self._disk_checked = time.monotonic()
+        self._tasks = self._new_tasks = 0  # when it was checked, and since then
 
-    def look(self, *, full: bool = False) -> None:
-        """Measure; `full` says that an output is above its limit."""
-        tree, memory = self.tree, self.limits.memory_mb << 20
-        tree.look()
-        self._births, self._looked = 0, time.monotonic()
-        passed = {
-            "cpu": tree.cpu_s > self.cpu_s,
-            "sleep": tree.idle_s > self.cpu_s,
-            "tasks": tree.tasks > 2 * self.limits.tasks,  # only where births are not asked for
-            "memory": tree.memory_bytes(memory) > memory or bool(tree.group and tree.group.starved()),
-            "output": full,
-            "disk": bool(self.folder) and self._too_heavy(),
-        }
-        self.limit = self.limit or next((name for name, over in passed.items() if over), "")
+    def check(self, *, output_full: bool = False) -> None:
+        """Measure, and note the first limit that is passed."""
+        pids = set(_list_descendants(os.getpid()))
+        self._tasks, self._new_tasks = self._check_time(pids), 0
+        limit = ""
+        if self.cpu_s > self._max_cpu_s:
+            limit = "cpu"
+        elif self._idle_s > self._max_cpu_s:
+            limit = "sleep"
+        elif self._tasks > self._limits.tasks:
+            limit = "tasks"
+        elif self._is_over_memory(pids):
+            limit = "memory"
+        elif output_full:
+            limit = "output"
+        elif self._is_over_disk(pids):
+            limit = "disk"
+        self.limit = self.limit or limit
 
-    def _too_heavy(self) -> bool:
-        now, limit = time.monotonic(), self.limits.disk_mb << 20
-        if now - self._weighed < _WEIGH_S:
-            return False
-        self._weighed = now
-        return measure_bytes(Path(self.folder), limit) > limit
-
-    def born(self, listener: int) -> None:
-        """Answer one that wants to be born: there is room, or there is none."""
+    def answer_fork(self, listener: int) -> None:
+        """Let one more process or thread be made, or end all of them where that is one too many."""
         with contextlib.suppress(OSError):
-            asked = kernel.next_fork(listener)
-            if not self._room() and time.monotonic() - self._looked > LOOK_S / 2:
-                self.look()
-            room = self._room() and not self.limit
-            self._births += room
-            kernel.answer_fork(listener, asked, allowed=room)
+            number = receive_fork(listener)
+            if self._is_full() and time.monotonic() - self._checked > INTERVAL_S / 2:
+                self.check()
+            if self._is_full():
+                self.limit = self.limit or "tasks"
+            self._new_tasks += 1
+            answer_fork(listener, number, allow=not self.limit)
 
-    def _room(self) -> bool:
-        return self.tree.tasks + self._births < self.limits.tasks
+    def _is_full(self) -> bool:
+        return self._tasks + self._new_tasks >= self._limits.tasks
+
+    def _check_time(self, pids: Iterable[int]) -> int:
+        """Add up the processor time, note whether all sleep, reap orphans; return how many tasks live."""
+        now, cpu_before = time.monotonic(), self.cpu_s
+        living_s, tasks, asleep = 0.0, 0, True
+        for pid in pids:
+            _, fields = read_stat_fields(pid)
+            if not fields:
+                continue
+            if fields[_STATE] in "ZX" and int(fields[_THREADS]) <= 1:
+                if pid not in self.leaders and int(fields[_PARENT]) == os.getpid():
+                    self._reap(pid)
+                continue
+            own_s = _read_cpu_s(pid)
+            self._seen_cpu_s[pid, fields[_START]] = own_s
+            living_s += own_s + (int(fields[_CHILD_UTIME]) + int(fields[_CHILD_STIME])) * _TICK_S
+            tasks += int(fields[_THREADS])
+            asleep = asleep and _is_asleep(pid)
+        self._add_up(living_s)
+        if asleep and self.cpu_s - cpu_before < _MIN_CPU_S:
+            self._idle_s += now - self._checked
+        self._checked = now
+        return tasks
+
+    def _add_up(self, living_s: float) -> None:
+        """Set the processor time: the group's count, or what was seen where a parent ignored the end of its child."""
+        counted_s = self._cgroup.read_cpu_s() if self._cgroup else 0.0
+        self.cpu_s = max(self.cpu_s, self._ended_cpu_s + living_s, sum(self._seen_cpu_s.values()), counted_s)
+
+    def _is_over_memory(self, pids: set[int]) -> bool:
+        if self._cgroup and self._cgroup.bounds_memory():
+            return self._cgroup.has_run_out_of_memory()
+        limit = self._limits.memory_mb << 20
+        total = sum(_read_resident_bytes(pid) for pid in pids)
+        if total > limit:  # what several processes share is counted once
+            total = sum(_read_proportional_bytes(pid) for pid in pids - _find_vfork_children(pids))
+        self.peak_bytes = max(self.peak_bytes, total)
+        return total > limit
+
+    def _is_over_disk(self, pids: Iterable[int]) -> bool:
+        now, limit = time.monotonic(), self._limits.disk_mb << 20
+        if not self._folder or now - self._disk_checked < _DISK_INTERVAL_S:
+            return False
+        self._disk_checked = now
+        return measure_bytes(self._folder, pids, limit) > limit
+
+    def _reap(self, pid: int) -> int:
+        """Wait for a child (-1: any); return its id, or 0 where none has ended; ChildProcessError: there is none."""
+        pid, status, usage = os.wait4(pid, os.WNOHANG)
+        if pid:
+            self.exit_codes[pid] = os.waitstatus_to_exitcode(status)
+            self._ended_cpu_s += usage.ru_utime + usage.ru_stime
+            self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss << 10)
+        return pid
+
+    def end(self) -> bool:
+        """Kill everything below this process, and wait for it; return False if something is left after 20 s.
+
+        No leader was reaped before, so that no other process can have the id of its group.
+        """
+        self.check()
+        for leader in self.leaders:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(leader, signal.SIGKILL)
+        deadline = time.monotonic() + _END_S
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < deadline:
+                if not self._reap(-1):
+                    time.sleep(0.001)
+            return False
+        self._add_up(0.0)
+        if self.cpu_s > self._max_cpu_s:
+            self.limit = self.limit or "cpu"
+        elif self._cgroup and self._cgroup.has_run_out_of_memory():
+            self.limit = self.limit or "memory"
+        return True
 
 
-class Poller:
-    """What a keeper hears while programs run: their outputs, births that are asked for, the server, its own lines."""
+def list_children(pid: int) -> list[int]:
+    """Return the ids of the children of a process, none when it is gone."""
+    return [int(child) for thread in list_threads(pid) for child in read_text(f"{thread}/children").split()]
 
-    def __init__(
-        self,
-        watch: ProgramMonitor,
-        lines: ProgramLines,
-        control: int,
-        others: Mapping[int, Callable[[], None]] | None = None,
-    ) -> None:
-        self._watch, self._lines, self._control = watch, lines, control
-        self._others = others or {}
-        self._poll = select.poll()
-        self.open_outputs = set(lines.outputs)
-        for fd in (control, lines.word, *lines.outputs, *watch.listeners, *self._others):
-            if fd >= 0:
-                self.add(fd)
 
-    def add(self, fd: int) -> None:
-        """Hear this one, too."""
-        self._poll.register(fd, select.POLLIN)
+def _list_descendants(pid: int) -> Iterator[int]:
+    if not _LISTS_CHILDREN:
+        yield from find_descendants(probe_processes(), {pid})
+        return
+    for child in list_children(pid):
+        yield child
+        yield from _list_descendants(child)
 
-    def once(self, wait_s: float) -> None:
-        """Do what has come, or wait so long for it."""
-        watch = self._watch
-        for fd, event in self._poll.poll(wait_s * 1000):
-            if fd in watch.listeners:
-                watch.born(fd) if event & select.POLLIN else self._poll.unregister(fd)
-            elif fd == self._control:
-                watch.limit = "cancelled"
-            elif act := self._others.get(fd):
-                act()
-            elif not self._lines.take(fd, watch.limits.output):
-                self._poll.unregister(fd)
-                self.open_outputs.discard(fd)
 
-    def look(self, due: float, deadline: float) -> float:
-        """Measure if that is due; return when it is due again."""
-        now = time.monotonic()
-        if now >= due:
-            self._watch.look(full=self._lines.full)
-            due = time.monotonic() + LOOK_S
-        if now > deadline:
-            self._watch.limit = self._watch.limit or "wall"
-        return due
+def _read_cpu_s(pid: int) -> float:
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # the kernel's number of the clock of another process
+    except OSError:
+        return 0.0
+
+
+def _is_asleep(pid: int) -> bool:
+    """Return whether all threads sleep; waiting for a disk is no sleep, waiting for a child of vfork is."""
+    awake = {_read_state(thread) for thread in list_threads(pid)} - set("STZX")
+    return not awake or (awake == {"D"} and bool(_find_vfork_children(list_children(pid))))
+
+
+def _read_state(thread: str) -> str:
+    return read_text(f"{thread}/stat").rpartition(")")[2].strip()[:1] or "S"
+
+
+def _read_resident_bytes(pid: int) -> int:
+    for folder in (f"/proc/{pid}", *list_threads(pid)):
+        fields = read_text(f"{folder}/statm").split()
+        if fields and fields[0] != "0":
+            return int(fields[1]) * _PAGE
+    return 0
+
+
+def _read_proportional_bytes(pid: int) -> int:
+    for folder in (f"/proc/{pid}", *list_threads(pid)):
+        for line in read_text(f"{folder}/smaps_rollup").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    return _read_resident_bytes(pid)
+
+
+def _find_vfork_children(pids: Iterable[int]) -> set[int]:
+    """Return processes that have their parent's memory until they execute a program, for which it waits.
+
+    At most one of each parent, for a program can imitate how such a process looks.
+    """
+    children: dict[int, int] = {}
+    for pid in pids:
+        _, fields = read_stat_fields(pid)
+        if fields and int(fields[_FLAGS]) & _NEVER_EXECUTED:
+            parent = int(fields[_PARENT])
+            same_memory = read_text(f"/proc/{pid}/statm") == read_text(f"/proc/{parent}/statm")
+            if same_memory and "D" in map(_read_state, list_threads(parent)):
+                children[parent] = pid
+    return set(children.values())

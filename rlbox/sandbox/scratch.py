@@ -1,4 +1,4 @@
-"""A program's folder: filled before it starts, weighed while it runs, read and taken away afterwards.
+"""A program's folder: filled before it starts, measured while it runs, read and removed afterwards.
 
 What lies in it is the program's: nothing is opened through a link, and no depth of folders or mode of theirs matters.
 """
@@ -9,17 +9,15 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from pathlib import Path
 
-from rlbox.sandbox.process_tree import list_descendants, list_threads
+from rlbox.system.command import run_command
 from rlbox.system.process_table import read_text
+from rlbox.system.safe_files import read_bytes
+from rlbox.values import Command
 
-_ENTRIES = 10_000
-"""How many files and folders a program may make; more count as a full folder."""
-_BRANCHES = 64
-"""How many folders above one another may have more than one folder in them."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_ENTRIES = 10_000
+"""Files and folders that a program may make; more count as a full folder."""
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -40,131 +38,87 @@ def read_files(folder: Path, names: Iterable[str], limit: int) -> dict[str, byte
 
     `folder` is a path without links.
     """
-    from rlbox.system.safe_files import read_bytes  # a keeper starts for each request, and few ask for files
-
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for name in names:
         with contextlib.suppress(OSError):
-            found[name] = read_bytes(folder / name, limit)
-            limit -= len(found[name])
-    return found
+            contents[name] = read_bytes(folder / name, limit)
+            limit -= len(contents[name])
+    return contents
 
 
-def measure_bytes(folder: Path, limit: int) -> int:
-    """Return the bytes on disk below `folder`, with deleted files that processes below this one hold open.
+def measure_bytes(folder: Path, pids: Iterable[int], limit: int) -> int:
+    """Return the bytes on disk below `folder`, with deleted files that these processes hold open.
 
-    Above `limit`, with too many entries, or where a folder or a process hides what it holds, it is some number above
-    `limit`. A process does with a deleted file that it has in its memory and not open: nobody can say how large it is.
+    A number above `limit` also stands for too many entries, and for a folder or a process that hides what it holds:
+    a deleted file that is mapped and not open has a size that nobody can read.
     """
-    total, count, waiting = 0, 0, [(os.open(folder.parent, _FOLDER), [folder.name])]
+    total = entries = 0
     try:
-        while waiting and total <= limit:
-            above, names = waiting[-1]
-            try:
-                at = os.open(names.pop(), _FOLDER, dir_fd=above)
-            except PermissionError:
+        for _, folders, files, fd in os.fwalk(folder, onerror=_raise_hidden):
+            entries += len(folders) + len(files)
+            for name in (*folders, *files):
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.stat(name, dir_fd=fd, follow_symlinks=False).st_blocks * 512
+            if entries > _MAX_ENTRIES or total > limit:
                 return limit + 1
-            except OSError:  # it is gone
-                at = -1
-            if not names:
-                waiting.pop()
-                os.close(above)
-            if at >= 0:
-                weight, entries, lower = _look(at)
-                total, count = total + weight, count + entries
-                if lower:
-                    waiting.append((at, lower))
-                else:
-                    os.close(at)
-            if count > _ENTRIES or len(waiting) > _BRANCHES:
-                return limit + 1
-    finally:
-        for at, _ in waiting:
-            os.close(at)
-    held = _deleted(f"{folder}/")
-    return limit + 1 if held is None else total + sum(held.values())
+        return total + sum(_measure_deleted(f"{folder}/", pids).values())
+    except (PermissionError, RecursionError):
+        return limit + 1
 
 
-def _look(at: int) -> tuple[int, int, list[str]]:
-    """Return the bytes on disk of what lies in an opened folder, how many entries that are, and the folders' names."""
-    total, count, folders = 0, 0, []
-    with contextlib.suppress(OSError), os.scandir(at) as entries:
-        for count, entry in enumerate(islice(entries, _ENTRIES + 1), 1):  # noqa: B007
-            with contextlib.suppress(OSError):
-                facts = entry.stat(follow_symlinks=False)
-                total += facts.st_blocks * 512
-                if stat.S_ISDIR(facts.st_mode):
-                    folders.append(entry.name)
-    return total, count, folders
+def _raise_hidden(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # it was removed meanwhile
+        raise PermissionError(str(error)) from error
 
 
-def _deleted(folder: str) -> dict[tuple[int, int], int] | None:
-    """Return the bytes of deleted files that are open, by file; None where some are held that cannot be weighed."""
-    held: dict[tuple[int, int], int] = {}
-    for pid in set(list_descendants(os.getpid())):
-        opened = set[int]()
-        for thread in list_threads(pid):  # one may have files that the others have not
+def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], int]:
+    """Return the bytes of deleted files that are open, by device and inode; PermissionError if some are hidden."""
+    sizes: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        inodes = set[int]()
+        for thread in list_threads(pid):  # a thread may have descriptors that the others have not
             try:
-                names = os.listdir(f"{thread}/fd")
+                fds = os.listdir(f"{thread}/fd")
             except PermissionError:
                 if read_text(f"{thread}/statm").startswith("0 "):
                     continue  # it is ending
-                return None
+                raise
             except OSError:
                 continue
-            for name in names:
+            for fd in fds:
                 with contextlib.suppress(OSError):
-                    facts = os.stat(f"{thread}/fd/{name}")
-                    if stat.S_ISREG(facts.st_mode) and not facts.st_nlink:
-                        held[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
-                        opened.add(facts.st_ino)
-        if not _mapped(pid, folder) <= opened:
-            return None
-    return held
+                    status = os.stat(f"{thread}/fd/{fd}")
+                    if stat.S_ISREG(status.st_mode) and not status.st_nlink:
+                        sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+                        inodes.add(status.st_ino)
+        if not _list_deleted_mappings(pid, folder) <= inodes:
+            raise PermissionError(f"process {pid} maps a deleted file that is not open")
+    return sizes
 
 
-def _mapped(pid: int, folder: str) -> set[int]:
-    """Return the numbers of deleted files of `folder` that a process has in its memory."""
-    texts = (read_text(f"{thread}/maps") for thread in list_threads(pid))
-    rows = (line.split(maxsplit=5) for line in next(filter(None, texts), "").splitlines())
+def _list_deleted_mappings(pid: int, folder: str) -> set[int]:
+    """Return the inodes of deleted files of `folder` that a process maps."""
+    maps = next(filter(None, (read_text(f"{thread}/maps") for thread in list_threads(pid))), "")
+    rows = (line.split(maxsplit=5) for line in maps.splitlines())
     return {
-        int(words[4])
-        for words in rows
-        if len(words) == 6 and words[5].startswith(folder) and words[5].endswith(" (deleted)")
+        int(row[4]) for row in rows if len(row) == 6 and row[5].startswith(folder) and row[5].endswith(" (deleted)")
     }
 
 
-def remove_directory(folder: Path) -> None:
-    """Remove a folder with whatever is in it; what lies deep is first brought up, so that no path is too long."""
-    if not folder.is_dir():
+def list_threads(pid: int) -> list[str]:
+    """Return the folders of a process' threads in `/proc`; the first thread may have ended before the others."""
+    try:
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with whatever a program left in it: folders that are locked, or thousands deep."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
         return
-    os.chmod(folder, 0o700)
-    top, number = os.open(folder, _FOLDER), 0
-    try:
-        while names := os.listdir(top):
-            for name in names:
-                try:
-                    os.unlink(name, dir_fd=top)
-                    continue
-                except IsADirectoryError:
-                    os.chmod(name, 0o700, dir_fd=top)
-                at = os.open(name, _FOLDER, dir_fd=top)
-                try:
-                    for inner in os.listdir(at):
-                        number += 1
-                        _lift(inner, at, top, f".{number}.")
-                finally:
-                    os.close(at)
-                os.rmdir(name, dir_fd=top)
-    finally:
-        os.close(top)
-    os.rmdir(folder)
-
-
-def _lift(name: str, source: int, goal: int, new: str) -> None:
-    """Remove a file, or move a folder up; a folder must be its owner's to write before it can be moved."""
-    try:
-        os.unlink(name, dir_fd=source)
-    except IsADirectoryError:
-        os.chmod(name, 0o700, dir_fd=source)
-        os.rename(name, new, src_dir_fd=source, dst_dir_fd=goal)
+    except OSError:
+        run_command(Command(argv=("chmod", "-R", "u+rwX", "--", str(folder))))
+        run_command(Command(argv=("rm", "-rf", "--", str(folder))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import select
 import signal
 import socket
@@ -14,72 +13,62 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rlbox.foreign import parse_json, whole_number
-from rlbox.sandbox.answer import report_error
-from rlbox.sandbox.pool import Pool
-from rlbox.sandbox.request import InvalidRequestError, read_request
+from rlbox.sandbox.request import InvalidRequestError, parse_request
+from rlbox.sandbox.response import build_error_response
+from rlbox.sandbox.sandbox import Sandbox
 from rlbox.system.ports import LOOPBACK
 
-_LONGEST = 64 << 20
-"""Bytes of a request."""
-_LARGE = 1 << 20
-"""Bytes of a request from which on one is read at a time: what it becomes may be many times as large."""
+_MAX_REQUEST = 64 << 20
+"""Bytes."""
+_LARGE_REQUEST = 1 << 20
+"""Bytes above which requests are parsed one at a time: the values may take many times as much memory."""
 _IDLE_S = 300
-_SILENT = 1024
-"""Connections at most that have not said yet what they want, or half of what this process may have open."""
-_ASKED = {"/run_code": False, "/check": True}
+_HAS_TESTS = {"/run_code": False, "/check": True}
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one connection; requests wait for their turn in the pool."""
+    """Answers one connection; requests wait for their turn in the sandbox."""
 
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_S
     wbufsize = 1 << 16  # head and body go out together
-    pool: Pool
+    sandbox: Sandbox
     server: _Server
-
-    def handle_one_request(self) -> None:
-        self.server.await_word(self.connection)
-        super().handle_one_request()
-
-    def finish(self) -> None:
-        self.server.has_spoken(self.connection)
-        super().finish()
 
     def do_GET(self) -> None:
         if self.path == "/v1/ping":
-            self._answer(200, "pong")
+            self._send(200, "pong")
         else:
-            self._answer(404, {"detail": "Not Found"})
+            self._send(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
         size = whole_number(self.headers.get("Content-Length", ""))
-        if size is None or size > _LONGEST:
+        if size is None or size > _MAX_REQUEST:
             self.close_connection = True
-            self._answer(413, {"detail": f"a request has a length of at most {_LONGEST} bytes"})
+            self._send(413, {"detail": f"a request has a length of at most {_MAX_REQUEST} bytes"})
             return
         content = self.rfile.read(size)
-        self.server.has_spoken(self.connection)
         if len(content) < size:
             self.close_connection = True
             return
-        if self.path not in _ASKED:
-            self._answer(404, {"detail": "Not Found"})
+        if self.path not in _HAS_TESTS:
+            self._send(404, {"detail": "Not Found"})
             return
         try:
-            with self.server.large if size > _LARGE else contextlib.nullcontext():
-                request = read_request(parse_json(content), checks=_ASKED[self.path])
+            with self.server.large_requests if size > _LARGE_REQUEST else contextlib.nullcontext():
+                document = parse_json(content, allow_surrogates=True)
+                request = parse_request(document, has_tests=_HAS_TESTS[self.path])
         except (InvalidRequestError, ValueError) as error:
-            self._answer(422, {"detail": f"no request: {error}"})
+            self._send(422, {"detail": f"no request: {error}"})
             return
         try:
-            found = self.pool.run(request, self._is_awaited)
-        except Exception as error:  # one request's trouble is not the next one's
-            found = report_error(f"{type(error).__name__}: {error}")
-        self._answer(200, found)
+            response = self.sandbox.run(request, self._is_awaited)
+        except Exception as error:  # a failure of one request must not end the others
+            response = build_error_response(f"{type(error).__name__}: {error}")
+        self._send(200, response)
 
     def _is_awaited(self) -> bool:
-        """Return whether the client is still there: programs of one that has gone away are not run."""
+        """Return whether the client is still connected."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         try:
@@ -87,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             return False
 
-    def _answer(self, status: int, body: Any) -> None:
+    def _send(self, status: int, body: Any) -> None:
         content = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -96,54 +85,33 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a line a program would fill the log."""
+        """Log nothing: a line for each program would fill the log."""
 
 
 class _Server(ThreadingHTTPServer):
-    """A connection that says nothing keeps nobody out: of too many, the one that was silent longest is ended."""
+    """A thread for each connection."""
 
     daemon_threads = True
     request_queue_size = 256
 
     def __init__(self, port: int, handler: type[_Handler]) -> None:
-        self.large = threading.Lock()
-        self._silent: dict[socket.socket, None] = {}
-        self._lock = threading.Lock()
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self._most = min(_SILENT, hard // 2) if hard > 0 else _SILENT
+        self.large_requests = threading.Lock()
         super().__init__((LOOPBACK, port), handler)
 
-    def await_word(self, connection: socket.socket) -> None:
-        """Note that a connection is to say what it wants."""
-        with self._lock:
-            self._silent.pop(connection, None)
-            self._silent[connection] = None
-            if len(self._silent) > self._most:
-                oldest = next(iter(self._silent))
-                del self._silent[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
-
-    def has_spoken(self, connection: socket.socket) -> None:
-        """Note that it has."""
-        with self._lock:
-            self._silent.pop(connection, None)
-
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing when a client goes away in the middle."""
+        """Log nothing when a client goes away in the middle."""
 
 
-def serve(pool: Pool, port: int) -> None:
+def serve(sandbox: Sandbox, port: int) -> None:
     """Answer on 127.0.0.1 until this process is told to end."""
-    handler = type("_Bound", (_Handler,), {"pool": pool})
+    handler = type("_BoundHandler", (_Handler,), {"sandbox": sandbox})
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+        signal.signal(number, _exit)
     with _Server(port, handler) as server:
         sys.stdout.write(f"code sandbox listens on 127.0.0.1:{server.server_address[1]}\n")
         sys.stdout.flush()
         server.serve_forever()
 
 
-def _stop(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
     raise SystemExit(0)

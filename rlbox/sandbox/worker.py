@@ -1,345 +1,211 @@
-"""A worker process: it starts a program behind its isolation, watches it, and reports its output and end."""
+"""Worker processes: one is forked for each plan, starts its programs behind walls, measures them and reports.
+
+They are forked by a server of their own with a single thread: the HTTP server has many, and a fork of one of those may
+inherit a lock that nobody releases.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import gc
-import json
 import os
+import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from rlbox.foreign import parse_json
-from rlbox.sandbox import kernel
-from rlbox.sandbox.isolation import GROUP, NAMESPACES, IsolationError, IsolationLevel, ProgramStart, fork_program
-from rlbox.sandbox.limits import ProgramLimits, wall_s
-from rlbox.sandbox.lines import ProgramLines
-from rlbox.sandbox.monitor import LOOK_S, Poller, ProgramMonitor
-from rlbox.sandbox.process_tree import ProcessTree
-from rlbox.sandbox.program_cgroup import ProgramGroup
-from rlbox.sandbox.ready import RunningPrograms, WarmInterpreter, inside
-from rlbox.sandbox.root import PROGRAMS, SYSTEM, leave_namespaces, make_root
+from rlbox.sandbox.cgroup import PREFIX, ProgramCgroup, remove_cgroups
+from rlbox.sandbox.filesystem import mount_private_folders
+from rlbox.sandbox.isolation import ProgramFolder, StartError, start_program
+from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor, list_children
+from rlbox.sandbox.plan import (
+    CGROUP,
+    NAMESPACES,
+    IsolationLevel,
+    Outcome,
+    Plan,
+    ProgramExit,
+    decode_plan,
+    encode_message,
+)
+from rlbox.sandbox.request import compute_wall_limit
 from rlbox.sandbox.scratch import read_files, write_files
+from rlbox.sandbox.streams import ProgramStreams
 from rlbox.system.libc import set_child_subreaper
 
-_LAST_S = 0.001  # between looks for the end, once all outputs are closed
 
-
-@dataclass
-class _Place:
-    """Where the programs of this request live: `folder` as seen from here, `inside` as they see it."""
-
-    folder: Path
-    inside: str
-    root: str = ""
-    group: ProgramGroup | None = None
-    lacks: dict[str, str] = field(default_factory=dict)
-
-
-def run_program(plan: Mapping[str, Any], control: int) -> dict[str, Any]:
-    """Carry out a plan; return what came of it, as JSON types. `control` is the line to the server.
-
-    Keys: `limit` (the one that was passed, `start` when nothing could be started with `message`, or empty), `cpu_s`,
-    `wall_s`, `memory_mb`, `programs` (`return_code`, `stdout`, `stderr` of each), `word` (of the checker), `layers`,
-    `missing`, `alive` (something outlived its end), `files`.
-    """
-    set_child_subreaper()
-    limits = ProgramLimits.from_json(plan["limits"])
+def run_plan(plan: Plan, control: int, cgroup_name: str) -> Outcome:
+    """Run the programs of a plan until the first one ends; `control` becomes readable when nobody awaits them."""
     began = time.monotonic()
+    set_child_subreaper()
+    memory_bytes = (plan.limits.memory_mb + plan.limits.disk_mb) << 20  # files in memory count too
+    cgroup = ProgramCgroup(cgroup_name, memory_bytes) if CGROUP in plan.layers else None
     try:
-        place = _make_place(plan, limits)
-        write_files(place.folder, {name: base64.b64decode(text) for name, text in plan["files"].items()})
+        folder, folder_error = _make_folder(plan)
     except OSError as error:
-        return {"limit": "start", "message": f"no folder could be made for a program: {error}"}
-    with ProgramLines.drawn(plan["stdin"], plan["check"]) as lines:
-        watch = ProgramMonitor(
-            limits, plan["cpu_s"], "" if place.root else str(place.folder), ProcessTree(group=place.group)
-        )
-        pids, strength, message = _start(plan, limits, place, lines, watch)
-        lines.close_given()
-        if not message:
-            _wait(watch, pids[0], lines, control, began + wall_s(plan["cpu_s"]))
-        gone = watch.tree.end(watch.ended)
-        if place.group:
-            place.group.remove()
-        left = {} if message else read_files(place.folder, plan["fetch"], limits.disk_mb << 20)
-        return outcome(plan, watch, lines, pids, strength, began, left=left, message=message, alive=not gone)
+        return Outcome(limit="start", message=f"no folder could be made for a program: {error}")
+    streams = ProgramStreams(plan.stdin, plan.check, plan.limits.output)
+    monitor = ProcessMonitor(plan.limits, plan.cpu_s, None if folder.is_private else folder.path, cgroup)
+    level, message = IsolationLevel.of((), {}), ""
+    try:
+        for number, fds in enumerate(streams.fds):
+            pid, level, listener = start_program(plan, number, fds, folder, cgroup)
+            monitor.leaders.append(pid)
+            monitor.listeners += [listener] if listener >= 0 else []
+        streams.close_fds()
+        _wait(monitor, streams, control, began + compute_wall_limit(plan.cpu_s))
+    except (StartError, OSError) as error:
+        monitor.limit, message = "start", str(error)
+    has_ended = monitor.end()
+    if cgroup:
+        cgroup.remove()
+    streams.read_rest()
+    files = {} if message else read_files(folder.path, plan.fetch, plan.limits.disk_mb << 20)
+    outputs = [streams.outputs(number) for number in range(len(monitor.leaders))]
+    outcome = Outcome(
+        limit=monitor.limit,
+        message=message,
+        cpu_s=round(monitor.cpu_s, 4),
+        wall_s=round(time.monotonic() - began, 4),
+        memory_mb=monitor.peak_bytes >> 20,
+        programs=[
+            ProgramExit(return_code=monitor.exit_codes.get(leader), stdout=stdout, stderr=stderr)
+            for leader, (stdout, stderr) in zip(monitor.leaders, outputs, strict=True)
+        ],
+        verdict=streams.verdict(),
+        layers=(NAMESPACES, *level.layers) if folder.is_private else level.layers,
+        missing={NAMESPACES: folder_error, **level.missing} if folder_error else level.missing,
+        alive=not has_ended,
+        files={name: base64.b64encode(content).decode() for name, content in files.items()},
+    )
+    streams.close()
+    return outcome
 
 
-def outcome(
-    plan: Mapping[str, Any],
-    watch: ProgramMonitor,
-    lines: ProgramLines,
-    programs: Sequence[int],
-    strength: IsolationLevel,
-    began: float,
-    *,
-    left: Mapping[str, bytes],
-    message: str,
-    alive: bool,
-) -> dict[str, Any]:
-    """Return what is told of programs that have ended; they are named as in `watch.ended`."""
-    for fd in lines.outputs:
-        lines.take(fd, watch.limits.output)
-    if watch.tree.cpu_s > plan["cpu_s"]:
-        watch.limit = watch.limit or "cpu"
-    return {
-        "limit": watch.limit,
-        "message": message,
-        "cpu_s": round(watch.tree.cpu_s, 4),
-        "wall_s": round(time.monotonic() - began, 4),
-        "memory_mb": watch.tree.peak_bytes >> 20,
-        "programs": [{"return_code": watch.ended.get(one), **lines.texts(n)} for n, one in enumerate(programs)],
-        "word": lines.word_text(),
-        "layers": strength.layers,
-        "missing": strength.missing,
-        "alive": alive,
-        "files": {name: base64.b64encode(content).decode() for name, content in left.items()},
-    }
-
-
-def _start(
-    plan: Mapping[str, Any], limits: ProgramLimits, place: _Place, lines: ProgramLines, watch: ProgramMonitor
-) -> tuple[list[int], IsolationLevel, str]:
-    """Start the programs; return their ids, the strength of their walls, and why one did not start, or nothing."""
-    pids: list[int] = []
-    strength = IsolationLevel.of((), place.lacks)
-    for number, argv in enumerate(plan["programs"]):
-        checks = bool(plan["check"]) and number == 0  # the checker has no folder: the program under test has it
-        doors = place.group.doors() if place.group else ()
-        start = ProgramStart(
-            argv=tuple(argv),
-            fds=lines.of_program(number),
-            folder="" if checks else place.inside,
-            root=place.root,
-            read=(*SYSTEM, *plan["read"], PROGRAMS),
-            limits=limits,
-            cpu_s=plan["cpu_s"],
-            layers=tuple(plan["layers"]),
-            weak=plan["weak"],
-            lacks=place.lacks,
-            doors=tuple(doors),
-        )
+def _make_folder(plan: Plan) -> tuple[ProgramFolder, str]:
+    """Make the programs' folder, in memory if possible; return also why it is not, or nothing."""
+    scratch, error_text = Path(plan.scratch), ""
+    scratch.mkdir(mode=0o700)
+    folder = ProgramFolder(path=scratch / "work", is_private=False)
+    if NAMESPACES in plan.layers:
         try:
-            pid, strength, listener = fork_program(start)
-        except (IsolationError, OSError) as error:
-            watch.limit = "start"
-            return pids, strength, str(error)
-        finally:
-            for door in doors:
-                os.close(door)
-        pids.append(pid)
-        if listener >= 0:
-            watch.listeners.append(listener)
-    return pids, strength, ""
-
-
-def _make_place(plan: Mapping[str, Any], limits: ProgramLimits) -> _Place:
-    scratch, lacks = Path(plan["scratch"]), {}
-    group = None
-    if GROUP in plan["layers"]:
-        memory = (limits.memory_mb + limits.disk_mb) << 20  # a folder in memory is counted, too
-        group = ProgramGroup(plan["group"], tasks=limits.tasks, memory_bytes=memory)
-        if group.lacks:
-            lacks[GROUP] = group.lacks
-    if NAMESPACES in plan["layers"]:
-        try:
-            leave_namespaces()
-            root = scratch / "root"
-            folder = make_root(root, (*SYSTEM, *plan["read"], PROGRAMS), limits.disk_mb)
-            _fork_init()
-            return _Place(folder=folder, inside=f"/{folder.name}", root=str(root), group=group, lacks=lacks)
+            mount_private_folders(plan.limits.disk_mb, plan.readable)
+            folder = ProgramFolder(path=Path("/tmp/program"), is_private=True)  # noqa: S108 its own
         except OSError as error:
-            lacks[NAMESPACES] = str(error)
-    folder = scratch / "work"
-    folder.mkdir()
-    return _Place(folder=folder, inside=str(folder), group=group, lacks=lacks)
+            error_text = str(error)
+    folder.path.mkdir()
+    write_files(folder.path, {name: base64.b64decode(content) for name, content in plan.files.items()})
+    return folder, error_text
 
 
-def _fork_init() -> None:
-    """Fork the first process of the new process namespace: it only buries; with it all others there end."""
-    if os.fork():
-        return
-    kernel.die_with_parent()
-    os.closerange(0, 1 << 20)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    while True:
-        signal.sigwait({signal.SIGCHLD})
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-
-
-def _wait(watch: ProgramMonitor, first: int, lines: ProgramLines, control: int, deadline: float) -> None:
+def _wait(monitor: ProcessMonitor, streams: ProgramStreams, control: int, deadline: float) -> None:
     """Wait until the first program has ended or a limit is passed."""
-    poll, due = Poller(watch, lines, control), 0.0
-    while first not in watch.ended and not watch.limit:
-        poll.once(LOOK_S if poll.open_outputs else _LAST_S)
-        watch.ended |= watch.tree.reap()
-        due = poll.look(due, deadline)
+    first = os.pidfd_open(monitor.leaders[0])  # becomes readable when the process ends
+    poll = select.poll()
+    for fd in (first, control, *streams.readers, *monitor.listeners):
+        poll.register(fd, select.POLLIN)
+    due = time.monotonic() + INTERVAL_S
+    while not monitor.limit:
+        for fd, event in poll.poll(max(0.0, due - time.monotonic()) * 1000):
+            if fd == first:
+                os.close(first)
+                return
+            if fd == control:
+                monitor.limit = "cancelled"
+            elif fd in monitor.listeners and event & select.POLLIN:
+                monitor.answer_fork(fd)
+            elif fd in monitor.listeners or not streams.read(fd):
+                poll.unregister(fd)
+        if time.monotonic() >= due:
+            monitor.check(output_full=streams.is_full)
+            due = time.monotonic() + INTERVAL_S
+        if time.monotonic() > deadline:
+            monitor.limit = monitor.limit or "wall"
+    os.close(first)
 
 
-_LONGEST = 1 << 13
-_ENDED = "the process of the program ended before it began"
+# --------------------------------------------------------------------------------------------------------- fork server
 
 
-def handle_plan(ready: WarmInterpreter, plan: Mapping[str, Any], control: int) -> dict[str, Any]:
-    """Run a plan in the warm interpreter; return what `run_program` returns. `control` is the line to the server."""
-    limits, began = ProgramLimits.from_json(plan["limits"]), time.monotonic()
-    with ProgramLines.drawn(plan["stdin"], plan["check"]) as lines:
-        programs = range(len(plan["programs"]))
-        try:
-            request = ready.begin(plan, limits, [lines.of_program(number) for number in programs])
-        except OSError as error:
-            return {"limit": "start", "message": f"a program could not be started: {error}"}
-        lines.close_given()
-        watch = ProgramMonitor(limits, plan["cpu_s"], "", ProcessTree(group=ready.group, top=ready.pid))
-        report = _Report(ready.report, watch, dict(ready.lacks))
-        try:
-            _wait_ready(watch, lines, request, report, control, began)
-            _end(ready, watch)
-            report.hear_the_rest()
-            strength = IsolationLevel.of(set(ready.layers) - set(report.lacks), report.lacks)
-            left = _left(request, plan, limits) if not report.message else {}
-            return outcome(
-                plan, watch, lines, programs, strength, began, left=left, message=report.message, alive=False
-            )
-        finally:
-            request.close()
-            for fd in watch.listeners:
-                os.close(fd)
+def serve_forks(requests: socket.socket) -> None:
+    """Fork a worker for each socket that comes over `requests`, until that closes; then wait for all workers.
 
-
-def _wait_ready(
-    watch: ProgramMonitor, lines: ProgramLines, request: RunningPrograms, report: _Report, control: int, began: float
-) -> None:
-    """Wait until the first program has ended or a limit is passed."""
-    over: list[bool] = []
-    others = {report.line.fileno(): report.hear, request.ended: lambda: over.append(True)}
-    poll, due = Poller(watch, lines, control, others), began + LOOK_S
-    report.listens = poll.add
-    while not over and not watch.limit:
-        poll.once(LOOK_S)
-        due = poll.look(due, began + wall_s(watch.cpu_s))
-
-
-def _end(ready: WarmInterpreter, watch: ProgramMonitor) -> None:
-    """End all processes of the request, and note how they did."""
-    seconds, ended = ready.end()
-    for number, status, most_kib in ended:
-        watch.ended[number] = os.waitstatus_to_exitcode(status)
-        watch.tree.peak_bytes = max(watch.tree.peak_bytes, most_kib << 10)
-    watch.tree.bury(seconds)
-    if not ended and not watch.limit:
-        starved = watch.tree.group and watch.tree.group.starved()
-        watch.limit = "memory" if starved else "start"
-
-
-def _left(request: RunningPrograms, plan: Mapping[str, Any], limits: ProgramLimits) -> dict[str, bytes]:
-    """Return the files that were asked for, of what the program left."""
-    if not plan["fetch"]:
-        return {}
-    with inside(request.folder):
-        return read_files(Path(), plan["fetch"], limits.disk_mb << 20)
-
-
-@dataclass
-class _Report:
-    """What a request's processes say of themselves before a program is in them.
-
-    `lacks` names layers that a program could not have, `message` says why one did not start.
+    The socket of a worker is closed when the worker has ended and nothing that it started is left.
     """
-
-    line: socket.socket
-    watch: ProgramMonitor
-    lacks: dict[str, str]
-    listens: Callable[[int], None] = lambda fd: None
-    message: str = ""
-
-    def hear(self) -> None:
-        """Take one message."""
-        part, fds, _, _ = socket.recv_fds(self.line, _LONGEST, 1)
-        self.watch.listeners += fds
-        for fd in fds:
-            self.listens(fd)
-        word, _, text = part.decode("utf-8", "replace").partition(" ")
-        if word == "lacks":
-            layer, _, self.lacks[layer] = text.partition(" ")
-        elif word == "error" or not part:
-            self.watch.limit, self.message = "start", text or _ENDED
-
-    def hear_the_rest(self) -> None:
-        """Take what was said before the end."""
-        with contextlib.suppress(BlockingIOError):
-            while not self.message:
-                self.hear()
-        if self.watch.limit == "start" and not self.message:
-            self.message = _ENDED
-
-
-def serve_forks(control: socket.socket) -> None:
-    """Make a keeper of each line that comes over `control`, until it closes; bury the one whose id comes instead.
-
-    Either is answered with the keeper's id, when it is done.
-    """
-    gc.freeze()  # keepers share what is loaded now
-    ours = os.getpid()
-    while True:
-        word, fds, _, _ = socket.recv_fds(control, 100, 1)
-        if not word:
-            return
-        if fds:
+    gc.freeze()  # the workers share what is loaded now
+    set_child_subreaper()
+    server = os.getppid()
+    workers: dict[int, socket.socket] = {}
+    wakeup, signal_end = socket.socketpair()
+    for end in (wakeup, signal_end):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(signal_end.fileno(), warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    poll.register(wakeup, select.POLLIN)
+    is_open = True
+    while is_open or workers:
+        ready = [fd for fd, _ in poll.poll()]
+        if wakeup.fileno() in ready:
+            wakeup.recv(1 << 12)
+            _reap_workers(workers)
+        if requests.fileno() in ready:
+            message, fds, _, _ = socket.recv_fds(requests, 1, 1)
+            if not message:
+                is_open = False
+                poll.unregister(requests)
+                continue
+            connection = socket.socket(fileno=fds[0])
             pid = os.fork()
             if not pid:
-                _be_keeper(fds[0], control, ours)
-            os.close(fds[0])
-        else:
-            pid = int(word)
+                _serve_worker(connection, server, [requests, wakeup, signal_end, *workers.values()])
+            workers[pid] = connection
+
+
+def _reap_workers(workers: dict[int, socket.socket]) -> None:
+    """Wait for workers that have ended, end what a killed one left, and close their sockets."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            connection = workers.pop(pid, None)
+            if status:
+                _end_orphans(workers)
+                remove_cgroups(f"*-{pid}")
+            if connection:
+                connection.close()
+
+
+def _end_orphans(workers: Iterable[int]) -> None:
+    """End what this process has adopted of a worker that was killed."""
+    while orphans := set(list_children(os.getpid())) - set(workers):
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(os.getpgid(pid), signal.SIGKILL)  # a program's group: the workers share this process' own
+        for pid in orphans:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        control.send(b"%d" % pid)
 
 
-def _be_keeper(fd: int, control: socket.socket, maker: int) -> None:
-    """Serve one line, and end."""
+def _serve_worker(connection: socket.socket, server: int, others: Iterable[socket.socket]) -> None:
+    """Answer one plan, and end; status 0: nothing is left of it."""
+    has_ended = False
     try:
-        kernel.die_with_parent()
-        if os.getppid() == maker:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, control.detach())
-            os.close(nothing)
-            with socket.socket(fileno=fd) as line:
-                _serve(line)
+        for other in others:
+            other.close()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with connection.makefile("rb") as stream:
+            line = stream.readline()
+        if line:
+            outcome = run_plan(decode_plan(line), connection.fileno(), f"{PREFIX}{server}-{os.getpid()}")
+            with contextlib.suppress(OSError):
+                connection.sendall(encode_message(outcome))
+            has_ended = not outcome.alive
     finally:
-        os.kill(os.getpid(), signal.SIGKILL)  # it is a copy of who makes keepers: it must end here
-
-
-def _serve(line: socket.socket) -> None:
-    with line.makefile("rb") as stream:
-        settings = parse_json(stream.readline())
-        if not settings["ready"]:
-            if plan := stream.readline():
-                _say(line, run_program({**settings, **parse_json(plan)}, line.fileno()))
-            return
-        try:
-            ready = WarmInterpreter(settings)
-        except OSError as error:
-            if stream.readline():
-                _say(line, {"limit": "unready", "message": str(error)})
-            return
-        try:
-            while plan := stream.readline():
-                _say(line, handle_plan(ready, parse_json(plan), line.fileno()) | {"ends": ready.ended})
-        finally:
-            ready.close()
-
-
-def _say(line: socket.socket, told: Mapping[str, Any]) -> None:
-    with contextlib.suppress(ConnectionError):
-        line.sendall(json.dumps(told).encode() + b"\n")
+        os._exit(0 if has_ended else 1)  # it is a copy of the fork server

@@ -154,7 +154,7 @@ def living(server: int, scratch: Path, nap: str) -> Iterator[str]:
             command = Path(f"/proc/{name}/cmdline").read_bytes()
             waits = Path(f"/proc/{name}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[1:] == ["1"]
             own = str(scratch).encode() in told or nap.encode() in command
-            likely = b"TMPDIR=/program\0" in told and not is_below_another(int(name), server)
+            likely = b"TMPDIR=/tmp/program\0" in told and not is_below_another(int(name), server)
             if not waits and b"serve" not in command and (own or likely):
                 yield f"{name} {command!r}"
 

@@ -66,12 +66,12 @@ def _looking_away() -> Iterator[Attack]:
 
 def _hiding() -> Iterator[Attack]:
     """What is held where a look does not see it: 400 MB or 16 MB a time, far above the limit."""
-    memory = (
-        "import os, ctypes, threading, time\ndef hold():\n    time.sleep(.3); x = b'1' * (400 << 20); time.sleep(9)\n"
-    )
     yield _deed("hide memory behind a thread that ended",
-        f"{memory}for i in range(6):\n    if not os.fork():\n        threading.Thread(target=hold).start()\n"
-        "        ctypes.CDLL(None).pthread_exit(0)\ntime.sleep(1.8)\nprint('ESCAPED')", run_timeout=9, slow=True)  # fmt: skip
+        "import os, ctypes, threading, time\nr, w = os.pipe()\n"
+        "def hold():\n    time.sleep(.3); x = b'1' * (400 << 20); os.write(w, b'x'); time.sleep(99)\n"
+        "for i in range(6):\n    if not os.fork():\n        threading.Thread(target=hold).start()\n"
+        "        ctypes.CDLL(None).pthread_exit(0)\nfor i in range(4): os.read(r, 1)\ntime.sleep(.3)\nprint('ESCAPED')",
+        run_timeout=9, slow=True)  # fmt: skip
     start = "import os, ctypes, socket, threading, time\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\nkept = []\na, b = socket.socketpair()\n"
     start += "def deleted():\n    fd = os.open('f', 66)\n    os.unlink('f')\n    for j in range(16): os.write(fd, b'x' * (1 << 20))\n    return fd\n"
     start += "def go():\n    for i in range(20):\n        fd = deleted()\n        {way}\n        time.sleep(.02)\n    time.sleep(.3)\n    os.write(1, b'ESCAPED')\n    os._exit(0)\n"

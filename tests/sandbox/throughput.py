@@ -1,4 +1,4 @@
-"""Programs a second in the sandbox at full strength, beside one bare `python -I` per program, in turns.
+"""Programs a second in the sandbox, beside one bare `python -I` per program with the same resource limits, in turns.
 
 `throughput.py [--programs N] [--rounds N]`: prints a row of a table; a ratio, so that it holds on a busy machine, too.
 """
@@ -10,6 +10,7 @@ import http.client
 import json
 import math
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,10 +27,17 @@ EMPTY = "pass\n"
 SMALL = "import math\nrows = [math.sqrt(n) for n in range(20000)]\nprint(round(sum(rows)))\n"
 
 
+def set_limits() -> None:
+    """Set the limits that the sandbox sets."""
+    for kind, value in ((resource.RLIMIT_AS, 1 << 30), (resource.RLIMIT_CPU, 65), (resource.RLIMIT_FSIZE, 64 << 20)):
+        resource.setrlimit(kind, (value, value))
+
+
 def bare(code: str) -> float:
     """Run a program in an interpreter of its own; return how long it took, in seconds."""
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-I", "-"], input=code.encode(), capture_output=True, check=False)
+    words = [sys.executable, "-I", "-"]
+    done = subprocess.run(words, input=code.encode(), capture_output=True, check=False, preexec_fn=set_limits)
     assert done.returncode == 0, done.stderr
     return time.monotonic() - began
 

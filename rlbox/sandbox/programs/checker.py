@@ -146,7 +146,7 @@ def _read_at_once(tree: ast.AST) -> Iterator[str]:
 
 def _take_names(given: dict[str, Any], space: dict[str, Any]) -> str:
     """Put what the tests use of the program into `space`; return a word where it lacks something, else nothing."""
-    tree = ast.parse(given["check"])
+    tree = ast.parse(given["tests"])
     names = given["names"] or _asked_names(tree, space)
     modules = {} if given["names"] else _own_modules(tree, names)
     read = set(_read_at_once(tree))
@@ -180,7 +180,7 @@ def _carry_out(given: dict[str, Any]) -> str:
         exec(compile(given["before"], "before", "exec"), space)  # noqa: S102 trusted, as all that is given
         if word := _take_names(given, space):
             return word
-        exec(compile(given["check"], "check", "exec"), space)  # noqa: S102
+        exec(compile(given["tests"], "check", "exec"), space)  # noqa: S102
     except AssertionError as error:
         return f"wrong {error}"
     except SystemExit as error:

@@ -1,4 +1,4 @@
-"""How checker and program speak: messages of JSON with their length before them, values of plain kinds only.
+"""Messages between checker and program: JSON with its length before it, values of plain kinds only.
 
 What arrives is rebuilt from builtins, so that nothing a program returns can answer for itself when it is compared. What
 has no plain kind stays where it is and is named by a number. Run by the stack's interpreter, which has no rlbox.
@@ -6,21 +6,31 @@ has no plain kind stays where it is and is named by a number. Run by the stack's
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from itertools import islice
 from typing import Any
 
-LONGEST = 16 << 20
-"""Bytes of a message."""
-_SMALL = 1 << 53
-_ITEMS = 100_000  # that are taken of an iterator
-_BUILT: dict[Any, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "iterator": iter}
+MAX_MESSAGE = 16 << 20
+"""Bytes."""
+MAX_ITEMS = 100_000
+"""Items that are taken of an iterator."""
+_MAX_EXACT = 1 << 53
+_COLLECTIONS: dict[Any, Any] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    "iterator": iter,
+    "namedtuple": namedtuple,
+}
 _PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    (int, lambda value: int(value) if abs(value) < _SMALL else {"k": "int", "v": hex(value)}),
+    (int, lambda value: int(value) if abs(value) < _MAX_EXACT else {"k": "int", "v": hex(value)}),
     (float, float),
     (str, str.__str__),
     (bytes, lambda value: {"k": "bytes", "v": value.hex()}),
@@ -29,8 +39,11 @@ _PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (Decimal, lambda value: {"k": "Decimal", "v": str(value)}),
     (Fraction, lambda value: {"k": "Fraction", "v": str(value)}),
     (range, lambda value: {"k": "range", "v": [value.start, value.stop, value.step]}),
+    (datetime.datetime, lambda value: {"k": "datetime", "v": value.isoformat()}),
+    (datetime.date, lambda value: {"k": "date", "v": value.isoformat()}),
+    (datetime.timedelta, lambda value: {"k": "timedelta", "v": [value.days, value.seconds, value.microseconds]}),
 )
-_READ: dict[Any, Callable[[Any], Any]] = {
+_READERS: dict[Any, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
@@ -38,6 +51,9 @@ _READ: dict[Any, Callable[[Any], Any]] = {
     "Decimal": Decimal,
     "Fraction": Fraction,
     "range": lambda three: range(*three),
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "timedelta": lambda three: datetime.timedelta(*three),
 }
 
 
@@ -46,7 +62,6 @@ class WireError(Exception):
 
 
 def send(fd: int, message: dict[str, Any]) -> None:
-    """Send one message."""
     content = json.dumps(message).encode()
     content = len(content).to_bytes(4, "big") + content
     while content:
@@ -54,67 +69,74 @@ def send(fd: int, message: dict[str, Any]) -> None:
 
 
 def receive(fd: int) -> dict[str, Any]:
-    """Return the next message."""
-    size = int.from_bytes(_exactly(fd, 4), "big")
-    if size > LONGEST:
+    size = int.from_bytes(_read_exactly(fd, 4), "big")
+    if size > MAX_MESSAGE:
         raise WireError(f"a message of {size} bytes")
     try:
-        found = json.loads(_exactly(fd, size))
+        message = json.loads(_read_exactly(fd, size))
     except (ValueError, RecursionError) as error:
         raise WireError(f"no message: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(message, dict):
         raise WireError("no message")
-    return found
+    return message
 
 
-def _exactly(fd: int, size: int) -> bytes:
+def _read_exactly(fd: int, size: int) -> bytes:
     content = b""
     while len(content) < size:
         try:
-            part = os.read(fd, size - len(content))
+            chunk = os.read(fd, size - len(content))
         except OSError as error:
             raise WireError(str(error)) from error
-        if not part:
+        if not chunk:
             raise WireError("the other side is gone")
-        content += part
+        content += chunk
     return content
 
 
-def encode(value: Any, keep: Callable[[Any], dict[str, Any]]) -> Any:
-    """Return a value as JSON types; `keep` is asked for what has no plain kind."""
+def encode(value: Any, refer: Callable[[Any], dict[str, Any]]) -> Any:
+    """Return a value as JSON types; `refer` names what has no plain kind."""
     if value is None or isinstance(value, bool):
         return value
     for kind, write in _PLAIN:
         if isinstance(value, kind):
             return write(value)
     if isinstance(value, list):
-        return [encode(one, keep) for one in value]
-    for name in ("tuple", "set", "frozenset"):
-        if isinstance(value, _BUILT[name]):
-            return {"k": name, "v": [encode(one, keep) for one in value]}
+        return [encode(item, refer) for item in value]
     if isinstance(value, dict):
-        return {"k": "dict", "v": [[encode(key, keep), encode(one, keep)] for key, one in value.items()]}
+        return {"k": "dict", "v": [[encode(key, refer), encode(item, refer)] for key, item in value.items()]}
+    if isinstance(value, (tuple, set, frozenset, deque, Iterator)):
+        return _encode_collection(value, refer)
     if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
-        return encode(value.tolist(), keep)
-    if isinstance(value, Iterator):
-        return {"k": "iterator", "v": [encode(one, keep) for one in islice(value, _ITEMS)]}
-    return keep(value)
+        return encode(value.tolist(), refer)
+    return refer(value)
+
+
+def _encode_collection(value: Any, refer: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    items = [encode(item, refer) for item in islice(value, MAX_ITEMS if isinstance(value, Iterator) else None)]
+    if isinstance(value, tuple) and (fields := getattr(type(value), "_fields", ())):
+        return {"k": "namedtuple", "v": [type(value).__name__, list(fields), items]}
+    kinds = (name for name in ("tuple", "set", "frozenset", "deque") if isinstance(value, _COLLECTIONS[name]))
+    return {"k": next(kinds, "iterator"), "v": items}
 
 
 def decode(value: Any, find: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return what `encode` was given; `find` is asked for what stayed on the other side, or is of this one."""
+    """Return what `encode` was given; `find` returns what a reference names."""
     if isinstance(value, list):
-        return [decode(one, find) for one in value]
+        return [decode(item, find) for item in value]
     if not isinstance(value, dict):
         return value
     kind, inner = value.get("k"), value.get("v")
     try:
-        if kind in _BUILT:
-            return _BUILT[kind](decode(inner, find))
+        if kind in _COLLECTIONS and kind != "namedtuple":
+            return _COLLECTIONS[kind](decode(inner, find))
         if kind == "dict" and isinstance(inner, list):
-            return {decode(key, find): decode(one, find) for key, one in inner}
-        if kind in _READ:
-            return _READ[kind](inner)
+            return {decode(key, find): decode(item, find) for key, item in inner}
+        if kind == "namedtuple" and isinstance(inner, list):
+            name, fields, items = inner
+            return _COLLECTIONS[kind](name, fields)(*decode(items, find))
+        if kind in _READERS:
+            return _READERS[kind](inner)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise WireError(f"no value: {error}") from error
     return find(value)

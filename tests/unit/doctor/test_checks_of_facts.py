@@ -18,7 +18,7 @@ from rlbox.doctor.processes import ProcessInfo, check_processes
 from rlbox.doctor.requirements import Requirements, parse_requirements
 from rlbox.doctor.sandbox import check_sandbox
 from rlbox.findings import Finding
-from rlbox.sandbox.isolation import IsolationLevel
+from rlbox.sandbox.plan import IsolationLevel
 
 TARGET = Requirements(
     target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"}

@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.sandbox import seccomp
-from rlbox.sandbox.answer import answer, verdict
-from rlbox.sandbox.isolation import IsolationLevel
-from rlbox.sandbox.limits import ProgramLimits
-from rlbox.sandbox.request import InvalidRequestError, read_request
+from rlbox.sandbox.plan import IsolationLevel, Outcome, ProgramExit
+from rlbox.sandbox.request import InvalidRequestError, ProgramLimits, parse_request
+from rlbox.sandbox.response import build_check_response, build_run_response
 
 
 def _wire() -> ModuleType:
@@ -41,14 +40,13 @@ wire = _wire()
 @pytest.mark.parametrize("asked", [None, -1, 0, math.inf, math.nan, 1e300])
 def test_no_request_raises_a_limit(asked: float | None) -> None:
     own = ProgramLimits(cpu_s=30, memory_mb=1024)
-    assert own.lowered(asked, asked, asked) == own
+    assert own.lower(asked, asked, asked) == own
 
 
 def test_a_request_lowers() -> None:
-    lowered = ProgramLimits().lowered(1.5, 2, 64.9)
+    lowered = ProgramLimits().lower(1.5, 2, 64.9)
     assert (lowered.cpu_s, lowered.compile_s, lowered.memory_mb) == (1.5, 2, 64)
-    assert ProgramLimits.from_json(lowered.as_json()) == lowered
-    assert ProgramLimits().lowered(None, None, 1e-9).memory_mb == 1
+    assert ProgramLimits().lower(None, None, 1e-9).memory_mb == 1
 
 
 # ------------------------------------------------------------------------------------------------------------- request
@@ -70,6 +68,7 @@ def test_a_request_lowers() -> None:
         ({"code": "", "files": {"a": "%"}}, "files: 'a' is no base64"),
         ({"code": "", "files": {"a": 3}}, "files: 'a' is no base64"),
         ({"code": "", "fetch_files": ["a/../b"]}, "'a/../b' is no path below the program's folder"),
+        ({"code": "", "files": {"a\ud800": ""}}, "'a\\ud800' is no path below the program's folder"),
         ({"code": "", "fetch_files": "a"}, "fetch_files: no list of names"),
         ({"code": "", "fetch_files": ["a"] * 1001}, "fetch_files: more than 1000"),
         ({"code": "", "files": {str(number): "" for number in range(1001)}}, "files: more than 1000"),
@@ -78,36 +77,33 @@ def test_a_request_lowers() -> None:
 )
 def test_requests_that_are_none(asked: Any, says: str | None) -> None:
     if says is None:
-        assert read_request(asked).files == {}
+        assert parse_request(asked).files == {}
         return
     with pytest.raises(InvalidRequestError) as caught:
-        read_request(asked)
+        parse_request(asked)
     assert str(caught.value) == says
 
 
 def test_a_check_has_tests_and_names() -> None:
     asked = {"code": "c", "tests": "t", "before": "b", "names": ["f"]}
-    found = read_request(asked, checks=True).check
+    found = parse_request(asked, has_tests=True).check
     assert found
-    assert found.as_json() == {"check": "t", "before": "b", "names": ("f",)}
-    assert read_request(asked).check is None
+    assert (found.tests, found.before, found.names) == ("t", "b", ("f",))
+    assert parse_request(asked).check is None
     with pytest.raises(InvalidRequestError, match="tests: no text"):
-        read_request({"code": "c"}, checks=True)
+        parse_request({"code": "c"}, has_tests=True)
     with pytest.raises(InvalidRequestError, match="names: 'a b' is no name"):
-        read_request({**asked, "names": ["a b"]}, checks=True)
+        parse_request({**asked, "names": ["a b"]}, has_tests=True)
 
 
 # -------------------------------------------------------------------------------------------------------------- answer
 
 
-def told(**more: Any) -> dict[str, Any]:
-    program = {"return_code": 0, "stdout": "o", "stderr": ""}
-    known = {"limit": "", "cpu_s": 0.1, "wall_s": 0.2, "memory_mb": 3, "alive": False, "files": {}, "word": ""}
-    return {**known, "layers": ["seccomp"], "missing": {}, "programs": [program, program], **more}
+PROGRAM = ProgramExit(return_code=0, stdout="o", stderr="")
 
 
 @pytest.mark.parametrize(
-    ("limit", "word", "found"),
+    ("limit", "line", "verdict"),
     [
         ("", "passed", "accepted"),
         ("", "passed by", "failed"),
@@ -120,22 +116,24 @@ def told(**more: Any) -> dict[str, Any]:
         ("memory", "passed", "failed"),
     ],
 )
-def test_accepted_is_the_checkers_word_alone(limit: str, word: str, found: str) -> None:
+def test_check_response_accepts_the_checkers_line_alone(limit: str, line: str, verdict: str) -> None:
     """A program under test that ended well, as here, says nothing."""
-    assert verdict(told(limit=limit, word=word))["verdict"] == found
+    outcome = Outcome(limit=limit, verdict=line, programs=[PROGRAM, PROGRAM])
+    assert build_check_response(outcome)["verdict"] == verdict
 
 
-def test_what_could_not_run_is_no_verdict() -> None:
-    broken = {"limit": "start", "message": "no wall"}
-    assert answer(broken)["status"] == verdict(broken)["status"] == "SandboxError"
-    assert answer(told(limit="cancelled"))["status"] == "SandboxError"
+@pytest.mark.parametrize("limit", ["start", "cancelled"])
+def test_response_without_a_run_is_no_verdict(limit: str) -> None:
+    outcome = Outcome(limit=limit, message="no wall")
+    assert build_run_response(outcome)["status"] == build_check_response(outcome)["status"] == "SandboxError"
+    assert "verdict" not in build_check_response(outcome)
 
 
 def test_what_a_wall_is() -> None:
     for layers, contained in (
         (("namespaces", "landlock", "seccomp", "forks"), True),
         (("landlock", "seccomp"), True),
-        (("namespaces", "seccomp"), True),
+        (("namespaces", "seccomp"), False),
         (("namespaces", "landlock"), False),
         (("seccomp", "forks"), False),
         ((), False),
@@ -207,8 +205,15 @@ def test_the_filter_on_x86() -> None:
     assert (call(157, 15), call(157, 1), call(157, 4), call(72, 3, 2), call(72, 3, 8), call(16, 0, 0x5412)) == (
         ALLOW, no, no, ALLOW, no, no,
     )  # fmt: skip
-    assert (call(62, 7), call(62, 7, pid=7), call(62, 8, pid=7), call(200, 7, pid=7)) == (ALLOW, ALLOW, no, no)
-    assert (call(76), call(76, truncate=False)) == (ALLOW, no)
+    assert [call(112), call(109)] == ["nothing"] * 2
+    assert [call(62, pid, 9) for pid in (0, 1 << 31, (1 << 32) - 1)] == [no] * 3  # a group of processes
+    assert (call(62, 7), call(62, 7, signal_pid=7), call(62, 8, signal_pid=7), call(200, 7, signal_pid=7)) == (
+        ALLOW,
+        ALLOW,
+        no,
+        no,
+    )
+    assert (call(76), call(76, allow_truncate=False)) == (ALLOW, no)
 
 
 @pytest.mark.parametrize(("number", "before"), [(2, ()), (257, (0,))], ids=["open", "openat"])
@@ -217,10 +222,10 @@ def test_a_file_that_is_opened_to_be_read_is_not_cut(number: int, before: tuple[
     for mode, result in ((0, "refused EPERM"), (1, ALLOW), (2, ALLOW), (3, "refused EPERM")):
         words = (*before, 0, mode | 0o100)
         cutting = (*before, 0, mode | 0o1100)
-        assert filtered("x86_64", number, *words, truncate=False) == ALLOW
-        assert filtered("x86_64", number, *cutting, truncate=False) == result
+        assert filtered("x86_64", number, *words, allow_truncate=False) == ALLOW
+        assert filtered("x86_64", number, *cutting, allow_truncate=False) == result
         assert filtered("x86_64", number, *cutting) == ALLOW
-    assert (filtered("x86_64", 437), filtered("x86_64", 437, truncate=False)) == (ALLOW, "refused ENOSYS")
+    assert (filtered("x86_64", 437), filtered("x86_64", 437, allow_truncate=False)) == (ALLOW, "refused ENOSYS")
 
 
 def test_the_filter_on_arm() -> None:

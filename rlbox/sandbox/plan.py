@@ -1,0 +1,124 @@
+"""What the server sends to a worker, and what the worker answers: two values that cross a socket as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rlbox.sandbox.request import ProgramLimits
+
+NAMESPACES, LANDLOCK, SECCOMP, FORKS, CGROUP = "namespaces", "landlock", "seccomp", "forks", "group"
+LAYERS = (NAMESPACES, LANDLOCK, SECCOMP, FORKS, CGROUP)
+"""`landlock`: files. `seccomp`: system calls. These two are the wall. `namespaces`: a `/tmp` and a `/dev/shm` of the
+program's own, in memory. `forks`: the worker is asked for each new process and thread, so that there are never more
+than the limit. `group`: a control group that counts processor time and bounds memory."""
+_NO_WALL = "limits only"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsolationLevel:
+    """The layers that a program had; `missing` maps each other layer to the kernel's error."""
+
+    layers: tuple[str, ...]
+    missing: dict[str, str]
+
+    @property
+    def contained(self) -> bool:
+        """Whether files, network and other processes are out of a program's reach."""
+        return {LANDLOCK, SECCOMP} <= set(self.layers)
+
+    @property
+    def name(self) -> str:
+        """The layers as text, as it stands in every response."""
+        return "+".join(self.layers) if self.contained else _NO_WALL
+
+    @classmethod
+    def of(cls, layers: Iterable[str], missing: dict[str, str]) -> IsolationLevel:
+        """Return the level with its layers in the order of `LAYERS`."""
+        present = set(layers)
+        return cls(layers=tuple(layer for layer in LAYERS if layer in present), missing=missing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The programs of one request, to be started together; the first to end ends them all.
+
+    Attributes
+    ----------
+    files
+        Path below the programs' folder to content in base64.
+    cpu_s
+        Processor time of this plan: of the compiler or of the run.
+    check
+        Keys `tests`, `before` and `names` for a checker, which is the first of two programs then.
+    readable
+        Files and folders that the programs may read beside the system's.
+    """
+
+    programs: list[list[str]]
+    files: dict[str, str]
+    limits: ProgramLimits
+    cpu_s: float
+    readable: list[str]
+    layers: list[str]
+    allow_weak: bool
+    scratch: str
+    stdin: str = ""
+    fetch: list[str] = field(default_factory=list)
+    check: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramExit:
+    return_code: int | None
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the programs of a plan ended.
+
+    Attributes
+    ----------
+    limit
+        The limit that was passed first, `start` where a program could not be started, `cancelled`, or empty.
+    verdict
+        The checker's last line, without the number that proves it; empty where there is none.
+    files
+        What was fetched, in base64.
+    alive
+        A process could not be ended.
+    """
+
+    limit: str
+    message: str = ""
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    memory_mb: int = 0
+    programs: list[ProgramExit] = field(default_factory=list)
+    verdict: str = ""
+    layers: tuple[str, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+    alive: bool = False
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def isolation(self) -> IsolationLevel:
+        return IsolationLevel.of(self.layers, self.missing)
+
+
+def encode_message(message: Plan | Outcome) -> bytes:
+    return json.dumps(asdict(message)).encode() + b"\n"
+
+
+def decode_plan(line: bytes) -> Plan:
+    values = json.loads(line)
+    return Plan(**{**values, "limits": ProgramLimits(**values["limits"])})
+
+
+def decode_outcome(line: bytes) -> Outcome:
+    values = json.loads(line)
+    return Outcome(**{**values, "programs": [ProgramExit(**program) for program in values["programs"]]})

@@ -1,0 +1,201 @@
+"""The sandbox of this machine: it runs requests, one more at a time than there are cores, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rlbox.config.project import PACKAGE
+from rlbox.errors import NodeError, TimedOut, WorkFailed
+from rlbox.foreign import parse_json
+from rlbox.i18n import _
+from rlbox.sandbox.cgroup import remove_cgroups
+from rlbox.sandbox.isolation import CHECKER_FOLDER
+from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_outcome, encode_message
+from rlbox.sandbox.request import LANGUAGES, ProgramLimits, ProgramRequest, compute_wall_limit
+from rlbox.sandbox.response import build_check_response, build_error_response, build_run_response
+from rlbox.sandbox.scratch import remove_folder
+from rlbox.system.command import DEVNULL, ProcessHandle, run_command, start_command, wait_for_exit
+from rlbox.values import Command
+
+_PRINT_PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
+_PROBE_S = 60.0
+_SPARE_S = 60.0
+"""For starting, ending and a busy machine, beside the limits that the worker minds."""
+_END_S = 30.0
+
+
+class Sandbox:
+    """Runs requests; many threads may call it. `close` ends what runs and removes its folder.
+
+    Parameters
+    ----------
+    python
+        Interpreter of the programs.
+    scratch
+        Where their folders are made; empty: the machine's folder for temporary files.
+    layers
+        Layers that are tried; `allow_weak` runs programs also where these are no wall, and every answer says so.
+    concurrency
+        Requests at a time; 0: one more than there are cores, for one that is starting or ending leaves its core free.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        limits: ProgramLimits,
+        *,
+        scratch: str = "",
+        layers: Sequence[str] = LAYERS,
+        allow_weak: bool = False,
+        concurrency: int = 0,
+    ) -> None:
+        self._limits, self._layers, self._allow_weak = limits, layers, allow_weak
+        self._python = os.path.abspath(shutil.which(python) or python)  # programs work elsewhere
+        self._readable = _list_python_folders(self._python)
+        self._slots = threading.BoundedSemaphore(concurrency or len(os.sched_getaffinity(0)) + 1)
+        self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=scratch or None)).resolve()
+        self._lock = threading.Lock()
+        self._count = 0
+        self._fork_server, self._fork_requests = _start_fork_server()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._fork_requests.close()
+        if wait_for_exit(self._fork_server, _END_S) is None:
+            self._fork_server.kill()
+            self._fork_server.wait()
+        remove_cgroups(f"{os.getpid()}-*")
+        remove_folder(self._folder)
+
+    def run(self, request: ProgramRequest, is_awaited: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+        """Return the answer to a request; it waits for its turn, and is not run if nobody awaits it any more."""
+        if request.language not in LANGUAGES:
+            return build_error_response(f"language {request.language!r}: there are {', '.join(LANGUAGES)}")
+        language = LANGUAGES[request.language]
+        limits = self._limits.lower(request.run_s, request.compile_s, request.memory_mb)
+        files = {**request.files, language.file: request.code.encode("utf-8", "surrogatepass")}
+        plan = self._make_plan(files, limits)
+        if request.check:
+            if request.language != "python":
+                return build_error_response(f"language {request.language!r}: programs in python alone can be checked")
+            pair = [[self._python, "-B", f"{CHECKER_FOLDER}/{name}"] for name in ("checker.py", "candidate.py")]
+            plan = replace(plan, programs=pair, check=asdict(request.check))
+            return build_check_response(self._run_in_turn(plan, is_awaited))
+        build = None
+        if language.build:
+            build_plan = replace(plan, programs=[list(language.build)], cpu_s=limits.compile_s, fetch=["main"])
+            build = self._run_in_turn(build_plan, is_awaited)
+            if build.limit or build.programs[0].return_code or "main" not in build.files:
+                return build_run_response(build, build=build, build_failed=True)
+            plan = replace(plan, files={**plan.files, "main": build.files["main"]})
+        argv = [self._python if word == "python" else word for word in language.run]
+        plan = replace(plan, programs=[argv], stdin=request.stdin, fetch=list(request.fetch))
+        return build_run_response(self._run_in_turn(plan, is_awaited), build=build)
+
+    def probe_isolation(self) -> tuple[IsolationLevel, str]:
+        """Run a program; return the isolation that it had, and what went wrong, or nothing."""
+        plan = self._make_plan({}, self._limits)
+        outcome = self._run_plan(replace(plan, programs=[[self._python, "-c", "print(1 + 1)"]]))
+        if outcome.limit:
+            return outcome.isolation, outcome.message or outcome.limit
+        program = outcome.programs[0]
+        error = "" if program.stdout == "2\n" else f"a program printed {program.stdout!r}: {program.stderr}"
+        return outcome.isolation, error
+
+    def _make_plan(self, files: Mapping[str, bytes], limits: ProgramLimits) -> Plan:
+        """Return a plan without programs."""
+        with self._lock:
+            self._count += 1
+            scratch_folder = self._folder / str(self._count)
+        return Plan(
+            programs=[],
+            files={name: base64.b64encode(content).decode() for name, content in files.items()},
+            limits=limits,
+            cpu_s=limits.cpu_s,
+            readable=self._readable,
+            layers=list(self._layers),
+            allow_weak=self._allow_weak,
+            scratch=str(scratch_folder),
+        )
+
+    def _run_in_turn(self, plan: Plan, is_awaited: Callable[[], bool]) -> Outcome:
+        with self._slots:
+            if not is_awaited():
+                return Outcome(limit="start", message="who asked is gone")
+            return self._run_plan(plan)
+
+    def _run_plan(self, plan: Plan) -> Outcome:
+        """Have a worker run a plan; nothing of it is left afterwards, whatever became of the worker."""
+        connection, worker_end = socket.socketpair()
+        with connection:
+            try:
+                with worker_end:
+                    self._request_fork(worker_end)
+                connection.settimeout(compute_wall_limit(plan.cpu_s) + _SPARE_S)
+                connection.sendall(encode_message(plan))
+                answer = bytearray()
+                while chunk := connection.recv(1 << 16):  # ends when the fork server has seen the worker end
+                    answer += chunk
+                return decode_outcome(bytes(answer))
+            except (OSError, ValueError) as error:
+                return Outcome(limit="start", message=f"the worker that ran the program ended: {error or 'killed'}")
+            finally:
+                remove_folder(Path(plan.scratch))
+
+    def _request_fork(self, connection: socket.socket) -> None:
+        """Have a worker forked for the other end of a connection; start another fork server where it was killed."""
+        with self._lock:
+            if self._fork_server.poll() is not None:
+                self._fork_requests.close()
+                self._fork_server, self._fork_requests = _start_fork_server()
+            socket.send_fds(self._fork_requests, [b"\n"], [connection.fileno()])
+
+
+def _start_fork_server() -> tuple[ProcessHandle, socket.socket]:
+    requests, server_end = socket.socketpair()
+    command = Command(
+        argv=(sys.executable, "-m", "rlbox.sandbox", "fork-server"),
+        env={"PATH": os.defpath, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd="/",
+    )
+    with server_end:
+        process = start_command(command, environ={}, stdin=server_end.fileno(), stdout=DEVNULL, stderr=None)
+    return process, requests
+
+
+def _list_python_folders(python: str) -> list[str]:
+    """Return what an interpreter must be able to read."""
+    where, next_step = "the interpreter of programs in the sandbox", _("name one with --python")
+    try:
+        outcome = run_command(Command(argv=(python, "-I", "-c", _PRINT_PREFIXES), timeout_s=_PROBE_S))
+    except (OSError, WorkFailed, TimedOut) as error:
+        raise NodeError(_("{python} does not run").format(python=python), where=where, next_step=next_step) from error
+    if not outcome.ok:
+        raise NodeError(_("{python} does not run").format(python=python), where=where, next_step=next_step)
+    site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
+    return sorted({*parse_json(outcome.stdout), *_list_link_folders(python), *site} - {"/"})
+
+
+def _list_link_folders(program: str) -> set[str]:
+    """Return the folders of a program and of each link that leads to it, as to a venv's that another venv made."""
+    path = Path(program)
+    folders = {str(path.parent), str(path.resolve().parent)}
+    while path.is_symlink():
+        path = Path(os.path.normpath(path.parent / os.readlink(path)))
+        folders.add(str(path.parent))
+    return folders
