@@ -19,7 +19,7 @@ from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
-from rlbox.engine.oci import INDEX, Descriptor, parse_manifest, referrers_tag
+from rlbox.engine.oci import INDEX_TYPE, Descriptor, format_referrers_tag, parse_manifest
 
 USER, PASSWORD, TOKEN = "mira", "open sesame", "t0ken"
 
@@ -62,15 +62,15 @@ def log_in(host: str, folder: Path, password: str = PASSWORD) -> None:
 def listed_by(host: str, repository: str, digest: str) -> tuple[Descriptor, ...]:
     """Return what a registry says is attached to an image: by its API, or the tag that stands for it in its absence."""
     found = ask(f"http://{host}/v2/{repository}/referrers/{digest}")
-    found = found or ask(f"http://{host}/v2/{repository}/manifests/{referrers_tag(digest)}")
-    return parse_manifest(found, INDEX).manifests
+    found = found or ask(f"http://{host}/v2/{repository}/manifests/{format_referrers_tag(digest)}")
+    return parse_manifest(found, INDEX_TYPE).manifests
 
 
 def ask(url: str) -> bytes:
     """Return the index that is there; nothing where there is none."""
     try:
-        with urlopen(Request(url, headers={"Accept": INDEX}), timeout=10) as answer:
-            return bytes(answer.read()) if INDEX in answer.headers["Content-Type"] else b""
+        with urlopen(Request(url, headers={"Accept": INDEX_TYPE}), timeout=10) as answer:
+            return bytes(answer.read()) if INDEX_TYPE in answer.headers["Content-Type"] else b""
     except HTTPError:
         return b""
 

@@ -15,7 +15,7 @@ from rlbox.artifacts.fetch import FetchProgress, require_disk_space, show_fetch_
 from rlbox.artifacts.mirrors import FileUrl, list_image_urls
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
-from rlbox.engine.oci import INDEXES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
+from rlbox.engine.oci import INDEX_TYPES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry, create_digest_error
 from rlbox.errors import NodeError, RegistryError, RlboxError, WorkFailed
@@ -111,7 +111,7 @@ def _walk(store: ObjectStore, base: str, digest: str, platform: str) -> Iterator
 
 
 def _children(manifest: Manifest, platform: str) -> Iterator[tuple[str, int]]:
-    if manifest.descriptor.media_type not in INDEXES:
+    if manifest.descriptor.media_type not in INDEX_TYPES:
         return
     processor = platform.partition("-")[0]
     for row in parse_json(manifest.body)["manifests"]:

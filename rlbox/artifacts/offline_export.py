@@ -15,18 +15,18 @@ from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine.oci import (
     LAYOUT,
     LAYOUT_FILE,
-    MANIFEST,
-    REF_NAME,
-    TITLE,
+    MANIFEST_TYPE,
+    REF_NAME_ANNOTATION,
+    TITLE_ANNOTATION,
     Descriptor,
     Manifest,
+    compute_digest,
     create_descriptor,
-    encode_document,
+    encode_json,
     parse_manifest,
-    sha256_digest,
 )
 from rlbox.engine.oci import create_index as oci_index
-from rlbox.engine.reference import Reference
+from rlbox.engine.reference import ImageReference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import NodeError, RegistryError, WorkFailed
 from rlbox.i18n import _
@@ -56,17 +56,19 @@ class ExportDocuments:
 def create_export_documents(target: str, lock_text: str, files: Sequence[Artifact]) -> ExportDocuments:
     """Return the documents that describe `files`; the same lock gives the same bytes."""
     body = lock_text.encode()
-    manifest = encode_document(
+    manifest = encode_json(
         {
             "schemaVersion": 2,
-            "mediaType": MANIFEST,
+            "mediaType": MANIFEST_TYPE,
             "artifactType": EXPORT_TYPE,
-            "config": create_descriptor(body, LOCK_TYPE).json(),
-            "layers": [_layer(file).json() for file in files],
-            "annotations": {TITLE: target},
+            "config": create_descriptor(body, LOCK_TYPE).to_json(),
+            "layers": [_layer(file).to_json() for file in files],
+            "annotations": {TITLE_ANNOTATION: target},
         }
     )
-    listed = create_descriptor(manifest, MANIFEST, artifact_type=EXPORT_TYPE, annotations={REF_NAME: target})
+    listed = create_descriptor(
+        manifest, MANIFEST_TYPE, artifact_type=EXPORT_TYPE, annotations={REF_NAME_ANNOTATION: target}
+    )
     return ExportDocuments(lock_json=body, manifest_json=manifest, index_json=oci_index([listed]))
 
 
@@ -75,7 +77,7 @@ def _layer(file: Artifact) -> Descriptor:
         media_type=FILE_TYPE,
         digest=f"sha256:{file.sha256}",
         size=file.size,
-        annotations={TITLE: file.file.rpartition("/")[2], KIND: file.kind, GROUP: file.group},
+        annotations={TITLE_ANNOTATION: file.file.rpartition("/")[2], KIND: file.kind, GROUP: file.group},
     )
 
 
@@ -124,7 +126,7 @@ def export_to_directory(
             if not _is_object(path, store.path(file.sha256), file):
                 store.link_object(file.sha256, path)
         for body in (documents.lock_json, documents.manifest_json):
-            write_atomic(blobs / sha256_digest(body).removeprefix("sha256:"), body)
+            write_atomic(blobs / compute_digest(body).removeprefix("sha256:"), body)
         os.sync()
         write_atomic(directory / "index.json", documents.index_json)
 
@@ -155,10 +157,10 @@ def import_from_directory(
             if store.is_intact(digest, layer.size):
                 present += 1
                 continue
-            on_file(layer.annotations.get(TITLE, digest))
+            on_file(layer.annotations.get(TITLE_ANNOTATION, digest))
             why = _take(directory, layer, store)
             taken += not why
-            bad += [f"{layer.annotations.get(TITLE, digest)}: {why}"] if why else []
+            bad += [f"{layer.annotations.get(TITLE_ANNOTATION, digest)}: {why}"] if why else []
     config = manifest.config
     assert config is not None  # noqa: S101  (`read_export_manifest` looked)
     return ImportResult(
@@ -197,7 +199,7 @@ def read_export_manifest(directory: Path) -> Manifest:
 
 def _read_blob(directory: Path, blob: Descriptor) -> bytes:
     body = (directory / "blobs/sha256" / blob.digest.removeprefix("sha256:")).read_bytes()
-    if sha256_digest(body) != blob.digest:
+    if compute_digest(body) != blob.digest:
         raise ValueError(_("blob {digest}… has other bytes").format(digest=blob.digest[:19]))
     return body
 
@@ -219,7 +221,7 @@ def export_to_registry(
     documents: ExportDocuments,
     files: Sequence[Artifact],
     store: ObjectStore,
-    destination: Reference,
+    destination: ImageReference,
     ca_bundle: str,
     on_file: Callable[[str], None] = lambda title: None,
 ) -> None:
@@ -230,11 +232,13 @@ def export_to_registry(
             blob = Descriptor(media_type="", digest=f"sha256:{file.sha256}", size=file.size)
             registry.put_blob(destination.repository, blob, store.path(file.sha256))
         registry.put_blob(destination.repository, documents.lock_descriptor, documents.lock_json)
-        registry.put_manifest(destination.repository, destination.tag or "latest", documents.manifest_json, MANIFEST)
+        registry.put_manifest(
+            destination.repository, destination.tag or "latest", documents.manifest_json, MANIFEST_TYPE
+        )
 
 
 def import_from_registry(
-    source: Reference, store: ObjectStore, ca_bundle: str, on_file: Callable[[str], None] = lambda title: None
+    source: ImageReference, store: ObjectStore, ca_bundle: str, on_file: Callable[[str], None] = lambda title: None
 ) -> ImportResult:
     """Take the files of a lock from a registry into the store; wrong bytes are named, the right ones kept.
 
@@ -270,13 +274,13 @@ def import_from_registry(
     )
 
 
-def _lock_text(registry: Registry, source: Reference, blob: Descriptor) -> bytes:
+def _lock_text(registry: Registry, source: ImageReference, blob: Descriptor) -> bytes:
     with registry.open_blob(source.repository, blob.digest) as (__, blocks):
         return b"".join(blocks)
 
 
-def _artifact(layer: Descriptor, source: Reference) -> Artifact:
-    title = layer.annotations.get(TITLE, "lock.json")
+def _artifact(layer: Descriptor, source: ImageReference) -> Artifact:
+    title = layer.annotations.get(TITLE_ANNOTATION, "lock.json")
     digest = layer.digest.removeprefix("sha256:")
     return Artifact(
         kind="oci", name=title, file=title, sha256=digest, size=layer.size, group="inputs", origin=str(source)

@@ -150,7 +150,7 @@ def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) ->
 
 def _warn(app: App, target: str) -> None:
     """Say what changes with the machine's own paths, and whether an engine would do instead."""
-    from rlbox.engine.address import engine_url
+    from rlbox.engine.address import find_engine_url
     from rlbox.engine.connection import connect_engine
 
     app.say(
@@ -159,7 +159,7 @@ def _warn(app: App, target: str) -> None:
     )
     with contextlib.suppress(EngineError):
         connect_engine()
-        place = engine_url()
+        place = find_engine_url()
         app.say(f"a Docker engine answers here ({place}): rlbox run JOB uses it, and changes nothing of this")
 
 

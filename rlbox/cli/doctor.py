@@ -64,7 +64,7 @@ def engine(app: App, action: str) -> int:
       rlbox engine status
       rlbox engine up
     """
-    from rlbox.engine.setup import install_engine, plan_engine_setup, probe_engine_status
+    from rlbox.engine.setup import install_and_start_engine, list_setup_steps, probe_engine_status
     from rlbox.errors import EngineError
 
     if app.dry_run:
@@ -72,14 +72,14 @@ def engine(app: App, action: str) -> int:
             raise click.UsageError(_("--dry-run goes with up."))
         left: tuple[str, ...] = ()
         with app.checking("engine"):
-            left = plan_engine_setup()
+            left = list_setup_steps()
         would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
         return app.planned({"left": list(left)}, "\n".join(left), would)
     if action == "up":
-        install_engine(app.say)
+        install_and_start_engine(app.say)
     status = probe_engine_status()
-    app.result(status.as_json(), status.text())
-    return 0 if status.ready else EngineError.exit_code
+    app.result(status.to_json(), status.format())
+    return 0 if status.is_ready else EngineError.exit_code
 
 
 _COUNT = click.IntRange(0, 1_000_000)

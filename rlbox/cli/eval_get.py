@@ -142,7 +142,7 @@ class ResultsDisk:
 @contextlib.contextmanager
 def disk_with_results(app: App, instance: int | None, target: str, data: str | None) -> Iterator[ResultsDisk]:
     """Yield the data disk of an instance, of the machine whose engine is reached over ssh, or of this machine."""
-    from rlbox.engine.address import engine_url
+    from rlbox.engine.address import find_engine_url
     from rlbox.run.data_disk import open_existing_run_store
     from rlbox.ssh.connection import LocalShell, SshConnection, parse_ssh_url
 
@@ -154,8 +154,8 @@ def disk_with_results(app: App, instance: int | None, target: str, data: str | N
         one = find_own_instance(instance)
         with SshConnection(ssh_address(one)) as connection:
             yield ResultsDisk(shell=connection, disk=disk_of(app, one), instance=instance)
-    elif engine_url().startswith("ssh://"):
-        with SshConnection(parse_ssh_url(engine_url())) as connection:
+    elif find_engine_url().startswith("ssh://"):
+        with SshConnection(parse_ssh_url(find_engine_url())) as connection:
             yield ResultsDisk(shell=connection, disk=_disk_there(app, connection, target, data))
     else:
         yield ResultsDisk(shell=LocalShell(), disk=str(open_existing_run_store(app, target, data).data_dir))

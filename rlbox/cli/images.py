@@ -145,7 +145,7 @@ def save(app: App, name: str, file: Path) -> int:
       rlbox save local local.oci.tar
     """
     from rlbox.amounts import size_text
-    from rlbox.engine.archive_save import save_image
+    from rlbox.engine.archive_save import save_image_archive
     from rlbox.image.check import require_project_image
     from rlbox.system.files import require_writable_file
     from rlbox.system.progress import show_byte_progress
@@ -161,9 +161,9 @@ def save(app: App, name: str, file: Path) -> int:
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     with show_byte_progress(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
-        saved = save_image(image, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
-    data = {"target": name, "image": tag, "file": str(file), "digest": saved.digest, "bytes": saved.size}
-    app.result(data, f"{file}  {saved.digest}  {size_text(saved.size)}")
+        saved = save_image_archive(image, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
+    data = {"target": name, "image": tag, "file": str(file), "digest": saved.manifest_digest, "bytes": saved.file_bytes}
+    app.result(data, f"{file}  {saved.manifest_digest}  {size_text(saved.file_bytes)}")
     app.say(f"next: rlbox load {file.name} (on the other machine)")
     return 0
 
@@ -184,14 +184,14 @@ def load(app: App, file: Path) -> int:
       rlbox load local.oci.tar
     """
     from rlbox.amounts import size_text
-    from rlbox.engine.archive_load import check_archive, load_archive
+    from rlbox.engine.archive_load import load_image_archive, read_verified_archive
     from rlbox.engine.connection import connect_engine
     from rlbox.image.names import convert_archive_tag
     from rlbox.system.progress import show_byte_progress
 
     size = file.stat().st_size
     with show_byte_progress(app, "verifying", size) as on_bytes:
-        archive = check_archive(file, on_bytes)
+        archive = read_verified_archive(file, on_bytes)
     tags = [convert_archive_tag(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
@@ -200,11 +200,11 @@ def load(app: App, file: Path) -> int:
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.planned(data, whole, f"load {', '.join(tags)}")
     with show_byte_progress(app, "loading", size) as on_bytes:
-        loaded = load_archive(archive, lambda tag: convert_archive_tag(app.project, tag), on_bytes)
-    data = {"file": str(file), "image": loaded.tag, "digest": loaded.digest, "id": loaded.identity}
+        loaded = load_image_archive(archive, lambda tag: convert_archive_tag(app.project, tag), on_bytes)
+    data = {"file": str(file), "image": loaded.tag, "digest": loaded.manifest_digest, "id": loaded.image_id}
     app.result(
-        {**data, "layers": loaded.layers, "bytes": size},
-        f"{loaded.tag}  {loaded.identity}  {loaded.layers} layers, {size_text(size)}",
+        {**data, "layers": loaded.layer_count, "bytes": size},
+        f"{loaded.tag}  {loaded.image_id}  {loaded.layer_count} layers, {size_text(size)}",
     )
     app.say(f"next: docker run --rm {loaded.tag}")
     return 0
@@ -229,17 +229,17 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
     from rlbox.engine.push import ImagePush
-    from rlbox.engine.reference import parse_push_target
+    from rlbox.engine.reference import parse_push_destination
     from rlbox.image.check import require_project_image
     from rlbox.image.plan import load_image_plan
     from rlbox.planner.stack_check import require_consistent_stack
 
     forced = require_consistent_stack(app, name, force=force)
-    reference, plan = parse_push_target(destination, name), load_image_plan(app.project, name)
+    reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
     with app.checking("image"):
         image = require_project_image(app, plan)
-    return ImagePush(app, name, plan.tag, reference, plain_http=plain_http, forced=forced).carry_out(image)
+    return ImagePush(app, name, plan.tag, reference, plain_http=plain_http, forced_conflict=forced).push(image)
 
 
 @click.command()

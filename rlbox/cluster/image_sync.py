@@ -17,9 +17,9 @@ from rlbox.cluster.connection import NodeConnection, RemoteStream
 from rlbox.cluster.fleet import Fleet
 from rlbox.cluster.push_receiver import PushReceiver, spooling
 from rlbox.engine.container import TARGET_LABEL
-from rlbox.engine.oci import LAYER, Descriptor, Manifest, encode_document, parse_manifest, sha256_digest
-from rlbox.engine.push import push_image
-from rlbox.engine.reference import Reference, parse_reference
+from rlbox.engine.oci import LAYER_TYPE, Descriptor, Manifest, compute_digest, encode_json, parse_manifest
+from rlbox.engine.push import push_and_verify_image
+from rlbox.engine.reference import ImageReference, parse_reference
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.engine.registry_client import PushDestination, Registry, create_digest_error
 from rlbox.errors import EngineError, NodeError, RegistryError, RlboxError, SpecError
@@ -153,10 +153,12 @@ class ImageSource:
 
     def _push(self) -> None:
         self._pushes += 1
-        reference = Reference(host=self._host, repository=f"rlbox/{self._word}-{self._pushes}", tag=str(self._pushes))
+        reference = ImageReference(
+            host=self._host, repository=f"rlbox/{self._word}-{self._pushes}", tag=str(self._pushes)
+        )
         with Registry(self._host, write=True) as registry:
             goal = PushDestination(reference=reference, registry=registry)
-            push_image(self._image, self._tag, goal, on_layer=lambda layer: None, on_retry=lambda text: None)
+            push_and_verify_image(self._image, self._tag, goal, on_layer=lambda layer: None, on_retry=lambda text: None)
 
 
 class PartSource(Protocol):
@@ -180,7 +182,7 @@ class Sending:
 
     image: SentImage
     source: PartSource
-    keep: Reference
+    keep: ImageReference
     folder: Callable[[str], str]
     tell: Tell
     word: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -271,11 +273,11 @@ class _Sent:
     def pull(self) -> None:
         """Have the engine there pull it, name it, and prove it."""
         sending, engine = self._sending, self.link.engine()
-        pulled = Reference(
+        pulled = ImageReference(
             host=f"127.0.0.1:{self.port}", repository=f"{sending.word}/image", digest=sending.image.digest
         )
         try:
-            said = [str(row["error"]) for row in engine.pull(pulled, {}) if "error" in row]
+            said = [str(row["error"]) for row in engine.pull_image(pulled, {}) if "error" in row]
         except EngineError as error:
             raise self._refused(error.what) from error
         if said:
@@ -289,7 +291,7 @@ class _Sent:
                 where=sending.image.digest,
                 next_step=_("the same command again"),
             )
-        engine.tag(str(found["id"]), sending.keep)
+        engine.tag_image(str(found["id"]), sending.keep)
         engine.remove_tag(str(pulled))
         told = "there" if not self._done else "sent"
         self._sending.tell(
@@ -316,12 +318,12 @@ class _Sent:
         self.link.ask("remove", disk=self.link.options.data, path=self._path)
 
 
-def keep_as(tag: str) -> Reference:
+def keep_as(tag: str) -> ImageReference:
     """Return the name under which a node's engine keeps the image: the same as here."""
     return parse_reference(tag)
 
 
-_ROW, _GZIP = "gzip", f"{LAYER}+gzip"
+_ROW, _GZIP = "gzip", f"{LAYER_TYPE}+gzip"
 
 
 class GzipSource:
@@ -384,14 +386,14 @@ class GzipSource:
         if not self._old:
             return self._image
         layers = [self._parts.get(layer.digest, layer) for layer in self._layers]
-        manifest = {**parse_json(self._text), "layers": [layer.json() for layer in layers]}
-        body = encode_document(manifest)
+        manifest = {**parse_json(self._text), "layers": [layer.to_json() for layer in layers]}
+        body = encode_json(manifest)
         known = {part.digest: part for part in (*self._image.parts, *layers)}
         used = [known[digest] for digest in dict.fromkeys((self._image.identity, *(layer.digest for layer in layers)))]
         return SentImage(
-            digest=sha256_digest(body),
+            digest=compute_digest(body),
             identity=self._image.identity,
-            manifests={sha256_digest(body): (self._kind, body.decode("utf-8"))},
+            manifests={compute_digest(body): (self._kind, body.decode("utf-8"))},
             parts=tuple(used),
         )
 
@@ -463,7 +465,7 @@ class RegistryImage:
     not.
     """
 
-    pinned: Reference
+    pinned: ImageReference
     identity: str
     names: frozenset[str]
     zstd: bool = False
@@ -483,7 +485,7 @@ def find_in_registry(text: str, target: str, *, plain_http: bool) -> RegistryIma
     reference = parse_reference(text)
     name, repository = reference.digest or reference.tag or "latest", reference.repository
     with Registry(reference.host, plain_http=plain_http, ca_bundle=find_ca_bundle) as registry:
-        registry.ping()
+        registry.require_registry()
         first = registry.get_manifest(repository, name)
         known = [first, *(registry.get_manifest(repository, child.digest) for child in first.manifests)]
         config = _config(known, text)
@@ -510,8 +512,8 @@ def _read(registry: Registry, repository: str, part: Descriptor) -> Any:
             return b"".join(blocks)
 
     data = registry.retry(read)
-    if sha256_digest(data) != part.digest:
-        raise create_digest_error(f"{registry.host}/{repository}", part.digest, sha256_digest(data))
+    if compute_digest(data) != part.digest:
+        raise create_digest_error(f"{registry.host}/{repository}", part.digest, compute_digest(data))
     return parse_json(data)
 
 
@@ -526,7 +528,7 @@ def _require_target(config: Any, text: str, target: str) -> None:
 
 
 def pull_image(
-    fleet: Fleet, names: Sequence[str], image: RegistryImage, keep: Reference, tell: Callable[[ProgressItem], None]
+    fleet: Fleet, names: Sequence[str], image: RegistryImage, keep: ImageReference, tell: Callable[[ProgressItem], None]
 ) -> None:
     """Have the engines of nodes pull an image, all at once, and prove that it is the same there.
 
@@ -543,7 +545,7 @@ def pull_image(
         engine, name = link.engine(), str(image.pinned)
         tell(ProgressItem(key=link.name, title=link.name))
         try:
-            said = [str(row["error"]) for row in engine.pull(image.pinned, login) if "error" in row]
+            said = [str(row["error"]) for row in engine.pull_image(image.pinned, login) if "error" in row]
         except EngineError as error:
             raise _refused(link, name, error.what) from error
         if said:
@@ -557,7 +559,7 @@ def pull_image(
                 where=name,
                 next_step=_("the same command again"),
             )
-        engine.tag(str(found["id"]), keep)
+        engine.tag_image(str(found["id"]), keep)
         engine.remove_tag(name)
         tell(ProgressItem(key=link.name, title=link.name, mark="✓", status_text="pulled"))
 

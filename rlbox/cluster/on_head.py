@@ -139,7 +139,8 @@ def find_running_cluster(app: App, options: ClusterOptions) -> tuple[ClusterPlan
 
 def ray_folder(head: NodeConnection, standing: RunningCluster) -> str:
     """Return the folder of the head's Ray, as its container names it on the data disk."""
-    return next(iter(head.engine().execute(standing.containers[head.name].id, ("readlink", "-f", "/tmp/ray"))), "")  # noqa: S108
+    argv = ("readlink", "-f", "/tmp/ray")  # noqa: S108
+    return next(iter(head.engine().stream_exec_output(standing.containers[head.name].id, argv)), "")
 
 
 def run_on_head(app: App, options: ClusterOptions, work: HeadCommand) -> int:
@@ -197,7 +198,7 @@ def _carry_out(
     values: Mapping[str, str],
     watch: NodeLogWatcher,
 ) -> int:
-    from rlbox.engine.remote_helper import HelperRun, run_helper
+    from rlbox.engine.remote_helper import HelperContainer, run_helper_container
     from rlbox.ssh.tunnel import EngineTunnel
 
     told, plan = head.ask("beside"), standing.plan
@@ -210,17 +211,17 @@ def _carry_out(
         home=str(told["home"]),
         state=str(told["state"]),
     )
-    helper = HelperRun(
+    helper = HelperContainer(
         target=plan.target,
         image=standing.containers[head.name].image,
-        data=plan.head.data,
-        create=False,
-        words=work.words,
+        data_dir=plan.head.data,
+        create_data_dir=False,
+        rlbox_args=work.words,
         env={**work.env, **values, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
         terminal=work.terminal,
     )
     try:
-        return run_helper(tunnel, app.project, helper)
+        return run_helper_container(tunnel, app.project, helper)
     except EngineError as error:
         lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in watch.findings()]
         what = "".join([error.what, *lines])

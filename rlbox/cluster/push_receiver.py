@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from rlbox.engine.oci import sha256_digest
+from rlbox.engine.oci import compute_digest
 from rlbox.errors import EngineError
 from rlbox.i18n import _
 from rlbox.system.compression import DigestReader
@@ -168,7 +168,7 @@ class _Takes(http.server.BaseHTTPRequestHandler):
             there = not self.spool.missing(what)
             self._answer(200 if there else 404, b"", {"Docker-Content-Digest": what} if there else {})
         elif kind == "manifests" and (found := self.spool.manifests.get(self.spool.tags.get(what, what))):
-            head = {"Content-Type": found[0], "Docker-Content-Digest": sha256_digest(found[1])}
+            head = {"Content-Type": found[0], "Docker-Content-Digest": compute_digest(found[1])}
             self._answer(200, found[1] if body else b"", head, size=len(found[1]))
         else:
             self._answer(404)
@@ -187,7 +187,7 @@ class _Takes(http.server.BaseHTTPRequestHandler):
         *__, kind, what = url.path.split("/")
         if kind == "manifests":
             text = self._read()
-            digest = sha256_digest(text)
+            digest = compute_digest(text)
             self.spool.manifests[digest] = (self.headers.get("Content-Type", ""), text)
             self.spool.tags[what] = digest
             self._answer(201, b"", {"Docker-Content-Digest": digest})

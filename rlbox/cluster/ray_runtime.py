@@ -23,7 +23,7 @@ from rlbox.cluster.plan import (
     ClusterPlan,
 )
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
-from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus, probe_gpu_support
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
 from rlbox.provision.shell_environment import get_inheritance_rule
 from rlbox.values import OWN, VENV
 
@@ -134,8 +134,8 @@ def member_container(
         argv=ray_words(plan, member),
         env=ray_env(plan, member, limits.mount),
         labels=_labels(plan, member, call),
-        data=member.data,
-        caller=caller,
+        data_dir=member.data,
+        caller_uid_gid=caller,
         gpus=gpus,
     )
 
@@ -234,17 +234,17 @@ class ContainerRuntime:
             call=call,
             gpus=self._gpus(),
         )
-        self.link.engine().start(container)
+        self.link.engine().start_container(container)
 
     def _gpus(self) -> GpuAccess:
         if not self.member.gpus:
             return NO_GPUS
         offer = probe_gpu_support(self.link.engine().info(), self.link.name, is_local=self.link.options.local)
-        return choose_gpu_access(parse_gpus(str(self.member.gpus), self.member.gpus), offer)
+        return choose_gpu_access(parse_gpus_option(str(self.member.gpus), self.member.gpus), offer)
 
     def execute(self, words: tuple[str, ...]) -> Iterator[str]:
         """As promised."""
-        return self.link.engine().execute(container_name(self.plan), (python_of(self.member), *words))
+        return self.link.engine().stream_exec_output(container_name(self.plan), (python_of(self.member), *words))
 
     def output(self, life: str, lines: int) -> str:
         """As promised."""

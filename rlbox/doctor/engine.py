@@ -14,7 +14,7 @@ from rlbox.amounts import GIB, duration_text, size_text
 from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.processes import make_live_runs_finding
 from rlbox.doctor.requirements import Requirements
-from rlbox.engine.address import is_engine_local, open_engine_address
+from rlbox.engine.address import is_engine_local, open_engine_connection_address
 from rlbox.engine.container import ACTIVE_STATES, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
 from rlbox.engine.gpu_access import probe_gpu_support
 from rlbox.errors import EngineError, NodeError
@@ -153,11 +153,11 @@ def probe_engine() -> EngineFacts:
         return EngineFacts(error=error.what, address=error.where, remedy=error.next_step)
     root = str(info.get("DockerRootDir", ""))
     return EngineFacts(
-        address=open_engine_address(),
+        address=open_engine_connection_address(),
         version=_numbers(str(info.get("ServerVersion", ""))),
         gpu_mechanisms=probe_gpu_support(
-            info, open_engine_address(), is_local=is_engine_local() and not is_in_image()
-        ).ways,
+            info, open_engine_connection_address(), is_local=is_engine_local() and not is_in_image()
+        ).methods,
         data_root=root,
         free_bytes=get_free_bytes(Path(root)) if root and is_engine_local() and Path(root).is_dir() else None,
         containers=tuple(map(_container, containers)),

@@ -15,7 +15,7 @@ from rlbox.doctor.gpus import (
     find_stack_cuda_version,
 )
 from rlbox.doctor.requirements import Requirements, override_gpus
-from rlbox.engine.address import engine_url, is_engine_local
+from rlbox.engine.address import find_engine_url, is_engine_local
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.gpu_access import (
     GPUS_VARIABLE,
@@ -24,9 +24,9 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     assume_cdi_access,
     choose_gpu_access,
-    parse_gpus,
+    choose_visible_gpu_env,
+    parse_gpus_option,
     probe_gpu_support,
-    visible_gpu_env,
 )
 from rlbox.errors import NodeError
 from rlbox.system.gpu import probe_driver, probe_gpu_models
@@ -45,7 +45,9 @@ def resolve_gpus_option(option: str) -> str:
 
 def probe_engine_gpu_support() -> GpuSupport:
     """Return which ways to a GPU the engine offers; `EngineError` when none answers."""
-    return probe_gpu_support(connect_engine().info(), engine_url(), is_local=is_engine_local() and not is_in_image())
+    return probe_gpu_support(
+        connect_engine().info(), find_engine_url(), is_local=is_engine_local() and not is_in_image()
+    )
 
 
 def choose_container_gpus(app: App, image: ImagePlan, gpus_option: str) -> GpuAccess:
@@ -59,20 +61,20 @@ def choose_container_gpus(app: App, image: ImagePlan, gpus_option: str) -> GpuAc
     Raises
     ------
     SpecError, EngineError, NodeError
-        Those of `parse_gpus` and `choose_gpu_access`.
+        Those of `parse_gpus_option` and `choose_gpu_access`.
     """
     asked = resolve_gpus_option(gpus_option)
     access = NO_GPUS
     with app.checking("GPUs"):
-        wish = parse_gpus(asked, image.container.gpus)
-        if wish.none and not image.container.gpus:
+        wish = parse_gpus_option(asked, image.container.gpus)
+        if wish.is_none and not image.container.gpus:
             return NO_GPUS
         access = assume_cdi_access(wish)
         access = choose_gpu_access(
-            wish, GpuSupport() if wish.none else probe_engine_gpu_support(), explicit=bool(asked)
+            wish, GpuSupport() if wish.is_none else probe_engine_gpu_support(), named_by_user=bool(asked)
         )
-        if not wish.none:
-            app.say(f"GPUs: {access.told()}")
+        if not wish.is_none:
+            app.say(f"GPUs: {access.describe()}")
     return access
 
 
@@ -82,13 +84,13 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     Raises
     ------
     SpecError, NodeError
-        Those of `parse_gpus` and `visible_gpu_env`.
+        Those of `parse_gpus_option` and `choose_visible_gpu_env`.
     """
     if not (asked := resolve_gpus_option(gpus_option)):
         return {}
     env = {}
     with app.checking("GPUs"):
-        env = visible_gpu_env(parse_gpus(asked, 0), os.environ, probe_driver().device_count)
+        env = choose_visible_gpu_env(parse_gpus_option(asked, 0), os.environ, probe_driver().device_count)
         app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
@@ -110,13 +112,13 @@ def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: Gp
     NodeError
         The driver is too old for the stack and forward compatibility does not help.
     """
-    if access.way == "none" or is_in_image() or not is_engine_local():
+    if access.method == "none" or is_in_image() or not is_engine_local():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
     requirements = Requirements(
         target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
     )
-    requirements = override_gpus(requirements, parse_gpus(resolve_gpus_option(gpus_option), limits.gpus).word)
+    requirements = override_gpus(requirements, parse_gpus_option(resolve_gpus_option(gpus_option), limits.gpus).text)
     found = check_driver(probe_driver(), read_driver_requirements(app, image, env), requirements)
     found += check_gpu_models(probe_gpu_models(), requirements)
     for finding in found:

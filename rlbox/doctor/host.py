@@ -36,8 +36,8 @@ from rlbox.doctor.stack import check_image_files, find_local_stack
 from rlbox.engine.address import is_engine_local
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
-from rlbox.engine.data_disk import choose_data_dir, will_create_disk
-from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
+from rlbox.engine.data_disk import choose_data_dir, would_create_data_disk
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus_option
 from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut, WorkFailed
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
@@ -73,10 +73,10 @@ def examine_host(app: App, target: str | None, data_dir: str | None, gpus_option
     """
     began = time.monotonic()
     image = load_image_plan(app.project, target) if target else None
-    wish = parse_gpus(resolve_gpus_option(gpus_option), image.container.gpus if image else 0)
+    wish = parse_gpus_option(resolve_gpus_option(gpus_option), image.container.gpus if image else 0)
     folder = _folder(image, data_dir)
     context = _make_context(
-        app, image, override_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S
+        app, image, override_gpus(_demands(app, image), wish.text), folder, began + budget_s + _GRACE_S
     )
     inside = _Inside()
     probes = ProbeThreads(context.deadline_s)
@@ -126,7 +126,7 @@ def _make_context(
     app: App, image: ImagePlan | None, requirements: Requirements, folder: Path | None, end: float
 ) -> CheckContext:
     usable = _usable(folder)
-    made_by_a_run = image is not None and usable is not None and will_create_disk(usable, image.container)
+    made_by_a_run = image is not None and usable is not None and would_create_data_disk(usable, image.container)
     disk = [("data", str(folder))] if folder else []
     shares_network = image is not None and image.container.network == "host"
     return CheckContext(
@@ -177,7 +177,7 @@ def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:
     def remove() -> None:
         with contextlib.suppress(RlboxError):
             while examined():  # one that is asked for at this moment is there at the next look
-                connect_engine().remove(_container_name(image))
+                connect_engine().remove_container(_container_name(image))
                 time.sleep(0.1)
 
     thread = threading.Thread(target=remove, daemon=True)  # an engine that hangs must not keep rlbox from ending
@@ -198,18 +198,18 @@ def _in_container(
 ) -> Report | list[Finding]:
     plan = plan_container(
         image.tag,
-        connect_engine().with_available_network(image.container),
+        connect_engine().replace_unavailable_network(image.container),
         name=_container_name(image),
         argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{budget_s:.1f}"),
         env={"PYTHONPYCACHEPREFIX": bytecode},
         labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
-        data=str(folder),
-        caller=format_user_ids(),
+        data_dir=str(folder),
+        caller_uid_gid=format_user_ids(),
         ca_bundle=find_ca_bundle() if is_engine_local() else "",
         gpus=gpus,
     )
     try:
-        outcome = connect_engine().run(plan, timeout_s=budget_s + _STARTING_S + 5)
+        outcome = connect_engine().run_container(plan, timeout_s=budget_s + _STARTING_S + 5)
     except TimedOut:
         return [Finding(id="image-slow", title=_("the container did not answer"), level="warning", where=plan.name)]
     except EngineError as error:

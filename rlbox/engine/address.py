@@ -9,16 +9,16 @@ from rlbox.errors import EngineError, NotAnswered
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
-REMOTE_ENGINE_ADVICE = _(
+REMOTE_ENGINE_NEXT_STEP = _(
     "start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own"
 )
 """What to do about an engine that does not answer where `rlbox engine up` starts none."""
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
-def open_engine_address() -> str:
-    """Return the address to speak to: that of `engine_url`, or of a socket here that leads to it over SSH."""
-    place = engine_url()
+def open_engine_connection_address() -> str:
+    """Return the address to speak to: that of `find_engine_url`, or of a socket here that leads to it over SSH."""
+    place = find_engine_url()
     if not place.startswith("ssh://"):
         return place
     from rlbox.ssh.tunnel import open_engine_tunnel
@@ -26,7 +26,7 @@ def open_engine_address() -> str:
     return open_engine_tunnel(place).address
 
 
-def engine_url() -> str:
+def find_engine_url() -> str:
     """Return where the engine is: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
     if address := os.environ.get("DOCKER_HOST"):
         return address
@@ -47,7 +47,7 @@ def engine_url() -> str:
 
 
 def is_engine_local() -> bool:
-    return engine_url().startswith("unix:")
+    return find_engine_url().startswith("unix:")
 
 
 def _config_folder() -> Path:
@@ -69,7 +69,7 @@ def create_unreachable_error(address: str, error: BaseException) -> EngineError:
             next_step=_("sudo usermod -aG docker $USER, then log in again (or run as root)"),
         )
     if not address.startswith(("unix:", "ssh:")):
-        return NotAnswered(_("no Docker engine answers"), where=address, next_step=REMOTE_ENGINE_ADVICE)
+        return NotAnswered(_("no Docker engine answers"), where=address, next_step=REMOTE_ENGINE_NEXT_STEP)
     return NotAnswered(
         _("no Docker engine answers"),
         where=address,

@@ -8,37 +8,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any, BinaryIO, cast
 
-from rlbox.engine.oci import CONTAINERD_NAME, REF_NAME, Descriptor, create_index
-from rlbox.engine.reference import short_image_name
+from rlbox.engine.oci import CONTAINERD_NAME_ANNOTATION, REF_NAME_ANNOTATION, Descriptor, create_index
+from rlbox.engine.reference import shorten_image_name
 from rlbox.foreign import parse_json
 from rlbox.system.compression import CHUNK, ChunkReader, DigestReader
 
 ByteCallback = Callable[[int], None]
 INDEX_FILE = "index.json"
 DOCKER_MANIFEST_FILE = "manifest.json"
-BLOBS = "blobs/sha256/"
+BLOBS_DIR = "blobs/sha256/"
 
 
-def blob_name(digest: str) -> str:
-    return BLOBS + digest.removeprefix("sha256:")
+def format_blob_path(digest: str) -> str:
+    return BLOBS_DIR + digest.removeprefix("sha256:")
 
 
-def archive_index(manifest: Descriptor, full_name: str) -> bytes:
-    names = {CONTAINERD_NAME: full_name, REF_NAME: full_name.rpartition(":")[2]}
+def create_archive_index(manifest: Descriptor, image_name: str) -> bytes:
+    names = {CONTAINERD_NAME_ANNOTATION: image_name, REF_NAME_ANNOTATION: image_name.rpartition(":")[2]}
     return create_index([replace(manifest, annotations=names)])
 
 
-def docker_manifest(config: str, tags: Sequence[str], layers: Sequence[str]) -> bytes:
-    """Return `manifest.json`, which `docker load` reads; `config` and `layers` are names of files in the archive."""
-    return json.dumps([{"Config": config, "RepoTags": list(tags), "Layers": list(layers)}]).encode()
+def create_docker_manifest(config_file: str, tags: Sequence[str], layer_files: Sequence[str]) -> bytes:
+    """Return `manifest.json`, which `docker load` reads; `config_file` and `layer_files` are paths in the archive."""
+    return json.dumps([{"Config": config_file, "RepoTags": list(tags), "Layers": list(layer_files)}]).encode()
 
 
-def archive_tags(manifests: Sequence[Descriptor]) -> tuple[str, ...]:
-    return tuple(short_image_name(item.annotations[CONTAINERD_NAME]) for item in manifests if _named(item.annotations))
+def list_image_tags(manifests: Sequence[Descriptor]) -> tuple[str, ...]:
+    return tuple(
+        shorten_image_name(item.annotations[CONTAINERD_NAME_ANNOTATION])
+        for item in manifests
+        if _named(item.annotations)
+    )
 
 
 def _named(annotations: Mapping[str, str]) -> bool:
-    return bool(annotations.get(CONTAINERD_NAME))
+    return bool(annotations.get(CONTAINERD_NAME_ANNOTATION))
 
 
 _MODE = 0o444
@@ -51,11 +55,11 @@ class ArchiveWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
-    def add(self, name: str, data: bytes) -> None:
-        self._file.write(tar_file_header(name, len(data)) + data)
+    def add_file(self, name: str, data: bytes) -> None:
+        self._file.write(format_tar_file_header(name, len(data)) + data)
         self._pad(len(data))
 
-    def add_stream(self, chunks: Iterable[bytes], media_type: str) -> Descriptor:
+    def add_blob(self, chunks: Iterable[bytes], media_type: str) -> Descriptor:
         """Add a blob whose size and digest are known only at its end, and return what points to it."""
         start = self._file.tell()
         self._file.write(bytes(_TAR_BLOCK))
@@ -65,7 +69,7 @@ class ArchiveWriter:
         self._pad(hashed.size)
         end = self._file.tell()
         self._file.seek(start)
-        self._file.write(tar_file_header(blob_name(hashed.digest), hashed.size))
+        self._file.write(format_tar_file_header(format_blob_path(hashed.digest), hashed.size))
         self._file.seek(end)
         return Descriptor(media_type=media_type, digest=hashed.digest, size=hashed.size)
 
@@ -76,7 +80,7 @@ class ArchiveWriter:
         self._file.write(bytes(-size % _TAR_BLOCK))
 
 
-def tar_file_header(name: str, size: int) -> bytes:
+def format_tar_file_header(name: str, size: int) -> bytes:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, _MODE
     return info.tobuf(tarfile.GNU_FORMAT)
@@ -85,7 +89,7 @@ def tar_file_header(name: str, size: int) -> bytes:
 _BLOCK = tarfile.BLOCKSIZE
 
 
-def rename_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
+def rename_archive_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
     """Yield an OCI archive in which its one image is called `tag`; not a byte of a blob changes.
 
     Raises tarfile.TarError: it is no tar, or is cut short.
@@ -97,7 +101,7 @@ def rename_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
                 yield member.tobuf(tarfile.GNU_FORMAT)
             elif change := _CHANGES.get(member.name):
                 data = json.dumps(change(parse_json(file.read()), tag)).encode()
-                yield from _padded(tar_file_header(member.name, len(data)), [data])
+                yield from _padded(format_tar_file_header(member.name, len(data)), [data])
             else:
                 yield from _padded(member.tobuf(tarfile.GNU_FORMAT), _pieces(file))
     yield bytes(2 * _BLOCK)
@@ -118,7 +122,7 @@ def _padded(header: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _renamed_index(index: dict[str, Any], tag: str) -> dict[str, Any]:
-    names = {CONTAINERD_NAME: f"docker.io/{tag}", REF_NAME: tag.rpartition(":")[2]}
+    names = {CONTAINERD_NAME_ANNOTATION: f"docker.io/{tag}", REF_NAME_ANNOTATION: tag.rpartition(":")[2]}
     manifests = [{**one, "annotations": {**one.get("annotations", {}), **names}} for one in index["manifests"]]
     return {**index, "manifests": manifests}
 

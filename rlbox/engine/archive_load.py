@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import IO, cast
 
 from rlbox.engine.archive_format import (
-    BLOBS,
+    BLOBS_DIR,
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
     ByteCallback,
-    archive_tags,
-    docker_manifest,
-    rename_image,
-    tar_file_header,
+    create_docker_manifest,
+    format_tar_file_header,
+    list_image_tags,
+    rename_archive_image,
 )
 from rlbox.engine.connection import connect_engine
-from rlbox.engine.oci import INDEXES, Descriptor, Manifest, parse_manifest
+from rlbox.engine.oci import INDEX_TYPES, Descriptor, Manifest, parse_manifest
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -41,10 +41,10 @@ class ImageArchive:
     blobs: Mapping[str, tuple[int, int]]
     tags: tuple[str, ...]
 
-    def read(self, digest: str) -> bytes:
-        return b"".join(self.chunks(digest))
+    def read_blob(self, digest: str) -> bytes:
+        return b"".join(self.iter_blob(digest))
 
-    def chunks(self, digest: str) -> Iterator[bytes]:
+    def iter_blob(self, digest: str) -> Iterator[bytes]:
         offset, size = self.blobs[digest]
         with open(self.path, "rb") as file:
             file.seek(offset)
@@ -56,7 +56,7 @@ class ImageArchive:
                 yield chunk
 
 
-def check_archive(path: Path, on_bytes: ByteCallback = lambda count: None) -> ImageArchive:
+def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: None) -> ImageArchive:
     """Return the archive, every blob of it held to its sha256.
 
     Raises WorkFailed: it is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
@@ -70,18 +70,18 @@ def check_archive(path: Path, on_bytes: ByteCallback = lambda count: None) -> Im
             members = _members(tar, path)
             index = _index(tar, members, path)
             for name, member in members.items():
-                if name.startswith(BLOBS):
+                if name.startswith(BLOBS_DIR):
                     _check_blob(cast(IO[bytes], tar.extractfile(member)), _digest(name), path, on_bytes)
     except tarfile.TarError as error:
         raise WorkFailed(
             _("this is no archive: {error}").format(error=error), where=str(path), next_step="rlbox save TARGET FILE"
         ) from error
     blobs = {
-        f"sha256:{name.removeprefix(BLOBS)}": (member.offset_data, member.size)
+        f"sha256:{name.removeprefix(BLOBS_DIR)}": (member.offset_data, member.size)
         for name, member in members.items()
-        if name.startswith(BLOBS)
+        if name.startswith(BLOBS_DIR)
     }
-    archive = ImageArchive(path=path, index=index, manifests=(), blobs=blobs, tags=archive_tags(index.manifests))
+    archive = ImageArchive(path=path, index=index, manifests=(), blobs=blobs, tags=list_image_tags(index.manifests))
     manifests = tuple(_images(archive, index))
     return ImageArchive(path=path, index=index, manifests=manifests, blobs=blobs, tags=archive.tags)
 
@@ -103,7 +103,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
 
 
 def _digest(name: str) -> str:
-    return f"sha256:{name.removeprefix(BLOBS)}" if name.startswith(BLOBS) else name or "its beginning"
+    return f"sha256:{name.removeprefix(BLOBS_DIR)}" if name.startswith(BLOBS_DIR) else name or "its beginning"
 
 
 def _index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: Path) -> Manifest:
@@ -113,7 +113,7 @@ def _index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: P
             _("this is no OCI archive: it has no index.json, or is cut short"), where=str(path), next_step=step
         )
     try:
-        return parse_manifest(cast(IO[bytes], tar.extractfile(members[INDEX_FILE])).read(), INDEXES[0])
+        return parse_manifest(cast(IO[bytes], tar.extractfile(members[INDEX_FILE])).read(), INDEX_TYPES[0])
     except ValueError as error:
         raise WorkFailed(
             _("its index.json is damaged: {error}").format(error=error), where=str(path), next_step=_AGAIN
@@ -137,11 +137,11 @@ def _images(archive: ImageArchive, index: Manifest) -> Iterator[Manifest]:
     for item in index.manifests:
         _require(archive, item)
         try:
-            manifest = parse_manifest(archive.read(item.digest), item.media_type)
+            manifest = parse_manifest(archive.read_blob(item.digest), item.media_type)
         except ValueError as error:
             what = _("blob {digest} is no manifest: {error}").format(digest=item.digest, error=error)
             raise WorkFailed(what, where=str(archive.path), next_step=_AGAIN) from error
-        if manifest.descriptor.media_type in INDEXES:
+        if manifest.descriptor.media_type in INDEX_TYPES:
             yield from _images(archive, manifest)
             continue
         for blob in (*([manifest.config] if manifest.config else ()), *manifest.layers):
@@ -161,7 +161,7 @@ def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
         raise WorkFailed(
             _("blob {digest} is no image").format(digest=manifest.digest), where=str(archive.path), next_step=_AGAIN
         )
-    return list(parse_json(archive.read(manifest.config.digest))["rootfs"]["diff_ids"])
+    return list(parse_json(archive.read_blob(manifest.config.digest))["rootfs"]["diff_ids"])
 
 
 def create_truncated_error(path: Path, blob: str) -> WorkFailed:
@@ -176,21 +176,20 @@ _BLOCK = 512
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedImage:
-    """An image that the engine has now; `digest` is its manifest's, `identity` the engine's own id for it."""
+    """An image that the engine has now; `manifest_digest` is its manifest's, `image_id` the engine's own id for it."""
 
     tag: str
-    digest: str
-    identity: str
-    layers: int
+    manifest_digest: str
+    image_id: str
+    layer_count: int
 
 
-def load_archive(
-    archive: ImageArchive, rename: Callable[[str], str], on_bytes: ByteCallback = lambda count: None
+def load_image_archive(
+    archive: ImageArchive, rename_tag: Callable[[str], str], on_bytes: ByteCallback = lambda count: None
 ) -> LoadedImage:
     """Load the archive's image and prove that the engine has it.
 
-    `rename` says what it is called there, from its name in the archive; another image that the engine has under that
-    keeps it.
+    `rename_tag` maps its name in the archive to the one in the engine; another image that has that name keeps it.
 
     Raises WorkFailed: it holds no image with a name, or several; or the engine has something else afterwards.
     Raises NodeError: the engine's disk is full.
@@ -203,10 +202,10 @@ def load_archive(
             where=str(archive.path),
             next_step=f"docker load --input {archive.path}",
         )
-    tag, manifest = rename(archive.tags[0]), archive.manifests[0]
+    tag, manifest = rename_tag(archive.tags[0]), archive.manifests[0]
     whole = _keeps_manifests()
     chunks = _file_chunks(archive.path, on_bytes)
-    _send(rename_image(chunks, tag) if whole else convert_to_docker_archive(archive, manifest, tag, on_bytes))
+    _send(rename_archive_image(chunks, tag) if whole else convert_to_docker_archive(archive, manifest, tag, on_bytes))
     config = manifest.config.digest if manifest.config else ""
     wanted = archive.index.manifests[0].digest if whole else config
     image = connect_engine().find_image(tag)
@@ -217,7 +216,7 @@ def load_archive(
                 found=found, tag=tag, wanted=wanted
             )
         )
-    return LoadedImage(tag=tag, digest=manifest.digest, identity=wanted, layers=len(manifest.layers))
+    return LoadedImage(tag=tag, manifest_digest=manifest.digest, image_id=wanted, layer_count=len(manifest.layers))
 
 
 def _keeps_manifests() -> bool:
@@ -229,7 +228,7 @@ def _keeps_manifests() -> bool:
 
 
 def _send(chunks: Iterator[bytes]) -> None:
-    for message in connect_engine().load(chunks):
+    for message in connect_engine().load_image(chunks):
         if words := message.get("error"):
             if "no space left" in words:
                 raise NodeError(
@@ -262,7 +261,7 @@ def _plain_size(archive: ImageArchive, manifest: Manifest, number: int, content:
     layer = manifest.layers[number]
     hashed = DigestReader()
     try:
-        for chunk in decompress_layer(ChunkReader(archive.chunks(layer.digest)), layer.media_type):
+        for chunk in decompress_layer(ChunkReader(archive.iter_blob(layer.digest)), layer.media_type):
             hashed.update(chunk)
     except ValueError as error:
         raise WorkFailed(
@@ -289,16 +288,16 @@ def _docker_tar(
     config = manifest.config.digest if manifest.config else ""
     names = [f"{content.removeprefix('sha256:')}.tar" for content in contents]
     config_name = f"{config.removeprefix('sha256:')}.json"
-    yield from _tar_file(config_name, archive.read(config))
+    yield from _tar_file(config_name, archive.read_blob(config))
     for layer, name, size in dict(zip(names, zip(manifest.layers, names, sizes, strict=True), strict=True)).values():
-        yield tar_file_header(name, size)
-        for chunk in decompress_layer(ChunkReader(archive.chunks(layer.digest)), layer.media_type):
+        yield format_tar_file_header(name, size)
+        for chunk in decompress_layer(ChunkReader(archive.iter_blob(layer.digest)), layer.media_type):
             on_bytes(len(chunk))
             yield chunk
         yield bytes(-size % _BLOCK)
-    yield from _tar_file(DOCKER_MANIFEST_FILE, docker_manifest(config_name, [tag], names))
+    yield from _tar_file(DOCKER_MANIFEST_FILE, create_docker_manifest(config_name, [tag], names))
     yield bytes(2 * _BLOCK)
 
 
 def _tar_file(name: str, data: bytes) -> Iterator[bytes]:
-    yield tar_file_header(name, len(data)) + data + bytes(-len(data) % _BLOCK)
+    yield format_tar_file_header(name, len(data)) + data + bytes(-len(data) % _BLOCK)

@@ -23,10 +23,10 @@ def find_image(tag: str) -> dict[str, Any] | None:
     return connect_engine().find_image(tag)
 
 
-def require_image(tag: str, target: str) -> dict[str, Any]:
+def require_image(tag: str, target_name: str) -> dict[str, Any]:
     """As `find_image`; `EngineError` when the engine has no image of the target."""
     if (image := find_image(tag)) is None:
-        raise create_missing_image_error(tag, target)
+        raise create_missing_image_error(tag, target_name)
     return image
 
 

@@ -39,7 +39,7 @@ class ContainerDefaults:
     grade: str = ""
 
 
-CA_BUNDLE = "/run/rlbox/ca.crt"
+CA_BUNDLE_IN_CONTAINER = "/run/rlbox/ca.crt"
 """Where a container sees the CA bundle of its machine."""
 
 CA_VARIABLES = (
@@ -75,8 +75,8 @@ class ContainerPlan:
     """One container; `user` is `uid:gid`, or empty for the image's own. Without `init`, `argv` is its process 1.
 
     It has no capability but `cap_add`, and nothing in it gets more than it was started with. `network` is one of the
-    engine's, or `OWN_NETWORK`. `publish` are its ports that the engine's machine has on its loopback, too. Sizes are in
-    GiB; 0 means no limit, for `shm_gib` the engine's own.
+    engine's, or `OWN_NETWORK`. `published_ports` are published on the engine machine's loopback. Sizes are in GiB; 0
+    means no limit, for `shm_gib` the engine's own.
     """
 
     image: str
@@ -96,7 +96,7 @@ class ContainerPlan:
     devices: Mapping[str, str] = field(default_factory=dict)
     gpus: GpuAccess = NO_GPUS
     init: bool = True
-    publish: tuple[int, ...] = ()
+    published_ports: tuple[int, ...] = ()
 
 
 def plan_container(
@@ -107,28 +107,28 @@ def plan_container(
     argv: tuple[str, ...],
     env: Mapping[str, str],
     labels: Mapping[str, str],
-    data: str,
-    caller: str,
+    data_dir: str,
+    caller_uid_gid: str,
     ca_bundle: str = "",
     gpus: GpuAccess = NO_GPUS,
     init: bool = True,
     mounts: tuple[Mount, ...] = (),
 ) -> ContainerPlan:
-    """Return the container that runs `argv` in `image` with the data disk `data` (a host path) mounted.
+    """Return the container that runs `argv` in `image` with the data disk `data_dir` (a host path) mounted.
 
-    `caller`: `uid:gid` of whoever typed the command; it is used unless the target asks for root.
+    `caller_uid_gid`: `uid:gid` of whoever typed the command; it is used unless the target asks for root.
     `ca_bundle`: Host path of the site's CA bundle: mounted, and named where programs look for it. Empty: nothing.
     """
-    user = caller if limits.user == "caller" and caller != "0:0" else ""
+    user = caller_uid_gid if limits.user == "caller" and caller_uid_gid != "0:0" else ""
     return ContainerPlan(
         image=image,
         name=name,
         argv=argv,
-        env={**(dict.fromkeys(CA_VARIABLES, CA_BUNDLE) if ca_bundle else {}), **gpus.env, **env},
+        env={**(dict.fromkeys(CA_VARIABLES, CA_BUNDLE_IN_CONTAINER) if ca_bundle else {}), **gpus.env, **env},
         labels=dict(labels),
         mounts=(
-            Mount(source=data, target=limits.mount),
-            *((Mount(source=ca_bundle, target=CA_BUNDLE, read_only=True),) if ca_bundle else ()),
+            Mount(source=data_dir, target=limits.mount),
+            *((Mount(source=ca_bundle, target=CA_BUNDLE_IN_CONTAINER, read_only=True),) if ca_bundle else ()),
             *gpus.mounts,
             *mounts,
         ),
@@ -146,7 +146,7 @@ def plan_container(
     )
 
 
-def docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
+def format_docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
     """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself.
 
     The client makes no network: `docker_network_commands` makes the container's own one before.
@@ -154,7 +154,7 @@ def docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: bool) -
     network = plan.name if plan.network == OWN_NETWORK else plan.network
     args = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
     args += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
-    args += [*docker_limit_args(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
+    args += [*format_docker_limit_args(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
     args += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
     args += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
     args += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
@@ -176,7 +176,7 @@ def docker_network_commands(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple
     )
 
 
-def docker_limit_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
+def format_docker_limit_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
     args = [f"--shm-size={_bytes(limits.shm_gib)}"]
     if limits.memory_gib:  # without the second option as much again may be swapped
         args += [f"--memory={_bytes(limits.memory_gib)}", f"--memory-swap={_bytes(limits.memory_gib)}"]
@@ -184,10 +184,10 @@ def docker_limit_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
     args += [f"--pids-limit={limits.pids}"] if limits.pids else []
     args += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
     args += [f"--cap-add={name}" for name in limits.cap_add]
-    return args + [f"--device={row}" for row in format_devices(limits)]
+    return args + [f"--device={row}" for row in format_device_args(limits)]
 
 
-def format_devices(limits: ContainerPlan | ContainerDefaults) -> list[str]:
+def format_device_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
     """Return the devices of a container as engines name them: path here, path there, what may be done with it.
 
     An engine takes a folder for all devices in it; source: moby oci/devices_linux.go, `DevicesFromPath`.
@@ -196,12 +196,12 @@ def format_devices(limits: ContainerPlan | ContainerDefaults) -> list[str]:
 
 
 def _gpu_words(gpus: GpuAccess) -> list[str]:
-    if gpus.way == "gpus":  # a list is one field of CSV
+    if gpus.method == "gpus":  # a list is one field of CSV
         return [f"--gpus={gpus.names[0]}" if gpus.by_count else f'--gpus="device={",".join(gpus.names)}"']
-    return [f"--device={name}" for name in (*gpus.names, *gpus.nodes)]
+    return [f"--device={name}" for name in (*gpus.names, *gpus.device_nodes)]
 
 
-def docker_py_options(plan: ContainerPlan) -> dict[str, object]:
+def create_docker_py_options(plan: ContainerPlan) -> dict[str, object]:
     return {
         "image": plan.image,
         "command": list(plan.argv),
@@ -210,7 +210,7 @@ def docker_py_options(plan: ContainerPlan) -> dict[str, object]:
         "labels": dict(plan.labels),
         "volumes": {m.source: {"bind": m.target, "mode": "ro" if m.read_only else "rw"} for m in plan.mounts},
         "network_mode": plan.name if plan.network == OWN_NETWORK else plan.network,
-        "ports": {f"{port}/tcp": (LOOPBACK, port) for port in plan.publish},
+        "ports": {f"{port}/tcp": (LOOPBACK, port) for port in plan.published_ports},
         "shm_size": _bytes(plan.shm_gib) or None,
         "mem_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
         "memswap_limit": _bytes(plan.memory_gib) if plan.memory_gib else None,
@@ -228,14 +228,14 @@ def docker_py_options(plan: ContainerPlan) -> dict[str, object]:
 
 
 def _device_options(plan: ContainerPlan) -> dict[str, object]:
-    gpus, rows = _gpu_options(plan.gpus), format_devices(plan)
-    nodes = [f"{node}:{node}:rwm" for node in plan.gpus.nodes] if plan.gpus.way == "devices" else []
+    gpus, rows = _gpu_options(plan.gpus), format_device_args(plan)
+    nodes = [f"{node}:{node}:rwm" for node in plan.gpus.device_nodes] if plan.gpus.method == "devices" else []
     return {**gpus, **({"devices": [*rows, *nodes]} if rows or nodes else {})}
 
 
 def _gpu_options(gpus: GpuAccess) -> dict[str, object]:
     """Return docker-py's arguments for the GPUs; requests in the words of the engine's API, since 1.40."""
-    match gpus.way:
+    match gpus.method:
         case "cdi":
             return {"device_requests": [{"Driver": "cdi", "DeviceIDs": list(gpus.names)}]}
         case "gpus":

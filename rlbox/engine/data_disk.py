@@ -25,19 +25,19 @@ _SHARED = ("/", "/home", "/var")
 """What holds folders of others, and is nobody's own."""
 
 
-def choose_data_dir(host: str, chosen: str | None) -> Path:
-    """Return the data disk's directory on this host: `--data`, `RLBOX_DATA`, or `host`, the target's; without links.
+def choose_data_dir(target_default: str, data_option: str | None) -> Path:
+    """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `target_default`.
 
     Raises NodeError: none is named, or one of the system's own folders.
     """
-    text = (os.environ.get("RLBOX_DATA") or host) if chosen is None else chosen
+    text = (os.environ.get("RLBOX_DATA") or target_default) if data_option is None else data_option
     if not text:
         raise NodeError(
             _("no data disk is named"),
             where="disk.host",
             next_step=_("give --data DIR, or set RLBOX_DATA or disk.host"),
         )
-    directory = resolve_dir(text)
+    directory = resolve_path(text)
     if _is_systems(directory):
         raise NodeError(
             _("this folder is the system's own, and no data disk"),
@@ -47,8 +47,8 @@ def choose_data_dir(host: str, chosen: str | None) -> Path:
     return directory
 
 
-def resolve_dir(text: str) -> Path:
-    return Path(os.path.realpath(os.path.expanduser(text)))
+def resolve_path(path: str) -> Path:
+    return Path(os.path.realpath(os.path.expanduser(path)))
 
 
 def _is_systems(directory: Path) -> bool:
@@ -57,7 +57,9 @@ def _is_systems(directory: Path) -> bool:
     return below or path in _SHARED
 
 
-def prepare_data_disk(app: App, directory: Path, limits: ContainerDefaults, need_gib: float | None = None) -> None:
+def create_or_check_data_disk(
+    app: App, directory: Path, limits: ContainerDefaults, need_gib: float | None = None
+) -> None:
     """Create a target's own data disk if it is missing, and refuse one that is not usable.
 
     One that somebody named is not made: it may be a slip, and the disk that was meant another.
@@ -66,7 +68,7 @@ def prepare_data_disk(app: App, directory: Path, limits: ContainerDefaults, need
     Raises NodeError: it is missing, no directory, read-only, or has less free.
     """
     with app.checking("data disk"):
-        if will_create_disk(directory, limits):
+        if would_create_data_disk(directory, limits):
             _make(app, directory)
         elif not os.path.lexists(directory):
             raise create_missing_disk_error(directory)
@@ -79,9 +81,9 @@ def prepare_data_disk(app: App, directory: Path, limits: ContainerDefaults, need
         _require_room(directory, limits.need_gib if need_gib is None else need_gib)
 
 
-def will_create_disk(directory: Path, limits: ContainerDefaults) -> bool:
+def would_create_data_disk(directory: Path, limits: ContainerDefaults) -> bool:
     """Return whether a run makes the folder: it is the target's own data disk, and not there yet."""
-    is_default = bool(limits.host) and directory == resolve_dir(limits.host)
+    is_default = bool(limits.host) and directory == resolve_path(limits.host)
     return limits.create and is_default and not os.path.lexists(directory)
 
 
@@ -146,7 +148,7 @@ def _require_writable(directory: Path) -> None:
         raise OSError(code, os.strerror(code), str(directory))
 
 
-def check_devices(app: App, limits: ContainerDefaults) -> None:
+def require_devices(app: App, limits: ContainerDefaults) -> None:
     """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does.
 
     Raises NodeError: A device, or folder of them, is not there.

@@ -19,7 +19,7 @@ from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.amounts import limit_text
-from rlbox.engine.address import create_unreachable_error, open_engine_address
+from rlbox.engine.address import create_unreachable_error, open_engine_connection_address
 from rlbox.engine.container import (
     ACTIVE_STATES,
     LOOPBACK,
@@ -28,9 +28,9 @@ from rlbox.engine.container import (
     OWNER_LABEL,
     ContainerDefaults,
     ContainerPlan,
-    docker_py_options,
+    create_docker_py_options,
 )
-from rlbox.engine.reference import Reference
+from rlbox.engine.reference import ImageReference
 from rlbox.errors import EngineError, TimedOut
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
@@ -49,33 +49,35 @@ _NO_ROOM_STEP = _("docker network ls shows who has them, and docker network rm g
 _FAILED_STEP = _("restart the engine, which lays its bridges and firewall rules anew; or {out}").format(out=_OUT)
 
 
-def has_bridge(client: docker.DockerClient) -> bool:
+def has_bridge_network(client: docker.DockerClient) -> bool:
     """Return whether the engine connects containers by bridges; one started with `--bridge none` does not."""
     found = client.networks.list(names=[_BRIDGE], filters={"driver": _BRIDGE})
     return any(network.name == _BRIDGE for network in found)
 
 
-def create_network(client: docker.DockerClient, name: str, labels: Mapping[str, str]) -> None:
-    """Make the network of the container `name`, in the place of one that was left; others that were left go, too.
+def create_container_network(client: docker.DockerClient, container_name: str, labels: Mapping[str, str]) -> None:
+    """Make a container's own network, in the place of one that was left; others that were left go, too.
 
     Raises EngineError: the engine has no addresses left, or cannot make a bridge; its own words are quoted.
     """
     _sweep(client, labels.get(OWNER_LABEL, ""))
-    remove_network(client, name)
-    known = {**labels, NETWORK_LABEL: name, _MADE_LABEL: f"{time.time():.0f}"}
+    remove_container_network(client, container_name)
+    known = {**labels, NETWORK_LABEL: container_name, _MADE_LABEL: f"{time.time():.0f}"}
     try:
-        client.api.create_network(name, driver=_BRIDGE, labels=known)
+        client.api.create_network(container_name, driver=_BRIDGE, labels=known)
     except APIError as error:
         message = str(error.explanation or error)
         if "address pool" in message:
             what, step = _("the engine has no addresses for one more network"), _NO_ROOM_STEP
         else:
             what, step = _("the engine cannot make a network for the container"), _FAILED_STEP
-        raise EngineError(_("{what}: {words}").format(what=what, words=message), where=name, next_step=step) from error
+        raise EngineError(
+            _("{what}: {words}").format(what=what, words=message), where=container_name, next_step=step
+        ) from error
 
 
-def remove_network(client: docker.DockerClient, name: str) -> None:
-    for network in client.networks.list(filters={"label": f"{NETWORK_LABEL}={name}"}):
+def remove_container_network(client: docker.DockerClient, container_name: str) -> None:
+    for network in client.networks.list(filters={"label": f"{NETWORK_LABEL}={container_name}"}):
         with contextlib.suppress(APIError):  # gone by now, or somebody put a container of theirs into it
             network.remove()
 
@@ -101,13 +103,13 @@ _GPU_STEP = _("rlbox doctor TARGET tells what it offers; without GPUs: --gpus no
 class ContainerExit:
     """How a container ended; `output` is all that it wrote itself (not its processes' log files): a line a change.
 
-    `started` is when it was last started, in the engine's words.
+    `started_at` is when it was last started, in the engine's words.
     """
 
     exit_code: int
     out_of_memory: bool
     output: str
-    started: str = ""
+    started_at: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,7 @@ class ContainerInfo:
 
     status: str
     labels: Mapping[str, str]
-    started: str
+    started_at: str
 
 
 class PortTakenError(EngineError):
@@ -138,8 +140,8 @@ class DockerEngine:
 
     @classmethod
     def connect(cls, address: str = "") -> DockerEngine:
-        """Return the engine at `address`, by default `open_engine_address`; `EngineError` without answer."""
-        address = address or open_engine_address()
+        """Return the engine at `address`, by default `open_engine_connection_address`; `EngineError` without answer."""
+        address = address or open_engine_connection_address()
         try:
             return cls(_client(address), address)
         except (DockerException, OSError) as error:
@@ -158,7 +160,7 @@ class DockerEngine:
         with self._asked():
             return list(self._client.api.images(filters={"label": label}))
 
-    def history(self, image: str) -> list[dict[str, Any]]:
+    def image_history(self, image: str) -> list[dict[str, Any]]:
         with self._asked():
             return list(self._client.images.get(image).history())
 
@@ -174,16 +176,16 @@ class DockerEngine:
         with self._asked():
             return list(self._client.api.containers(all=True, filters={"label": label}))
 
-    def save(self, tag: str) -> Iterator[bytes]:
+    def export_image(self, tag: str) -> Iterator[bytes]:
         with self._heard():
             yield from self._client.api.get_image(tag)
 
-    def load(self, chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    def load_image(self, chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         with self._heard():
             api: Any = self._client.api
             yield from api.load_image(chunks, quiet=True)
 
-    def push(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    def push_image(self, reference: ImageReference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Have the engine push the image of this name and yield what it says.
 
         `login`: Of `find_login`; empty: none.
@@ -194,11 +196,11 @@ class DockerEngine:
             )
             yield from cast(Iterator[dict[str, Any]], message)
 
-    def tag(self, image: str, reference: Reference) -> None:
+    def tag_image(self, image: str, reference: ImageReference) -> None:
         with self._asked():
             self._client.api.tag(image, reference.name, reference.tag)
 
-    def read_file(self, image: str, path: str) -> bytes | None:
+    def read_image_file(self, image: str, path: str) -> bytes | None:
         """Return a file of an image, or None when it has none there; the container it is read from never starts."""
         with self._asked():
             container = self._client.containers.create(
@@ -230,13 +232,13 @@ class DockerEngine:
         with self._asked(), contextlib.suppress(ImageNotFound):
             self._client.api.remove_image(name)
 
-    def with_available_network(self, limits: ContainerDefaults) -> ContainerDefaults:
+    def replace_unavailable_network(self, limits: ContainerDefaults) -> ContainerDefaults:
         """Return the limits with a network that containers can have here: the host's where there are no bridges."""
         with self._asked():
-            closed = limits.network != OWN_NETWORK or has_bridge(self._client)
+            closed = limits.network != OWN_NETWORK or has_bridge_network(self._client)
         return limits if closed else replace(limits, network="host")
 
-    def start(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
+    def start_container(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
         """Create and start the container, its own network before it, and return its id; on failure none is left behind.
 
         `secrets`: Sent over the container's standard input, which is attached before it starts; None: it has none.
@@ -247,8 +249,8 @@ class DockerEngine:
         with self._asked():
             try:
                 if plan.network == OWN_NETWORK:
-                    create_network(self._client, plan.name, plan.labels)
-                options = docker_py_options(plan) | {"stdin_open": bool(secrets)}
+                    create_container_network(self._client, plan.name, plan.labels)
+                options = create_docker_py_options(plan) | {"stdin_open": bool(secrets)}
                 made.append(container := self._client.containers.create(**cast(dict[str, Any], options)))
                 if secrets:
                     self._start_with(container, secrets)
@@ -256,24 +258,24 @@ class DockerEngine:
                     container.start()
             except (APIError, ImageNotFound) as error:
                 for one in made:
-                    self.remove(one.id)
-                remove_network(self._client, plan.name)
+                    self.remove_container(one.id)
+                remove_container_network(self._client, plan.name)
                 raise _refused(plan, str(error.explanation or error)) from error
         return str(container.id)
 
     @contextlib.contextmanager
-    def open_network(self, plan: ContainerPlan) -> Iterator[None]:
+    def hold_container_network(self, plan: ContainerPlan) -> Iterator[None]:
         """Keep the own network of a container that the docker client starts and removes, while the block runs."""
         if plan.network != OWN_NETWORK:
             yield
             return
         with self._asked():
-            create_network(self._client, plan.name, plan.labels)
+            create_container_network(self._client, plan.name, plan.labels)
         try:
             yield
         finally:
             with self._asked():
-                remove_network(self._client, plan.name)
+                remove_container_network(self._client, plan.name)
 
     def _start_with(self, container: Any, secrets: Mapping[str, Secret]) -> None:
         connection = container.attach_socket(params={"stdin": 1, "stream": 1})
@@ -290,14 +292,14 @@ class DockerEngine:
             except NotFound:
                 return None
             started = str(container.attrs["State"].get("StartedAt", ""))
-            return ContainerInfo(status=str(container.status), labels=dict(container.labels), started=started)
+            return ContainerInfo(status=str(container.status), labels=dict(container.labels), started_at=started)
 
-    def is_running(self, name: str) -> bool:
+    def is_container_active(self, name: str) -> bool:
         """Return whether the container still runs; one that is gone does not."""
         found = self.inspect_container(name)
         return found is not None and found.status in ACTIVE_STATES
 
-    def read_exit(self, name: str) -> ContainerExit | None:
+    def read_container_exit(self, name: str) -> ContainerExit | None:
         """Return how an ended container ended; None when it is gone, or is just being removed."""
         with self._asked():
             try:
@@ -314,9 +316,9 @@ class DockerEngine:
                 return None
             code = int(state["ExitCode"])
             memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
-            return ContainerExit(exit_code=code, out_of_memory=memory, output=output, started=started)
+            return ContainerExit(exit_code=code, out_of_memory=memory, output=output, started_at=started)
 
-    def execute(self, name: str, argv: Sequence[str]) -> Iterator[str]:
+    def stream_exec_output(self, name: str, argv: Sequence[str]) -> Iterator[str]:
         """Run a command in a container, and yield its lines of standard output; `EngineError` where it does not run."""
         with self._heard():
             api: Any = self._client.api
@@ -332,17 +334,17 @@ class DockerEngine:
             return bytes(self._client.containers.get(name).logs(tail=lines)).decode("utf-8", "replace")
         return ""
 
-    def pull(self, reference: Reference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    def pull_image(self, reference: ImageReference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Have the engine pull what a reference names by digest or tag, and yield what it says."""
         with self._heard():
             named: dict[str, Any] = {"tag": reference.digest or reference.tag, "auth_config": dict(login) or None}
             yield from self._client.api.pull(reference.name, stream=True, decode=True, **named)
 
-    def stop(self, name: str, grace_s: int) -> None:
+    def stop_container(self, name: str, grace_s: int) -> None:
         with self._asked(), contextlib.suppress(NotFound):
             self._client.containers.get(name).stop(timeout=grace_s)
 
-    def remove(self, name: str) -> None:
+    def remove_container(self, name: str) -> None:
         """Remove a container of ours, running or not, and its network.
 
         One that somebody else removes at this moment is gone as well.
@@ -355,15 +357,15 @@ class DockerEngine:
             except APIError as error:
                 if error.status_code != _CONFLICT:  # "removal of container … is already in progress"
                     raise
-            remove_network(self._client, name)
+            remove_container_network(self._client, name)
 
-    def run(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
+    def run_container(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
         """Run a container to its end and return its exit code and all it wrote; it is removed in any case.
 
         Raises EngineError: as `start`.
         Raises TimedOut: it ran longer than `timeout_s`.
         """
-        self.start(plan)
+        self.start_container(plan)
         try:
             with self._asked():
                 container = self._client.containers.get(plan.name)
@@ -377,7 +379,7 @@ class DockerEngine:
                     ) from error
                 texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
         finally:
-            self.remove(plan.name)
+            self.remove_container(plan.name)
         return Outcome(command=Command(argv=plan.argv), exit_code=code, stdout=texts[0], stderr=texts[1])
 
     @contextlib.contextmanager
@@ -424,11 +426,11 @@ def _refused(plan: ContainerPlan, message: str) -> EngineError:
         return EngineError(
             _("the engine has no image {image}").format(image=plan.image), next_step=f"rlbox build {target}"
         )
-    if plan.publish and ("already allocated" in message or "already in use" in message):
-        named = {int(port) for port in _TAKEN.findall(message)} & {*plan.publish}
+    if plan.published_ports and ("already allocated" in message or "already in use" in message):
+        named = {int(port) for port in _TAKEN.findall(message)} & {*plan.published_ports}
         return PortTakenError(
             _("a port to publish is taken on the engine's machine: {words}").format(words=message),
-            ports=named or plan.publish,
+            ports=named or plan.published_ports,
         )
     if "error setting rlimit" in message:
         return EngineError(

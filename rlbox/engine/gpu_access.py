@@ -38,57 +38,60 @@ class GpuRequest:
     ids: tuple[str, ...] = ()
 
     @property
-    def none(self) -> bool:
+    def is_none(self) -> bool:
         return not self.count and not self.ids
 
     @property
-    def number(self) -> int:
+    def requested_count(self) -> int:
         """How many GPUs are wanted; 0 for none, and for all of them, however many they are."""
         return len(self.ids) or max(self.count, 0)
 
     @property
-    def word(self) -> str:
-        return "none" if self.none else str(self.number or "all")
+    def text(self) -> str:
+        return "none" if self.is_none else str(self.requested_count or "all")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSupport:
     """What engine and machine offer.
 
-    `cdi` holds the names that CDI specifications give to devices (`nvidia.com/gpu=0`); it is empty, with `cdi_on`,
-    where they cannot be read. `stale` is a file that a specification names and that is gone. `nodes` are
-    `/dev/nvidia0` and so on, `control` the nodes that every container with a GPU needs, `driver` the driver's files as
-    they are mounted.
+    `cdi_devices` are names by CDI specifications (`nvidia.com/gpu=0`); empty, with `is_cdi_enabled`, where these cannot
+    be read. `missing_cdi_file` is named by a specification and gone. `device_nodes` are `/dev/nvidia0` and so on,
+    `control_nodes` those that every container with a GPU needs, `driver_mounts` the driver's files as they are mounted.
     """
 
-    where: str = ""
-    here: bool = True
-    runtime: bool = False
-    cdi_on: bool = False
-    cdi: tuple[str, ...] = ()
-    cdi_files: tuple[str, ...] = ()
-    stale: str = ""
-    nodes: tuple[str, ...] = ()
-    control: tuple[str, ...] = ()
-    driver: tuple[Mount, ...] = ()
+    engine_address: str = ""
+    is_local: bool = True
+    has_nvidia_runtime: bool = False
+    is_cdi_enabled: bool = False
+    cdi_devices: tuple[str, ...] = ()
+    cdi_spec_files: tuple[str, ...] = ()
+    missing_cdi_file: str = ""
+    device_nodes: tuple[str, ...] = ()
+    control_nodes: tuple[str, ...] = ()
+    driver_mounts: tuple[Mount, ...] = ()
 
     @property
-    def ways(self) -> tuple[GpuMethod, ...]:
+    def methods(self) -> tuple[GpuMethod, ...]:
         """Return the ways that are open, the best first.
 
         CDI comes first: the engine itself knows the devices, so a reload of systemd does not take them away from a
         running container (NVIDIA/nvidia-container-toolkit#48), and a wrong index is an error before the start.
         """
-        cdi = self.cdi_on and not self.stale and (bool(self.cdi) or not (self.here or self.runtime))
-        devices = self.here and bool(self.nodes and self.driver)
-        found: list[tuple[GpuMethod, bool]] = [("cdi", cdi), ("gpus", self.runtime), ("devices", devices)]
+        cdi = (
+            self.is_cdi_enabled
+            and not self.missing_cdi_file
+            and (bool(self.cdi_devices) or not (self.is_local or self.has_nvidia_runtime))
+        )
+        devices = self.is_local and bool(self.device_nodes and self.driver_mounts)
+        found: list[tuple[GpuMethod, bool]] = [("cdi", cdi), ("gpus", self.has_nvidia_runtime), ("devices", devices)]
         return tuple(way for way, there in found if there)
 
     @property
-    def count(self) -> int:
+    def gpu_count(self) -> int:
         """How many GPUs the machine has; 0: not known."""
-        indices = {name.partition("=")[2] for name in self.cdi}
-        return sum(whole_number(name) is not None for name in indices) or len(self.nodes)
+        indices = {name.partition("=")[2] for name in self.cdi_devices}
+        return sum(whole_number(name) is not None for name in indices) or len(self.device_nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,77 +99,81 @@ class GpuAccess:
     """How a container gets its GPUs.
 
     `names` are CDI devices (`cdi`), or what `--gpus` is given: ids, or one word, a number or `all` (`by_count`).
-    `nodes` and `mounts` are those of plain devices. `env` is set in the container.
+    `device_nodes` and `mounts` are those of plain devices. `env` is set in the container.
     """
 
-    way: GpuMethod = "none"
+    method: GpuMethod = "none"
     names: tuple[str, ...] = ()
     by_count: bool = False
-    nodes: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return it in words, as `0, 1 through CDI`."""
         names = [name.rpartition("=")[2] for name in self.names]
-        names += [name for node in self.nodes if (name := node.removeprefix("/dev/nvidia")).isdigit()]
-        through = {"none": "", "cdi": "CDI", "gpus": "the engine's --gpus", "devices": "plain devices"}[self.way]
+        names += [name for node in self.device_nodes if (name := node.removeprefix("/dev/nvidia")).isdigit()]
+        through = {"none": "", "cdi": "CDI", "gpus": "the engine's --gpus", "devices": "plain devices"}[self.method]
         return f"{', '.join(names)} through {through}" if through else "none"
 
 
 NO_GPUS = GpuAccess()
 
 
-def parse_gpus(text: str, usual: int) -> GpuRequest:
-    """Return what `--gpus` asks for; empty: `usual`, what the target uses (-1: all).
+def parse_gpus_option(gpus_option: str, default_count: int) -> GpuRequest:
+    """Return what `--gpus` asks for; empty: `default_count`, what the target uses (-1: all).
 
     Raises SpecError: it is none of the forms. `0` is refused, since it might mean the first GPU or no GPU.
     """
-    text = text.strip()
-    if text in ("", "none", "all"):
-        return GpuRequest(count={"": usual, "none": 0, "all": ALL_GPUS}[text])
-    ids = tuple(part.strip() for part in text.removeprefix("device=").split(",") if part.strip())
+    gpus_option = gpus_option.strip()
+    if gpus_option in ("", "none", "all"):
+        return GpuRequest(count={"": default_count, "none": 0, "all": ALL_GPUS}[gpus_option])
+    ids = tuple(part.strip() for part in gpus_option.removeprefix("device=").split(",") if part.strip())
     wrong = [part for part in ids if not _ID.fullmatch(part)]
-    if count := whole_number(text):
+    if count := whole_number(gpus_option):
         return GpuRequest(count=count)
-    if not ids or wrong or text == "0" or len(set(ids)) < len(ids):
-        raise SpecError(_("--gpus {text!r} does not say which GPUs").format(text=text), next_step=_SAYS)
+    if not ids or wrong or gpus_option == "0" or len(set(ids)) < len(ids):
+        raise SpecError(_("--gpus {text!r} does not say which GPUs").format(text=gpus_option), next_step=_SAYS)
     return GpuRequest(ids=ids)
 
 
-def choose_gpu_access(request: GpuRequest, offer: GpuSupport, *, explicit: bool = False) -> GpuAccess:
+def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, named_by_user: bool = False) -> GpuAccess:
     """Return how a container gets the GPUs of `request`.
 
-    `explicit`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
+    `named_by_user`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
     Raises EngineError: the engine offers no way.
     Raises NodeError: the machine has fewer GPUs, or not those.
     """
-    told = {GPUS_VARIABLE: request.word} if explicit else {}
-    if request.none:
+    told = {GPUS_VARIABLE: request.text} if named_by_user else {}
+    if request.is_none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
-    if not offer.ways:
+    if not support.methods:
         raise EngineError(
-            _("the engine cannot give a GPU to a container"), where=_why(offer), next_step=suggest_gpu_setup(offer)
+            _("the engine cannot give a GPU to a container"), where=_why(support), next_step=suggest_gpu_setup(support)
         )
-    ids = _ids(request, offer)
-    match offer.ways[0]:
+    ids = _ids(request, support)
+    match support.methods[0]:
         case "cdi":
-            names = tuple(f"{CDI_KIND}={name}" for name in ids or _everything(offer))
-            return GpuAccess(way="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
+            names = tuple(f"{CDI_KIND}={name}" for name in ids or _everything(support))
+            return GpuAccess(method="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
         case "gpus":
             word = str(request.count) if request.count > 0 else "all"
-            return GpuAccess(way="gpus", names=ids if request.ids else (word,), by_count=not request.ids, env=told)
+            return GpuAccess(method="gpus", names=ids if request.ids else (word,), by_count=not request.ids, env=told)
         case _:
-            chosen = tuple(f"/dev/nvidia{name}" for name in ids) or offer.nodes
+            chosen = tuple(f"/dev/nvidia{name}" for name in ids) or support.device_nodes
             env = {VISIBLE: LEFT_ALONE, **told}
-            return GpuAccess(way="devices", nodes=(*chosen, *offer.control), mounts=offer.driver, env=env)
+            return GpuAccess(
+                method="devices", device_nodes=(*chosen, *support.control_nodes), mounts=support.driver_mounts, env=env
+            )
 
 
-def visible_gpu_env(request: GpuRequest, shell: Mapping[str, str], count: int) -> dict[str, str]:
+def choose_visible_gpu_env(
+    request: GpuRequest, caller_env: Mapping[str, str], machine_gpu_count: int
+) -> dict[str, str]:
     """Return the variables that let programs of this machine itself see the GPUs of `request`, and no other.
 
-    `shell`: The caller's environment: a number of GPUs is taken of those that it names.
-    `count`: GPUs of this machine; 0: not known.
+    `caller_env`: The caller's environment: a number of GPUs is taken of those that it names.
+    `machine_gpu_count`: GPUs of this machine; 0: not known.
     Raises NodeError: there are fewer.
     Raises SpecError: it is a way to name a GPU that only engines know.
     """
@@ -176,9 +183,11 @@ def visible_gpu_env(request: GpuRequest, shell: Mapping[str, str], count: int) -
             _("--gpus {ids}: in place a part of a GPU is named by its MIG-… id").format(ids=",".join(ids)),
             next_step=_SAYS,
         )
-    usual = [name for name in shell.get(_SEEN, "").split(",") if name.strip()] or [str(one) for one in range(count)]
-    absent = [name for name in ids if count and name.isdigit() and int(name) >= count]
-    if absent or (count and request.count > len(usual)):
+    usual = [name for name in caller_env.get(_SEEN, "").split(",") if name.strip()] or [
+        str(one) for one in range(machine_gpu_count)
+    ]
+    absent = [name for name in ids if machine_gpu_count and name.isdigit() and int(name) >= machine_gpu_count]
+    if absent or (machine_gpu_count and request.count > len(usual)):
         what = (
             _("GPU {absent} is").format(absent=absent[0])
             if absent
@@ -191,64 +200,67 @@ def visible_gpu_env(request: GpuRequest, shell: Mapping[str, str], count: int) -
     if request.count > 0:
         ids = tuple(usual[: request.count]) or tuple(map(str, range(request.count)))
     seen = {} if request.count == ALL_GPUS else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
-    return {**seen, GPUS_VARIABLE: request.word}
+    return {**seen, GPUS_VARIABLE: request.text}
 
 
 def assume_cdi_access(request: GpuRequest) -> GpuAccess:
     """Return how a container would get its GPUs where CDI is offered: for a dry run that no engine answers."""
     count = request.count if request.count > 0 else 0
     names = request.ids or tuple(map(str, range(count))) or ("all",)
-    return NO_GPUS if request.none else GpuAccess(way="cdi", names=tuple(f"{CDI_KIND}={name}" for name in names))
+    return NO_GPUS if request.is_none else GpuAccess(method="cdi", names=tuple(f"{CDI_KIND}={name}" for name in names))
 
 
-def suggest_gpu_setup(offer: GpuSupport) -> str:
-    if offer.stale:
+def suggest_gpu_setup(support: GpuSupport) -> str:
+    if support.missing_cdi_file:
         return _("sudo nvidia-ctk cdi generate --output={cdi_file}").format(
-            cdi_file=(offer.cdi_files or ("/etc/cdi/nvidia.yaml",))[0]
+            cdi_file=(support.cdi_spec_files or ("/etc/cdi/nvidia.yaml",))[0]
         )
-    if offer.cdi_files and not offer.cdi_on:
+    if support.cdi_spec_files and not support.is_cdi_enabled:
         return _('set {"features": {"cdi": true}} in the engine\'s daemon.json (Docker 25 or newer) and restart it')
     install = "install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine"
     return _("{install}; without GPUs: --gpus none").format(install=install)
 
 
 def _why(offer: GpuSupport) -> str:
-    if offer.stale:
-        return f"{offer.where}: its CDI specification names {offer.stale}, which is gone (was the driver updated?)"
-    cdi = "no CDI device" if offer.cdi_on else "CDI is off"
-    return f"{offer.where}: no runtime nvidia, {cdi}, {'a' if offer.nodes else 'no'} /dev/nvidia0"
+    if offer.missing_cdi_file:
+        gone = f"its CDI specification names {offer.missing_cdi_file}, which is gone (was the driver updated?)"
+        return f"{offer.engine_address}: {gone}"
+    cdi = "no CDI device" if offer.is_cdi_enabled else "CDI is off"
+    return f"{offer.engine_address}: no runtime nvidia, {cdi}, {'a' if offer.device_nodes else 'no'} /dev/nvidia0"
 
 
 def _ids(request: GpuRequest, offer: GpuSupport) -> tuple[str, ...]:
     """Return the ids of the wished GPUs; empty: all there are."""
-    known = {name.partition("=")[2] for name in offer.cdi} | {node.removeprefix("/dev/nvidia") for node in offer.nodes}
+    known = {name.partition("=")[2] for name in offer.cdi_devices} | {
+        node.removeprefix("/dev/nvidia") for node in offer.device_nodes
+    }
     missing = [name for name in request.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
     if missing:
         have = ", ".join(sorted(known - {"all"})) or _("all")
         raise NodeError(
             _("this machine has no GPU {missing}").format(missing=missing[0]),
-            where=offer.where,
+            where=offer.engine_address,
             next_step=_("it has: {have}").format(have=have),
         )
     if request.ids or request.count == ALL_GPUS:
         return request.ids
-    if offer.count and request.count > offer.count:
-        step = _("--gpus {count}, or lower hardware.gpus of the target").format(count=offer.count)
+    if offer.gpu_count and request.count > offer.gpu_count:
+        step = _("--gpus {count}, or lower hardware.gpus of the target").format(count=offer.gpu_count)
         raise NodeError(
             _("{count} GPUs are wanted, this machine has {offer_count}").format(
-                count=request.count, offer_count=offer.count
+                count=request.count, offer_count=offer.gpu_count
             ),
-            where=offer.where,
+            where=offer.engine_address,
             next_step=step,
         )
-    if offer.ways[0] == "cdi" and offer.cdi and not offer.count:  # as on WSL, whose only device is `all`
+    if offer.methods[0] == "cdi" and offer.cdi_devices and not offer.gpu_count:  # as on WSL, whose only device is `all`
         return ()
     numbers = sorted(number for name in known if (number := whole_number(name)) is not None) or range(request.count)
     return tuple(str(number) for number in list(numbers)[: request.count])
 
 
 def _everything(offer: GpuSupport) -> tuple[str, ...]:
-    names = [name.partition("=")[2] for name in offer.cdi]
+    names = [name.partition("=")[2] for name in offer.cdi_devices]
     numbers = sorted(name for name in names if whole_number(name) is not None)
     return tuple(numbers) if names and "all" not in names else ("all",)
 
@@ -267,37 +279,37 @@ _VERSIONED = ("libnvidia-gpucomp.so.*", "libnvidia-allocator.so.1", "libnvidia-p
 _HOOK = "nvidia-container-runtime-hook"  # an engine that finds it takes `--gpus` without a runtime of that name
 
 
-def probe_gpu_support(info: Mapping[str, Any], where: str, *, is_local: bool) -> GpuSupport:
-    """Return what is offered by the engine that gave `info` (its `/info`) at the address `where`.
+def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is_local: bool) -> GpuSupport:
+    """Return what is offered by the engine that gave `engine_info` (its `/info`) at the address `engine_address`.
 
     `is_local`: The engine is on this machine, so its files and devices can be looked at.
     """
-    folders = tuple(info.get("CDISpecDirs") or ())
+    folders = tuple(engine_info.get("CDISpecDirs") or ())
     files = tuple(_spec_files(folders or CDI_FOLDERS)) if is_local else ()
     texts = [_read_text(path) for path in files]
-    told = [str(row.get("ID", "")) for row in info.get("DiscoveredDevices") or ()]  # since Docker 28.2
+    told = [str(row.get("ID", "")) for row in engine_info.get("DiscoveredDevices") or ()]  # since Docker 28.2
     names = [name for name in told if name.startswith(f"{CDI_KIND}=")] or [
-        name for text in texts for name in parse_cdi_devices(text)
+        name for text in texts for name in parse_nvidia_cdi_devices(text)
     ]
     named = [path for text in texts for path in parse_nvidia_cdi_mounts(text)]
     return GpuSupport(
-        where=where,
-        here=is_local,
-        runtime=any("nvidia" in name for name in info.get("Runtimes") or ())
+        engine_address=engine_address,
+        is_local=is_local,
+        has_nvidia_runtime=any("nvidia" in name for name in engine_info.get("Runtimes") or ())
         or (is_local and bool(shutil.which(_HOOK))),
-        cdi_on=bool(folders),
-        cdi=tuple(dict.fromkeys(names)),
-        cdi_files=files,
-        stale=next((path for path in named if not os.path.lexists(path)), ""),
-        nodes=tuple(sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda node: int(node[11:]))) if is_local else (),
-        control=tuple(node for node in _CONTROL if os.path.exists(node)) if is_local else (),
-        driver=tuple(_driver_mounts()) if is_local else (),
+        is_cdi_enabled=bool(folders),
+        cdi_devices=tuple(dict.fromkeys(names)),
+        cdi_spec_files=files,
+        missing_cdi_file=next((path for path in named if not os.path.lexists(path)), ""),
+        device_nodes=tuple(sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda node: int(node[11:]))) if is_local else (),
+        control_nodes=tuple(node for node in _CONTROL if os.path.exists(node)) if is_local else (),
+        driver_mounts=tuple(_driver_mounts()) if is_local else (),
     )
 
 
-def parse_cdi_devices(text: str) -> list[str]:
+def parse_nvidia_cdi_devices(spec_text: str) -> list[str]:
     """Return the names of NVIDIA's GPUs in a CDI specification (JSON, or YAML as the toolkit writes it)."""
-    kind, names, __ = _parse_cdi(text)
+    kind, names, __ = _parse_cdi(spec_text)
     return [f"{CDI_KIND}={name}" for name in names] if kind == CDI_KIND else []
 
 

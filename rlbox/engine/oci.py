@@ -14,18 +14,18 @@ from typing import Any
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-INDEX = "application/vnd.oci.image.index.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"
-LAYER = "application/vnd.oci.image.layer.v1.tar"
-EMPTY = "application/vnd.oci.empty.v1+json"
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
-MANIFESTS = (MANIFEST, DOCKER_MANIFEST)
-INDEXES = (INDEX, DOCKER_INDEX)
-TITLE = "org.opencontainers.image.title"
-REF_NAME = "org.opencontainers.image.ref.name"
-CONTAINERD_NAME = "io.containerd.image.name"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFEST_TYPES = (MANIFEST_TYPE, DOCKER_MANIFEST_TYPE)
+INDEX_TYPES = (INDEX_TYPE, DOCKER_INDEX_TYPE)
+TITLE_ANNOTATION = "org.opencontainers.image.title"
+REF_NAME_ANNOTATION = "org.opencontainers.image.ref.name"
+CONTAINERD_NAME_ANNOTATION = "io.containerd.image.name"
 EMPTY_BLOB = b"{}"
 LAYOUT_FILE, LAYOUT = "oci-layout", b'{"imageLayoutVersion":"1.0.0"}'
 """The file that says of a folder, or a tar, that it is an image layout."""
@@ -41,7 +41,7 @@ class Descriptor:
     artifact_type: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         more = {"artifactType": self.artifact_type, "annotations": dict(self.annotations)}
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size} | {
             key: value for key, value in more.items() if value
@@ -63,16 +63,16 @@ class Manifest:
         return self.descriptor.digest
 
 
-def sha256_digest(data: bytes) -> str:
+def compute_digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def create_descriptor(data: bytes, media_type: str, **more: Any) -> Descriptor:
-    return Descriptor(media_type=media_type, digest=sha256_digest(data), size=len(data), **more)
+    return Descriptor(media_type=media_type, digest=compute_digest(data), size=len(data), **more)
 
 
-def encode_document(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+def encode_json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
@@ -83,7 +83,7 @@ def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
     value = parse_json(body)
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
         raise ValueError(_("no manifest of schema 2"))
-    kind = str(value.get("mediaType") or media_type or (INDEX if "manifests" in value else MANIFEST))
+    kind = str(value.get("mediaType") or media_type or (INDEX_TYPE if "manifests" in value else MANIFEST_TYPE))
     try:
         return Manifest(
             descriptor=create_descriptor(body, kind),
@@ -107,45 +107,47 @@ def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
 
 
 def create_image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
-    value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.json()}
-    return encode_document(value | {"layers": [layer.json() for layer in layers]})
+    value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config.to_json()}
+    return encode_json(value | {"layers": [layer.to_json() for layer in layers]})
 
 
 def create_index(manifests: Sequence[Descriptor]) -> bytes:
-    return encode_document({"schemaVersion": 2, "mediaType": INDEX, "manifests": [item.json() for item in manifests]})
+    return encode_json(
+        {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [item.to_json() for item in manifests]}
+    )
 
 
 def create_artifact_manifest(subject: Descriptor, content: Descriptor, artifact_type: str) -> bytes:
-    return encode_document(
+    return encode_json(
         {
             "schemaVersion": 2,
-            "mediaType": MANIFEST,
+            "mediaType": MANIFEST_TYPE,
             "artifactType": artifact_type,
-            "config": create_descriptor(EMPTY_BLOB, EMPTY).json(),
-            "layers": [content.json()],
-            "subject": Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size).json(),
+            "config": create_descriptor(EMPTY_BLOB, EMPTY_TYPE).to_json(),
+            "layers": [content.to_json()],
+            "subject": Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size).to_json(),
         }
     )
 
 
-def referrers_tag(digest: str) -> str:
+def format_referrers_tag(digest: str) -> str:
     """Return the tag that lists what refers to `digest` in a registry without the referrers API."""
     return digest.replace(":", "-")
 
 
-def add_referrer(listed: Sequence[Descriptor], added: Descriptor) -> tuple[Descriptor, ...]:
+def replace_referrer(listed: Sequence[Descriptor], added: Descriptor) -> tuple[Descriptor, ...]:
     """Return `listed` with `added`, which takes the place of an older one of the same type and title."""
 
     def key(item: Descriptor) -> tuple[str, str]:
-        return item.artifact_type, item.annotations.get(TITLE, "")
+        return item.artifact_type, item.annotations.get(TITLE_ANNOTATION, "")
 
     return (*(item for item in listed if key(item) != key(added)), added)
 
 
-def find_manifest_digest(image: dict[str, Any]) -> str:
+def find_manifest_digest(engine_image: dict[str, Any]) -> str:
     """Return the digest of the manifest that the engine stores, or "" where the store keeps none.
 
     With the containerd store an image's id is that digest, and each of its names is listed with it.
     """
-    identity = str(image["Id"])
-    return identity if any(name.endswith(f"@{identity}") for name in image.get("RepoDigests") or ()) else ""
+    identity = str(engine_image["Id"])
+    return identity if any(name.endswith(f"@{identity}") for name in engine_image.get("RepoDigests") or ()) else ""

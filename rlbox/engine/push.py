@@ -14,22 +14,22 @@ from typing import Any, Literal
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.engine.address import engine_url, is_engine_local
+from rlbox.engine.address import find_engine_url, is_engine_local
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.oci import (
-    EMPTY,
     EMPTY_BLOB,
-    MANIFEST,
-    TITLE,
+    EMPTY_TYPE,
+    MANIFEST_TYPE,
+    TITLE_ANNOTATION,
     Descriptor,
     Manifest,
+    compute_digest,
     create_artifact_manifest,
     create_descriptor,
     find_manifest_digest,
-    referrers_tag,
-    sha256_digest,
+    format_referrers_tag,
 )
-from rlbox.engine.reference import Reference, is_loopback, strip_port
+from rlbox.engine.reference import ImageReference, is_loopback_host, strip_port
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.engine.registry_client import PushDestination, Registry
 from rlbox.errors import EngineError, RegistryError, RlboxError
@@ -44,12 +44,12 @@ LayerState = Literal["waiting", "pushing", "pushed", "present"]
 
 @dataclass(frozen=True, kw_only=True)
 class LayerProgress:
-    """One layer of a push; `key` is the engine's short id, `done` and `total` are bytes."""
+    """One layer of a push; `layer_id` is the engine's short id, `done_bytes` and `total_bytes` are bytes."""
 
-    key: str
+    layer_id: str
     state: LayerState = "waiting"
-    done: int = 0
-    total: int = 0
+    done_bytes: int = 0
+    total_bytes: int = 0
 
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64}) ")
@@ -68,7 +68,7 @@ _MAY_PASS = re.compile(
 )
 
 
-class PushLog:
+class PushMessageParser:
     """Follows the engine's messages of one push: layers by their id, the digest at the end, or the error."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class PushLog:
         self.digest = ""
         self.error = ""
 
-    def feed(self, message: Mapping[str, Any]) -> LayerProgress | None:
+    def feed_message(self, message: Mapping[str, Any]) -> LayerProgress | None:
         if "error" in message:
             self.error = str(message["error"])
             return None
@@ -86,48 +86,51 @@ class PushLog:
         key = str(message.get("id", ""))
         if not key:
             return None
-        layer = self.layers.get(key, LayerProgress(key=key))
+        layer = self.layers.get(key, LayerProgress(layer_id=key))
         state = "present" if status.startswith("Mounted from") else _STATES.get(status, layer.state)
         if layer.state == "pushed":  # a repeated attempt finds it there
             state = "pushed"
         detail = message.get("progressDetail") or {}
         layer = replace(
-            layer, state=state, done=detail.get("current", layer.done), total=detail.get("total", layer.total)
+            layer,
+            state=state,
+            done_bytes=detail.get("current", layer.done_bytes),
+            total_bytes=detail.get("total", layer.total_bytes),
         )
         self.layers[key] = layer
         return layer
 
 
-def is_transient_failure(words: str) -> bool:
-    return not any(lasting.search(words) for lasting in (_FULL, _LOGIN, _PLAIN, _CERTIFICATE, _NAME)) and bool(
-        _MAY_PASS.search(words)
+def is_transient_push_error(engine_error: str) -> bool:
+    return not any(lasting.search(engine_error) for lasting in (_FULL, _LOGIN, _PLAIN, _CERTIFICATE, _NAME)) and bool(
+        _MAY_PASS.search(engine_error)
     )
 
 
-def create_push_error(words: str, reference: Reference, attempts: int) -> RegistryError:
+def create_push_error(engine_error: str, reference: ImageReference, attempts: int) -> RegistryError:
     host, kept = reference.host, _("what it has already is not sent again")
-    if _FULL.search(words):
+    if _FULL.search(engine_error):
         what, step = (
             _("{host} has no room left").format(host=host),
             _("free space in the registry, then repeat: {kept}").format(kept=kept),
         )
-    elif _PLAIN.search(words):
+    elif _PLAIN.search(engine_error):
         what = _("the engine insists on TLS, and {host} does not speak it").format(host=host)
         step = _("add {host} to insecure-registries in the engine's /etc/docker/daemon.json").format(host=host)
-    elif _CERTIFICATE.search(words):
+    elif _CERTIFICATE.search(engine_error):
         what = _("the engine does not trust the certificate of {host}").format(host=host)
         step = _("put the site's CA at /etc/docker/certs.d/{host}/ca.crt on the engine's machine").format(host=host)
-    elif _NAME.search(words):
+    elif _NAME.search(engine_error):
         what, step = (
             _("the engine finds no host {host_name}").format(host_name=strip_port(host)),
             _("check the address"),
         )
-    elif _LOGIN.search(words):
+    elif _LOGIN.search(engine_error):
         what, step = (
             _("{host} does not let this login push to {repository}").format(host=host, repository=reference.repository),
             f"docker login {host}",
         )
-    elif is_transient_failure(words):
+    elif is_transient_push_error(engine_error):
         what, step = (
             _("the push failed {attempts} times").format(attempts=attempts),
             _("check the network and the registry, then repeat: {kept}").format(kept=kept),
@@ -135,56 +138,60 @@ def create_push_error(words: str, reference: Reference, attempts: int) -> Regist
     else:
         what, step = _("the push failed"), ""
     return RegistryError(
-        _("{what}\n  | {words}").format(what=what, words=words[:500]), where=str(reference), next_step=step
+        _("{what}\n  | {words}").format(what=what, words=engine_error[:500]), where=str(reference), next_step=step
     )
 
 
-def allows_plain_http(host: str, settings: Mapping[str, Any]) -> bool:
+def engine_allows_plain_http(registry_host: str, registry_config: Mapping[str, Any]) -> bool:
     """Return whether an engine speaks plain http to a registry.
 
-    `settings`: `RegistryConfig` of the engine's /info; an engine that does not say counts as one that does.
+    `registry_config`: `RegistryConfig` of the engine's /info; an engine that does not say counts as one that does.
     """
-    if is_loopback(host) or not settings:
+    if is_loopback_host(registry_host) or not registry_config:
         return True
-    listed = (settings.get("IndexConfigs") or {}).get(host) or {}
+    listed = (registry_config.get("IndexConfigs") or {}).get(registry_host) or {}
     if listed.get("Secure") is False:
         return True
     try:
-        address = ip_address(strip_port(host))
+        address = ip_address(strip_port(registry_host))
     except ValueError:
         return False
-    return any(address in ip_network(net, strict=False) for net in settings.get("InsecureRegistryCIDRs") or ())
+    return any(address in ip_network(net, strict=False) for net in registry_config.get("InsecureRegistryCIDRs") or ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushCount:
     """How many layers a push had to send, and their bytes as stored in the registry."""
 
-    total: int
-    pushed: int
-    present: int
-    size: int
+    total_layers: int
+    pushed_layers: int
+    present_layers: int
+    pushed_bytes: int
 
 
-def count_push(layers: Mapping[str, LayerProgress], stored: Sequence[Descriptor], contents: Sequence[str]) -> PushCount:
+def count_pushed_layers(
+    layer_progress: Mapping[str, LayerProgress], registry_layers: Sequence[Descriptor], diff_ids: Sequence[str]
+) -> PushCount:
     """Return what was sent.
 
-    `layers`: By the engine's id: the first 12 digits of the digest of the stored blob, or, in an engine without the
-      containerd store, of the layer's unpacked content.
-    `stored`, `contents`: The image's layers in the registry and the digests of their contents, in the same order.
+    `layer_progress`: By the engine's id: the first 12 digits of the digest of the stored blob, or, in an engine without
+      the containerd store, of the layer's unpacked content.
+    `diff_ids`: The digests of the layers' unpacked contents, in the order of `registry_layers`.
     """
-    pushed = {key for key, layer in layers.items() if layer.state == "pushed"}
-    sizes = {blob.digest: blob.size for blob in stored}
+    pushed = {key for key, layer in layer_progress.items() if layer.state == "pushed"}
+    sizes = {blob.digest: blob.size for blob in registry_layers}
     sent = {
         blob.digest
-        for blob, content in zip(stored, contents, strict=False)
-        if pushed & {short_layer_id(blob.digest), short_layer_id(content)}
+        for blob, content in zip(registry_layers, diff_ids, strict=False)
+        if pushed & {shorten_digest(blob.digest), shorten_digest(content)}
     }
     size = sum(sizes[digest] for digest in sent)
-    return PushCount(total=len(sizes), pushed=len(sent), present=len(sizes) - len(sent), size=size)
+    return PushCount(
+        total_layers=len(sizes), pushed_layers=len(sent), present_layers=len(sizes) - len(sent), pushed_bytes=size
+    )
 
 
-def short_layer_id(digest: str) -> str:
+def shorten_digest(digest: str) -> str:
     return digest.partition(":")[2][:12]
 
 
@@ -192,17 +199,17 @@ def short_layer_id(digest: str) -> str:
 class PushResult:
     """What the registry holds after a push.
 
-    `exact` says that these are the bytes the engine stores; an engine without the containerd store keeps no manifest
+    `is_engine_manifest`: These are the bytes that the engine stores; one without the containerd store keeps no manifest
     and packs the layers as it pushes, so that a push of its own is the first time that a digest exists.
     """
 
     manifest: Manifest
     count: PushCount
-    exact: bool
+    is_engine_manifest: bool
 
 
-def push_image(
-    image_info: dict[str, Any],
+def push_and_verify_image(
+    engine_image: dict[str, Any],
     local_tag: str,
     destination: PushDestination,
     *,
@@ -211,35 +218,43 @@ def push_image(
 ) -> PushResult:
     """Have the engine push its image `local_tag` to `destination`, and verify what the registry holds then.
 
-    `image_info`: The engine's description of `local_tag`.
+    `engine_image`: The engine's description of `local_tag`.
     `on_retry`: Told why, and how long from now, the engine's push is repeated.
     Raises RegistryError: the registry does not answer, refused, failed four times, or holds something else than was
       pushed; or its address means this machine, and the engine is on another.
     Raises EngineError: plain http was allowed here, but the engine insists on TLS.
     """
-    contents = (image_info.get("RootFS") or {}).get("Layers") or []
-    stored = find_manifest_digest(image_info)
+    contents = (engine_image.get("RootFS") or {}).get("Layers") or []
+    stored = find_manifest_digest(engine_image)
     _check_route(destination)
-    there = destination.find() if stored else None
+    there = destination.find_manifest() if stored else None
     if there and there.digest == stored:
-        return PushResult(manifest=there, count=count_push({}, there.layers, contents), exact=True)
-    with _tagged(image_info["Id"], local_tag, destination.reference):
+        return PushResult(
+            manifest=there, count=count_pushed_layers({}, there.layers, contents), is_engine_manifest=True
+        )
+    with _tagged(engine_image["Id"], local_tag, destination.reference):
         log = _push(destination.reference, on_layer, on_retry)
     manifest = _verified(destination, stored or log.digest)
-    return PushResult(manifest=manifest, count=count_push(log.layers, manifest.layers, contents), exact=bool(stored))
+    return PushResult(
+        manifest=manifest,
+        count=count_pushed_layers(log.layers, manifest.layers, contents),
+        is_engine_manifest=bool(stored),
+    )
 
 
 def _check_route(destination: PushDestination) -> None:
     """Make sure before the engine begins that the registry answers, and that the engine will speak to it."""
     host = destination.reference.host
-    if is_loopback(host) and not is_engine_local():
+    if is_loopback_host(host) and not is_engine_local():
         raise RegistryError(
             _("{host} is another machine for the engine than for rlbox").format(host=host),
-            where=engine_url(),
+            where=find_engine_url(),
             next_step=_("name the registry by an address that means the same on both"),
         )
-    destination.registry.ping()
-    if destination.plain_http and not allows_plain_http(host, connect_engine().info().get("RegistryConfig") or {}):
+    destination.registry.require_registry()
+    if destination.plain_http and not engine_allows_plain_http(
+        host, connect_engine().info().get("RegistryConfig") or {}
+    ):
         raise EngineError(
             _("the engine insists on TLS for {host}").format(host=host),
             next_step=_("add {host} to insecure-registries in the engine's /etc/docker/daemon.json").format(host=host),
@@ -247,11 +262,11 @@ def _check_route(destination: PushDestination) -> None:
 
 
 @contextmanager
-def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
+def _tagged(identity: str, tag: str, reference: ImageReference) -> Iterator[None]:
     """Give the image the name it is pushed under, and restore the previous state of that name afterwards."""
     name = f"{reference.name}:{reference.tag}"
     before = connect_engine().find_image(name)
-    connect_engine().tag(tag, reference)
+    connect_engine().tag_image(tag, reference)
     try:
         yield
     finally:
@@ -259,26 +274,28 @@ def _tagged(identity: str, tag: str, reference: Reference) -> Iterator[None]:
             if before is None:
                 connect_engine().remove_tag(name)
             elif before["Id"] != identity:
-                connect_engine().tag(before["Id"], reference)
+                connect_engine().tag_image(before["Id"], reference)
 
 
 class _TransientError(Exception):
     """The engine gave up for a reason that may pass by itself."""
 
 
-def _push(reference: Reference, on_layer: Callable[[LayerProgress], None], on_retry: Callable[[str], None]) -> PushLog:
+def _push(
+    reference: ImageReference, on_layer: Callable[[LayerProgress], None], on_retry: Callable[[str], None]
+) -> PushMessageParser:
     login = read_docker_login(reference.host)
-    log = PushLog()
+    log = PushMessageParser()
 
     def push() -> None:
         log.error = ""
-        for message in connect_engine().push(reference, login):
-            if layer := log.feed(message):
+        for message in connect_engine().push_image(reference, login):
+            if layer := log.feed_message(message):
                 on_layer(layer)
         if log.error:
             raise (
                 _TransientError(log.error[:200])
-                if is_transient_failure(log.error)
+                if is_transient_push_error(log.error)
                 else create_push_error(log.error, reference, ATTEMPTS)
             )
 
@@ -290,7 +307,7 @@ def _push(reference: Reference, on_layer: Callable[[LayerProgress], None], on_re
 
 
 def _verified(destination: PushDestination, wanted: str) -> Manifest:
-    manifest, reference = destination.get(), destination.reference
+    manifest, reference = destination.get_manifest(), destination.reference
     if manifest.digest != wanted:
         raise RegistryError(
             _("{reference} is {digest} in the registry; what was pushed is {wanted}").format(
@@ -315,12 +332,12 @@ class Attachment:
     artifact_type: str
 
 
-def find_attachments(folder: Path) -> tuple[Attachment, ...]:
-    """Return the SBOMs and provenances that builds of a target left below `folder`, a folder an image."""
+def find_attachments(directory: Path) -> tuple[Attachment, ...]:
+    """Return the SBOMs and provenances that builds of a target left below `directory`, a folder an image."""
     return tuple(
         Attachment(path=path, artifact_type=kind)
         for name, kind in ATTACHMENT_TYPES.items()
-        for path in sorted((*folder.glob(name), *folder.glob(f"*/{name}")))
+        for path in sorted((*directory.glob(name), *directory.glob(f"*/{name}")))
     )
 
 
@@ -345,7 +362,7 @@ def attach_files(destination: PushDestination, subject: Descriptor, files: Seque
         return ()
     artifacts = [_artifact(subject, item) for item in files]
     registry, repository = destination.registry, destination.reference.repository
-    there = registry.find_manifest(repository, referrers_tag(subject.digest))
+    there = registry.find_manifest(repository, format_referrers_tag(subject.digest))
     if there is None or any(artifact.listed not in there.manifests for artifact in artifacts):
         _upload_artifacts(registry, repository, subject, artifacts)
     return tuple(artifact.listed.digest for artifact in artifacts)
@@ -361,16 +378,16 @@ class _Artifact:
 
 def _artifact(subject: Descriptor, item: Attachment) -> _Artifact:
     data = item.path.read_bytes()
-    title = {TITLE: item.path.name}
-    content = Descriptor(media_type=item.artifact_type, digest=sha256_digest(data), size=len(data), annotations=title)
+    title = {TITLE_ANNOTATION: item.path.name}
+    content = Descriptor(media_type=item.artifact_type, digest=compute_digest(data), size=len(data), annotations=title)
     body = create_artifact_manifest(subject, content, item.artifact_type)
-    listed = create_descriptor(body, MANIFEST, artifact_type=item.artifact_type, annotations=title)
+    listed = create_descriptor(body, MANIFEST_TYPE, artifact_type=item.artifact_type, annotations=title)
     return _Artifact(content=content, data=data, body=body, listed=listed)
 
 
 def _upload_artifacts(registry: Registry, repository: str, subject: Descriptor, artifacts: Sequence[_Artifact]) -> None:
     blobs = [
-        (create_descriptor(EMPTY_BLOB, EMPTY), EMPTY_BLOB),
+        (create_descriptor(EMPTY_BLOB, EMPTY_TYPE), EMPTY_BLOB),
         *((artifact.content, artifact.data) for artifact in artifacts),
     ]
     with ThreadPoolExecutor() as pool:  # each takes three answers of a registry that may be far away
@@ -385,12 +402,19 @@ class ImagePush:
     """The push of one target's image `tag`: where it goes, and the steps in their order."""
 
     def __init__(
-        self, app: App, name: str, tag: str, reference: Reference, *, plain_http: bool, forced: str = ""
+        self,
+        app: App,
+        target_name: str,
+        tag: str,
+        reference: ImageReference,
+        *,
+        plain_http: bool,
+        forced_conflict: str = "",
     ) -> None:
-        self._app, self._name, self._tag, self._reference = app, name, tag, reference
-        self._plain_http, self._forced = plain_http, forced
+        self._app, self._name, self._tag, self._reference = app, target_name, tag, reference
+        self._plain_http, self._forced = plain_http, forced_conflict
 
-    def carry_out(self, image: dict[str, Any]) -> int:
+    def push(self, image: dict[str, Any]) -> int:
         """Push the image that the engine describes so, prove that the registry has it, attach what explains it."""
         if self._app.dry_run:
             return self._look()
@@ -405,7 +429,7 @@ class ImagePush:
     def _push(self, image: dict[str, Any], destination: PushDestination) -> PushResult:
         app = self._app
         with show_progress(app) as show:
-            return push_image(
+            return push_and_verify_image(
                 image, self._tag, destination, on_layer=lambda layer: show(_layer_row(layer)), on_retry=app.say
             )
 
@@ -423,7 +447,7 @@ class ImagePush:
     def _report(self, pushed: PushResult, attached: tuple[str, ...]) -> None:
         app, reference = self._app, self._reference
         digest, count = pushed.manifest.digest, pushed.count
-        if not pushed.exact:
+        if not pushed.is_engine_manifest:
             app.say(
                 "note: this engine packs layers as it pushes and keeps no digest of its own; the registry's is printed"
             )
@@ -433,9 +457,9 @@ class ImagePush:
             "target": self._name,
             "reference": str(reference),
             "digest": digest,
-            "layers": {"total": count.total, "pushed": count.pushed, "present": count.present},
-            "bytes": count.size,
-            "exact": pushed.exact,
+            "layers": {"total": count.total_layers, "pushed": count.pushed_layers, "present": count.present_layers},
+            "bytes": count.pushed_bytes,
+            "exact": pushed.is_engine_manifest,
             "attached": list(attached),
         }
         data |= {"forced": self._forced} if self._forced else {}
@@ -450,15 +474,15 @@ class ImagePush:
 
 
 def _layer_row(layer: LayerProgress) -> ProgressItem:
-    mark, total = _MARKS.get(layer.state, ""), max(layer.total, layer.done)
+    mark, total = _MARKS.get(layer.state, ""), max(layer.total_bytes, layer.done_bytes)
     word = "already there" if layer.state == "present" else layer.state
-    told = word + (f"  {size_text(layer.total)}" if layer.total else "")
-    title = layer.key if mark else f"{layer.key}  {word}"
+    told = word + (f"  {size_text(layer.total_bytes)}" if layer.total_bytes else "")
+    title = layer.layer_id if mark else f"{layer.layer_id}  {word}"
     return ProgressItem(
-        key=layer.key,
+        key=layer.layer_id,
         title=title,
         mark=mark,
         status_text=told,
-        done_bytes=total if mark else layer.done,
+        done_bytes=total if mark else layer.done_bytes,
         total_bytes=total,
     )

@@ -18,7 +18,7 @@ _LONGEST = 255
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class ImageReference:
     """An image in a registry; `tag` and `digest` are empty when they are not named."""
 
     host: str
@@ -37,47 +37,47 @@ class Reference:
         return self.name + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(image_name: str) -> ImageReference:
     """Return the parts of an image's name; without a registry it is Docker Hub's, as docker has it.
 
     Raises SpecError: it is no name of an image; says which part is wrong.
     """
-    rest, at, digest = text.partition("@")
+    rest, at, digest = image_name.partition("@")
     if at and not _DIGEST.fullmatch(digest):
-        raise _refused(text, f"the digest {digest!r} is not sha256: and 64 hexadecimal digits")
+        raise _refused(image_name, f"the digest {digest!r} is not sha256: and 64 hexadecimal digits")
     before, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
         before, colon, tag = rest, "", ""
     if colon and not _TAG.fullmatch(tag):
-        raise _refused(text, f"the tag {tag!r} must be 1 to 128 letters, digits, '_', '.' or '-'")
+        raise _refused(image_name, f"the tag {tag!r} must be 1 to 128 letters, digits, '_', '.' or '-'")
     host, path = _split_host(before)
     if not _HOST.fullmatch(host):
-        raise _refused(text, f"the registry {host!r} is no HOST or HOST:PORT")
+        raise _refused(image_name, f"the registry {host!r} is no HOST or HOST:PORT")
     for part in path.split("/"):
         if not _PART.fullmatch(part):
-            raise _refused(text, _wrong_part(part))
+            raise _refused(image_name, _wrong_part(part))
     if len(path) > _LONGEST:
-        raise _refused(text, f"the name is longer than {_LONGEST} characters")
-    return Reference(host=host, repository=path, tag=tag, digest=digest)
+        raise _refused(image_name, f"the name is longer than {_LONGEST} characters")
+    return ImageReference(host=host, repository=path, tag=tag, digest=digest)
 
 
-def parse_push_target(text: str, target: str) -> Reference:
-    """Return where `rlbox push --to` puts the image of `target`: the tag `latest` unless one is named.
+def parse_push_destination(destination: str, target_name: str) -> ImageReference:
+    """Return where `rlbox push --to` puts the image of `target_name`: the tag `latest` unless one is named.
 
     A name that ends in '/' is a namespace: the target's name is appended.
 
     Raises SpecError: it is no name of an image, or names a digest, which nobody can choose.
     """
-    reference = parse_reference(text + target if text.endswith("/") else text)
+    reference = parse_reference(destination + target_name if destination.endswith("/") else destination)
     if reference.digest:
         raise SpecError(
-            _("{text!r} names a digest; a push chooses a tag").format(text=text),
+            _("{text!r} names a digest; a push chooses a tag").format(text=destination),
             next_step="--to REGISTRY/NAMESPACE/NAME:TAG",
         )
     return replace(reference, tag=reference.tag or "latest")
 
 
-def is_loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
     """Return whether `HOST[:PORT]` is this machine itself: localhost, 127.0.0.0/8 or [::1]."""
     name = strip_port(host)
     return name in ("localhost", "::1") or bool(_LOOPBACK.fullmatch(name))
@@ -89,12 +89,12 @@ def strip_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-def docker_login_argument(host: str) -> str:
+def format_docker_login_argument(host: str) -> str:
     """Return the word that `docker login` wants for a registry; Docker Hub has none."""
     return "" if host == DOCKER_HUB else host
 
 
-def short_image_name(reference: str) -> str:
+def shorten_image_name(reference: str) -> str:
     return reference.removeprefix(f"{DOCKER_HUB}/").removeprefix("library/")
 
 

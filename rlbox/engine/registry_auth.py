@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from urllib.parse import urlencode, urlsplit
 
-from rlbox.engine.reference import docker_login_argument, is_loopback
+from rlbox.engine.reference import format_docker_login_argument, is_loopback_host
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -22,7 +22,7 @@ from rlbox.system.http import RETRYABLE_STATUSES, HttpClient, HttpResponse
 from rlbox.values import Secret
 
 
-def read_docker_login(host: str) -> Mapping[str, str]:
+def read_docker_login(registry_host: str) -> Mapping[str, str]:
     """Return what docker's configuration or its credential helpers hold for a registry; empty: nothing.
 
     Returns Mapping: `username` and `password`, or `identitytoken`, which stands for both; with `serveraddress`, as an
@@ -41,11 +41,11 @@ def read_docker_login(host: str) -> Mapping[str, str]:
         ) from error
     if not any(settings.get(key) for key in ("auths", "credsStore", "credHelpers")):
         return {}
-    found = {key.lower(): value for key, value in _ask_docker(path, host).items()}
+    found = {key.lower(): value for key, value in _ask_docker(path, registry_host).items()}
     if token := found.get("identitytoken"):
-        return {"identitytoken": token, "serveraddress": host}
+        return {"identitytoken": token, "serveraddress": registry_host}
     if found.get("username"):
-        return {"username": found["username"], "password": found["password"], "serveraddress": host}
+        return {"username": found["username"], "password": found["password"], "serveraddress": registry_host}
     return {}
 
 
@@ -59,7 +59,7 @@ def _ask_docker(path: Path, host: str) -> Mapping[str, str]:
         raise RegistryError(
             _("docker's credentials for {host} cannot be read: {error}").format(host=host, error=error),
             where=str(path),
-            next_step=f"docker login {docker_login_argument(host)}".rstrip(),
+            next_step=f"docker login {format_docker_login_argument(host)}".rstrip(),
         ) from error
 
 
@@ -79,21 +79,21 @@ class RegistryLogin:
 
     user: str = ""
     password: Secret
-    stands_for_both: bool = False
+    is_identity_token: bool = False
 
-    def basic(self) -> str:
+    def basic_auth_header(self) -> str:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password.reveal()}".encode()).decode()
 
 
-def find_registry_login(host: str) -> RegistryLogin | None:
+def find_registry_login(registry_host: str) -> RegistryLogin | None:
     """Return what docker remembers for a registry, or None; `RegistryError` when it cannot be read."""
-    found = read_docker_login(host)
+    found = read_docker_login(registry_host)
     if token := found.get("identitytoken"):
-        return RegistryLogin(password=Secret(token), stands_for_both=True)
+        return RegistryLogin(password=Secret(token), is_identity_token=True)
     return RegistryLogin(user=found["username"], password=Secret(found["password"])) if found else None
 
 
-class Authorizer:
+class RegistryAuthorizer:
     """Answers a registry's challenges, and remembers the answer for the next request of any thread."""
 
     def __init__(self, http: HttpClient, host: str, *, plain_http: bool) -> None:
@@ -103,27 +103,27 @@ class Authorizer:
         self._header = Secret("")
         self._lock = Lock()
 
-    def headers(self) -> dict[str, str]:
+    def authorization_headers(self) -> dict[str, str]:
         return {"Authorization": self._header.reveal()} if self._header.reveal() else {}
 
-    def answer(self, challenge: str, scope: str, sent: str) -> bool:
+    def answer_challenge(self, challenge: str, scope: str, refused_header: str) -> bool:
         """Take up the challenge of a 401; return whether there is something new to send.
 
         `challenge`: The `WWW-Authenticate` header.
         `scope`: What is wanted, as `repository:NAME:pull,push`; empty when only a login is tested.
-        `sent`: The `Authorization` header that was refused; empty when there was none.
+        `refused_header`: The `Authorization` header that was refused; empty when there was none.
         Raises RegistryError: the token service refused the login, or would get the password unencrypted.
         """
         kind, __, rest = challenge.partition(" ")
         with self._lock:
-            if self._header.reveal() != sent:  # another thread met the same challenge and has answered it
+            if self._header.reveal() != refused_header:  # another thread met the same challenge and has answered it
                 return True
             login = find_registry_login(self._host)
             if kind.lower() == "bearer":
                 self._header = Secret(f"Bearer {self._token(dict(_FIELD.findall(rest)), login, scope).reveal()}")
             elif kind.lower() == "basic" and login:
-                self._header = Secret(login.basic())
-            return self._header.reveal() != sent
+                self._header = Secret(login.basic_auth_header())
+            return self._header.reveal() != refused_header
 
     def _token(self, fields: Mapping[str, str], login: RegistryLogin | None, scope: str) -> Secret:
         realm = fields.get("realm", "")
@@ -151,17 +151,17 @@ class Authorizer:
             raise RegistryError(what, where=realm) from error
 
     def _ask_service(self, realm: str, login: RegistryLogin | None, params: Mapping[str, str]) -> HttpResponse:
-        if login and login.stands_for_both:
+        if login and login.is_identity_token:
             form = {"grant_type": "refresh_token", "refresh_token": login.password.reveal(), **params}
             body = urlencode({**form, "client_id": _CLIENT_ID}).encode()
             return self._http.request(
                 "POST", realm, headers={"Content-Type": "application/x-www-form-urlencoded"}, body=body
             )
-        headers = {"Authorization": login.basic()} if login else {}
+        headers = {"Authorization": login.basic_auth_header()} if login else {}
         return self._http.request("GET", realm + ("&" if "?" in realm else "?") + urlencode(params), headers=headers)
 
 
-def may_send_login(url: str, plain_host: str = "") -> bool:
+def may_send_login(url: str, plain_http_host: str = "") -> bool:
     """Whether a login may go to an address: TLS, this machine itself, or the host for which the user allows http."""
     try:
         parts = urlsplit(url)
@@ -170,7 +170,9 @@ def may_send_login(url: str, plain_host: str = "") -> bool:
     if parts.scheme == "https":
         return True
     name = parts.hostname or ""
-    return parts.scheme == "http" and (is_loopback(f"[{name}]" if ":" in name else name) or parts.netloc == plain_host)
+    return parts.scheme == "http" and (
+        is_loopback_host(f"[{name}]" if ":" in name else name) or parts.netloc == plain_http_host
+    )
 
 
 def create_login_error(host: str, *, login_known: bool, where: str = "") -> RegistryError:
@@ -179,4 +181,4 @@ def create_login_error(host: str, *, login_known: bool, where: str = "") -> Regi
         if login_known
         else _("{host} wants a login").format(host=host)
     )
-    return RegistryError(what, where=where, next_step=f"docker login {docker_login_argument(host)}".rstrip())
+    return RegistryError(what, where=where, next_step=f"docker login {format_docker_login_argument(host)}".rstrip())

@@ -18,19 +18,24 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from rlbox.engine.oci import (
-    INDEX,
-    INDEXES,
-    MANIFESTS,
+    INDEX_TYPE,
+    INDEX_TYPES,
+    MANIFEST_TYPES,
     Descriptor,
     Manifest,
-    add_referrer,
+    compute_digest,
     create_index,
+    format_referrers_tag,
     parse_manifest,
-    referrers_tag,
-    sha256_digest,
+    replace_referrer,
 )
-from rlbox.engine.reference import DOCKER_HUB, Reference, is_loopback
-from rlbox.engine.registry_auth import Authorizer, TransientRegistryError, create_login_error, find_registry_login
+from rlbox.engine.reference import DOCKER_HUB, ImageReference, is_loopback_host
+from rlbox.engine.registry_auth import (
+    RegistryAuthorizer,
+    TransientRegistryError,
+    create_login_error,
+    find_registry_login,
+)
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
@@ -71,27 +76,27 @@ class RegistryConnection:
         on_retry: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.host = host
-        local = is_loopback(host)
+        local = is_loopback_host(host)
         self._scope = "pull,push" if write else "pull"
         self._pause, self._on_retry = pause, on_retry
         self._plain = local or plain_http
         self._base = f"{'http' if self._plain else 'https'}://{_HUB_API if host == DOCKER_HUB else host}"
         # A proxy is never asked for this machine.
         self._http = HttpClient(lambda: _trust(host, ca_bundle), idle_timeout_s=_SILENCE_S, use_proxies=not local)
-        self._auth = Authorizer(self._http, host, plain_http=plain_http)
+        self._auth = RegistryAuthorizer(self._http, host, plain_http=plain_http)
 
     def __exit__(self, *failure: object) -> None:
         self._http.close()
 
-    def ping(self) -> None:
+    def require_registry(self) -> None:
         """Make sure that a registry answers and takes the login.
 
         Raises RegistryError: it does not answer, wants a login, or is no registry.
         """
-        response = self.send("GET", "/v2/", expect=(200, 400, 404))
+        response = self.send_with_retry("GET", "/v2/", expect=(200, 400, 404))
         if response.status == 400 and self._plain and self._base.startswith("http:"):
             self._base = self._base.replace("http:", "https:", 1)  # what speaks TLS answers 400 to plain http
-            response = self.send("GET", "/v2/", expect=(200, 404))
+            response = self.send_with_retry("GET", "/v2/", expect=(200, 404))
         html = "html" in response.headers.get("Content-Type", "")
         if response.status != 200 or html:
             raise RegistryError(
@@ -102,7 +107,7 @@ class RegistryConnection:
                 next_step=_("check the address; a proxy or a login page may stand in front of it"),
             )
 
-    def send(
+    def send_with_retry(
         self,
         method: str,
         path: str,
@@ -118,7 +123,7 @@ class RegistryConnection:
         """
 
         def whole() -> HttpResponse:
-            with self.send_once(method, path, repository, headers or {}, content, expect) as response:
+            with self.stream_once(method, path, repository, headers or {}, content, expect) as response:
                 response.read_body()
                 return response
 
@@ -132,7 +137,7 @@ class RegistryConnection:
             raise
 
     @contextmanager
-    def send_once(
+    def stream_once(
         self,
         method: str,
         path: str,
@@ -181,14 +186,14 @@ class RegistryConnection:
                 challenge = answer.headers.get("WWW-Authenticate", "")
                 scope = f"repository:{repository}:{self._scope}" if repository else ""
                 answer.read_body()
-                if self._auth.answer(challenge, scope, sent):
+                if self._auth.answer_challenge(challenge, scope, sent):
                     stack.close()
                     answer = stack.enter_context(asked())
             yield answer
 
     def _login(self, url: str) -> dict[str, str]:
         """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
-        return self._auth.headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
+        return self._auth.authorization_headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
 
     def _refusal(self, response: HttpResponse, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host
@@ -289,8 +294,8 @@ class Registry(RegistryConnection):
         Raises RegistryError: what came is no manifest, or has another digest than the one asked for.
         """
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
-        accept = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
-        response = self.send("GET", path, repository=repository, headers=accept, expect=(200, 404))
+        accept = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
+        response = self.send_with_retry("GET", path, repository=repository, headers=accept, expect=(200, 404))
         if response.status == 404:
             return None
         kind = response.headers.get("Content-Type", "").partition(";")[0]
@@ -325,15 +330,17 @@ class Registry(RegistryConnection):
         """Store a manifest under a tag or digest; return whether the registry itself lists it as a referrer."""
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         headers = {"Content-Type": media_type}
-        response = self.send("PUT", path, repository=repository, headers=headers, content=body, expect=(200, 201, 202))
+        response = self.send_with_retry(
+            "PUT", path, repository=repository, headers=headers, content=body, expect=(200, 201, 202)
+        )
         stored = response.headers.get("Docker-Content-Digest", "")
-        if stored and stored != sha256_digest(body):
-            raise create_digest_error(f"{self.host}/{repository}", sha256_digest(body), stored)
+        if stored and stored != compute_digest(body):
+            raise create_digest_error(f"{self.host}/{repository}", compute_digest(body), stored)
         return "OCI-Subject" in response.headers
 
     def _has_blob(self, repository: str, digest: str) -> bool:
         path = f"/v2/{repository}/blobs/{digest}"
-        with self.send_once("HEAD", path, repository, {}, expect=(200, 404)) as response:
+        with self.stream_once("HEAD", path, repository, {}, expect=(200, 404)) as response:
             return response.status == 200
 
     @contextmanager
@@ -344,7 +351,7 @@ class Registry(RegistryConnection):
         """
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self.send_once("GET", path, repository, headers, expect=(200, 206)) as response:
+        with self.stream_once("GET", path, repository, headers, expect=(200, 206)) as response:
             yield _starts_at(response), response.iter_bytes()
 
     def put_blob(self, repository: str, blob: Descriptor, source: BlobContent) -> bool:
@@ -364,7 +371,7 @@ class Registry(RegistryConnection):
         return self.retry(upload)
 
     def _upload(self, repository: str, blob: Descriptor, source: BlobContent) -> None:
-        with self.send_once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
+        with self.stream_once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
             location = started.headers.get("Location", "")
         if not location:
             raise RegistryError(
@@ -372,7 +379,7 @@ class Registry(RegistryConnection):
             )
         place = location + ("&" if "?" in location else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
-        with self.send_once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
+        with self.stream_once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
             said = stored.headers.get("Docker-Content-Digest", blob.digest)
         if said != blob.digest:
             raise create_digest_error(f"{self.host}/{repository}", blob.digest, said)
@@ -389,33 +396,35 @@ class Registry(RegistryConnection):
         ]
         if not unlisted:
             return
-        tag = referrers_tag(subject)
+        tag = format_referrers_tag(subject)
         before = self.find_manifest(repository, tag)
         known = before.manifests if before else ()
-        after = reduce(add_referrer, unlisted, known)
+        after = reduce(replace_referrer, unlisted, known)
         if not before or after != known:
-            self.put_manifest(repository, tag, create_index(after), INDEX)
+            self.put_manifest(repository, tag, create_index(after), INDEX_TYPE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushDestination:
     """A tag of a registry; `plain_http` says whether http was allowed to a registry on another machine."""
 
-    reference: Reference
+    reference: ImageReference
     registry: Registry
     plain_http: bool = False
 
-    def find(self) -> Manifest | None:
+    def find_manifest(self) -> Manifest | None:
         return self.registry.find_manifest(self.reference.repository, self.reference.tag)
 
-    def get(self) -> Manifest:
+    def get_manifest(self) -> Manifest:
         """Return what the tag names; `RegistryError` when there is nothing of that name."""
         return self.registry.get_manifest(self.reference.repository, self.reference.tag)
 
 
-def create_digest_error(where: str, wanted: str, got: str) -> RegistryError:
+def create_digest_error(where: str, expected_digest: str, actual_digest: str) -> RegistryError:
     return RegistryError(
-        _("the registry gave other bytes than asked for: {got} instead of {wanted}").format(got=got, wanted=wanted),
+        _("the registry gave other bytes than asked for: {got} instead of {wanted}").format(
+            got=actual_digest, wanted=expected_digest
+        ),
         where=where,
         next_step=_("the same again, without the mirror or proxy in front of the registry; nothing of it was kept"),
     )

@@ -52,22 +52,22 @@ sys.exit(main(start["words"]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class HelperRun:
+class HelperContainer:
     """What the container does: `args` after `rlbox`, with `env` more variables.
 
-    `data` is a folder of the host, which is made when it is missing if `create`; `target` is the one of the `image`.
+    `data_dir` is a folder of the host, made where it is missing if `create_data_dir`; `target` is that of the `image`.
     """
 
     target: str
     image: str
-    data: str
-    create: bool
-    words: tuple[str, ...]
+    data_dir: str
+    create_data_dir: bool
+    rlbox_args: tuple[str, ...]
     env: Mapping[str, str]
     terminal: bool
 
 
-def run_helper(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> int:
+def run_helper_container(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> int:
     """Run `helper` with the streams of this process and return its exit code; files that it wrote come back.
 
     Raises NodeError: the data disk is not there.
@@ -90,12 +90,12 @@ def run_helper(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> int
     except (DockerException, OSError) as error:
         raise EngineError(
             _("the connection to the engine was lost; a run that had started goes on"),
-            next_step=f"rlbox attach --target {helper.target} --data {shlex.quote(helper.data)}",
+            next_step=f"rlbox attach --target {helper.target} --data {shlex.quote(helper.data_dir)}",
         ) from error
     return code
 
 
-def _make(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> Container:
+def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Container:
     """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
     try:
         client = docker.DockerClient(base_url=tunnel.address, timeout=60)
@@ -113,9 +113,11 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> Containe
             volumes=[
                 f"{tunnel.socket}:{ENGINE_SOCKET}",
                 f"{tunnel.state}:{_STATE}/rlbox",
-                *([f"{helper.data}:{helper.data}"] if helper.create else []),
+                *([f"{helper.data_dir}:{helper.data_dir}"] if helper.create_data_dir else []),
             ],
-            mounts=[] if helper.create else [Mount(helper.data, helper.data, type="bind")],  # it must be there
+            mounts=[]
+            if helper.create_data_dir
+            else [Mount(helper.data_dir, helper.data_dir, type="bind")],  # it must be there
         )
         container.put_archive("/", create_helper_archive(tunnel, project, helper))
         return container
@@ -123,7 +125,7 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> Containe
         args = str(error.explanation or error)
         if "bind source path does not exist" in args:
             step = _("make it over there, or name another with --data DIR")
-            raise NodeError(_("the data disk is missing"), where=helper.data, next_step=step) from error
+            raise NodeError(_("the data disk is missing"), where=helper.data_dir, next_step=step) from error
         raise EngineError(_("the engine refused the container: {words}").format(words=args)) from error
     except (DockerException, OSError) as error:
         raise create_unreachable_error(tunnel.address, error) from error
@@ -151,7 +153,7 @@ def _forget_ended(client: docker.DockerClient) -> None:
             container.remove()
 
 
-def create_helper_archive(tunnel: EngineTunnel, project: Project, helper: HelperRun) -> bytes:
+def create_helper_archive(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> bytes:
     """Return the tar that is laid into the container, all of it owned by the user there."""
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -162,7 +164,7 @@ def create_helper_archive(tunnel: EngineTunnel, project: Project, helper: Helper
         return None if "__pycache__" in info.name else owned(info)
 
     metadata = distribution("rlbox").read_text("METADATA") or ""
-    start = json.dumps({"words": helper.words, "env": {**_environment(tunnel), **helper.env}})
+    start = json.dumps({"words": helper.rlbox_args, "env": {**_environment(tunnel), **helper.env}})
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in ("project", "lib"):

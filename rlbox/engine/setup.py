@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import size_text
-from rlbox.engine.address import REMOTE_ENGINE_ADVICE, engine_url, is_engine_local
+from rlbox.engine.address import REMOTE_ENGINE_NEXT_STEP, find_engine_url, is_engine_local
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError
 from rlbox.i18n import _
@@ -33,17 +33,17 @@ class EngineStatus:
     left: tuple[str, ...] = ()
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return bool(self.version) and not self.left
 
     @property
-    def starts(self) -> bool:
+    def can_be_started(self) -> bool:
         return bool(self.version) or self.place.startswith("unix:")
 
-    def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "left": list(self.left), "ready": self.ready}
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "left": list(self.left), "ready": self.is_ready}
 
-    def text(self) -> str:
+    def format(self) -> str:
         lines = [f"engine {self.version} at {self.place}" if self.version else f"no engine answers at {self.place}"]
         if self.version:
             store = "the containerd store" if self.keeps_bytes else "docker's own store, which keeps no manifests"
@@ -51,22 +51,22 @@ class EngineStatus:
             lines.append(f"images in {self.folder}{free}: {store} ({self.driver})")
         lines += [f"to do: {one}" for one in self.left]
         if self.left:
-            lines.append("next: rlbox engine up" if self.starts else f"next: {REMOTE_ENGINE_ADVICE}")
+            lines.append("next: rlbox engine up" if self.can_be_started else f"next: {REMOTE_ENGINE_NEXT_STEP}")
         return "\n".join(lines)
 
 
 def parse_engine_info(
-    place: str, info: Mapping[str, Any], free_bytes: int | None, left: tuple[str, ...]
+    engine_address: str, info: Mapping[str, Any], free_bytes: int | None, missing_steps: tuple[str, ...]
 ) -> EngineStatus:
     told = {str(pair[0]): str(pair[1]) for pair in info.get("DriverStatus") or () if len(pair) == 2}
     return EngineStatus(
-        place=place,
+        place=engine_address,
         version=str(info.get("ServerVersion", "")),
         keeps_bytes=told.get("driver-type") == _SNAPSHOTTER,
         driver=str(info.get("Driver", "")),
         folder=str(info.get("DockerRootDir", "")),
         free_bytes=free_bytes,
-        left=left,
+        left=missing_steps,
     )
 
 
@@ -75,7 +75,7 @@ _ERROR = re.compile(r"error: (?P<what>.*?); where: (?P<where>.*?); next: (?P<nex
 _SAYS = "ensure-engine: "
 
 
-def install_engine(say: Callable[[str], None]) -> None:
+def install_and_start_engine(say: Callable[[str], None]) -> None:
     """Start an engine, and install what it and builds need, where that is missing; `say` gets each line of talk.
 
     Raises EngineError: there can be none here, or this user may not.
@@ -101,10 +101,10 @@ def install_engine(say: Callable[[str], None]) -> None:
         )
 
 
-def plan_engine_setup() -> tuple[str, ...]:
-    """Return what `install_engine` would do, a line each; nothing is changed.
+def list_setup_steps() -> tuple[str, ...]:
+    """Return what `install_and_start_engine` would do, a line each; nothing is changed.
 
-    Raises EngineError: as `install_engine`, as far as that is known without trying.
+    Raises EngineError: as `install_and_start_engine`, as far as that is known without trying.
     """
     outcome = run_command(Command(argv=("bash", _SCRIPT, "--dry-run")))
     if outcome.exit_code:
@@ -120,7 +120,7 @@ def _script_error(words: str) -> EngineError | None:
 
 def probe_engine_status() -> EngineStatus:
     """Return how the engine stands; nothing is changed."""
-    place = engine_url()
+    place = find_engine_url()
     left = tuple(
         check_command(Command(argv=("bash", _SCRIPT, "--check")), "the engine cannot be looked for").stdout.splitlines()
     )

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import duration_text
-from rlbox.engine.address import open_engine_address
+from rlbox.engine.address import open_engine_connection_address
 from rlbox.engine.connection import connect_engine, find_image, read_engine_version
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
@@ -164,7 +164,7 @@ class ImageBuild:
 
         labels = (image.get("Config") or {}).get("Labels") or {}
         try:
-            history = connect_engine().history(image["Id"])
+            history = connect_engine().image_history(image["Id"])
         except EngineError:
             return ()
         lock = load_lock(self._app.project.lock_file(self._plan.target))
@@ -201,7 +201,9 @@ class ImageBuild:
         )
         if self._options.verify:
             raise EngineError(
-                told, where=open_engine_address(), next_step=_("build without --verify, or on another engine")
+                told,
+                where=open_engine_connection_address(),
+                next_step=_("build without --verify, or on another engine"),
             )
         self._app.say(told)
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
-from rlbox.engine.address import create_missing_client_error, open_engine_address
+from rlbox.engine.address import create_missing_client_error, open_engine_connection_address
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.foreign import parse_json, whole_number
@@ -305,7 +305,7 @@ def build_image(
         )
         settings.chmod(0o600)
         command = request.to_command(plan, builder, str(settings), str(metadata))
-        command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_address()})
+        command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_connection_address()})
         _build(command, request.tag or plan.tag, log_path, on_step, say)
         return log_path, _built_digest(metadata)
 

@@ -56,7 +56,7 @@ def check_fixes_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
     if not force and memory.is_file():
         return
     try:
-        done = connect_engine().run(_container(plan), _LIMIT_S)
+        done = connect_engine().run_container(_container(plan), _LIMIT_S)
     except (TimedOut, EngineError) as error:
         connect_engine().remove_tag(plan.tag)
         late = _("did not end within {limit_s}").format(limit_s=limit_text(_LIMIT_S))
@@ -176,7 +176,7 @@ def tag_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
             return dict(connect_engine().find_image(names[0]) or row)
         app.say(f"{names[0]} is what the specs say: it is {plan.tag}, too, and nothing is built")
 
-        connect_engine().tag(row["Id"], parse_reference(plan.tag))
+        connect_engine().tag_image(row["Id"], parse_reference(plan.tag))
         check_fixes_or_untag_image(plan, force=False)
         return connect_engine().find_image(plan.tag)
     return None

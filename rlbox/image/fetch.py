@@ -33,7 +33,7 @@ from rlbox.artifacts.offline_export import (
 )
 from rlbox.artifacts.source_selection import create_file_locator, suggest_mirror_on_failure
 from rlbox.artifacts.store_upkeep import record_fetched_lock
-from rlbox.engine.reference import Reference, parse_reference
+from rlbox.engine.reference import ImageReference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -85,7 +85,7 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int
     return 0
 
 
-def _place(text: str | None) -> Path | Reference | None:
+def _place(text: str | None) -> Path | ImageReference | None:
     """Return the folder or the registry's name that an export or import is about."""
     if not text:
         return None
@@ -117,7 +117,12 @@ def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
 
 
 def _look(
-    app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, place: Path | Reference | None, options: FetchOptions
+    app: App,
+    plan: ImagePlan,
+    lock: Lock,
+    store: ObjectStore,
+    place: Path | ImageReference | None,
+    options: FetchOptions,
 ) -> int:
     base = _base(lock, store, options)
     rows = measure_groups(lock, base, store.is_intact, inplace_only=options.inplace_only)
@@ -168,7 +173,7 @@ def _fetch(
 
 
 def _export(
-    app: App, lock: Lock, files: Sequence[Artifact], store: ObjectStore, place: Path | Reference | None
+    app: App, lock: Lock, files: Sequence[Artifact], store: ObjectStore, place: Path | ImageReference | None
 ) -> None:
     files = [file if file.size else replace(file, size=store.path(file.sha256).stat().st_size) for file in files]
     plan = create_export_documents(lock.target, lock.text(), files)
@@ -179,7 +184,9 @@ def _export(
         export_to_registry(plan, files, store, place, read_network_settings().ca_bundle)
 
 
-def _import(app: App, lock: Lock, store: ObjectStore, place: Path | Reference | None, options: FetchOptions) -> None:
+def _import(
+    app: App, lock: Lock, store: ObjectStore, place: Path | ImageReference | None, options: FetchOptions
+) -> None:
     done = _imported(app, store, place)
     if done.lock_json != lock.text().encode():
         app.say(f"the export was made from another lock of {lock.target}")
@@ -224,12 +231,12 @@ def _next(target: str, options: FetchOptions) -> str:
     return f"next: rlbox apply {target} --offline" if options.inplace_only else f"next: rlbox build {target} --hermetic"
 
 
-def _imported(app: App, store: ObjectStore, place: Path | Reference | None) -> ImportResult:
+def _imported(app: App, store: ObjectStore, place: Path | ImageReference | None) -> ImportResult:
     def on_file(title: str) -> None:
         if app.verbosity > 0:
             app.say(title)
 
-    if isinstance(place, Reference):
+    if isinstance(place, ImageReference):
         return import_from_registry(place, store, read_network_settings().ca_bundle, on_file)
     return import_from_directory(place or Path(), store, on_file)
 

@@ -180,7 +180,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageInfo:
         size=image.get("Size", 0),
         labels=labels,
         layers=list_image_layers(
-            connect_engine().history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))
+            connect_engine().image_history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))
         ),
         lock=lock,
         no_lock_reason=note,
@@ -190,7 +190,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageInfo:
 
 def _lock_in(image: str) -> tuple[Lock | None, str]:
     """Return the lock that an image holds, or None and why it cannot be read."""
-    text = connect_engine().read_file(image, LOCK_IN_IMAGE)
+    text = connect_engine().read_image_file(image, LOCK_IN_IMAGE)
     if text is None:
         return None, f"{LOCK_IN_IMAGE} is missing in it"
     try:

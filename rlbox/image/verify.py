@@ -230,7 +230,7 @@ def verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildReques
         if not first_digest and _layers(plan.tag) == _layers(again):
             app.say("verified: both builds have the same layers; this engine's builder tells no digest to compare")
             return
-        found = list(diff_saved_images(connect_engine().save(plan.tag), connect_engine().save(again)))
+        found = list(diff_saved_images(connect_engine().export_image(plan.tag), connect_engine().export_image(again)))
         rows = [str(difference) for difference in found[:_SHOWN]]
         more = [f"… and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         raise WorkFailed(

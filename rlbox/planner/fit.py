@@ -12,7 +12,7 @@ from typing import Any
 
 from rlbox.amounts import GIB, card_text, columns, size_text
 from rlbox.app import App
-from rlbox.engine.gpu_access import parse_gpus
+from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.job.filler import RunPaths
@@ -154,7 +154,7 @@ def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
     """Return the room that a target declares; `gpus` is what `--gpus` says, empty for the target's own."""
     spec = load_target(app.project, target).target
     hardware = spec.hardware
-    wish = parse_gpus(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
+    wish = parse_gpus_option(gpus, hardware.gpus or (-1 if hardware.gpu else 0))
     return declare_capacity(spec, len(wish.ids) or wish.count)
 
 
@@ -163,7 +163,7 @@ def measure_capacity(app: App, target: str, room: Capacity, folder: Path, gpus: 
 
     `gpus` is what `--gpus` says; of a number the first GPUs are meant.
     """
-    ids = parse_gpus(gpus, 0).ids
+    ids = parse_gpus_option(gpus, 0).ids
     cards = [gpu for gpu in probe_gpus() if gpu.total_bytes]
     chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[: room.gpus if room.gpus > 0 else None]
     fullest = min(chosen, key=lambda gpu: gpu.total_bytes - gpu.memory_bytes, default=None)

@@ -26,7 +26,7 @@ from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan,
 from rlbox.cluster.ray_runtime import HEAD, container_name, ray_env
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.connection import connect_engine
-from rlbox.engine.data_disk import check_devices, prepare_data_disk
+from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
@@ -177,12 +177,12 @@ class ClusterBackend:
         )
         if head is None or not head.image:  # a dry run from elsewhere
             return dataclasses.replace(ready, place=CLUSTER, is_local=False)
-        prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
+        create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {}
         with app.checking("image"):
             found = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
         with app.checking("devices"):
-            check_devices(app, image.container)
+            require_devices(app, image.container)
         access = choose_container_gpus(app, image, gpus)
         with app.checking("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
@@ -219,7 +219,8 @@ def find_head(name: str, options: ClusterOptions) -> _Head:
         labels = row.get("Labels") or {}
         plan = own_plan(labels, name, os.getuid())
         if plan and labels.get(ROLE_LABEL) == HEAD and row.get("State") == "running":
-            folder = next(iter(connect_engine().execute(container_name(plan), ("readlink", "-f", "/tmp/ray"))), "")  # noqa: S108
+            argv = ("readlink", "-f", "/tmp/ray")  # noqa: S108
+            folder = next(iter(connect_engine().stream_exec_output(container_name(plan), argv)), "")
             return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=folder)
     raise NodeError(
         _("no head of cluster {name} runs here: `rlbox cluster up {words}` starts one").format(

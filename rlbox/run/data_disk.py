@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from rlbox.app import App
-from rlbox.engine.address import engine_url, is_engine_local
+from rlbox.engine.address import find_engine_url, is_engine_local
 from rlbox.engine.data_disk import choose_data_dir
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
@@ -118,15 +118,15 @@ def run_on_remote_engine(app: App, target: str, data: str | None, env: Mapping[s
     """
     if is_engine_local():
         return
-    if not engine_url().startswith("ssh://"):
+    if not find_engine_url().startswith("ssh://"):
         raise EngineError(
             _("runs need an engine on this machine, or one that is reached over ssh"),
-            where=engine_url(),
+            where=find_engine_url(),
             next_step="DOCKER_HOST=ssh://USER@HOST",
         )
     if app.dry_run:
         raise NotAnswered(
-            _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=engine_url())
+            _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=find_engine_url())
         )
     words = click.get_current_context().find_root().obj
     raise click.exceptions.Exit(run_in_remote_container(app, target, data, words, env or {}))
@@ -136,12 +136,12 @@ def run_in_remote_container(
     app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
-    from rlbox.engine.remote_helper import HelperRun, run_helper
+    from rlbox.engine.remote_helper import HelperContainer, run_helper_container
     from rlbox.image.check import require_project_image
     from rlbox.image.names import PROJECT_NAME_VARIABLE, split_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
 
-    tunnel = open_engine_tunnel(engine_url())
+    tunnel = open_engine_tunnel(find_engine_url())
     image = load_image_plan(app.project, target)
     require_project_image(app, image)
     named = data or os.environ.get("RLBOX_DATA")
@@ -153,16 +153,16 @@ def run_in_remote_container(
             where=folder or "disk.host",
             next_step="--data /PATH/ON/THE/REMOTE/HOST",
         )
-    helper = HelperRun(
+    helper = HelperContainer(
         target=target,
         image=image.tag,
-        data=folder,
-        create=image.container.create and not named,
-        words=drop_options(words, LOCAL_FILE_OPTIONS),
+        data_dir=folder,
+        create_data_dir=image.container.create and not named,
+        rlbox_args=drop_options(words, LOCAL_FILE_OPTIONS),
         env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: split_tag(image.tag)[1], **env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
-    return run_helper(tunnel, app.project, helper)
+    return run_helper_container(tunnel, app.project, helper)
 
 
 def drop_options(words: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.diagnose.cause import ExitInfo, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
-from rlbox.engine.address import engine_url, is_engine_local, open_engine_address
+from rlbox.engine.address import find_engine_url, is_engine_local, open_engine_connection_address
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.container import (
     ACTIVE_STATES,
@@ -23,7 +23,7 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
-from rlbox.engine.data_disk import check_devices, prepare_data_disk
+from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
@@ -74,12 +74,12 @@ class DockerBackend(SingleMachineBackend):
 
     def ensure_engine_and_image(self, app: App, target: str) -> None:
         """Start an engine where none answers, and build the image where there is none, or an outdated one."""
-        from rlbox.engine.setup import install_engine, plan_engine_setup
+        from rlbox.engine.setup import install_and_start_engine, list_setup_steps
         from rlbox.image.build import ensure_image_built
 
         if not self.is_local:
             what = _("--build is for an engine on this machine: this one is at {engine_place}").format(
-                engine_place=engine_url()
+                engine_place=find_engine_url()
             )
             raise SpecError(
                 what, next_step=_("rlbox build {target}, then the run without --build").format(target=target)
@@ -89,9 +89,9 @@ class DockerBackend(SingleMachineBackend):
         except NotAnswered:
             if app.dry_run:
                 with app.checking("engine"):
-                    app.dry.first.extend(f"an engine: {one}" for one in plan_engine_setup())
+                    app.dry.first.extend(f"an engine: {one}" for one in list_setup_steps())
             else:
-                install_engine(app.say)
+                install_and_start_engine(app.say)
         ensure_image_built(app, target)
 
     def prepare(
@@ -100,18 +100,18 @@ class DockerBackend(SingleMachineBackend):
         """Return the engine, the image and the GPUs, all checked, and the data disk."""
         image = load_image_plan(app.project, target)
         if self.is_local:
-            prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
+            create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.checking("image"):
             found = found if image.tag in app.dry.made else _check_image(app, image)
         bytecode = Path("cache/bytecode", target, str(found["Id"]).rpartition(":")[2][:16])
         with app.checking("devices"):
-            check_devices(app, image.container)
+            require_devices(app, image.container)
         access = choose_container_gpus(app, image, gpus)
         with app.checking("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         with app.checking("network"):
-            image = dataclasses.replace(image, container=connect_engine().with_available_network(image.container))
+            image = dataclasses.replace(image, container=connect_engine().replace_unavailable_network(image.container))
         return PreparedDocker(
             target=target, run_store=run_store, image=image, bytecode=bytecode, gpus=gpus, access=access, say=app.say
         )
@@ -134,7 +134,7 @@ class DockerBackend(SingleMachineBackend):
             names = found.get("Names") or ()  # null for a container that is just being made or removed
             if names and any(mount.get("Source") == str(data) for mount in found.get("Mounts") or ()):
                 name = names[0].removeprefix("/")
-                return ContainerRef(run=plan.run_id, name=name, engine=open_engine_address(), place=_NAME)
+                return ContainerRef(run=plan.run_id, name=name, engine=open_engine_connection_address(), place=_NAME)
         return None
 
 
@@ -158,24 +158,24 @@ class RunContainer:
 
     def exit_info(self) -> ExitInfo | None:
         """What its exit code, its output and the engine's flags say."""
-        ended = self.engine.read_exit(self.note.name)
+        ended = self.engine.read_container_exit(self.note.name)
         if ended is None:
             return None
         word = make_container_exit_info(
             self.note.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output
         )
-        again = self.note.started and self.note.started != ended.started
+        again = self.note.started and self.note.started != ended.started_at
         return dataclasses.replace(word, kind="again") if again else word
 
     def stop(self, grace_s: int) -> None:
         """Have the engine ask it to end, and end it after `grace_s` seconds."""
         if self._ours():
-            self.engine.stop(self.note.name, grace_s)
+            self.engine.stop_container(self.note.name, grace_s)
 
     def remove(self) -> None:
         """Have the engine remove it."""
         if self._ours():
-            self.engine.remove(self.note.name)
+            self.engine.remove_container(self.note.name)
 
     def _ours(self) -> bool:
         """Whether it is there and of the run; `NodeError` when it is another user's."""
@@ -250,8 +250,8 @@ class PreparedDocker:
                 RUN_LABEL: plan.run_id,
                 OWNER_LABEL: format_user_ids().partition(":")[0],
             },
-            data=str(self.run_store.data_dir),
-            caller=format_user_ids(),
+            data_dir=str(self.run_store.data_dir),
+            caller_uid_gid=format_user_ids(),
             ca_bundle=find_ca_bundle() if is_engine_local() else "",
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
@@ -268,14 +268,16 @@ class PreparedDocker:
 
         It stays after its end until somebody has settled it.
         """
-        note = ContainerRef(run=plan.run_id, name=plan.container, engine=open_engine_address(), place=self.place)
+        note = ContainerRef(
+            run=plan.run_id, name=plan.container, engine=open_engine_connection_address(), place=self.place
+        )
         asked = connect_engine()
         self._start(asked, note, plan, run_dir, container, secrets)
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
         with contextlib.suppress(OSError, EngineError):
             found = asked.inspect_container(plan.container)
-            self.run_store.write_ref(dataclasses.replace(note, started=found.started if found else "unknown"))
-        return lambda: asked.is_running(plan.container)
+            self.run_store.write_ref(dataclasses.replace(note, started=found.started_at if found else "unknown"))
+        return lambda: asked.is_container_active(plan.container)
 
     def _start(
         self,
@@ -292,7 +294,9 @@ class PreparedDocker:
         while True:
             self.run_store.write_ref(note, plan)
             try:
-                asked.start(dataclasses.replace(container, publish=tuple(plan.published.values())), secrets)
+                asked.start_container(
+                    dataclasses.replace(container, published_ports=tuple(plan.published.values())), secrets
+                )
                 break
             except PortTakenError as error:
                 plan, lost = drop_taken_ports(plan, error.ports)

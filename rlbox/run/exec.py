@@ -42,16 +42,16 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         `--data` and `--gpus`, if they were given.
     """
     from rlbox.engine.address import is_engine_local
-    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, docker_run_args, plan_container
-    from rlbox.engine.data_disk import check_devices, choose_data_dir, prepare_data_disk
+    from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, format_docker_run_args, plan_container
+    from rlbox.engine.data_disk import choose_data_dir, create_or_check_data_disk, require_devices
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.system.network_settings import find_ca_bundle
 
     image = load_image_plan(app.project, name)
     folder = choose_data_dir(image.container.host, data)
-    prepare_data_disk(app, folder, image.container, 0.0)
+    create_or_check_data_disk(app, folder, image.container, 0.0)
     with app.checking("devices"):
-        check_devices(app, image.container)
+        require_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
         from rlbox.doctor.gpu_choice import choose_container_gpus
@@ -65,12 +65,12 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         argv=command or ("bash",),
         env={},
         labels={TARGET_LABEL: name, OWNER_LABEL: str(os.getuid())},
-        data=str(folder),
-        caller=f"{os.getuid()}:{os.getgid()}",
+        data_dir=str(folder),
+        caller_uid_gid=f"{os.getuid()}:{os.getgid()}",
         ca_bundle=find_ca_bundle() if is_engine_local() else "",
         gpus=access,
     )
-    words = ("docker", *docker_run_args(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
+    words = ("docker", *format_docker_run_args(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
     _require_image(app, image)
     if app.dry_run:
         return _show(app, name, plan, words)
@@ -97,7 +97,7 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
 
     limits = image.container
     with app.checking("network"):
-        limits = connect_engine().with_available_network(limits)
+        limits = connect_engine().replace_unavailable_network(limits)
     if limits.network != image.container.network:
         from rlbox.run.exposure import no_bridge_message
 
@@ -120,13 +120,13 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
 
 def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
     """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
-    from rlbox.engine.address import open_engine_address
+    from rlbox.engine.address import open_engine_connection_address
     from rlbox.engine.connection import connect_engine
     from rlbox.system.command import run_in_foreground
     from rlbox.values import Command
 
-    with connect_engine().open_network(plan):
-        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": open_engine_address()}))
+    with connect_engine().hold_container_network(plan):
+        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": open_engine_connection_address()}))
     return code if code >= 0 else 128 - code
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import make_visible_gpus_env
-from rlbox.engine.data_disk import prepare_data_disk
+from rlbox.engine.data_disk import create_or_check_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -58,7 +58,7 @@ class HostBackend(SingleMachineBackend):
         image = load_image_plan(app.project, target)
         with app.checking("lock"):
             image.require_lock()
-        prepare_data_disk(app, run_store.data_dir, image.container, need_gib)
+        create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         chosen = make_visible_gpus_env(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
         place = prepare_stage_environment(app, image, run_store.data_dir, chosen)

@@ -70,8 +70,8 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         monkeypatch.setattr(f"rlbox.{name}.get_free_bytes", lambda path: 1 << 60)
     monkeypatch.setattr("rlbox.run.start.measure_capacity", lambda app, target, room, folder, gpus: room)
     monkeypatch.setattr("rlbox.run.docker.require_usable_gpus", lambda *asked: None)
-    monkeypatch.setattr("rlbox.run.docker.check_devices", lambda *asked: None)
-    monkeypatch.setattr("rlbox.engine.data_disk.check_devices", lambda *asked: None)
+    monkeypatch.setattr("rlbox.run.docker.require_devices", lambda *asked: None)
+    monkeypatch.setattr("rlbox.engine.data_disk.require_devices", lambda *asked: None)
     monkeypatch.setattr("rlbox.image.inputs.require_mmdebstrap", lambda: None)
     monkeypatch.setattr("rlbox.run.inputs.describe_port_holder", lambda number: "")
 
@@ -79,7 +79,7 @@ def as_declared(no_engine: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.fixture
 def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `egress` and `mirrors probe` ask the network, `show` and `components` the engine, is not asked here."""
-    monkeypatch.setattr("rlbox.engine.setup.install_engine", lambda say: None)
+    monkeypatch.setattr("rlbox.engine.setup.install_and_start_engine", lambda say: None)
     monkeypatch.setattr("rlbox.vast.api.find_api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
     monkeypatch.setattr(

@@ -276,17 +276,23 @@ def test_through_a_registry(
 def test_a_base_image(rlbox: Rlbox, write: Write, registry: RegistryServer, store: ObjectStore) -> None:
     """Its manifest and blobs are objects like others, and are known as what they are."""
     config, layer = b'{"os": "linux"}', b"layer" * 500
-    blobs = [oci.create_descriptor(data, kind) for data, kind in ((config, oci.CONFIG), (layer, oci.LAYER))]
+    blobs = [oci.create_descriptor(data, kind) for data, kind in ((config, oci.CONFIG_TYPE), (layer, oci.LAYER_TYPE))]
     body = oci.create_image_manifest(blobs[0], blobs[1:])
     rows = [
-        {**oci.create_descriptor(body, oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "amd64"}},
-        {**oci.create_descriptor(b"other", oci.MANIFEST).json(), "platform": {"os": "linux", "architecture": "arm64"}},
+        {
+            **oci.create_descriptor(body, oci.MANIFEST_TYPE).to_json(),
+            "platform": {"os": "linux", "architecture": "amd64"},
+        },
+        {
+            **oci.create_descriptor(b"other", oci.MANIFEST_TYPE).to_json(),
+            "platform": {"os": "linux", "architecture": "arm64"},
+        },
     ]
-    index = oci.encode_document({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows})
+    index = oci.encode_json({"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": rows})
     for data in (config, layer):
         registry.add_blob(data)
-    registry.add_manifest("amd64", body, oci.MANIFEST)
-    digest = registry.add_manifest("latest", index, oci.INDEX)
+    registry.add_manifest("amd64", body, oci.MANIFEST_TYPE)
+    digest = registry.add_manifest("latest", index, oci.INDEX_TYPE)
     image = f"{registry.host}/team/base@{digest}"
     write(base=f'image = "{image}"')
     dry = rlbox("fetch", "mine", "--dry-run")
@@ -348,11 +354,11 @@ def test_a_full_store_is_pruned(
 
 def base_image(registry: RegistryServer, name: str = "latest") -> str:
     """Put a base image into the registry, and return its name."""
-    blobs = [oci.create_descriptor(data, kind) for data, kind in ((b"{}", oci.CONFIG), (b"layer", oci.LAYER))]
+    blobs = [oci.create_descriptor(data, kind) for data, kind in ((b"{}", oci.CONFIG_TYPE), (b"layer", oci.LAYER_TYPE))]
     for data in (b"{}", b"layer"):
         registry.add_blob(data)
     body = oci.create_image_manifest(blobs[0], blobs[1:])
-    return f"{registry.host}/team/base@{registry.add_manifest(name, body, oci.MANIFEST)}"
+    return f"{registry.host}/team/base@{registry.add_manifest(name, body, oci.MANIFEST_TYPE)}"
 
 
 def test_what_was_fetched_is_built_without_a_network(

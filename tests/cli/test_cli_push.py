@@ -9,7 +9,14 @@ import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
 from registry_server import RegistryServer, running
 
-from rlbox.engine.oci import CONFIG, LAYER, MANIFEST, create_descriptor, create_image_manifest, sha256_digest
+from rlbox.engine.oci import (
+    CONFIG_TYPE,
+    LAYER_TYPE,
+    MANIFEST_TYPE,
+    compute_digest,
+    create_descriptor,
+    create_image_manifest,
+)
 from rlbox.system.files import cache_path
 
 TAG = "rlbox/mine:tests"
@@ -42,9 +49,11 @@ def server() -> Iterator[RegistryServer]:
 
 def stored(server: RegistryServer, engine: EngineSocket, kind: str = "zstd") -> str:
     """Put the same image into the registry, as team/mine:1, and into the engine; return its digest."""
-    body = create_image_manifest(create_descriptor(b"{}", CONFIG), [create_descriptor(b"layer", f"{LAYER}+{kind}")])
-    digest = server.add_manifest("1", body, MANIFEST)
-    layers = {"Layers": [sha256_digest(b"plain")]}
+    body = create_image_manifest(
+        create_descriptor(b"{}", CONFIG_TYPE), [create_descriptor(b"layer", f"{LAYER_TYPE}+{kind}")]
+    )
+    digest = server.add_manifest("1", body, MANIFEST_TYPE)
+    layers = {"Layers": [compute_digest(b"plain")]}
     engine.images[TAG] = {"Id": digest, "RepoDigests": [f"rlbox/mine@{digest}"], "RootFS": layers}
     return digest
 
@@ -117,7 +126,7 @@ def test_the_engine_insists_on_tls(
 ) -> None:
     """Another machine's registry without TLS: refused, or allowed here and not by the engine."""
     for module in ("push", "registry_client"):
-        monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback", lambda host: False)
+        monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback_host", lambda host: False)
     engine.images[TAG] = {"Id": "sha256:1"}
     engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
     said = rlbox("push", "mine", "--to", f"{server.host}/x")

@@ -8,8 +8,8 @@ import pytest
 
 from rlbox.cli import main
 from rlbox.config.project import Project
-from rlbox.engine.address import engine_url, is_engine_local
-from rlbox.engine.remote_helper import HelperRun, create_helper_archive
+from rlbox.engine.address import find_engine_url, is_engine_local
+from rlbox.engine.remote_helper import HelperContainer, create_helper_archive
 from rlbox.errors import EngineError
 from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
 
@@ -70,7 +70,7 @@ def test_an_engine_elsewhere_without_ssh_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://far:2375")
-    assert (engine_url(), is_engine_local()) == ("tcp://far:2375", False)
+    assert (find_engine_url(), is_engine_local()) == ("tcp://far:2375", False)
     assert main(["runs"]) == EngineError.exit_code
     assert "DOCKER_HOST=ssh://USER@HOST" in capsys.readouterr().err
 
@@ -83,7 +83,9 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.toml").write_text("x")
     own = {"A": "planted"}
-    helper = HelperRun(image="i", data="/d", create=True, words=("runs",), target="local", env=own, terminal=False)
+    helper = HelperContainer(
+        image="i", data_dir="/d", create_data_dir=True, rlbox_args=("runs",), target="local", env=own, terminal=False
+    )
     with tarfile.open(fileobj=io.BytesIO(create_helper_archive(TUNNEL, Project(folder=tmp_path), helper))) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]

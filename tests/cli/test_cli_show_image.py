@@ -45,7 +45,7 @@ def mine(folder: Folder) -> Folder:
 def inside(monkeypatch: pytest.MonkeyPatch) -> Inside:
     """What is inside of every image."""
     made = Inside()
-    monkeypatch.setattr("rlbox.engine.docker.DockerEngine.read_file", lambda _, *words: made.read_file(*words))
+    monkeypatch.setattr("rlbox.engine.docker.DockerEngine.read_image_file", lambda _, *words: made.read_file(*words))
     return made
 
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 from backports import zstd
 
 from rlbox.config.project import Project
-from rlbox.engine.oci import CONFIG, INDEX, LAYER, LAYOUT, LAYOUT_FILE, MANIFEST
+from rlbox.engine.oci import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, LAYOUT, LAYOUT_FILE, MANIFEST_TYPE
 from rlbox.image.context import compute_build_labels, list_hashed_entries
 from rlbox.image.plan import load_image_plan
 
@@ -60,7 +60,7 @@ def make_layer(blobs: Path, name: str, write: Callable[[IO[bytes]], None]) -> di
             write(_Both(goal, plain))
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        row = {"mediaType": f"{LAYER}+zstd", "digest": f"sha256:{digest}", "size": path.stat().st_size}
+        row = {"mediaType": f"{LAYER_TYPE}+zstd", "digest": f"sha256:{digest}", "size": path.stat().st_size}
         described.write_text(json.dumps({"layer": row, "plain": f"sha256:{plain.hexdigest()}", "path": str(path)}))
     return dict(json.loads(described.read_text("utf-8")))
 
@@ -138,16 +138,20 @@ def load_image(tag: str, config: dict[str, Any], layers: list[dict[str, Any]]) -
         assert process.stdin
         with tarfile.open(fileobj=process.stdin, mode="w|") as tar:
             add(tar, LAYOUT_FILE, LAYOUT)
-            row = add_document(tar, document, CONFIG)
+            row = add_document(tar, document, CONFIG_TYPE)
             manifest = {
                 "schemaVersion": 2,
-                "mediaType": MANIFEST,
+                "mediaType": MANIFEST_TYPE,
                 "config": row,
                 "layers": [layer["layer"] for layer in layers],
             }
             names = {"io.containerd.image.name": f"docker.io/{tag}", "org.opencontainers.image.ref.name": tag}
-            top = {**add_document(tar, manifest, MANIFEST), "annotations": names}
-            add(tar, "index.json", json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [top]}).encode())
+            top = {**add_document(tar, manifest, MANIFEST_TYPE), "annotations": names}
+            add(
+                tar,
+                "index.json",
+                json.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [top]}).encode(),
+            )
             for layer in layers:
                 name = f"blobs/sha256/{layer['layer']['digest'].removeprefix('sha256:')}"
                 tar.add(layer["path"], arcname=name)

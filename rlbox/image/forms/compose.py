@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlbox.engine.container import DISK_CAPABILITIES, format_devices
-from rlbox.engine.gpu_access import CDI_KIND, GpuRequest, parse_gpus
+from rlbox.engine.container import DISK_CAPABILITIES, format_device_args
+from rlbox.engine.gpu_access import CDI_KIND, GpuRequest, parse_gpus_option
 from rlbox.image.templates import quote_compose, render_template
 
 if TYPE_CHECKING:  # pydantic is slow to import, and whoever only names the file does not need it
@@ -61,10 +61,10 @@ def render_compose(
         "pulled": bool(registry_image),
         "committed": is_render_output,
         "capabilities": sorted({*DISK_CAPABILITIES, *container.cap_add}),
-        "devices": format_devices(container),
+        "devices": format_device_args(container),
         "by_caller": container.user == "caller",
         "ulimits": _ulimits(container.ulimits),
-        "gpus": _gpus(parse_gpus(gpus, container.gpus), gpu_method),
+        "gpus": _gpus(parse_gpus_option(gpus, container.gpus), gpu_method),
         "disk": _disk(container.host),
     }
     return render_template(template_dirs, TEMPLATE, values)
@@ -72,12 +72,14 @@ def render_compose(
 
 def _gpus(request: GpuRequest, gpu_method: str) -> str:
     """Return the reservation of a service's GPUs as YAML; empty for none."""
-    if request.none:
+    if request.is_none:
         return ""
     if gpu_method == "gpus":
-        which = f"device_ids: {json.dumps(request.ids)}" if request.ids else f"count: {request.number or 'all'}"
+        which = (
+            f"device_ids: {json.dumps(request.ids)}" if request.ids else f"count: {request.requested_count or 'all'}"
+        )
         return f"{{driver: nvidia, {which}, capabilities: [gpu]}}"
-    ids = request.ids or (map(str, range(request.number)) if request.number else ("all",))
+    ids = request.ids or (map(str, range(request.requested_count)) if request.requested_count else ("all",))
     names = json.dumps([f"{CDI_KIND}={name}" for name in ids])
     return f"{{driver: cdi, device_ids: {names}, capabilities: [gpu]}}"
 

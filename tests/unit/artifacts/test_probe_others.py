@@ -12,7 +12,7 @@ from registry_server import running
 from rlbox.artifacts.mirror_probe import probe_mirrors
 from rlbox.artifacts.mirrors import MachineSources
 from rlbox.artifacts.profile import MirrorRule, Profile
-from rlbox.engine.oci import MANIFESTS
+from rlbox.engine.oci import MANIFEST_TYPES
 from rlbox.target.artifact import Artifact
 
 URL = "https://github.com/o/r.git"
@@ -60,8 +60,8 @@ def test_a_commit_is_fetched_by_its_id(tmp_path: Path) -> None:
 def test_an_image_is_asked_for_by_its_digest() -> None:
     body = b'{"schemaVersion": 2, "layers": []}'
     with running() as full, running() as empty, running() as liar:
-        digest = full.add_manifest("1", body, MANIFESTS[0])
-        liar.manifests[digest] = (MANIFESTS[0], body + b" ")
+        digest = full.add_manifest("1", body, MANIFEST_TYPES[0])
+        liar.manifests[digest] = (MANIFEST_TYPES[0], body + b" ")
         base = f"docker.io/library/debian@{digest}"
         image = Artifact(kind="oci", name="debian", file="debian", sha256="", size=0, group="base", origin=base)
         rules = [

@@ -14,7 +14,7 @@ import pytest
 
 from rlbox.cluster.image_sync import GzipSource, ImageSource, SentImage, unpacks_zstd
 from rlbox.cluster.push_receiver import PushReceiver
-from rlbox.engine.oci import CONFIG, INDEX, LAYER, MANIFEST, Descriptor, encode_document, sha256_digest
+from rlbox.engine.oci import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, Descriptor, compute_digest, encode_json
 from rlbox.errors import EngineError
 from rlbox.system.compression import compress_zstd
 from rlbox.system.files import cache_path
@@ -58,17 +58,19 @@ def gzipped(given: Given, image: SentImage, told: list[str] | None = None) -> Se
 
 def layers_of(given: Given) -> tuple[Descriptor, Descriptor]:
     zstd = b"".join(compress_zstd(iter([PLAIN])))
-    return given.part(f"{LAYER}+zstd", zstd), given.part(f"{LAYER}+gzip", b"as it is")
+    return given.part(f"{LAYER_TYPE}+zstd", zstd), given.part(f"{LAYER_TYPE}+gzip", b"as it is")
 
 
 def image_of(given: Given, *layers: Descriptor) -> SentImage:
-    config = given.part(CONFIG, b'{"rootfs": {}}')
-    rows = [layer.json() for layer in layers]
-    manifest = encode_document({"schemaVersion": 2, "mediaType": MANIFEST, "config": config.json(), "layers": rows})
-    index = encode_document({"schemaVersion": 2, "mediaType": INDEX, "manifests": []})
-    manifests = {sha256_digest(text): (kind, text.decode()) for kind, text in ((INDEX, index), (MANIFEST, manifest))}
+    config = given.part(CONFIG_TYPE, b'{"rootfs": {}}')
+    rows = [layer.to_json() for layer in layers]
+    manifest = encode_json({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config.to_json(), "layers": rows})
+    index = encode_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": []})
+    manifests = {
+        compute_digest(text): (kind, text.decode()) for kind, text in ((INDEX_TYPE, index), (MANIFEST_TYPE, manifest))
+    }
     return SentImage(
-        digest=sha256_digest(index), identity=config.digest, manifests=manifests, parts=(config, *layers, layers[0])
+        digest=compute_digest(index), identity=config.digest, manifests=manifests, parts=(config, *layers, layers[0])
     )
 
 
@@ -78,12 +80,12 @@ def test_layers_of_zstd_are_packed_by_gzip(tmp_path: Path) -> None:
     image = image_of(given, *layers_of(given))
     other = gzipped(given, image, told)
     ((digest, (kind, text)),) = other.manifests.items()
-    assert (digest, kind, other.identity) == (other.digest, MANIFEST, image.identity)
-    assert sha256_digest(text.encode()) == digest
+    assert (digest, kind, other.identity) == (other.digest, MANIFEST_TYPE, image.identity)
+    assert compute_digest(text.encode()) == digest
     config, new, same = other.parts
     assert (config, same) == (image.parts[0], image.parts[2])
     assert gzip.decompress(given.spool.path(new.digest).read_bytes()) == PLAIN
-    assert new.media_type == f"{LAYER}+gzip"
+    assert new.media_type == f"{LAYER_TYPE}+gzip"
     assert new.size == given.spool.path(new.digest).stat().st_size
     assert given.wanted == {image.parts[1].digest}
     assert told == [f"{image.parts[1].size}", "packed"]
@@ -162,7 +164,7 @@ def test_a_torn_memory_is_none(text: str, tmp_path: Path) -> None:
 
 def test_an_image_without_zstd_stays(tmp_path: Path) -> None:
     given = Given(tmp_path / "a")
-    image = image_of(given, given.part(f"{LAYER}+gzip", b"as it is"))
+    image = image_of(given, given.part(f"{LAYER_TYPE}+gzip", b"as it is"))
     assert gzipped(given, image) is image
     assert given.wanted == set()
 
@@ -170,7 +172,7 @@ def test_an_image_without_zstd_stays(tmp_path: Path) -> None:
 def test_a_torn_layer_is_told_with_its_digest(tmp_path: Path) -> None:
     given = Given(tmp_path / "a")
     whole = b"".join(compress_zstd(iter([PLAIN])))
-    torn = given.part(f"{LAYER}+zstd", whole[: len(whole) // 2])
+    torn = given.part(f"{LAYER_TYPE}+zstd", whole[: len(whole) // 2])
     with pytest.raises(EngineError, match="is torn in this machine's engine") as told:
         gzipped(given, image_of(given, torn))
     assert told.value.where == torn.digest
@@ -179,8 +181,8 @@ def test_a_torn_layer_is_told_with_its_digest(tmp_path: Path) -> None:
 def test_what_waits_ends_where_another_layer_cannot_be_packed(tmp_path: Path) -> None:
     """A worker waits for a part that no engine brings; the torn one beside it ends that at once."""
     given = Given(tmp_path / "a")
-    never = Descriptor(media_type=f"{LAYER}+zstd", digest=f"sha256:{'0' * 64}", size=9)
-    image = image_of(given, given.part(f"{LAYER}+zstd", b"not packed"), never)
+    never = Descriptor(media_type=f"{LAYER_TYPE}+zstd", digest=f"sha256:{'0' * 64}", size=9)
+    image = image_of(given, given.part(f"{LAYER_TYPE}+zstd", b"not packed"), never)
     with pytest.raises(EngineError, match="is torn"):
         gzipped(given, image)
 

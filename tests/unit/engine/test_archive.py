@@ -20,24 +20,24 @@ from rlbox.engine.archive_format import (
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
     ArchiveWriter,
-    archive_index,
-    blob_name,
-    docker_manifest,
-    rename_image,
+    create_archive_index,
+    create_docker_manifest,
+    format_blob_path,
+    rename_archive_image,
 )
-from rlbox.engine.archive_load import ImageArchive, check_archive, convert_to_docker_archive
-from rlbox.engine.archive_save import write_packed_archive
+from rlbox.engine.archive_load import ImageArchive, convert_to_docker_archive, read_verified_archive
+from rlbox.engine.archive_save import write_zstd_archive
 from rlbox.engine.oci import (
-    CONFIG,
-    LAYER,
+    CONFIG_TYPE,
+    LAYER_TYPE,
     LAYOUT,
     LAYOUT_FILE,
-    MANIFEST,
+    MANIFEST_TYPE,
     Descriptor,
+    compute_digest,
     create_descriptor,
     create_image_manifest,
     create_index,
-    sha256_digest,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
 from rlbox.system.compression import ChunkReader, compress_zstd, decompress_layer, zstd
@@ -56,28 +56,32 @@ def pack(data: bytes, kind: str) -> bytes:
 
 def blobs_of(kind: str = "zstd", contents: tuple[bytes, ...] = CONTENTS) -> dict[str, bytes]:
     """Return the files of an archive, by name."""
-    config = json.dumps({"rootfs": {"diff_ids": [sha256_digest(data) for data in CONTENTS]}}).encode()
-    media = LAYER if kind == "plain" else f"{LAYER}+{kind}"
+    config = json.dumps({"rootfs": {"diff_ids": [compute_digest(data) for data in CONTENTS]}}).encode()
+    media = LAYER_TYPE if kind == "plain" else f"{LAYER_TYPE}+{kind}"
     layers = [pack(data, kind) for data in contents]
     body = create_image_manifest(
-        create_descriptor(config, CONFIG), [create_descriptor(layer, media) for layer in layers]
+        create_descriptor(config, CONFIG_TYPE), [create_descriptor(layer, media) for layer in layers]
     )
-    stored = {blob_name(sha256_digest(data)): data for data in (config, body, *layers)}
-    return {LAYOUT_FILE: LAYOUT, INDEX_FILE: archive_index(create_descriptor(body, MANIFEST), NAME), **stored}
+    stored = {format_blob_path(compute_digest(data)): data for data in (config, body, *layers)}
+    return {
+        LAYOUT_FILE: LAYOUT,
+        INDEX_FILE: create_archive_index(create_descriptor(body, MANIFEST_TYPE), NAME),
+        **stored,
+    }
 
 
 def write(path: Path, files: dict[str, bytes]) -> Path:
     with open(path, "wb") as file:
         writer = ArchiveWriter(file)
         for name, data in files.items():
-            writer.add(name, data)
+            writer.add_file(name, data)
         writer.finish()
     return path
 
 
 def refusal(path: Path) -> tuple[str, str, str]:
     with pytest.raises(WorkFailed) as error:
-        check_archive(path)
+        read_verified_archive(path)
     return error.value.what, error.value.where, error.value.next_step
 
 
@@ -95,21 +99,21 @@ def test_an_archive_is_given_another_name(archive: Path, tmp_path: Path) -> None
     data = archive.read_bytes()
     pieces = (data[start : start + 1000] for start in range(0, len(data), 1000))
     other = tmp_path / "other.tar"
-    other.write_bytes(b"".join(rename_image(pieces, "rlbox/mine:work-0a1b2c")))
-    before, after = check_archive(archive), check_archive(other)
+    other.write_bytes(b"".join(rename_archive_image(pieces, "rlbox/mine:work-0a1b2c")))
+    before, after = read_verified_archive(archive), read_verified_archive(other)
     assert after.tags == ("rlbox/mine:work-0a1b2c",)
     assert after.manifests == before.manifests
-    assert {digest: after.read(digest) for digest in after.blobs} == {
-        digest: before.read(digest) for digest in before.blobs
+    assert {digest: after.read_blob(digest) for digest in after.blobs} == {
+        digest: before.read_blob(digest) for digest in before.blobs
     }
-    back = b"".join(rename_image(iter([other.read_bytes()]), "rlbox/mine:latest"))
-    assert back == b"".join(rename_image(iter([data]), "rlbox/mine:latest"))
+    back = b"".join(rename_archive_image(iter([other.read_bytes()]), "rlbox/mine:latest"))
+    assert back == b"".join(rename_archive_image(iter([data]), "rlbox/mine:latest"))
 
 
 def test_docker_reads_the_other_name_too(tmp_path: Path) -> None:
-    listed = {DOCKER_MANIFEST_FILE: docker_manifest("c", ["rlbox/mine:latest"], ["l"])}
+    listed = {DOCKER_MANIFEST_FILE: create_docker_manifest("c", ["rlbox/mine:latest"], ["l"])}
     data = write(tmp_path / "x.tar", blobs_of() | listed).read_bytes()
-    with tarfile.open(fileobj=io.BytesIO(b"".join(rename_image(iter([data]), "rlbox/mine:new")))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(rename_archive_image(iter([data]), "rlbox/mine:new")))) as tar:
         file = tar.extractfile(DOCKER_MANIFEST_FILE)
         assert file is not None
         assert json.load(file) == [{"Config": "c", "RepoTags": ["rlbox/mine:new"], "Layers": ["l"]}]
@@ -117,16 +121,16 @@ def test_docker_reads_the_other_name_too(tmp_path: Path) -> None:
 
 def test_what_is_cut_gets_no_name(archive: Path) -> None:
     with pytest.raises(tarfile.TarError):
-        b"".join(rename_image(iter([archive.read_bytes()[:700]]), "rlbox/mine:new"))
+        b"".join(rename_archive_image(iter([archive.read_bytes()[:700]]), "rlbox/mine:new"))
 
 
 def test_a_whole_archive(archive: Path) -> None:
     counted: list[int] = []
-    read = check_archive(archive, counted.append)
+    read = read_verified_archive(archive, counted.append)
     assert read.tags == ("rlbox/mine:latest",)
     assert [len(manifest.layers) for manifest in read.manifests] == [2]
     assert sum(counted) == sum(size for _, size in read.blobs.values())
-    assert read.read(read.manifests[0].digest) == read.manifests[0].body
+    assert read.read_blob(read.manifests[0].digest) == read.manifests[0].body
     with tarfile.open(archive) as tar:
         facts = {(item.uid, item.gid, item.mtime, item.mode, item.type) for item in tar}
     assert facts == {(0, 0, 0, 0o444, tarfile.REGTYPE)}
@@ -151,7 +155,7 @@ def test_every_place_it_may_be_cut_at_is_met(tmp_path: Path) -> None:
     for size in range(0, end, 97):
         (tmp_path / "x.tar").write_bytes(whole[:size])
         with pytest.raises(WorkFailed):
-            check_archive(tmp_path / "x.tar")
+            read_verified_archive(tmp_path / "x.tar")
 
 
 def test_a_cut_names_the_blob(archive: Path) -> None:
@@ -200,18 +204,18 @@ def test_a_damaged_index(text: bytes, tmp_path: Path) -> None:
 
 def test_a_manifest_that_is_none(tmp_path: Path) -> None:
     files = {
-        INDEX_FILE: archive_index(create_descriptor(b"junk", MANIFEST), NAME),
-        blob_name(sha256_digest(b"junk")): b"junk",
+        INDEX_FILE: create_archive_index(create_descriptor(b"junk", MANIFEST_TYPE), NAME),
+        format_blob_path(compute_digest(b"junk")): b"junk",
     }
-    assert refusal(write(tmp_path / "x.tar", files))[0].startswith(f"blob {sha256_digest(b'junk')} is no manifest")
+    assert refusal(write(tmp_path / "x.tar", files))[0].startswith(f"blob {compute_digest(b'junk')} is no manifest")
 
 
 def test_an_index_in_an_index(tmp_path: Path) -> None:
     files = blobs_of()
     inner = files[INDEX_FILE]
     item = create_descriptor(inner, "application/vnd.oci.image.index.v1+json")
-    outer = {**files, INDEX_FILE: create_index([item]), blob_name(item.digest): inner}
-    assert len(check_archive(write(tmp_path / "x.tar", outer)).manifests) == 1
+    outer = {**files, INDEX_FILE: create_index([item]), format_blob_path(item.digest): inner}
+    assert len(read_verified_archive(write(tmp_path / "x.tar", outer)).manifests) == 1
 
 
 # ---- for engines that load no OCI archive -------------------------------------------------------------------------
@@ -219,7 +223,7 @@ def test_an_index_in_an_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["zstd", "gzip", "plain"])
 def test_plain_layers_for_an_older_engine(kind: str, tmp_path: Path) -> None:
-    read = check_archive(write(tmp_path / "x.tar", blobs_of(kind)))
+    read = read_verified_archive(write(tmp_path / "x.tar", blobs_of(kind)))
     data = b"".join(convert_to_docker_archive(read, read.manifests[0], "rlbox/mine:latest", lambda count: None))
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         files = {item.name: tar.extractfile(item).read() for item in tar}  # type: ignore[union-attr]
@@ -229,23 +233,26 @@ def test_plain_layers_for_an_older_engine(kind: str, tmp_path: Path) -> None:
     config = read.manifests[0].config
     assert config is not None
     assert listed["Config"] == config.digest[7:] + ".json"
-    assert sha256_digest(files[listed["Config"]]) == config.digest
+    assert compute_digest(files[listed["Config"]]) == config.digest
 
 
 def test_contents_that_the_configuration_does_not_know(tmp_path: Path) -> None:
-    read = check_archive(write(tmp_path / "x.tar", blobs_of(contents=(CONTENTS[0], b"other"))))
-    with pytest.raises(WorkFailed, match=f"holds {sha256_digest(b'other')}; the image's configuration says"):
+    read = read_verified_archive(write(tmp_path / "x.tar", blobs_of(contents=(CONTENTS[0], b"other"))))
+    with pytest.raises(WorkFailed, match=f"holds {compute_digest(b'other')}; the image's configuration says"):
         convert_to_docker_archive(read, read.manifests[0], "x", lambda count: None)
 
 
 def test_a_layer_that_cannot_be_unpacked(tmp_path: Path) -> None:
     files = blobs_of("zstd")
     config = next(data for data in files.values() if data.startswith(b'{"rootfs"'))
-    layers = [create_descriptor(b"no zstd", f"{LAYER}+zstd"), create_descriptor(b"none", f"{LAYER}+zstd")]
-    body = create_image_manifest(create_descriptor(config, CONFIG), layers)
-    wrong = {blob_name(sha256_digest(data)): data for data in (config, body, b"no zstd", b"none")}
-    read = check_archive(
-        write(tmp_path / "x.tar", {INDEX_FILE: archive_index(create_descriptor(body, MANIFEST), NAME), **wrong})
+    layers = [create_descriptor(b"no zstd", f"{LAYER_TYPE}+zstd"), create_descriptor(b"none", f"{LAYER_TYPE}+zstd")]
+    body = create_image_manifest(create_descriptor(config, CONFIG_TYPE), layers)
+    wrong = {format_blob_path(compute_digest(data)): data for data in (config, body, b"no zstd", b"none")}
+    read = read_verified_archive(
+        write(
+            tmp_path / "x.tar",
+            {INDEX_FILE: create_archive_index(create_descriptor(body, MANIFEST_TYPE), NAME), **wrong},
+        )
     )
     with pytest.raises(WorkFailed, match=r"cannot be unpacked: no tar\+zstd layer"):
         convert_to_docker_archive(read, read.manifests[0], "x", lambda count: None)
@@ -257,7 +264,7 @@ def test_packing_gives_the_same_bytes_again() -> None:
     assert first == second
     for packed, kind in ((first, "zstd"), (gzip.compress(b"".join(data)), "gzip")):
         parts = ChunkReader(iter([packed[:100], packed[100:]]))
-        assert b"".join(decompress_layer(parts, f"{LAYER}+{kind}")) == b"".join(data)
+        assert b"".join(decompress_layer(parts, f"{LAYER_TYPE}+{kind}")) == b"".join(data)
     # as an engine with the containerd store exports a layer under Docker's media type
     named = "application/vnd.docker.image.rootfs.diff.tar.gzip"
     assert b"".join(decompress_layer(ChunkReader(iter([first[:2], first[2:]])), named)) == b"".join(data)
@@ -266,7 +273,7 @@ def test_packing_gives_the_same_bytes_again() -> None:
 def test_a_truncated_layer_is_met() -> None:
     data = gzip.compress(b"x" * 10_000)
     with pytest.raises(ValueError, match="no tar\\+gzip layer"):
-        list(decompress_layer(ChunkReader(iter([data[: len(data) // 2]])), f"{LAYER}+gzip"))
+        list(decompress_layer(ChunkReader(iter([data[: len(data) // 2]])), f"{LAYER_TYPE}+gzip"))
 
 
 # ---- writing ------------------------------------------------------------------------------------------------------
@@ -276,10 +283,10 @@ def test_a_blob_of_unknown_size(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     with open(path, "w+b") as file:
         writer = ArchiveWriter(file)
-        blob = writer.add_stream([b"a" * 700, b"b"], LAYER)
-        writer.add("after", b"c")
+        blob = writer.add_blob([b"a" * 700, b"b"], LAYER_TYPE)
+        writer.add_file("after", b"c")
         writer.finish()
-    assert blob == Descriptor(media_type=LAYER, digest=sha256_digest(b"a" * 700 + b"b"), size=701)
+    assert blob == Descriptor(media_type=LAYER_TYPE, digest=compute_digest(b"a" * 700 + b"b"), size=701)
     with tarfile.open(path) as tar:
         assert [item.name for item in tar] == [f"blobs/sha256/{hashlib.sha256(b'a' * 700 + b'b').hexdigest()}", "after"]
 
@@ -343,16 +350,16 @@ def test_no_folder(tmp_path: Path) -> None:
 
 
 def test_an_archive_knows_its_blobs(archive: Path) -> None:
-    read = check_archive(archive)
+    read = read_verified_archive(archive)
     assert isinstance(read, ImageArchive)
-    assert b"".join(read.chunks(read.manifests[0].layers[1].digest)) == pack(CONTENTS[1], "zstd")
+    assert b"".join(read.iter_blob(read.manifests[0].layers[1].digest)) == pack(CONTENTS[1], "zstd")
 
 
 def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
     """Opening one waits for a writer who may never come."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(WorkFailed, match="this is no archive, but a FIFO"):
-        check_archive(tmp_path / "pipe")
+        read_verified_archive(tmp_path / "pipe")
 
 
 # ---- engines that fail ----------------------------------------------------------------------------------------------
@@ -360,21 +367,21 @@ def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
 
 def test_an_engine_whose_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "write /var/lib/docker/x: no space left on device"
-    monkeypatch.setattr(load, "connect_engine", lambda: SimpleNamespace(load=lambda chunks: [{"error": words}]))
+    monkeypatch.setattr(load, "connect_engine", lambda: SimpleNamespace(load_image=lambda chunks: [{"error": words}]))
     with pytest.raises(NodeError, match="the engine's disk is full") as full:
         load._send(iter(()))
     assert full.value.next_step == "free space there, then repeat"
 
 
 def test_an_engine_whose_store_is_damaged() -> None:
-    config = json.dumps({"rootfs": {"diff_ids": [sha256_digest(b"first")]}}).encode()
+    config = json.dumps({"rootfs": {"diff_ids": [compute_digest(b"first")]}}).encode()
     files = {
         "layer.tar": b"another",
         "config.json": config,
         "manifest.json": json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode(),
     }
     with pytest.raises(WorkFailed, match="the engine's store is damaged") as damaged:
-        write_packed_archive(io.BytesIO(), "rlbox/mine:latest", iter([tar_of(files)]))
+        write_zstd_archive(io.BytesIO(), "rlbox/mine:latest", iter([tar_of(files)]))
     assert damaged.value.next_step == "remove the image and build it again"
 
 

@@ -12,12 +12,12 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.container import (
     ContainerPlan,
+    create_docker_py_options,
     docker_network_commands,
-    docker_py_options,
-    docker_run_args,
+    format_docker_run_args,
     plan_container,
 )
-from rlbox.engine.data_disk import check_devices
+from rlbox.engine.data_disk import require_devices
 from rlbox.engine.gpu_access import GpuAccess
 from rlbox.errors import NodeError
 from rlbox.values import Mount
@@ -30,8 +30,8 @@ SMALL = plan_container(
     argv=("sh", "-c", "echo $HOME; exit 3"),
     env={},
     labels={},
-    data="/disk",
-    caller="1000:1000",
+    data_dir="/disk",
+    caller_uid_gid="1000:1000",
 )
 LARGE = plan_container(
     "rlbox/mine:latest",
@@ -40,8 +40,8 @@ LARGE = plan_container(
     argv=(),
     env={"B": "two words", "A": "1=2"},
     labels={"rlbox.target": "mine", "rlbox.run": "r"},
-    data="/disk",
-    caller="1000:100",
+    data_dir="/disk",
+    caller_uid_gid="1000:100",
 )
 
 
@@ -69,17 +69,17 @@ def test_plan() -> None:
 )
 def test_user(asked: str, caller: str, user: str) -> None:
     limits = replace(LIMITS, user=asked)
-    plan = plan_container("i", limits, name="n", argv=(), env={}, labels={}, data="/d", caller=caller)
+    plan = plan_container("i", limits, name="n", argv=(), env={}, labels={}, data_dir="/d", caller_uid_gid=caller)
     assert plan.user == user
 
 
 def test_client_words() -> None:
-    assert docker_run_args(SMALL, interactive=False, terminal=False) == (
+    assert format_docker_run_args(SMALL, interactive=False, terminal=False) == (
         "run", "--rm", "--init", "--pull=never", "--name=n", "--network=host", "--cap-drop=ALL",
         "--security-opt=no-new-privileges", f"--shm-size={GIB}", "--user=1000:1000",
         "--volume=/disk:/data", "rlbox/mine:latest", "sh", "-c", "echo $HOME; exit 3",
     )  # fmt: skip
-    assert docker_run_args(LARGE, interactive=True, terminal=True) == (
+    assert format_docker_run_args(LARGE, interactive=True, terminal=True) == (
         "run", "--rm", "--init", "--pull=never", "--name=n", "--network=bridge", "--cap-drop=ALL",
         "--security-opt=no-new-privileges", f"--shm-size={5 * GIB // 2}",
         f"--memory={14 * GIB}", f"--memory-swap={14 * GIB}", "--cpus=1.5", "--pids-limit=4096", "--user=1000:100",
@@ -95,23 +95,25 @@ def test_a_network_of_its_own() -> None:
         "docker", "network", "create", "--driver=bridge", "--label=rlbox.network=n", "--label=rlbox.owner=1000", "n",
     )  # fmt: skip
     assert after == ("docker", "network", "rm", "n")
-    assert "--network=n" in docker_run_args(plan, interactive=False, terminal=False)
-    assert docker_py_options(plan)["network_mode"] == "n"
+    assert "--network=n" in format_docker_run_args(plan, interactive=False, terminal=False)
+    assert create_docker_py_options(plan)["network_mode"] == "n"
     assert docker_network_commands(SMALL) == ((), ())
 
 
 def test_ports_are_published_on_loopback_alone() -> None:
-    assert docker_py_options(replace(SMALL, publish=(8101,)))["ports"] == {"8101/tcp": ("127.0.0.1", 8101)}
+    assert create_docker_py_options(replace(SMALL, published_ports=(8101,)))["ports"] == {
+        "8101/tcp": ("127.0.0.1", 8101)
+    }
 
 
 def test_a_read_only_mount() -> None:
     plan = replace(SMALL, mounts=(Mount(source="/a", target="/b", read_only=True),))
-    assert "--volume=/a:/b:ro" in docker_run_args(plan, interactive=False, terminal=False)
-    assert docker_py_options(plan)["volumes"] == {"/a": {"bind": "/b", "mode": "ro"}}
+    assert "--volume=/a:/b:ro" in format_docker_run_args(plan, interactive=False, terminal=False)
+    assert create_docker_py_options(plan)["volumes"] == {"/a": {"bind": "/b", "mode": "ro"}}
 
 
 def test_engine_options() -> None:
-    assert docker_py_options(SMALL) == {
+    assert create_docker_py_options(SMALL) == {
         "image": "rlbox/mine:latest",
         "command": ["sh", "-c", "echo $HOME; exit 3"],
         "name": "n",
@@ -133,29 +135,29 @@ def test_engine_options() -> None:
         "init": True,
         "detach": True,
     }
-    large = docker_py_options(LARGE)
+    large = create_docker_py_options(LARGE)
     names = ("mem_limit", "memswap_limit", "nano_cpus", "pids_limit", "shm_size")
     assert [large[name] for name in names] == [14 * GIB, 14 * GIB, 1_500_000_000, 4096, 5 * GIB // 2]
 
 
 def test_devices_of_the_machine_are_handed_over_beside_its_gpus() -> None:
     limits = replace(LIMITS, devices={"/dev/infiniband": "rw", "/dev/fuse": "rwm"})
-    plan = plan_container("i", limits, name="n", argv=(), env={}, labels={}, data="/d", caller="1:1")
+    plan = plan_container("i", limits, name="n", argv=(), env={}, labels={}, data_dir="/d", caller_uid_gid="1:1")
     rows = ["/dev/fuse:/dev/fuse:rwm", "/dev/infiniband:/dev/infiniband:rw"]
-    words = docker_run_args(plan, interactive=False, terminal=False)
+    words = format_docker_run_args(plan, interactive=False, terminal=False)
     assert [word for word in words if word.startswith("--device=")] == [f"--device={row}" for row in rows]
-    assert docker_py_options(plan)["devices"] == rows
-    gpus = GpuAccess(way="devices", nodes=("/dev/nvidia0",))
-    assert docker_py_options(replace(plan, gpus=gpus))["devices"] == [*rows, "/dev/nvidia0:/dev/nvidia0:rwm"]
-    cdi = docker_py_options(replace(plan, gpus=GpuAccess(way="cdi", names=("nvidia.com/gpu=0",))))
+    assert create_docker_py_options(plan)["devices"] == rows
+    gpus = GpuAccess(method="devices", device_nodes=("/dev/nvidia0",))
+    assert create_docker_py_options(replace(plan, gpus=gpus))["devices"] == [*rows, "/dev/nvidia0:/dev/nvidia0:rwm"]
+    cdi = create_docker_py_options(replace(plan, gpus=GpuAccess(method="cdi", names=("nvidia.com/gpu=0",))))
     assert (cdi["devices"], "device_requests" in cdi) == (rows, True)
 
 
 def test_a_device_that_this_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("rlbox.engine.data_disk.is_engine_local", lambda: True)
     app = App(project=Project(folder=tmp_path))
-    check_devices(app, replace(LIMITS, devices={"/dev/null": "rw"}))
+    require_devices(app, replace(LIMITS, devices={"/dev/null": "rw"}))
     with pytest.raises(NodeError) as refused:
-        check_devices(app, replace(LIMITS, devices={"/dev/null": "rw", "/dev/no-such-adapter": "rw"}))
+        require_devices(app, replace(LIMITS, devices={"/dev/null": "rw", "/dev/no-such-adapter": "rw"}))
     assert refused.value.what.startswith("this machine has no /dev/no-such-adapter")
     assert "[run.devices]" in refused.value.next_step

@@ -13,7 +13,7 @@ from fakes import LIMITS
 
 from rlbox.doctor.gpus import DriverRequirements, check_driver, check_gpu_models, find_stack_cuda_version
 from rlbox.doctor.requirements import Requirements, override_gpus
-from rlbox.engine.container import docker_py_options, docker_run_args, plan_container
+from rlbox.engine.container import create_docker_py_options, format_docker_run_args, plan_container
 from rlbox.engine.gpu_access import (
     ALL_GPUS,
     GpuAccess,
@@ -21,11 +21,11 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     assume_cdi_access,
     choose_gpu_access,
-    parse_cdi_devices,
-    parse_gpus,
+    choose_visible_gpu_env,
+    parse_gpus_option,
+    parse_nvidia_cdi_devices,
     parse_nvidia_cdi_mounts,
     probe_gpu_support,
-    visible_gpu_env,
 )
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.system.gpu import GpuDriver, GpuModel
@@ -66,13 +66,13 @@ devices:
 kind: nvidia.com/gpu
 """
 NAMES = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
-CDI = GpuSupport(where="unix:///e", cdi_on=True, cdi=NAMES)
-RUNTIME = GpuSupport(where="unix:///e", runtime=True)
+CDI = GpuSupport(engine_address="unix:///e", is_cdi_enabled=True, cdi_devices=NAMES)
+RUNTIME = GpuSupport(engine_address="unix:///e", has_nvidia_runtime=True)
 PLAIN = GpuSupport(
-    where="unix:///e",
-    nodes=("/dev/nvidia0", "/dev/nvidia1"),
-    control=("/dev/nvidiactl", "/dev/nvidia-uvm"),
-    driver=(Mount(source="/usr/lib64/libcuda.so.580.1", target="/usr/lib/libcuda.so.1", read_only=True),),
+    engine_address="unix:///e",
+    device_nodes=("/dev/nvidia0", "/dev/nvidia1"),
+    control_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm"),
+    driver_mounts=(Mount(source="/usr/lib64/libcuda.so.580.1", target="/usr/lib/libcuda.so.1", read_only=True),),
 )
 LESS = "--gpus 2, or lower hardware.gpus of the target"
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -93,13 +93,13 @@ VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
     ],
 )
 def test_what_is_asked_for(text: str, wish: GpuRequest) -> None:
-    assert parse_gpus(text, 4) == wish
+    assert parse_gpus_option(text, 4) == wish
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "0,0", ",", "device=", "0;1", "0,x", "²", "٣"])
 def test_what_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="does not say which GPUs") as caught:
-        parse_gpus(text, 0)
+        parse_gpus_option(text, 0)
     assert "device=0" in caught.value.next_step
 
 
@@ -108,10 +108,10 @@ def test_a_specification_is_read() -> None:
     edits = {"mounts": [{"hostPath": "/usr/bin/nvidia-smi", "containerPath": "/usr/bin/nvidia-smi"}]}
     rows = [{"name": name.partition("=")[2], "containerEdits": {}} for name in NAMES]
     for text in (told, json.dumps({"kind": "nvidia.com/gpu", "devices": rows, "containerEdits": edits})):
-        assert parse_cdi_devices(text) == list(NAMES)
+        assert parse_nvidia_cdi_devices(text) == list(NAMES)
         assert parse_nvidia_cdi_mounts(text) == ["/usr/bin/nvidia-smi"]
-        assert parse_cdi_devices(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
-    assert parse_cdi_devices("{torn") == parse_cdi_devices("") == []
+        assert parse_nvidia_cdi_devices(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
+    assert parse_nvidia_cdi_devices("{torn") == parse_nvidia_cdi_devices("") == []
 
 
 def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
@@ -120,24 +120,24 @@ def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
 
 def test_an_engine_without_any_way() -> None:
     found = offer({"Runtimes": {"runc": {}}, "CDISpecDirs": []})
-    assert (found.ways, found.count) == ((), 0)
-    assert offer({}).ways == ()
+    assert (found.methods, found.gpu_count) == ((), 0)
+    assert offer({}).methods == ()
 
 
 def test_an_engine_with_the_toolkit_runtime() -> None:
-    assert offer({"Runtimes": {"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}}).ways == ("gpus",)
+    assert offer({"Runtimes": {"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}}).methods == ("gpus",)
 
 
 def test_an_engine_with_cdi(tmp_path: Path) -> None:
     (tmp_path / "nvidia.yaml").write_text(SPEC.format(file=tmp_path))
     found = offer({"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]})
-    assert (found.ways, found.cdi, found.count) == (("cdi", "gpus"), NAMES, 2)
+    assert (found.methods, found.cdi_devices, found.gpu_count) == (("cdi", "gpus"), NAMES, 2)
 
 
 def test_cdi_of_an_old_driver_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "nvidia.yaml").write_text(SPEC.format(file=tmp_path / "libcuda.so.570.1"))
     info = {"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]}
-    assert offer(info).ways == ("gpus",)
+    assert offer(info).methods == ("gpus",)
     with pytest.raises(EngineError) as caught:
         choose_gpu_access(GpuRequest(count=1), offer(info | {"Runtimes": {}}))
     assert "libcuda.so.570.1, which is gone (was the driver updated?)" in caught.value.where
@@ -146,36 +146,45 @@ def test_cdi_of_an_old_driver_is_passed_over(tmp_path: Path) -> None:
 
 def test_cdi_folders_without_a_specification(tmp_path: Path) -> None:
     """Docker 28.3 and newer name the folders whether or not anything is in them."""
-    assert offer({"CDISpecDirs": [str(tmp_path)]}).ways == ()
+    assert offer({"CDISpecDirs": [str(tmp_path)]}).methods == ()
 
 
 def test_devices_that_the_engine_tells_itself() -> None:
     rows = [{"Source": "cdi", "ID": name} for name in (*NAMES, "vendor.com/nic=a")]
     found = offer({"CDISpecDirs": ["/etc/cdi"], "DiscoveredDevices": rows}, here=False)
-    assert (found.ways, found.cdi) == (("cdi",), NAMES)
+    assert (found.methods, found.cdi_devices) == (("cdi",), NAMES)
 
 
 def test_an_engine_elsewhere_whose_files_nobody_sees() -> None:
-    assert offer({"CDISpecDirs": ["/etc/cdi"]}, here=False).ways == ("cdi",)
-    assert offer({"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"nvidia": {}}}, here=False).ways == ("gpus",)
+    assert offer({"CDISpecDirs": ["/etc/cdi"]}, here=False).methods == ("cdi",)
+    assert offer({"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"nvidia": {}}}, here=False).methods == ("gpus",)
 
 
 @pytest.mark.parametrize(
     ("wish", "given", "access"),
     [
-        (GpuRequest(count=1), CDI, GpuAccess(way="cdi", names=NAMES[:1], env=VOID)),
-        (GpuRequest(count=2), CDI, GpuAccess(way="cdi", names=NAMES[:2], env=VOID)),
-        (GpuRequest(ids=("1",)), CDI, GpuAccess(way="cdi", names=NAMES[1:2], env=VOID)),
-        (GpuRequest(count=ALL_GPUS), CDI, GpuAccess(way="cdi", names=NAMES[2:], env=VOID)),
-        (GpuRequest(count=ALL_GPUS), replace(CDI, cdi=NAMES[:2]), GpuAccess(way="cdi", names=NAMES[:2], env=VOID)),
-        (GpuRequest(count=1), replace(CDI, cdi=NAMES[2:]), GpuAccess(way="cdi", names=NAMES[2:], env=VOID)),
-        (GpuRequest(count=2), RUNTIME, GpuAccess(way="gpus", names=("2",), by_count=True)),
-        (GpuRequest(count=ALL_GPUS), RUNTIME, GpuAccess(way="gpus", names=("all",), by_count=True)),
-        (GpuRequest(ids=("0", "1")), RUNTIME, GpuAccess(way="gpus", names=("0", "1"))),
+        (GpuRequest(count=1), CDI, GpuAccess(method="cdi", names=NAMES[:1], env=VOID)),
+        (GpuRequest(count=2), CDI, GpuAccess(method="cdi", names=NAMES[:2], env=VOID)),
+        (GpuRequest(ids=("1",)), CDI, GpuAccess(method="cdi", names=NAMES[1:2], env=VOID)),
+        (GpuRequest(count=ALL_GPUS), CDI, GpuAccess(method="cdi", names=NAMES[2:], env=VOID)),
+        (
+            GpuRequest(count=ALL_GPUS),
+            replace(CDI, cdi_devices=NAMES[:2]),
+            GpuAccess(method="cdi", names=NAMES[:2], env=VOID),
+        ),
+        (GpuRequest(count=1), replace(CDI, cdi_devices=NAMES[2:]), GpuAccess(method="cdi", names=NAMES[2:], env=VOID)),
+        (GpuRequest(count=2), RUNTIME, GpuAccess(method="gpus", names=("2",), by_count=True)),
+        (GpuRequest(count=ALL_GPUS), RUNTIME, GpuAccess(method="gpus", names=("all",), by_count=True)),
+        (GpuRequest(ids=("0", "1")), RUNTIME, GpuAccess(method="gpus", names=("0", "1"))),
         (
             GpuRequest(count=1),
             PLAIN,
-            GpuAccess(way="devices", nodes=("/dev/nvidia0", *PLAIN.control), mounts=PLAIN.driver, env=VOID),
+            GpuAccess(
+                method="devices",
+                device_nodes=("/dev/nvidia0", *PLAIN.control_nodes),
+                mounts=PLAIN.driver_mounts,
+                env=VOID,
+            ),
         ),
         (GpuRequest(), GpuSupport(), GpuAccess(env=VOID)),
     ],
@@ -185,8 +194,8 @@ def test_what_a_container_gets(wish: GpuRequest, given: GpuSupport, access: GpuA
 
 
 def test_doctor_counts_by_what_the_user_said() -> None:
-    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, explicit=True).env == {"RLBOX_GPUS": "2"}
-    assert choose_gpu_access(GpuRequest(), GpuSupport(), explicit=True).env == VOID | {"RLBOX_GPUS": "none"}
+    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, named_by_user=True).env == {"RLBOX_GPUS": "2"}
+    assert choose_gpu_access(GpuRequest(), GpuSupport(), named_by_user=True).env == VOID | {"RLBOX_GPUS": "none"}
     target = Requirements(gpu="NVIDIA H200", gpus=8)
     assert (override_gpus(target, "2").gpus, override_gpus(target, "").gpus, override_gpus(target, "all").gpus) == (
         2,
@@ -222,7 +231,7 @@ def test_a_machine_without_those_gpus(wish: GpuRequest, given: GpuSupport, says:
 
 def test_an_engine_that_offers_nothing() -> None:
     with pytest.raises(EngineError) as caught:
-        choose_gpu_access(GpuRequest(count=1), GpuSupport(where="unix:///e"))
+        choose_gpu_access(GpuRequest(count=1), GpuSupport(engine_address="unix:///e"))
     assert str(caught.value) == (
         "the engine cannot give a GPU to a container\n"
         "  where: unix:///e: no runtime nvidia, CDI is off, no /dev/nvidia0\n"
@@ -230,19 +239,23 @@ def test_an_engine_that_offers_nothing() -> None:
         "without GPUs: --gpus none"
     )
     with pytest.raises(EngineError) as caught:
-        choose_gpu_access(GpuRequest(count=1), GpuSupport(cdi_files=("/etc/cdi/nvidia.yaml",)))
+        choose_gpu_access(GpuRequest(count=1), GpuSupport(cdi_spec_files=("/etc/cdi/nvidia.yaml",)))
     assert "daemon.json" in caught.value.next_step
 
 
 def words(access: GpuAccess) -> list[str]:
     plan = container(access)
     return [
-        word for word in docker_run_args(plan, interactive=False, terminal=False) if re.search("(?i)nvidia|gpus", word)
+        word
+        for word in format_docker_run_args(plan, interactive=False, terminal=False)
+        if re.search("(?i)nvidia|gpus", word)
     ]
 
 
 def container(access: GpuAccess) -> Any:
-    return plan_container("i", LIMITS, name="n", argv=(), env={}, labels={}, data="/d", caller="0:0", gpus=access)
+    return plan_container(
+        "i", LIMITS, name="n", argv=(), env={}, labels={}, data_dir="/d", caller_uid_gid="0:0", gpus=access
+    )
 
 
 def test_words_and_options_of_each_way() -> None:
@@ -250,18 +263,22 @@ def test_words_and_options_of_each_way() -> None:
     assert words(cdi) == [
         "--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=1", "--env=NVIDIA_VISIBLE_DEVICES=void",
     ]  # fmt: skip
-    assert docker_py_options(container(cdi))["device_requests"] == [{"Driver": "cdi", "DeviceIDs": list(NAMES[:2])}]
+    assert create_docker_py_options(container(cdi))["device_requests"] == [
+        {"Driver": "cdi", "DeviceIDs": list(NAMES[:2])}
+    ]
     assert words(choose_gpu_access(GpuRequest(count=2), RUNTIME)) == ["--gpus=2"]
     assert words(choose_gpu_access(GpuRequest(ids=("0", "1")), RUNTIME)) == ['--gpus="device=0,1"']
-    requests = [docker_py_options(container(choose_gpu_access(wish, RUNTIME)))["device_requests"] for wish in WISHES]
+    requests = [
+        create_docker_py_options(container(choose_gpu_access(wish, RUNTIME)))["device_requests"] for wish in WISHES
+    ]
     assert requests == [[{"Driver": "", "Capabilities": [["gpu"]], **rest}] for rest in ASKED]
     plain = choose_gpu_access(GpuRequest(ids=("1",)), PLAIN)
     assert words(plain) == [
         "--device=/dev/nvidia1", "--device=/dev/nvidiactl", "--device=/dev/nvidia-uvm",
         "--env=NVIDIA_VISIBLE_DEVICES=void",
     ]  # fmt: skip
-    assert docker_py_options(container(plain))["devices"][0] == "/dev/nvidia1:/dev/nvidia1:rwm"  # type: ignore[index]
-    assert container(plain).mounts[-1] == PLAIN.driver[0]
+    assert create_docker_py_options(container(plain))["devices"][0] == "/dev/nvidia1:/dev/nvidia1:rwm"  # type: ignore[index]
+    assert container(plain).mounts[-1] == PLAIN.driver_mounts[0]
     assert words(GpuAccess()) == []
 
 
@@ -270,11 +287,11 @@ ASKED: tuple[dict[str, Any], ...] = ({"Count": 2}, {"Count": -1}, {"DeviceIDs": 
 
 
 def test_what_is_said() -> None:
-    assert choose_gpu_access(GpuRequest(count=2), CDI).told() == "0, 1 through CDI"
-    assert choose_gpu_access(GpuRequest(count=2), RUNTIME).told() == "2 through the engine's --gpus"
-    assert choose_gpu_access(GpuRequest(count=1), PLAIN).told() == "0 through plain devices"
+    assert choose_gpu_access(GpuRequest(count=2), CDI).describe() == "0, 1 through CDI"
+    assert choose_gpu_access(GpuRequest(count=2), RUNTIME).describe() == "2 through the engine's --gpus"
+    assert choose_gpu_access(GpuRequest(count=1), PLAIN).describe() == "0 through plain devices"
     assert assume_cdi_access(GpuRequest(count=2)).names == NAMES[:2]
-    assert (assume_cdi_access(GpuRequest(count=ALL_GPUS)).names, assume_cdi_access(GpuRequest()).way) == (
+    assert (assume_cdi_access(GpuRequest(count=ALL_GPUS)).names, assume_cdi_access(GpuRequest()).method) == (
         NAMES[2:],
         "none",
     )
@@ -360,7 +377,7 @@ def test_another_gpu_than_the_target_is_for() -> None:
 def test_programs_of_the_machine_itself_see_what_is_asked_for(
     asked: str, shell: str, count: int, seen: str | None, word: str
 ) -> None:
-    env = visible_gpu_env(parse_gpus(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count)
+    env = choose_visible_gpu_env(parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count)
     assert (env.get("CUDA_VISIBLE_DEVICES"), env["RLBOX_GPUS"]) == (seen, word)
     assert env.get("CUDA_DEVICE_ORDER") == (None if seen is None else "PCI_BUS_ID")
 
@@ -376,5 +393,5 @@ def test_programs_of_the_machine_itself_see_what_is_asked_for(
 )
 def test_what_the_machine_itself_does_not_have_is_refused(asked: str, shell: str, says: str) -> None:
     with pytest.raises((NodeError, SpecError)) as refused:
-        visible_gpu_env(parse_gpus(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2)
+        choose_visible_gpu_env(parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2)
     assert says in refused.value.what

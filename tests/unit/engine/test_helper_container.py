@@ -10,11 +10,17 @@ from docker.errors import APIError
 
 from rlbox.config.project import Project
 from rlbox.engine import remote_helper
-from rlbox.engine.remote_helper import HelperRun, run_helper
+from rlbox.engine.remote_helper import HelperContainer, run_helper_container
 from rlbox.errors import EngineError, NodeError
 
-HELPER = HelperRun(
-    target="mine", image="rlbox/mine:latest", data="/nosuch", create=False, words=("runs",), env={}, terminal=False
+HELPER = HelperContainer(
+    target="mine",
+    image="rlbox/mine:latest",
+    data_dir="/nosuch",
+    create_data_dir=False,
+    rlbox_args=("runs",),
+    env={},
+    terminal=False,
 )
 TUNNEL: Any = SimpleNamespace(address="unix:///x", uid=1, gid=1, socket="/s", socket_gid=1, state="/state")
 
@@ -29,7 +35,7 @@ def test_a_disk_that_is_not_over_there(monkeypatch: pytest.MonkeyPatch, folder: 
     )
     monkeypatch.setattr(remote_helper.docker, "DockerClient", lambda **words: client)
     with pytest.raises(NodeError) as missing:
-        run_helper(TUNNEL, Project(folder=folder.path), HELPER)
+        run_helper_container(TUNNEL, Project(folder=folder.path), HELPER)
     assert (missing.value.where, missing.value.next_step) == (
         "/nosuch",
         "make it over there, or name another with --data DIR",
@@ -43,5 +49,5 @@ def test_a_connection_that_is_lost(monkeypatch: pytest.MonkeyPatch, folder: Any)
     monkeypatch.setattr(remote_helper, "_make", lambda *words: SimpleNamespace(reload=lose))
     monkeypatch.setattr(remote_helper, "_attach", lambda *words: 0)
     with pytest.raises(EngineError, match="a run that had started goes on") as lost:
-        run_helper(TUNNEL, Project(folder=folder.path), HELPER)
+        run_helper_container(TUNNEL, Project(folder=folder.path), HELPER)
     assert lost.value.next_step == "rlbox attach --target mine --data /nosuch"

@@ -15,7 +15,7 @@ from rlbox.engine.container import ContainerPlan
 from rlbox.engine.docker import DockerEngine, PortTakenError
 from rlbox.errors import EngineError
 
-PLAN = ContainerPlan(image="i", name="n", argv=(), labels={}, network="own", publish=(8101, 8102))
+PLAN = ContainerPlan(image="i", name="n", argv=(), labels={}, network="own", published_ports=(8101, 8102))
 OPEN = '; or run.network = "host" in the target, which opens the container to whoever reaches this machine'
 
 
@@ -33,7 +33,7 @@ def test_an_engine_without_bridges_gives_the_hosts_network(names: tuple[str, ...
     found = [SimpleNamespace(name=name) for name in names]
     client: Any = SimpleNamespace(networks=SimpleNamespace(list=lambda names, filters: found))
     limits = replace(LIMITS, network=asked)
-    assert DockerEngine(client, "unix:///x").with_available_network(limits) == replace(limits, network=given)
+    assert DockerEngine(client, "unix:///x").replace_unavailable_network(limits) == replace(limits, network=given)
 
 
 def refusing(network: str = "", container: str = "") -> DockerEngine:
@@ -64,7 +64,7 @@ def refusing(network: str = "", container: str = "") -> DockerEngine:
 )
 def test_a_network_that_cannot_be_made(words: str, what: str, step: str) -> None:
     engine = refusing(network=words)
-    for begin in (lambda: engine.start(PLAN), lambda: engine.open_network(PLAN).__enter__()):
+    for begin in (lambda: engine.start_container(PLAN), lambda: engine.hold_container_network(PLAN).__enter__()):
         with pytest.raises(EngineError) as refused:
             begin()
         assert (refused.value.what, refused.value.next_step) == (what.format(words=words), step)
@@ -81,5 +81,5 @@ def test_a_network_that_cannot_be_made(words: str, what: str, step: str) -> None
 )
 def test_a_port_that_is_taken_is_named(words: str, ports: set[int]) -> None:
     with pytest.raises(PortTakenError) as refused:
-        refusing(container=words).start(PLAN)
+        refusing(container=words).start_container(PLAN)
     assert refused.value.ports == ports

@@ -10,18 +10,18 @@ from rlbox.engine.oci import Descriptor
 from rlbox.engine.push import (
     LayerProgress,
     PushCount,
-    PushLog,
-    allows_plain_http,
-    count_push,
+    PushMessageParser,
+    count_pushed_layers,
     create_push_error,
-    is_transient_failure,
+    engine_allows_plain_http,
+    is_transient_push_error,
 )
-from rlbox.engine.reference import Reference
+from rlbox.engine.reference import ImageReference
 
 A, B = ("sha256:" + sign * 64 for sign in "ab")
 CONTENT_A, CONTENT_B = ("sha256:" + sign * 64 for sign in "cd")
 STORED = (Descriptor(media_type="l", digest=A, size=700), Descriptor(media_type="l", digest=B, size=30))
-REFERENCE = Reference(host="registry.example", repository="team/x", tag="1")
+REFERENCE = ImageReference(host="registry.example", repository="team/x", tag="1")
 
 # As Docker 26.1.5 (containerd store) and 20.10.24 say it.
 DOCKER_26 = f"""
@@ -44,10 +44,10 @@ DOCKER_20 = f"""
 """
 
 
-def followed(text: str, log: PushLog | None = None) -> PushLog:
-    log = log or PushLog()
+def followed(text: str, log: PushMessageParser | None = None) -> PushMessageParser:
+    log = log or PushMessageParser()
     for line in text.strip().splitlines():
-        log.feed(json.loads(line))
+        log.feed_message(json.loads(line))
     return log
 
 
@@ -56,19 +56,19 @@ def test_a_push_is_followed_and_counted(text: str) -> None:
     log = followed(text)
     assert (log.digest, log.error) == (A, "")
     assert sorted(layer.state for layer in log.layers.values()) == ["present", "pushed"]
-    count = count_push(log.layers, STORED, [CONTENT_A, CONTENT_B])
-    assert count == PushCount(total=2, pushed=1, present=1, size=700)
+    count = count_pushed_layers(log.layers, STORED, [CONTENT_A, CONTENT_B])
+    assert count == PushCount(total_layers=2, pushed_layers=1, present_layers=1, pushed_bytes=700)
 
 
 def test_every_change_of_a_layer_is_told() -> None:
-    log = PushLog()
-    assert log.feed({"status": "Pushing", "progressDetail": {"current": 1, "total": 9}, "id": "x"}) == LayerProgress(
-        key="x", state="pushing", done=1, total=9
+    log = PushMessageParser()
+    assert log.feed_message(
+        {"status": "Pushing", "progressDetail": {"current": 1, "total": 9}, "id": "x"}
+    ) == LayerProgress(layer_id="x", state="pushing", done_bytes=1, total_bytes=9)
+    assert log.feed_message({"status": "Pushed", "progressDetail": {}, "id": "x"}) == LayerProgress(
+        layer_id="x", state="pushed", done_bytes=1, total_bytes=9
     )
-    assert log.feed({"status": "Pushed", "progressDetail": {}, "id": "x"}) == LayerProgress(
-        key="x", state="pushed", done=1, total=9
-    )
-    assert log.feed({"status": "The push refers to repository [x]"}) is None
+    assert log.feed_message({"status": "The push refers to repository [x]"}) is None
 
 
 def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:
@@ -78,8 +78,10 @@ def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:
 
 
 def test_nothing_was_sent() -> None:
-    assert count_push({}, STORED, []) == PushCount(total=2, pushed=0, present=2, size=0)
-    assert count_push({}, (*STORED, STORED[0]), [CONTENT_A, CONTENT_B, CONTENT_A]).total == 2
+    assert count_pushed_layers({}, STORED, []) == PushCount(
+        total_layers=2, pushed_layers=0, present_layers=2, pushed_bytes=0
+    )
+    assert count_pushed_layers({}, (*STORED, STORED[0]), [CONTENT_A, CONTENT_B, CONTENT_A]).total_layers == 2
 
 
 PASSING = [
@@ -119,7 +121,7 @@ LASTING = [
 
 @pytest.mark.parametrize("words", PASSING)
 def test_a_failure_that_may_pass(words: str) -> None:
-    assert is_transient_failure(words)
+    assert is_transient_push_error(words)
     error = create_push_error(words, REFERENCE, 4)
     assert error.what == f"the push failed 4 times\n  | {words}"
     assert (error.where, error.exit_code) == ("registry.example/team/x:1", 6)
@@ -127,7 +129,7 @@ def test_a_failure_that_may_pass(words: str) -> None:
 
 @pytest.mark.parametrize(("words", "what", "step"), LASTING)
 def test_a_failure_that_stays(words: str, what: str, step: str) -> None:
-    assert not is_transient_failure(words)
+    assert not is_transient_push_error(words)
     error = create_push_error(words, REFERENCE, 1)
     assert what in error.what.splitlines()[0]
     assert error.what.splitlines()[1] == f"  | {words}"
@@ -135,8 +137,8 @@ def test_a_failure_that_stays(words: str, what: str, step: str) -> None:
 
 
 def test_an_error_ends_a_push() -> None:
-    log = PushLog()
-    log.feed({"errorDetail": {"message": "denied"}, "error": "denied"})
+    log = PushMessageParser()
+    log.feed_message({"errorDetail": {"message": "denied"}, "error": "denied"})
     assert log.error == "denied"
 
 
@@ -156,5 +158,5 @@ def test_what_the_engine_speaks_plain_http_to(host: str, takes: bool) -> None:
         "InsecureRegistryCIDRs": ["10.231.0.0/24", "127.0.0.0/8"],
         "IndexConfigs": {"plain.example:80": {"Secure": False}, "secure.example": {"Secure": True}},
     }
-    assert allows_plain_http(host, settings) is takes
-    assert allows_plain_http(host, {})
+    assert engine_allows_plain_http(host, settings) is takes
+    assert engine_allows_plain_http(host, {})

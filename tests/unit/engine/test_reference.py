@@ -9,24 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.engine.oci import (
-    INDEX,
-    MANIFEST,
-    TITLE,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    TITLE_ANNOTATION,
     Descriptor,
-    add_referrer,
     create_artifact_manifest,
     create_descriptor,
     create_image_manifest,
     create_index,
+    format_referrers_tag,
     parse_manifest,
-    referrers_tag,
+    replace_referrer,
 )
 from rlbox.engine.reference import (
-    Reference,
-    is_loopback,
-    parse_push_target,
+    ImageReference,
+    is_loopback_host,
+    parse_push_destination,
     parse_reference,
-    short_image_name,
+    shorten_image_name,
     strip_port,
 )
 from rlbox.errors import SpecError
@@ -34,8 +34,8 @@ from rlbox.errors import SpecError
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
-def ref(host: str, repository: str, tag: str = "", digest: str = "") -> Reference:
-    return Reference(host=host, repository=repository, tag=tag, digest=digest)
+def ref(host: str, repository: str, tag: str = "", digest: str = "") -> ImageReference:
+    return ImageReference(host=host, repository=repository, tag=tag, digest=digest)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def ref(host: str, repository: str, tag: str = "", digest: str = "") -> Referenc
         (f"registry.example:443/x:1@{DIGEST}", ref("registry.example:443", "x", "1", DIGEST)),
     ],
 )
-def test_a_name_is_read_as_docker_does(text: str, wanted: Reference) -> None:
+def test_a_name_is_read_as_docker_does(text: str, wanted: ImageReference) -> None:
     assert parse_reference(text) == wanted
 
 
@@ -106,12 +106,12 @@ def test_a_name_that_is_written_is_read_again(host: str, parts: list[str], tag: 
     ],
 )
 def test_where_a_push_goes(text: str, wanted: str) -> None:
-    assert str(parse_push_target(text, "local")) == wanted
+    assert str(parse_push_destination(text, "local")) == wanted
 
 
 def test_a_push_cannot_choose_a_digest() -> None:
     with pytest.raises(SpecError, match="names a digest; a push chooses a tag"):
-        parse_push_target(f"registry.example/x@{DIGEST}", "local")
+        parse_push_destination(f"registry.example/x@{DIGEST}", "local")
 
 
 def test_pinned() -> None:
@@ -132,7 +132,7 @@ def test_pinned() -> None:
     ],
 )
 def test_what_is_this_machine(host: str, name: str, local: bool) -> None:
-    assert (strip_port(host), is_loopback(host)) == (name, local)
+    assert (strip_port(host), is_loopback_host(host)) == (name, local)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_is_this_machine(host: str, name: str, local: bool) -> None:
     ],
 )
 def test_names_as_docker_shows_them(full: str, short: str) -> None:
-    assert short_image_name(full) == short
+    assert shorten_image_name(full) == short
 
 
 def test_a_manifest_is_read_again() -> None:
@@ -154,9 +154,9 @@ def test_a_manifest_is_read_again() -> None:
     )
     read = parse_manifest(create_image_manifest(config, [layer]))
     assert (read.config, read.layers) == (config, (layer,))
-    assert read.descriptor == create_descriptor(read.body, MANIFEST)
+    assert read.descriptor == create_descriptor(read.body, MANIFEST_TYPE)
     listed = parse_manifest(create_index([read.descriptor]))
-    assert (listed.manifests, listed.descriptor.media_type) == ((read.descriptor,), INDEX)
+    assert (listed.manifests, listed.descriptor.media_type) == ((read.descriptor,), INDEX_TYPE)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"schemaVersion": 1}', b'{"schemaVersion": 2, "config": {}}'])
@@ -166,20 +166,20 @@ def test_what_is_no_manifest(body: bytes) -> None:
 
 
 def test_an_attachment_names_its_subject() -> None:
-    subject = create_descriptor(b"image", MANIFEST, annotations={"not": "copied"})
+    subject = create_descriptor(b"image", MANIFEST_TYPE, annotations={"not": "copied"})
     value = json.loads(
         create_artifact_manifest(subject, create_descriptor(b"sbom", "application/spdx+json"), "application/spdx+json")
     )
-    assert value["subject"] == {"mediaType": MANIFEST, "digest": subject.digest, "size": 5}
+    assert value["subject"] == {"mediaType": MANIFEST_TYPE, "digest": subject.digest, "size": 5}
     assert value["artifactType"] == "application/spdx+json"
     assert value["config"]["size"] == 2
-    assert referrers_tag(subject.digest) == subject.digest.replace(":", "-")
+    assert format_referrers_tag(subject.digest) == subject.digest.replace(":", "-")
 
 
 def test_a_newer_attachment_takes_the_place_of_the_older() -> None:
     def listed(data: bytes, kind: str, title: str) -> Descriptor:
-        return create_descriptor(data, MANIFEST, artifact_type=kind, annotations={TITLE: title})
+        return create_descriptor(data, MANIFEST_TYPE, artifact_type=kind, annotations={TITLE_ANNOTATION: title})
 
     old, other, new = listed(b"1", "a", "x"), listed(b"2", "a", "y"), listed(b"3", "a", "x")
-    assert add_referrer((old, other), new) == (other, new)
-    assert add_referrer((), new) == (new,)
+    assert replace_referrer((old, other), new) == (other, new)
+    assert replace_referrer((), new) == (new,)

@@ -18,16 +18,16 @@ from registry_server import PASSWORD, USER, Fault, RegistryServer, listed_by, lo
 from rlbox.artifacts.base_image import download_blob
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine.oci import (
-    INDEX,
-    MANIFEST,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
     Descriptor,
     create_descriptor,
     create_image_manifest,
+    format_referrers_tag,
     parse_manifest,
-    referrers_tag,
 )
 from rlbox.engine.push import attach_files, find_attachments
-from rlbox.engine.reference import Reference
+from rlbox.engine.reference import ImageReference
 from rlbox.engine.registry_auth import find_registry_login, read_docker_login
 from rlbox.engine.registry_client import PushDestination, Registry
 from rlbox.errors import RegistryError
@@ -78,9 +78,9 @@ def test_a_login_comes_from_dockers_configuration(
 ) -> None:  # fmt: skip
     caplog.set_level(logging.DEBUG)
     server.auth = kind
-    server.add_manifest("1", create_image_manifest(blob_of(), []), MANIFEST)
+    server.add_manifest("1", create_image_manifest(blob_of(), []), MANIFEST_TYPE)
     logged_in(server.host, tmp_path / "docker", monkeypatch)
-    registry.ping()
+    registry.require_registry()
     assert registry.get_manifest("team/x", "1").layers == ()
     before = len(server.seen)
     registry.get_manifest("team/x", "1")
@@ -98,7 +98,7 @@ def test_a_login_comes_from_dockers_configuration(
 def test_no_login(kind: str, server: RegistryServer, registry: Registry) -> None:
     server.auth = kind
     with pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     assert refused(error) == (f"{server.host} wants a login", f"docker login {server.host}")
     assert len(server.seen) <= 2  # a refusal is not repeated
 
@@ -110,7 +110,7 @@ def test_a_wrong_password(
     server.auth = kind
     logged_in(server.host, tmp_path / "docker", monkeypatch, password="wrong")
     with pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     assert refused(error) == (
         f"{server.host} refused the login that docker keeps for it", f"docker login {server.host}",
     )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_password_does_not_travel_to_another_machine_unencrypted(
     challenge = {"WWW-Authenticate": 'Bearer realm="http://token.example/",service="here"'}
     server.faults = [Fault("GET", "/v2/$", 401, headers=challenge)]
     with pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     assert error.value.what == f"{server.host} wants the password sent without encryption"
 
 
@@ -171,20 +171,20 @@ def test_a_password_does_not_travel_to_another_machine_unencrypted(
 
 def test_a_failure_that_passes_is_repeated(server: RegistryServer, registry: Registry, pauses: list[float]) -> None:
     server.faults = [Fault("GET", "/v2/", 503, b"busy", times=2)]
-    registry.ping()
+    registry.require_registry()
     assert pauses == [0.5, 1.0]
 
 
 def test_a_registry_says_how_long_to_wait(server: RegistryServer, registry: Registry, pauses: list[float]) -> None:
     server.faults = [Fault("GET", "/v2/", 429, headers={"Retry-After": "7"}), Fault("GET", "/v2/", 0)]
-    registry.ping()
+    registry.require_registry()
     assert pauses == [7.0, 1.0]
 
 
 def test_a_failure_that_stays(server: RegistryServer, registry: Registry, pauses: list[float]) -> None:
     server.faults = [Fault("GET", "/v2/", 503, b"down for repair", times=9)]
     with pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     assert refused(error) == (
         f"{server.host} answered 503: down for repair (tried 4 times)",
         "try again later; what it has already is not sent again",
@@ -195,7 +195,7 @@ def test_a_failure_that_stays(server: RegistryServer, registry: Registry, pauses
 def test_no_registry_there(server: RegistryServer, pauses: list[float]) -> None:
     server.close()
     with Registry(server.host, pause=pauses.append) as registry, pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     what, step = refused(error)
     assert what.startswith(f"{server.host} does not answer: ")
     assert what.endswith("(tried 4 times)")
@@ -204,29 +204,29 @@ def test_no_registry_there(server: RegistryServer, pauses: list[float]) -> None:
 
 def test_an_unknown_host_is_asked_once(pauses: list[float]) -> None:
     with Registry("no-such-host.invalid", pause=pauses.append) as registry, pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     assert error.value.what.startswith("no-such-host.invalid does not answer: ")
     assert pauses == []
 
 
 def test_plain_http_is_for_this_machine(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.engine.registry_client.is_loopback", lambda host: False)
+    monkeypatch.setattr("rlbox.engine.registry_client.is_loopback_host", lambda host: False)
     with Registry(server.host, pause=lambda s: None) as registry, pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     assert refused(error) == (
         f"{server.host} does not speak TLS",
         "if plain http will do there, give --plain-http",
     )
     assert server.seen == []
     with Registry(server.host, plain_http=True) as registry:
-        registry.ping()
+        registry.require_registry()
 
 
 def test_a_page_instead_of_a_registry(server: RegistryServer, registry: Registry) -> None:
     page = {"Content-Type": "text/html"}
     server.faults = [Fault("GET", "/", 200, b"<html>log in", headers=page, times=2)]
     with pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     assert refused(error) == (
         f"{server.host} is no registry: it answered 200 <html>log in",
         "check the address; a proxy or a login page may stand in front of it",
@@ -254,7 +254,7 @@ def test_not_allowed(server: RegistryServer, registry: Registry) -> None:
 
 def test_a_manifest_by_tag_and_by_digest(server: RegistryServer, registry: Registry) -> None:
     body = create_image_manifest(blob_of(), [blob_of(b"1")])
-    digest = server.add_manifest("1", body, MANIFEST)
+    digest = server.add_manifest("1", body, MANIFEST_TYPE)
     assert registry.get_manifest("team/x", "1") == registry.get_manifest("team/x", digest) == parse_manifest(body)
     assert registry.find_manifest("team/x", "2") is None
     with pytest.raises(RegistryError) as error:
@@ -265,7 +265,7 @@ def test_a_manifest_by_tag_and_by_digest(server: RegistryServer, registry: Regis
 def test_other_bytes_than_the_digest_says(server: RegistryServer, registry: Registry) -> None:
     body = create_image_manifest(blob_of(), [])
     wanted = f"sha256:{hashlib.sha256(b'other').hexdigest()}"
-    server.manifests[wanted] = (MANIFEST, body)
+    server.manifests[wanted] = (MANIFEST_TYPE, body)
     with pytest.raises(RegistryError) as error:
         registry.get_manifest("team/x", wanted)
     assert refused(error)[0] == (
@@ -397,8 +397,8 @@ def files(tmp_path: Path) -> Path:
 def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, registry: Registry, files: Path) -> None:
     server.referrers = api
     image = parse_manifest(create_image_manifest(blob_of(), []))
-    digest = server.add_manifest("1", image.body, MANIFEST)
-    reference = Reference(host=server.host, repository="team/x", tag="1")
+    digest = server.add_manifest("1", image.body, MANIFEST_TYPE)
+    reference = ImageReference(host=server.host, repository="team/x", tag="1")
     found = find_attachments(files)
     attached = attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, found)
     listed = listed_by(server.host, "team/x", digest)
@@ -406,7 +406,7 @@ def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, r
     assert [item.artifact_type for item in listed] == ["application/spdx+json", "application/vnd.in-toto+json"]
     sbom = registry.get_manifest("team/x", attached[0])
     assert server.blobs[sbom.layers[0].digest] == (files / "sbom.spdx.json").read_bytes()
-    assert (referrers_tag(digest) in server.manifests) is not api
+    assert (format_referrers_tag(digest) in server.manifests) is not api
     puts = server.count("PUT", "/uploads/")
     assert attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, found) == attached
     assert listed_by(server.host, "team/x", digest) == listed
@@ -415,21 +415,21 @@ def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, r
 
 def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, registry: Registry, files: Path) -> None:
     image = parse_manifest(create_image_manifest(blob_of(), []))
-    digest = server.add_manifest("1", image.body, MANIFEST)
-    reference = Reference(host=server.host, repository="team/x", tag="1")
+    digest = server.add_manifest("1", image.body, MANIFEST_TYPE)
+    reference = ImageReference(host=server.host, repository="team/x", tag="1")
     attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files))
     (files / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-3.0"}')
     attached = attach_files(
         PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files)
     )
     assert {item.digest for item in listed_by(server.host, "team/x", digest)} == set(attached)
-    assert server.manifests[referrers_tag(digest)][0] == INDEX
+    assert server.manifests[format_referrers_tag(digest)][0] == INDEX_TYPE
 
 
 def test_what_is_attached_already_is_seen_in_one_look(server: RegistryServer, registry: Registry, files: Path) -> None:
     image = parse_manifest(create_image_manifest(blob_of(), []))
-    server.add_manifest("1", image.body, MANIFEST)
-    reference = Reference(host=server.host, repository="team/x", tag="1")
+    server.add_manifest("1", image.body, MANIFEST_TYPE)
+    reference = ImageReference(host=server.host, repository="team/x", tag="1")
     attached = attach_files(
         PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files)
     )
@@ -442,7 +442,7 @@ def test_what_is_attached_already_is_seen_in_one_look(server: RegistryServer, re
 
 
 def test_nothing_to_attach(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
-    reference = Reference(host=server.host, repository="team/x", tag="1")
+    reference = ImageReference(host=server.host, repository="team/x", tag="1")
     assert (
         attach_files(PushDestination(reference=reference, registry=registry), blob_of(), find_attachments(tmp_path))
         == ()
@@ -462,19 +462,19 @@ def test_the_sites_ca_is_trusted_and_no_other(
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)]
     subprocess.run([*make.split(), *names], check=True, capture_output=True)
     server.speak_tls(certificate, key)
-    monkeypatch.setattr("rlbox.engine.registry_client.is_loopback", lambda host: False)
+    monkeypatch.setattr("rlbox.engine.registry_client.is_loopback_host", lambda host: False)
     (tmp_path / "blob").write_bytes(BLOB)
     with Registry(server.host, write=True, ca_bundle=str(certificate)) as registry:
-        registry.ping()
+        registry.require_registry()
         assert registry.put_blob("team/x", blob_of(), tmp_path / "blob") is True
     assert server.blobs[blob_of().digest] == BLOB
     with Registry(server.host) as registry, pytest.raises(RegistryError) as error:
-        registry.ping()
+        registry.require_registry()
     what, step = refused(error)
     assert what.startswith(f"the certificate of {server.host} is not trusted: ")
     assert step.startswith("name the site's CA with RLBOX_CA_BUNDLE")
     with Registry(server.host, ca_bundle=str(key)) as registry, pytest.raises(RegistryError, match="cannot be read"):
-        registry.ping()
+        registry.require_registry()
 
 
 def test_a_place_that_is_no_number_is_the_beginning(server: RegistryServer, registry: Registry) -> None:

@@ -11,7 +11,7 @@ from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.engine.container import docker_limit_args
+from rlbox.engine.container import format_docker_limit_args
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes, load_target_with_fixes
 from rlbox.fixes.conditions import check_package, collect_stack_versions, evaluate_fix
@@ -168,7 +168,7 @@ def test_limits_are_floors(folder: Folder) -> None:
     text = '[run]\nshm_gib = 2.0\npids = 7\nulimits = {stack = ""}\ncap_add = ["B"]\n'
     spec = target(folder, text)
     limits = build_container_defaults(spec, render_fixes((asks,), spec, {}))
-    assert docker_limit_args(limits) == [
+    assert format_docker_limit_args(limits) == [
         f"--shm-size={8 << 30}", "--pids-limit=100", "--ulimit=memlock=-1", "--cap-add=A", "--cap-add=B",
     ]  # fmt: skip
     spec = target(folder, "[run]\nshm_gib = 9.0\n")

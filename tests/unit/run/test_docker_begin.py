@@ -15,7 +15,7 @@ from rlbox.run.docker import PreparedDocker
 
 @dataclass(frozen=True)
 class Container:
-    publish: tuple[str, ...] = ()
+    published_ports: tuple[str, ...] = ()
 
 
 @pytest.mark.allow("sockets")  # docker-py is imported, not asked
@@ -27,7 +27,9 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(monkeypatch: pyte
         raise EngineError("no Docker engine answers")
 
     engine: Any = SimpleNamespace(
-        start=lambda plan, secrets: started.append(plan), inspect_container=gone, is_running=lambda name: name == "c"
+        start_container=lambda plan, secrets: started.append(plan),
+        inspect_container=gone,
+        is_container_active=lambda name: name == "c",
     )
     run_store: Any = SimpleNamespace(write_ref=lambda note, plan=None: notes.append(note))
     image: Any = None

@@ -18,7 +18,7 @@ from fakes import LIMITS
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.engine.data_disk import choose_data_dir, prepare_data_disk
+from rlbox.engine.data_disk import choose_data_dir, create_or_check_data_disk
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.system.command import PIPE, check_command, communicate, run_command, run_in_foreground, start_command
 from rlbox.system.file_lock import hold_lock
@@ -196,7 +196,7 @@ def test_a_disk_that_cannot_be_used(
     folder = make(tmp_path, monkeypatch)
     limits = replace(LIMITS, host=str(folder), create=create, need_gib=2.0)
     with pytest.raises(NodeError) as caught:
-        prepare_data_disk(App(project=Project(folder=tmp_path)), folder, limits)
+        create_or_check_data_disk(App(project=Project(folder=tmp_path)), folder, limits)
     assert str(caught.value) == message.replace("PATH", str(tmp_path))
     assert caught.value.exit_code == 5
 
@@ -204,7 +204,7 @@ def test_a_disk_that_cannot_be_used(
 def test_a_disk_that_is_good(tmp_path: Path) -> None:
     app = App(project=Project(folder=tmp_path))
     limits = replace(LIMITS, host=str(tmp_path / "new/disk"), create=True, need_gib=1e9)
-    prepare_data_disk(app, tmp_path / "new/disk", limits, 0.0)
+    create_or_check_data_disk(app, tmp_path / "new/disk", limits, 0.0)
     assert list((tmp_path / "new/disk").iterdir()) == []
 
 
@@ -212,7 +212,9 @@ def test_only_the_targets_own_disk_is_made(tmp_path: Path) -> None:
     """What somebody named may be a slip: two minutes of a run at the root of a disk."""
     app = App(project=Project(folder=tmp_path))
     with pytest.raises(NodeError, match="there is no such data disk"):
-        prepare_data_disk(app, tmp_path / "slip", replace(LIMITS, host=str(tmp_path / "disk"), create=True), 0.0)
+        create_or_check_data_disk(
+            app, tmp_path / "slip", replace(LIMITS, host=str(tmp_path / "disk"), create=True), 0.0
+        )
     assert list(tmp_path.iterdir()) == []
 
 
