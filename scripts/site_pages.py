@@ -46,12 +46,9 @@ def with_links(text: str, page: str, repository: str) -> str:
 
     def led(hit: re.Match[str]) -> str:
         path, mark, anchor = hit[2].partition("#")
-        if path.startswith(f"{repository}/"):  # the READMEs are read on an index page, too
-            found = path.removeprefix(f"{repository}/")
-        elif _ELSEWHERE.match(path):
+        if _ELSEWHERE.match(path):
             return hit[0]
-        else:
-            found = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        found = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         there = _PAGES.get(found, found.removeprefix("docs/") if found.startswith("docs/") else "")
         if not there or not (there.endswith(".md") or (CHECKOUT / found).is_file()):
             return f"{hit[1]}{repository}/{found}{mark}{anchor}"

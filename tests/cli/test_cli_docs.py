@@ -55,6 +55,8 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     words = words_of(line)
     if words[0] == "render" and "--check" in words:
         assert rlbox("render").code == 0
+    if words[0] == "run" and "mine" in words:
+        assert rlbox("init", "mine", "--machine", "cpu").code == 0
     missing = (
         words[0] in (*NEED_RUNS, *NEED_FILES)
         or "--resume" in words
@@ -85,10 +87,10 @@ def test_the_two_commands_are_make_targets() -> None:
     assert set(made) <= set(targets)
 
 
-def test_the_readmes_own_target_works(rlbox: Rlbox, folder: Folder) -> None:
+def test_the_readmes_own_job_works(rlbox: Rlbox, folder: Folder) -> None:
     (block,) = blocks("toml", "README.md")
     folder.write(block.splitlines()[0].removeprefix("# "), block)
-    assert rlbox("render", "mine").code == 0
+    assert rlbox("show", "mine").code == 0
 
 
 def test_the_guides_own_profile_works(folder: Folder) -> None:
