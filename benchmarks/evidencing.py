@@ -14,10 +14,10 @@ from benchmarks.place import Place
 from benchmarks.watching import bare_run, bare_stage
 from rlbox.amounts import utc_now
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
-from rlbox.gate.causes import explain_failed_exit
 from rlbox.record.run_dir import write_plan
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
+from rlbox.supervise.causes import explain_exit
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.failure_report import explain_failure, write_evidence
 from rlbox.system.files import write_atomic
@@ -81,7 +81,7 @@ def _failed_run(place: Place) -> _Failed:
     plan = bare_run("bench", run_dir, data, (stage,))
     spot = _write_log(run_dir / _LOG, place.pick(LOG_BYTES, FEW_BYTES))
     write_plan(run_dir, plan)
-    now, cause = utc_now(), explain_failed_exit(stage, 1)
+    now, cause = utc_now(), explain_exit(stage, 1)
     state = StageState(name="train", title="", directory=stage.directory, state="failed", exit_code=1)
     failure = StageFailure(
         run_dir=run_dir, plan=plan, stage=stage, state=state, cause=cause, started_at=now, ended_at=now,

@@ -14,7 +14,7 @@ from benchmarks.place import Place
 from rlbox.config.project import Project
 from rlbox.gate.gate import GateChecker
 from rlbox.job.filler import RunPaths
-from rlbox.job.gate_plan import LinePlan
+from rlbox.job.gate import ForbidRule
 from rlbox.job.load import load_job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import resolve_params
@@ -81,11 +81,11 @@ def _gate() -> GateChecker:
     job = load_job(Project(folder=Path(__file__).parents[1]), "smoke")
     paths = RunPaths(run="/r", job="/j", data="/d", python="python")
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="b", place="here", target="local")
-    more = tuple(LinePlan(pattern=pattern, log=STAGE_LOG, count=1, why="") for pattern in PATTERNS)
+    more = tuple(ForbidRule(pattern=pattern) for pattern in PATTERNS)
     stages = plan.stages
     stage: StagePlan = dataclasses.replace(
         stages[-1],
-        require=tuple(dataclasses.replace(rule, log=STAGE_LOG) for part in stages for rule in part.require),
+        require=tuple(rule.model_copy(update={"log": STAGE_LOG}) for part in stages for rule in part.require),
         forbid=(*(rule for part in stages[:1] + stages[2:] for rule in part.forbid), *more),
         metrics=tuple(metric for part in stages for metric in part.metrics if metric.pattern),
     )
@@ -95,8 +95,9 @@ def _gate() -> GateChecker:
 def _judge(log: Path) -> None:
     gate = _gate()
     _feed(gate, log)
-    if gate.forbidden or gate.breaches or not gate.last_line(STAGE_LOG):
-        raise Unusable(f"the gate was to read the log to its end: {gate.forbidden[:1]} {gate.breaches[:1]}")
+    events = gate.events
+    if events.forbidden or events.violations or not gate.last_line(STAGE_LOG):
+        raise Unusable(f"the gate was to read the log to its end: {events.forbidden[:1]} {events.violations[:1]}")
 
 
 def _feed(gate: GateChecker, log: Path, limit: int = SIZE) -> None:

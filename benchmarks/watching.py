@@ -17,7 +17,7 @@ import psutil
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from rlbox.job.filler import RunPaths
-from rlbox.job.gate_plan import LinePlan
+from rlbox.job.gate import ForbidRule
 from rlbox.job.plan import RunPlan, StagePlan
 
 SAMPLES, FEW = 40, 2
@@ -112,12 +112,12 @@ def memory(place: Place) -> Sample:
 
 
 def _writer(name: str, rate: float, seconds: float, size: float) -> StagePlan:
-    never = LinePlan(pattern=r"loss:\s*(nan|inf)\b|CUDA out of memory", log="stage", count=1, why="")
+    never = ForbidRule(pattern=r"loss:\s*(nan|inf)\b|CUDA out of memory")
     return bare_stage(name, ("-c", WRITER, str(rate), str(seconds), str(size)), forbid=(never,))
 
 
 def bare_stage(
-    name: str, words: tuple[str, ...], *, forbid: tuple[LinePlan, ...] = (), silence_s: float = 600.0
+    name: str, words: tuple[str, ...], *, forbid: tuple[ForbidRule, ...] = (), silence_s: float = 600.0
 ) -> StagePlan:
     """Return a stage that runs Python with `words`, and needs nothing."""
     return StagePlan(

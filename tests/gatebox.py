@@ -32,8 +32,9 @@ from rlbox.fixes.render import list_benign_lines
 from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
-from rlbox.gate.rules import RuleState
+from rlbox.gate.rule_state import RuleState
 from rlbox.job.filler import RunPaths
+from rlbox.job.gate import MetricRule
 from rlbox.job.job import Job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import resolve_params
@@ -79,19 +80,19 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     """Return the verdict on a case, its rules taken in the order in which a stage decides them."""
     stage = stage or plan_case(case, run)
     gate = GateChecker(stage, KNOWN)
-    for rule in gate.facts.before():
+    for rule in gate.outcomes.before_command():
         gate.mark_passed(rule)
     _write_files(case, run, old=True)
     before = FileSnapshot([file.path for file in stage.files if file.newer], lambda: None)
     _write_files(case, run, old=False)
     _feed(case, run, gate, cut)
-    if not (gate.forbidden or gate.breaches):
+    if not (gate.events.forbidden or gate.events.violations):
         _tell_facts(case, stage, gate)
-        gate.begin_stop()
+        gate.ignore_failures()
         for log, text in case.get("stopped", {}).items():
             gate.feed(log, text.encode())
         gate.close_logs()
-        gate.end()
+        gate.finish()
         _look_at_files(case, run, stage, gate, before)
     before.close()
     return _verdict(gate)
@@ -99,7 +100,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
 
 def _feed(case: dict[str, Any], run: Path, gate: GateChecker, cut: Cut) -> None:
     for row in case.get("timed", []):
-        gate.pass_time(row["at_s"])
+        gate.check_deadlines(row["at_s"])
         gate.feed(row["log"], row["text"].encode())
     for log, text in case.get("logs", {}).items():
         for part in cut(text.encode("utf-8", "surrogateescape")):
@@ -110,7 +111,7 @@ def _feed(case: dict[str, Any], run: Path, gate: GateChecker, cut: Cut) -> None:
             for part in cut(file["text"].encode()):
                 gate.feed(path, part)
     gate.close_logs()
-    gate.pass_time(case.get("took_s", 0.0))
+    gate.check_deadlines(case.get("took_s", 0.0))
 
 
 def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateChecker) -> None:
@@ -118,10 +119,10 @@ def _tell_facts(case: dict[str, Any], stage: StagePlan, gate: GateChecker) -> No
     if stage.ray:
         ray = case["ray"]
         code = ray["code"]
-        assert gate.facts.ray
-        (gate.mark_passed if ray["status"] == "SUCCEEDED" else gate.mark_failed)(gate.facts.ray, ray["status"])
-    (gate.mark_passed if code in stage.exit_codes else gate.mark_failed)(gate.facts.exit, f"exit code {code}")
-    for probe, rule, answer in zip(stage.probes, gate.facts.probes, case.get("answers", []), strict=False):
+        assert gate.outcomes.ray
+        (gate.mark_passed if ray["status"] == "SUCCEEDED" else gate.mark_failed)(gate.outcomes.ray, ray["status"])
+    (gate.mark_passed if code in stage.exit_codes else gate.mark_failed)(gate.outcomes.exit, f"exit code {code}")
+    for probe, rule, answer in zip(stage.probes, gate.outcomes.probes, case.get("answers", []), strict=False):
         problem = find_response_problem(probe, answer["status"], answer["text"])
         (gate.mark_failed if problem else gate.mark_passed)(rule, problem)
 
@@ -141,7 +142,7 @@ def _write_files(case: dict[str, Any], run: Path, *, old: bool) -> None:
 
 def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateChecker, before: FileSnapshot) -> None:
     names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
-    for file, rule in zip(stage.files, gate.facts.files, strict=True):
+    for file, rule in zip(stage.files, gate.outcomes.files, strict=True):
         with _Writer([run / name for name in names]):
             fact = check_file(file, lambda: None, earlier_snapshot=before if file.newer else None)
         (gate.mark_failed if fact.problem else gate.mark_passed)(rule, fact.problem or "complete")
@@ -175,11 +176,12 @@ class _Writer:
 
 def _verdict(gate: GateChecker) -> Verdict:
     states = gate.states()
-    for broken in gate.forbidden[:1]:
+    for broken in gate.events.forbidden[:1]:
         return Verdict(passed=False, kind="forbid", text=f"{broken.rule.pattern}: {broken.line.text}", states=states)
-    for breach in gate.breaches[:1]:
-        kind = "within" if breach.late else breach.kind
-        return Verdict(passed=False, kind=kind, text=f"{breach.rule}: {breach.problem}", states=states)
+    for violation in gate.events.violations[:1]:
+        kind = "metric" if isinstance(violation.rule, MetricRule) else "within" if violation.is_late else "require"
+        text = f"{violation.rule.describe()}: {violation.problem}"
+        return Verdict(passed=False, kind=kind, text=text, states=states)
     order = ("ray", "exit", "probe", "require", "metric", "file")
     for kind in order:
         for state in states:
@@ -194,6 +196,7 @@ def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[ob
     """Return all that a gate tells after the logs of a case, cut in some way."""
     gate = GateChecker(stage, KNOWN)
     _feed(case, run, gate, cut)
-    gate.begin_stop()
-    gate.end()
-    return (gate.states(), gate.forbidden, gate.breaches, {log: gate.last_line(log) for log in case.get("logs", {})})
+    gate.ignore_failures()
+    gate.finish()
+    last_lines = {log: gate.last_line(log) for log in case.get("logs", {})}
+    return (gate.states(), gate.events.forbidden, gate.events.violations, last_lines)

@@ -19,7 +19,7 @@ from rlbox.i18n import _, join
 from rlbox.target.target import Target
 
 if TYPE_CHECKING:
-    from rlbox.job.gate_plan import BenignPlan
+    from rlbox.job.gate import CatalogueLine
 
 
 HOOKS = "/opt/rlbox/hooks"
@@ -327,15 +327,15 @@ def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"run": render_text(fix.check.run, values, f"templates/fixes/{fix.id}.toml"), "when": list(fix.check.when)}
 
 
-def list_benign_lines(fixes: Iterable[Fix]) -> tuple[BenignPlan, ...]:
+def list_benign_lines(fixes: Iterable[Fix]) -> tuple[CatalogueLine, ...]:
     """Return the benign lines of the catalogue, in any log.
 
     Those of fixes named `benign-…`; another benign fix tells that nothing is broken, not that nothing happened.
     """
-    from rlbox.job.gate_plan import BenignPlan
+    from rlbox.job.gate import CatalogueLine
 
     return tuple(
-        BenignPlan(pattern=signature.pattern, after=signature.after, why=fix.title, known=fix.id)
+        CatalogueLine(pattern=signature.pattern, after=signature.after, why=fix.title, known=fix.id)
         for fix in fixes
         if fix.benign and fix.id.startswith("benign-")
         for signature in fix.signature

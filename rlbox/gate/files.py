@@ -22,9 +22,7 @@ from typing import Any
 from rlbox.amounts import size_text
 from rlbox.foreign import parse_json
 from rlbox.gate.safetensors_check import find_safetensors_problem
-from rlbox.job.gate_plan import FilePlan
-from rlbox.job.gate_spec import WILDCARD
-from rlbox.job.names import FileCheck
+from rlbox.job.gate import WILDCARD, FileRule
 from rlbox.system.file_origin import Inode, WriteWatcher, read_file_system_clock, read_inode
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
 
@@ -159,12 +157,21 @@ class FileSnapshot:
 
 _LOOK_S = 0.05
 
+
+@dataclass(frozen=True, kw_only=True)
+class FileCheck:
+    """The state of a path; `problem` is empty when it is there and complete."""
+
+    bytes: int | None = None
+    problem: str = ""
+
+
 MANIFEST_SCHEMA = 1
 _JSON_LIMIT = 64 << 20
 """Bytes of JSON that are read at once: as values it takes twenty times as many."""
 
 
-def check_file(rule: FilePlan, on_block: OnBlock, *, earlier_snapshot: FileSnapshot | None = None) -> FileCheck:
+def check_file(rule: FileRule, on_block: OnBlock, *, earlier_snapshot: FileSnapshot | None = None) -> FileCheck:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
 
     Of a folder every regular file in it counts; nothing of their content is asked.
@@ -188,7 +195,7 @@ def check_file(rule: FilePlan, on_block: OnBlock, *, earlier_snapshot: FileSnaps
     return FileCheck(bytes=sum(fact.bytes or 0 for fact in facts.values()))
 
 
-def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, before: FileSnapshot | None, growth: str) -> FileCheck:
+def _probe_one(rule: FileRule, path: Path, on_block: OnBlock, before: FileSnapshot | None, growth: str) -> FileCheck:
     try:
         facts = path.stat()
         if stat.S_ISDIR(facts.st_mode):
@@ -211,7 +218,7 @@ def _probe_one(rule: FilePlan, path: Path, on_block: OnBlock, before: FileSnapsh
         return FileCheck(problem=f"cannot be read: {error.strerror}")
 
 
-def _probe_folder(rule: FilePlan, path: Path, before: FileSnapshot | None) -> FileCheck:
+def _probe_folder(rule: FileRule, path: Path, before: FileSnapshot | None) -> FileCheck:
     """Return what is in a folder: with `before`, at least one file must have been written since."""
     files = list(iter_files(path))
     if not files:
@@ -223,7 +230,7 @@ def _probe_folder(rule: FilePlan, path: Path, before: FileSnapshot | None) -> Fi
     return FileCheck()
 
 
-def _growth_problems(rule: FilePlan, paths: Sequence[Path], on_block: OnBlock) -> Mapping[Path, str]:
+def _growth_problems(rule: FileRule, paths: Sequence[Path], on_block: OnBlock) -> Mapping[Path, str]:
     """Return those of the files that change within `settled_s`, each with how."""
     until = time.monotonic() + rule.settled_s
     first, problems = _looks(paths) if rule.settled_s else {}, dict[Path, str]()

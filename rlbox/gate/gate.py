@@ -4,274 +4,237 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 from rlbox.amounts import limit_text
-from rlbox.gate.lines import BenignRules, LineRule, RuleEvents, is_command_echo
+from rlbox.gate.line_rules import BenignLines, ForbiddenLines, RequiredLine
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
-from rlbox.gate.metric import MetricChecker, parse_number
-from rlbox.gate.rules import AT_END, GateRule, RuleState, format_exit_rule, format_metric_rule, format_probe
+from rlbox.gate.metric import MetricChecker
+from rlbox.gate.rule_state import HELD_UNLESS_BROKEN, GateEvents, RuleState
 from rlbox.gate.search import LogSearch
-from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan
+from rlbox.job.gate import CatalogueLine, RequireRule
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
-from rlbox.logs.lines import Line, LineSplitter, make_block
-from rlbox.logs.patterns import compile_pattern
+from rlbox.logs.lines import LineSplitter, make_block
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutcomeRules:
-    """One rule for each fact that a stage is asked for; `needs`, `probes` and `files` in the order of its plan.
+class OutcomeStates:
+    """The states of the rules that the caller decides; `needs`, `probes` and `files` in the order of the plan.
 
     `ports` are by service and name of the port, `services` by name. `ray` is there for a stage that is a Ray job.
     """
 
-    needs: tuple[GateRule, ...]
-    ports: Mapping[tuple[str, str], GateRule]
-    services: Mapping[str, GateRule]
-    exit: GateRule
-    ray: GateRule | None
-    probes: tuple[GateRule, ...]
-    listens: GateRule
-    files: tuple[GateRule, ...]
-    silence: GateRule
-    total: GateRule
+    needs: tuple[RuleState, ...]
+    ports: Mapping[tuple[str, str], RuleState]
+    services: Mapping[str, RuleState]
+    exit: RuleState
+    ray: RuleState | None
+    probes: tuple[RuleState, ...]
+    listens: RuleState
+    files: tuple[RuleState, ...]
+    silence: RuleState
+    total: RuleState
 
-    def before(self) -> list[GateRule]:
-        """Return those that are decided before the command of the stage is started, in that order."""
+    def before_command(self) -> list[RuleState]:
         return [*self.needs, *self.ports.values(), *self.services.values()]
 
-    def after(self) -> list[GateRule]:
-        """Return those that are decided by the command and at its end."""
+    def after_start(self) -> list[RuleState]:
         ray = [self.ray] if self.ray else []
         return [self.exit, *ray, *self.probes, self.listens, *self.files, self.silence, self.total]
 
 
-def make_outcome_rules(stage: StagePlan) -> OutcomeRules:
-    """Return the rules of a stage, all of them waiting."""
-    return OutcomeRules(
-        needs=tuple(GateRule("need", need.path) for need in stage.needs),
+def create_outcome_states(stage: StagePlan) -> OutcomeStates:
+    exit_codes = "exit code " + " or ".join(str(code) for code in stage.exit_codes)
+    return OutcomeStates(
+        needs=tuple(RuleState(kind="need", rule=need.path) for need in stage.needs),
         ports={
-            (service.name, name): GateRule("port", f"{name} {number}")
+            (service.name, name): RuleState(kind="port", rule=f"{name} {number}")
             for service in stage.services
             for name, number in service.ports.items()
         },
-        services={service.name: GateRule("service", service.name) for service in stage.services},
-        exit=GateRule("exit", format_exit_rule(stage)),
-        ray=GateRule("ray", "job SUCCEEDED") if stage.ray else None,
-        probes=tuple(GateRule("probe", format_probe(probe)) for probe in stage.probes),
-        listens=GateRule("listens", "listens on nothing but what the job declares"),
-        files=tuple(GateRule("file", _file_text(file)) for file in stage.files),
-        silence=GateRule("silence", f"at most {limit_text(stage.silence_s)}"),
-        total=GateRule("total", f"at most {limit_text(stage.total_s)}"),
+        services={service.name: RuleState(kind="service", rule=service.name) for service in stage.services},
+        exit=RuleState(kind="exit", rule="driver_exit_code 0" if stage.ray else exit_codes),
+        ray=RuleState(kind="ray", rule="job SUCCEEDED") if stage.ray else None,
+        probes=tuple(RuleState(kind="probe", rule=probe.describe()) for probe in stage.probes),
+        listens=RuleState(kind="listens", rule="listens on nothing but what the job declares"),
+        files=tuple(RuleState(kind="file", rule=file.describe()) for file in stage.files),
+        silence=RuleState(kind="silence", rule=f"at most {limit_text(stage.silence_s)}"),
+        total=RuleState(kind="total", rule=f"at most {limit_text(stage.total_s)}"),
     )
 
 
-def _file_text(file: FilePlan) -> str:
-    conditions = [f"at least {file.count}"] if file.count > 1 else []
-    conditions += [file.format] if file.format else []
-    conditions += ["written by the stage"] if file.newer else []
-    return f"{file.path} ({', '.join(conditions)})" if conditions else file.path
+class MissingLine(NamedTuple):
+    rule: RequireRule
+    fitting: int
+    """Number of lines that fitted so far."""
 
 
 class GateChecker:
     """The rules of one stage and their states.
 
-    `facts` are the rules that the caller decides (`mark_passed`, `mark_failed`); lines and numbers decide all others.
-    `revision`
-    grows with every change of a state, so that a caller can tell cheaply whether there is something new to record.
-    `forbidden` are forbidden lines that came, `breaches` other rules that can no longer hold: each of them ends the
-    stage at once; `noted` are forbidden lines of a process that went on making steps. `benign` says which lines are no
-    failure: the job's, and those `known` to the fix catalogue, which are shown once they came. What a model wrote
-    (`model_output`, `model_texts`) is read by no rule.
+    `outcomes` are the rules that the caller decides (`mark_passed`, `mark_failed`); lines and numbers decide all
+    others. Each of `events.forbidden` and `events.violations` ends the stage at once. The job's `benign` lines and
+    those of the fix catalogue are no failure; no rule reads what a model wrote (`model_output`, `model_texts`).
     """
 
-    def __init__(self, stage: StagePlan, known: tuple[BenignPlan, ...] = ()) -> None:
-        self._board = RuleEvents()
-        self.forbidden, self.breaches = self._board.forbidden, self._board.breaches
-        self.noted = self._board.noted
+    def __init__(self, stage: StagePlan, catalogue_lines: tuple[CatalogueLine, ...] = ()) -> None:
+        self.events = GateEvents()
+        self.outcomes = create_outcome_states(stage)
         self._steps = StepTracker()
-        self.benign = BenignRules((*stage.benign, *known), self._board)
-        names = (STAGE_LOG, *(service.name for service in stage.services))
-        self._quotes = {name: ModelTextFilter(stage.model_output, stage.model_texts) for name in names}
-        self._lines = [self._line_rule("require", plan) for plan in stage.require]
-        self._lines += [self._line_rule("forbid", plan) for plan in stage.forbid]
-        self._metrics = [_MetricRule(plan, self._board, self._steps_of(plan.log)) for plan in stage.metrics]
-        self.facts = make_outcome_rules(stage)
+        self._benign = BenignLines((*stage.benign, *catalogue_lines), self.events)
+        logs = (STAGE_LOG, *(service.name for service in stage.services))
+        self._model_texts = {log: ModelTextFilter(stage.model_output, stage.model_texts) for log in logs}
+        self._required = [RequiredLine(rule, self.events) for rule in stage.require]
+        self._forbidden = [
+            ForbiddenLines(
+                rule,
+                self.events,
+                self._benign,
+                self._model_texts[rule.log],
+                None if rule.always else self._steps_of(rule.log),
+            )
+            for rule in stage.forbid
+        ]
+        self._metrics = [MetricChecker(rule, self.events, self._steps_of(rule.log)) for rule in stage.metrics]
         if stage.ordered:
-            _put_in_order([rule for rule in self._lines if rule.kind == "require"])
-        self._logs = {
-            name: LogSearch(self._watchers(name), quotes, self._steps_of(name), self._in_doubt)
-            for name, quotes in self._quotes.items()
+            _set_predecessors(self._required)
+        self._searches = {
+            log: LogSearch(self._matchers(log), texts, self._steps_of(log), self._has_doubts)
+            for log, texts in self._model_texts.items()
         }
-        self._cutters = {name: LineSplitter() for name in (*names, *self.metric_files)}
+        self._splitters = {name: LineSplitter() for name in (*logs, *self.metric_files)}
 
     @property
     def revision(self) -> int:
-        return self._board.revision
+        """Grows with every change of a state, so that a caller knows cheaply whether there is something to record."""
+        return self.events.revision
 
     @property
     def metric_files(self) -> tuple[str, ...]:
         """The files of JSON lines that metrics come from; their new bytes are fed under these names."""
-        return tuple(dict.fromkeys(rule.plan.file for rule in self._metrics if rule.plan.key))
+        return tuple(dict.fromkeys(metric.rule.file for metric in self._metrics if metric.rule.key))
 
     def feed(self, log: str, data: bytes) -> None:
-        """Take the next bytes of a log: `stage`, the name of a service, or one of `metric_files`."""
-        cutter = self._cutters[log]
-        first = cutter.number + 1
-        self.take(log, first, cutter.feed(data))
+        """Read the next bytes of a log (`stage`, the name of a service) or of one of `metric_files`."""
+        splitter = self._splitters[log]
+        first = splitter.number + 1
+        self.read_lines(log, first, splitter.feed(data))
 
-    def take(self, log: str, first: int, texts: Sequence[str]) -> None:
-        """Look at lines of a log that were cut elsewhere; the first has the number `first`."""
-        if log in self._logs:
-            self._logs[log].take(first, make_block(texts))
-            self._settle()
+    def read_lines(self, log: str, first: int, lines: Sequence[str]) -> None:
+        """Read the next lines of a log; `first` is the number of the first one."""
+        if log in self._searches:
+            self._searches[log].search_block(first, make_block(lines))
+            self._resolve_doubts()
             return
-        for rule in self._metrics:
-            if rule.plan.key and rule.plan.file == log:
-                rule.take_rows(texts)
+        for metric in self._metrics:
+            if metric.rule.key and metric.rule.file == log:
+                metric.read_rows(lines)
 
-    def searches(self, log: str) -> tuple[str, ...]:
+    def expressions(self, log: str) -> tuple[str, ...]:
         """Return the expressions that are still looked for in a log, for one search together with others'.
 
-        Who searches for all of them puts the indexes of lines that hit into `LineBlock.hits` of the block. It is the
+        The caller that searches for all of them puts the indexes of lines that hit into `LineBlock.hits`. It is the
         same object as long as nothing changes.
         """
-        return self._logs[log].searches
+        return self._searches[log].expressions
 
     def close_logs(self) -> None:
-        """Count the last lines of all logs, also those without a line feed."""
-        for log, cutter in self._cutters.items():
-            first = cutter.number + 1
-            self.take(log, first, cutter.close())
+        """Read the last lines of all logs, also those without a line feed."""
+        for log, splitter in self._splitters.items():
+            first = splitter.number + 1
+            self.read_lines(log, first, splitter.close())
         self.end_command()
 
-    def begin_stop(self) -> None:
-        """From here on forbidden lines break nothing: what is being stopped may complain about it."""
-        self._board.stopping = True
+    def ignore_failures(self) -> None:
+        """From here on lines break no rule: what is being stopped may complain about it."""
+        self.events.is_stopping = True
 
-    def pass_time(self, elapsed_s: float) -> None:
-        """Say how many seconds ago the command was started; all that was written until then must have been taken."""
+    def check_deadlines(self, elapsed_s: float) -> None:
+        """Break rules that are late, `elapsed_s` after the command's start; all written until then was read."""
         self._steps.elapsed_s = elapsed_s
-        self._settle()
-        for rule in self._lines:
-            rule.pass_time(elapsed_s)
+        self._resolve_doubts()
+        for line in self._required:
+            line.check_deadline(elapsed_s)
 
     def end_command(self) -> None:
-        """Say that the command has ended, and all that it wrote was taken: no further step comes."""
-        self._settle(over=True)
+        """Decide on forbidden lines in doubt: the command has ended, and no further step comes."""
+        self._resolve_doubts(is_end=True)
 
     def is_benign(self, log: str, number: int, text: str) -> bool:
-        """Return whether a line is no failure: benign, what a model wrote, or of a lane that made steps after it."""
-        return self.is_superseded(log, number, text) or self.benign.is_benign(log, number, text)
+        """Return whether a line is no failure: benign, what a model wrote, or of a process that made steps after it."""
+        return self.is_superseded(log, number, text) or self._benign.is_benign(log, number, text)
 
     def is_superseded(self, log: str, number: int, text: str) -> bool:
         """Return whether what came after a line shows that it is no failure: the end of a model's text, or steps.
 
-        Of these its lane must have made two, since one may have been on its way.
+        Of these its process must have made two, since one may have been on its way.
         """
-        return self._quotes[log].holds(number, text) or (log == STAGE_LOG and self._steps.since(text, number) > 1)
+        if self._model_texts[log].contains(number, text):
+            return True
+        return log == STAGE_LOG and self._steps.count_steps_after(number, text) > 1
 
     def last_line(self, log: str) -> str:
         """Return the last line of a log that is not blank, or an empty text."""
-        return self._logs[log].last[:500]
+        return self._searches[log].last_line[:500]
 
-    def mark_passed(self, rule: GateRule, seen: str = "") -> None:
-        """Record that one of the `facts` is as the rule wants it."""
-        self._board.revision += rule.decide("held", seen)
+    def mark_passed(self, state: RuleState, seen: str = "") -> None:
+        self.events.decide(state, "held", seen)
 
-    def mark_failed(self, rule: GateRule, seen: str) -> None:
-        """Record that one of the `facts` breaks its rule."""
-        self._board.revision += rule.decide("broken", seen)
+    def mark_failed(self, state: RuleState, seen: str) -> None:
+        self.events.decide(state, "broken", seen)
 
-    def end(self) -> None:
-        self._board.stopping = False
+    def finish(self) -> None:
+        """Decide all rules that still wait, except those of `outcomes` that the caller decides."""
+        self.events.is_stopping = False
         for metric in self._metrics:
-            metric.end()
-        for rule in self._all():
-            if rule.state == "waiting" and rule.kind in AT_END:
-                self._board.revision += rule.decide("held", rule.seen)
-            elif rule.state == "waiting" and isinstance(rule, LineRule):
-                self._board.revision += rule.decide("broken", self.last_line(rule.plan.log))
+            metric.finish()
+        for line in self._required:
+            if line.state.state == "waiting":
+                self.mark_failed(line.state, self.last_line(line.rule.log))
+        for state in self._all_states():
+            if state.state == "waiting" and state.kind in HELD_UNLESS_BROKEN:
+                self.mark_passed(state, state.seen)
 
-    def missing_lines(self) -> list[tuple[LinePlan, int]]:
-        """Return the line rules that do not hold yet, each with the number of lines that fitted."""
-        return [(rule.plan, rule.count) for rule in self._lines if rule.kind == "require" and rule.state == "waiting"]
+    def missing_lines(self) -> list[MissingLine]:
+        return [MissingLine(line.rule, line.state.count) for line in self._required if line.state.state == "waiting"]
 
     def states(self) -> tuple[RuleState, ...]:
-        return tuple(rule.as_state() for rule in self._all())
+        """Return a copy of the states of all rules, in the order in which they are shown."""
+        return tuple(state.copy() for state in self._all_states())
 
-    def _all(self) -> list[GateRule]:
-        return [*self.facts.before(), *self._lines, *self.benign.rules(), *self._metrics, *self.facts.after()]
+    def _all_states(self) -> list[RuleState]:
+        lines = [line.state for line in self._lines()]
+        benign = self._benign.states()
+        metrics = [metric.state for metric in self._metrics]
+        return [*self.outcomes.before_command(), *lines, *benign, *metrics, *self.outcomes.after_start()]
 
-    def _line_rule(self, kind: Literal["require", "forbid"], plan: LinePlan) -> LineRule:
-        steps = None if plan.always else self._steps_of(plan.log)
-        return LineRule(kind, plan, self._board, self.benign, self._quotes[plan.log], steps)
+    def _has_doubts(self) -> bool:
+        return any(line.has_doubts for line in self._forbidden)
+
+    def _lines(self) -> list[RequiredLine | ForbiddenLines]:
+        return [*self._required, *self._forbidden]
 
     def _steps_of(self, log: str) -> StepTracker | None:
         return self._steps if log == STAGE_LOG else None
 
-    def _in_doubt(self) -> bool:
-        return any(rule.in_doubt for rule in self._lines)
+    def _resolve_doubts(self, *, is_end: bool = False) -> None:
+        for line in self._forbidden:
+            line.resolve_doubts(is_end=is_end)
 
-    def _settle(self, *, over: bool = False) -> None:
-        for rule in self._lines:
-            rule.settle(over=over)
-
-    def _watchers(self, log: str) -> Iterator[LineMatcher]:
-        yield from self._quotes[log].watchers()
-        for metric in self._metrics:  # before the lines: one that tells of a step quotes nothing
-            if metric.plan.pattern and metric.plan.log == log:
-                yield LineMatcher(metric.plan.pattern, metric.met, rewritten=True)
-        for rule in self._lines:
-            if rule.plan.log == log:
-                yield from rule.watchers()
-        yield from self.benign.watchers(log)
+    def _matchers(self, log: str) -> Iterator[LineMatcher]:
+        """Yield what is looked for in a log: first what says in which context the rules see the same line."""
+        yield from self._model_texts[log].matchers()
+        for metric in self._metrics:
+            yield from metric.matchers(log)
+        for line in self._lines():
+            if line.rule.log == log:
+                yield from line.matchers()
+        yield from self._benign.matchers(log)
 
 
-class _MetricRule(GateRule):
-    def __init__(self, plan: MetricPlan, board: RuleEvents, steps: StepTracker | None) -> None:
-        super().__init__("metric", format_metric_rule(plan))
-        self.plan = plan
-        self._steps = steps
-        self._board = board
-        self._metric = MetricChecker(plan)
-
-    def met(self, line: Line, way: str) -> None:
-        if is_command_echo(line.text, self.plan.pattern):
-            return
-        groups = compile_pattern(self.plan.pattern).find_groups(way) or {}
-        step = parse_number(groups.get("step") or "")
-        if self._steps and step is not None:
-            self._steps.hear(line, self.plan.pattern, step)
-        if self.state != "broken" and not self._board.stopping:
-            self._metric.take_groups(groups)
-            self._tell(line)
-
-    def take_rows(self, rows: Sequence[str]) -> None:
-        for row in rows:
-            if self.state != "broken":
-                self._metric.take_row(row)
-                self._tell(None)
-
-    def end(self) -> None:
-        if self.state != "broken":
-            self._metric.end()
-            self._tell(None)
-        if self.state != "broken":
-            self._board.revision += self.decide("held", self._metric.told)
-
-    def _tell(self, line: Line | None) -> None:
-        self.count = self._metric.points
-        if self._metric.problem:
-            self._board.breach(self, self.plan.log, self._metric.problem, line=line, reason=self.plan.why)
-            return
-        self.seen = self._metric.told
-        self._board.revision += self.count & (self.count - 1) == 0  # 1, 2, 4, 8: each is written to the disk
-
-
-def _put_in_order(rules: Sequence[LineRule]) -> None:
-    last: dict[str, LineRule] = {}
-    for rule in rules:
-        rule.before = last.get(rule.plan.log)
-        last[rule.plan.log] = rule
+def _set_predecessors(lines: Sequence[RequiredLine]) -> None:
+    last: dict[str, RequiredLine] = {}
+    for line in lines:
+        line.predecessor = last.get(line.rule.log)
+        last[line.rule.log] = line

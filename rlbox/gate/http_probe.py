@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlbox.foreign import parse_json
-from rlbox.job.gate_plan import ProbePlan, ReadyPlan
+from rlbox.job.gate import Probe, ProbeRule
 from rlbox.system.http import NoResponseError, create_loopback_client, explain_no_response
 from rlbox.system.poller import Poller
 
@@ -24,7 +24,7 @@ _BAD_TEXT = re.compile(
 _SHOWN = 120
 
 
-def find_response_problem(request: ReadyPlan, status: int, text: str) -> str:
+def find_response_problem(request: Probe, status: int, text: str) -> str:
     """Return what is wrong with an answer in a few words, or an empty text when it is as told.
 
     An answer that says itself that it is an error is wrong, whatever its status: servers send these with 200. It is
@@ -59,7 +59,7 @@ def _error_in(data: Any, text: str) -> str:
     return text.strip() if refused or set(data) == {"detail"} else ""
 
 
-def _value_problem(request: ReadyPlan, data: Any) -> str:
+def _value_problem(request: Probe, data: Any) -> str:
     if data is None:
         return "the answer is no JSON"
     value: Any = data
@@ -86,7 +86,7 @@ CONNECTION_REFUSED = "connection refused"
 """What is said of a server that takes no connection."""
 
 
-def find_http_problem(request: ReadyPlan, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> str:
+def find_http_problem(request: Probe, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> str:
     """Send the request once; return what is wrong in a few words, or an empty text when the answer is as told.
 
     Proxies of the environment are not used: the services are on this machine. A server that drips its answer is cut
@@ -113,7 +113,7 @@ def find_http_problem(request: ReadyPlan, limit_s: float = _READ_S, headers: Map
     return find_response_problem(request, answer.status, body.decode("utf-8", "replace"))
 
 
-def wait_for_response(probe: ProbePlan, on_pause: Callable[[], None]) -> str:
+def wait_for_response(probe: ProbeRule, on_pause: Callable[[], None]) -> str:
     """Send the request until the answer is as told; return what is wrong with the last one when time is up.
 
     `on_pause` is called again and again meanwhile and waits a moment; what it raises ends the wait.

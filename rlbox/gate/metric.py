@@ -1,128 +1,155 @@
-"""Conditions on the numbers that a stage tells: finite, within limits, falling, enough of them."""
+"""Conditions on the numbers that a stage reports: finite, within limits, falling, enough of them."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from rlbox.foreign import decimal, parse_json
-from rlbox.job.gate_plan import MetricPlan
+from rlbox.gate.line_rules import is_command_echo
+from rlbox.gate.log_context import LineMatcher, StepTracker
+from rlbox.gate.rule_state import GateEvents, RuleState, Violation
+from rlbox.job.gate import MetricRule
+from rlbox.logs.lines import Line
+from rlbox.logs.patterns import compile_pattern
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
 _WRAPPED = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_.]*\(\[*)+")
 """What Python puts before a number of another kind than its own: `tensor(`, `np.float32(`, `array([`."""
 _BUCKETS = 999
 """Points that are kept one by one; of more, neighbours are averaged, so that memory stays flat."""
+_MISSING = object()
 
 
 class MetricChecker:
-    """One metric rule. `problem` tells what broke it as soon as that is certain, `told` what is known so far."""
+    """The points of one metric rule, from lines of a log or from rows of a file."""
 
-    def __init__(self, plan: MetricPlan) -> None:
-        self.plan = plan
-        self.problem = ""
-        self.points = 0
+    def __init__(self, rule: MetricRule, events: GateEvents, steps: StepTracker | None) -> None:
+        self.rule = rule
+        self.state = RuleState(kind="metric", rule=rule.describe())
+        self._events = events
+        self._steps = steps
         self._trend = _Trend()
-        self._trend_done = not plan.trend
+        self._trend_is_due = bool(rule.trend)
         self._first_step = 0.0
         self._step = -math.inf
         self._value = math.nan
         self._garbled = ""
 
-    @property
-    def told(self) -> str:
-        if not self.points:
-            return f"no point yet, only {self._garbled!r}" if self._garbled else ""
-        return f"{self.points} points, the last: {self._value:g}{self._at()}"
+    def matchers(self, log: str) -> list[LineMatcher]:
+        is_read = self.rule.pattern and self.rule.log == log
+        return [LineMatcher(self.rule.pattern, self._on_match, reads_overwritten=True)] if is_read else []
 
-    def take_groups(self, groups: dict[str, str | None]) -> None:
-        text, step = groups.get("value") or "", groups.get("step")
-        value = parse_number(text)
-        if value is None:
-            self._garbled = text[:80]  # a line torn by another process: no point, and no proof either
-            return
-        self.take(value, parse_number(step) if step else None)
+    def read_rows(self, rows: Sequence[str]) -> None:
+        for row in rows:
+            if self.state.state != "broken" and row.strip():
+                self._read_row(row)
 
-    def take_row(self, text: str) -> None:
-        if not text.strip():
+    def finish(self) -> None:
+        """Decide the rule: no further point comes."""
+        rule, points = self.rule, self.state.count
+        if not points:
+            self._fail("has no point" + (f"; {self._garbled!r} is no number" if self._garbled else ""))
+        elif points < rule.points:
+            self._fail(f"has {points} points, at least {rule.points} are due")
+        elif problem := self._trend_problem() or self._limit_problem():
+            self._fail(problem)
+        if self.state.state != "broken":
+            self._events.decide(self.state, "held", self._summary())
+
+    def _on_match(self, line: Line, text: str) -> None:
+        if is_command_echo(line.text, self.rule.pattern):
             return
+        groups = compile_pattern(self.rule.pattern).find_groups(text) or {}
+        step = parse_number(groups.get("step") or "")
+        if self._steps and step is not None:
+            self._steps.add_step(line, self.rule.pattern, step)
+        if self.state.state == "broken" or self._events.is_stopping:
+            return
+        value = parse_number(groups.get("value") or "")
+        if value is None:  # a line torn by another process: no point, and no proof either
+            self._garbled = (groups.get("value") or "")[:80]
+            self.state.seen = self._summary()
+            return
+        self._add_point(value, step, line)
+
+    def _read_row(self, text: str) -> None:
         try:
             row = parse_json(text)
         except ValueError:
-            self._break(f"a row of {self.plan.file} is no JSON: {text[:80]}")
+            self._fail(f"a row of {self.rule.file} is no JSON: {text[:80]}")
             return
-        if not isinstance(row, dict) or any(get_by_path(row, k) != v for k, v in self.plan.where.items()):
+        if not isinstance(row, dict) or any(get_by_path(row, k) != v for k, v in self.rule.where.items()):
             return
-        value = get_by_path(row, self.plan.key, missing=_MISSING)
+        value = get_by_path(row, self.rule.key, missing=_MISSING)
         if value is _MISSING:
             return
         number = math.nan if value is None else parse_number(value)  # null is how strict writers put NaN
         if number is None:
-            self._break(f"{self.plan.key} is no number: {str(value)[:80]}")
+            self._fail(f"{self.rule.key} is no number: {str(value)[:80]}")
             return
-        self.take(number, parse_number(get_by_path(row, self.plan.step_key)))
+        self._add_point(number, parse_number(get_by_path(row, self.rule.step_key)))
 
-    def take(self, value: float, step: float | None) -> None:
+    def _add_point(self, value: float, step: float | None, line: Line | None = None) -> None:
         """Take the next point; without a step, points are counted from 1."""
         if step is None or not math.isfinite(step):
-            step = float(self.points + 1)
-        if not self.points:
+            step = float(self.state.count + 1)
+        if not self.state.count:
             self._first_step = step
-        self.points += 1
-        before, self._step, self._value = self._step, step, value
-        if self.plan.finite and not math.isfinite(value):
-            self._break(f"is {value}{self._at()}")
-        elif self.plan.steps_rise and step <= before:
-            self._break(f"step {step:g} came after step {before:g}")
-        elif self.plan.when == "always" and (problem := self._beyond()):
-            self._break(problem)
-        self._take_trend(step, value)
+        self.state.count += 1
+        step_before, self._step, self._value = self._step, step, value
+        if self.rule.finite and not math.isfinite(value):
+            self._fail(f"is {value}{self._at()}", line)
+        elif self.rule.steps_rise and step <= step_before:
+            self._fail(f"step {step:g} came after step {step_before:g}", line)
+        elif problem := self._limit_problem(always=True) or self._add_to_trend(step, value):
+            self._fail(problem, line)
+        if self.state.state != "broken":
+            self.state.seen = self._summary()
+            self._events.revision += self.state.count & (self.state.count - 1) == 0  # 1, 2, 4, 8: written to the disk
 
-    def end(self) -> None:
-        if not self.points:
-            seen = f"; {self._garbled!r} is no number" if self._garbled else ""
-            self._break(f"has no point{seen}")
-        elif self.points < self.plan.points:
-            self._break(f"has {self.points} points, at least {self.plan.points} are due")
-        else:
-            self._end_trend()
-            if problem := self._beyond():
-                self._break(problem)
-
-    def _take_trend(self, step: float, value: float) -> None:
-        if self._trend_done:
-            return
-        if self.plan.within_steps is not None and step >= self._first_step + self.plan.within_steps:
-            self._end_trend()
-        elif math.isfinite(value):
-            self._trend.take(value)
-
-    def _end_trend(self) -> None:
-        if self._trend_done:
-            return
-        self._trend_done = True
-        over = f"the first {self.plan.within_steps} steps" if self.plan.within_steps else f"{self.points} points"
-        ends = self._trend.ends()
-        if ends is None:
-            self._break(f"has fewer than two points in {over}")
-            return
-        first, last = ends
-        gain = first - last if self.plan.trend == "falls" else last - first
-        if gain <= self.plan.by:
-            verb = "fall" if self.plan.trend == "falls" else "rise"
-            by = f" by more than {self.plan.by:g}" if self.plan.by else ""
-            self._break(f"did not {verb}{by} in {over}: {first:.4g} at first, {last:.4g} at last")
-
-    def _beyond(self) -> str:
-        if self.plan.at_least is not None and not self._value >= self.plan.at_least:
-            return f"is {self._value:g}{self._at()}, at least {self.plan.at_least:g} is due"
-        if self.plan.at_most is not None and not self._value <= self.plan.at_most:
-            return f"is {self._value:g}{self._at()}, at most {self.plan.at_most:g} is allowed"
+    def _add_to_trend(self, step: float, value: float) -> str:
+        if self._trend_is_due and self.rule.within_steps and step >= self._first_step + self.rule.within_steps:
+            return self._trend_problem()
+        if self._trend_is_due and math.isfinite(value):
+            self._trend.add(value)
         return ""
 
-    def _break(self, problem: str) -> None:
-        self.problem = self.problem or f"{self.plan.name} {problem}"
+    def _trend_problem(self) -> str:
+        rule = self.rule
+        if not self._trend_is_due:
+            return ""
+        self._trend_is_due = False
+        over = f"the first {rule.within_steps} steps" if rule.within_steps else f"{self.state.count} points"
+        if (means := self._trend.end_means()) is None:
+            return f"has fewer than two points in {over}"
+        first, last = means
+        if (first - last if rule.trend == "falls" else last - first) > rule.by:
+            return ""
+        verb = "fall" if rule.trend == "falls" else "rise"
+        by = f" by more than {rule.by:g}" if rule.by else ""
+        return f"did not {verb}{by} in {over}: {first:.4g} at first, {last:.4g} at last"
+
+    def _limit_problem(self, *, always: bool = False) -> str:
+        """Return which limit the last value breaks; with `always` only of a rule whose limits hold for every value."""
+        if always and self.rule.when != "always":
+            return ""
+        if self.rule.at_least is not None and not self._value >= self.rule.at_least:
+            return f"is {self._value:g}{self._at()}, at least {self.rule.at_least:g} is due"
+        if self.rule.at_most is not None and not self._value <= self.rule.at_most:
+            return f"is {self._value:g}{self._at()}, at most {self.rule.at_most:g} is allowed"
+        return ""
+
+    def _fail(self, problem: str, line: Line | None = None) -> None:
+        violation = Violation(rule=self.rule, problem=f"{self.rule.name} {problem}", line=line)
+        self._events.add_violation(self.state, violation)
+
+    def _summary(self) -> str:
+        if not self.state.count:
+            return f"no point yet, only {self._garbled!r}" if self._garbled else ""
+        return f"{self.state.count} points, the last: {self._value:g}{self._at()}"
 
     def _at(self) -> str:
         return f" at step {self._step:g}"
@@ -133,31 +160,28 @@ class _Trend:
 
     def __init__(self) -> None:
         self._sums: list[float] = []
-        self._wide = 1
-        self._part = 0.0
-        self._parts = 0
+        self._width = 1
+        self._sum = 0.0
+        self._count = 0
 
-    def take(self, value: float) -> None:
-        self._part += value
-        self._parts += 1
-        if self._parts == self._wide:
-            self._sums.append(self._part)
-            self._part, self._parts = 0.0, 0
+    def add(self, value: float) -> None:
+        self._sum += value
+        self._count += 1
+        if self._count == self._width:
+            self._sums.append(self._sum)
+            self._sum, self._count = 0.0, 0
         if len(self._sums) > _BUCKETS:
             pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
-            self._sums, self._wide = [a + b for a, b in pairs], self._wide * 2
+            self._sums, self._width = [a + b for a, b in pairs], self._width * 2
 
-    def ends(self) -> tuple[float, float] | None:
-        """Return both means, None when there are fewer than two points."""
+    def end_means(self) -> tuple[float, float] | None:
+        """Return the means of the first and the last third, None when there are fewer than two points."""
         count = len(self._sums)
         if count < 2:
             return None
         third = max(1, count // 3)
-        weight = third * self._wide
+        weight = third * self._width
         return sum(self._sums[:third]) / weight, sum(self._sums[-third:]) / weight
-
-
-_MISSING = object()
 
 
 def parse_number(value: Any) -> float | None:

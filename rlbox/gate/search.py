@@ -5,148 +5,158 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
 from rlbox.logs.lines import Line, LineBlock, list_line_variants
-from rlbox.logs.patterns import PatternSet, compile_pattern, compile_pattern_set
+from rlbox.logs.patterns import PatternSet, compile_pattern_set
 from rlbox.logs.progress import STEP_LINE
 
-Where = Literal["lines", "states", "hidden"]
-WHERE: tuple[Where, ...] = ("lines", "states", "hidden")
+Layer = Literal["lines", "overwritten", "hidden"]
+"""What is searched of a block: its lines, the overwritten states of progress bars, what lines hold and do not show."""
 
-_MOST, _A_SECOND = 256, 50
-"""Lines with steps that are read while no line is in doubt: at once, and a second; one costs far more than a search."""
-_LAST = 4
-"""Lines at the end of a block that are among them."""
+_STEP_BYTES = 2048
+"""Bytes at the end of a block in which steps are read while no line is in doubt: one costs far more than a search."""
+
+
+class _Hit(NamedTuple):
+    line_index: int
+    is_line: bool
+    """Of one line the overwritten states come before the line itself."""
+    text: str
+
+
+class _LayerSearch(NamedTuple):
+    matchers: list[LineMatcher]
+    patterns: PatternSet
 
 
 class LogSearch:
-    """All watchers of one log; those that are done are searched for no more, so that hits become rare.
+    """All matchers of one log; those that are done are searched for no more, so that hits become rare.
 
-    `steps` learns of the steps that the log tells of; of all that a block holds where `in_doubt`.
+    `steps` gets the steps that the log reports: the last of each block, all of them before a forbidden line or a text
+    of a model, and while `has_doubts`.
     """
 
     def __init__(
         self,
-        watchers: Iterable[LineMatcher],
-        quotes: ModelTextFilter,
+        matchers: Iterable[LineMatcher],
+        model_texts: ModelTextFilter,
         steps: StepTracker | None,
-        in_doubt: Callable[[], bool],
+        has_doubts: Callable[[], bool],
     ) -> None:
-        self._watchers = list(watchers)
-        self._quotes = quotes
-        self._steps = _StepLines(steps, quotes) if steps else None
-        self._in_doubt = in_doubt
-        self._choose()
-        self.last = ""
-
-    def take(self, first: int, texts: LineBlock) -> None:
-        if self._steps:
-            self._steps.begin(first, texts)
-        lines = ((index, 1, text) for index, text in self._line_hits(texts))
-        for index, ended, text in heapq.merge(lines, self._past_hits(texts)) if texts.rewritten_lines else lines:
-            self._meet(Line(number=first + index, text=text.strip()), text, "lines" if ended else "states")
-        if texts.hidden_texts:
-            for index, text in _hits(lambda: self._sets["hidden"], texts.hidden_joined, len(texts.hidden_texts)):
-                number = first + texts.hidden_texts[index][0]
-                self._meet(Line(number=number, text=text.strip()), text, "hidden")
-        if self._steps:
-            self._steps.end(every=self._in_doubt())
-        self.last = _last_shown(texts.joined) or self.last
+        self._matchers = list(matchers)
+        self._model_texts = model_texts
+        self._steps = _StepReader(steps, model_texts) if steps else None
+        self._has_doubts = has_doubts
+        self._compile()
+        self.last_line = ""
 
     @property
-    def searches(self) -> tuple[str, ...]:
+    def expressions(self) -> tuple[str, ...]:
         """The expressions that are still looked for, without anchors; the same object as long as nothing changes."""
-        return self._sets["lines"].loose if self._sets["lines"] else ()
+        search = self._layers.get("lines")
+        return search.patterns.loose if search else ()
 
-    def _line_hits(self, texts: LineBlock) -> Iterator[tuple[int, str]]:
-        if texts.hits is None:
-            return _hits(lambda: self._sets["lines"], texts.joined, len(texts))
-        return ((index, texts[index]) for index in texts.hits if self._sets["lines"])
+    def search_block(self, first: int, block: LineBlock) -> None:
+        """Call the matchers of the lines that fit; `first` is the number of the first line."""
+        if self._steps:
+            self._steps.begin_block(first, block)
+        for hit in heapq.merge(self._line_hits(block), self._overwritten_hits(block)):
+            line = Line(number=first + hit.line_index, text=hit.text.strip())
+            self._match(line, hit.text, "lines" if hit.is_line else "overwritten")
+        if block.hidden_texts:
+            for index, text in self._find_hits("hidden", block.hidden_joined, len(block.hidden_texts)):
+                line = Line(number=first + block.hidden_texts[index][0], text=text.strip())
+                self._match(line, text, "hidden")
+        if self._steps:
+            self._steps.end_block(reads_all=self._has_doubts())
+        self.last_line = _last_visible_line(block.joined) or self.last_line
 
-    def _past_hits(self, texts: LineBlock) -> list[tuple[int, int, str]]:
-        hits = _hits(lambda: self._sets["states"], texts.past_joined, len(texts.rewritten_lines))
-        return [(texts.rewritten_lines[index][0], 0, text) for index, text in hits]
+    def _line_hits(self, block: LineBlock) -> Iterator[_Hit]:
+        if block.hits is None:
+            hits = self._find_hits("lines", block.joined, len(block))
+        else:
+            hits = ((index, block[index]) for index in block.hits)
+        return (_Hit(index, True, text) for index, text in hits)
 
-    def _meet(self, line: Line, text: str, where: Where) -> None:
-        patterns = self._sets[where]
-        if patterns is None:
+    def _overwritten_hits(self, block: LineBlock) -> list[_Hit]:
+        if not block.rewritten_lines:
+            return []
+        hits = self._find_hits("overwritten", block.rewritten_joined, len(block.rewritten_lines))
+        return [_Hit(block.rewritten_lines[index][0], False, text) for index, text in hits]
+
+    def _find_hits(self, layer: Layer, block: bytes, count: int) -> Iterator[tuple[int, str]]:
+        return _find_hits(lambda: search.patterns if (search := self._layers.get(layer)) else None, block, count)
+
+    def _match(self, line: Line, text: str, layer: Layer) -> None:
+        search, variants = self._layers.get(layer), list_line_variants(text)
+        if search is None or self._model_texts.is_model_output(variants):
             return
-        fits: dict[int, str] = {}
-        ways = list_line_variants(text)
-        if self._quotes.fits(ways):
-            return
-        for way in ways:
-            for index in patterns.find_matching(way):
-                fits.setdefault(index, way)
-        if not fits:
-            return
-        live = [watcher for watcher in self._watchers if _looks(watcher, where)]
-        if self._steps and any(live[index].marks or live[index].whole for index in fits):
-            self._steps.read({"lines": line.number, "states": line.number - 1, "hidden": math.inf}[where])
-        for index in sorted(fits):
-            if live[index].marks or live[index].whole or not self._quotes.is_open(line):
-                live[index].met(line, fits[index])
-        if any(watcher.done for watcher in live):
-            self._watchers = [watcher for watcher in self._watchers if not watcher.done]
-            self._choose()
+        fitting: dict[int, str] = {}
+        for variant in variants:
+            for index in search.patterns.find_matching(variant):
+                fitting.setdefault(index, variant)
+        if self._steps and any(search.matchers[index].depends_on_steps for index in fitting):
+            self._steps.read_until({"lines": line.number, "overwritten": line.number - 1, "hidden": math.inf}[layer])
+        for index in sorted(fitting):
+            matcher = search.matchers[index]
+            if matcher.reads_model_text or matcher.reads_hidden or not self._model_texts.is_open_at(line):
+                matcher.on_match(line, fitting[index])
+        if any(matcher.is_done for matcher in search.matchers):
+            self._matchers = [matcher for matcher in self._matchers if not matcher.is_done]
+            self._compile()
 
-    def _choose(self) -> None:
-        self._sets: dict[Where, PatternSet | None] = {}
-        for where in WHERE:
-            texts = tuple(watcher.pattern for watcher in self._watchers if _looks(watcher, where))
-            self._sets[where] = compile_pattern_set(texts) if texts else None
+    def _compile(self) -> None:
+        reads: dict[Layer, Callable[[LineMatcher], bool]] = {
+            "lines": lambda matcher: True,
+            "overwritten": lambda matcher: matcher.reads_overwritten,
+            "hidden": lambda matcher: matcher.reads_hidden,
+        }
+        self._layers: dict[Layer, _LayerSearch] = {}
+        for layer, is_reader in reads.items():
+            if matchers := [matcher for matcher in self._matchers if is_reader(matcher)]:
+                patterns = compile_pattern_set(tuple(matcher.pattern for matcher in matchers))
+                self._layers[layer] = _LayerSearch(matchers, patterns)
 
 
-class _StepLines:
-    """The lines of a block that tell of steps, read in their order and no earlier than somebody asks."""
+class _StepReader:
+    """Reads the steps that a log reports: those at the end of a block, and all before a line that depends on them."""
 
-    def __init__(self, steps: StepTracker, quotes: ModelTextFilter) -> None:
+    def __init__(self, steps: StepTracker, model_texts: ModelTextFilter) -> None:
         self._steps = steps
-        self._quotes = quotes
+        self._model_texts = model_texts
         self._patterns = compile_pattern_set((STEP_LINE,))
-        self._left, self._filled_s = float(_MOST), 0.0
 
-    def begin(self, first: int, texts: LineBlock) -> None:
-        """Take the next block, whose first line has the number `first`; nothing of it is read yet."""
-        self._first, self._texts, self._number = first, texts, first - 1
-        self._found = _hits(lambda: self._patterns, texts.joined, len(texts))
-        self._next = next(self._found, None)
+    def begin_block(self, first: int, block: LineBlock) -> None:
+        self._first, self._block, self._last_read = first, block, first - 1
+        self._hits = _find_hits(lambda: self._patterns, block.joined, len(block))
+        self._next_hit = next(self._hits, None)
 
-    def read(self, number: float = math.inf, most: float = math.inf) -> None:
-        """Read all up to line `number`, that included, but no more than `most`."""
-        while self._next is not None and self._first + self._next[0] <= number and most >= 1:
-            self._meet(*self._next)
-            self._next = next(self._found, None)
-            most -= 1
+    def read_until(self, number: float) -> None:
+        while self._next_hit and self._first + self._next_hit[0] <= number:
+            self._read(*self._next_hit)
+            self._next_hit = next(self._hits, None)
 
-    def end(self, *, every: bool) -> None:
-        """Read the rest of the block; where there is too much of it and not `every` step is asked for, a part."""
-        elapsed_s = self._steps.elapsed_s
-        self._left = min(_MOST, self._left + _A_SECOND * max(0.0, elapsed_s - self._filled_s))
-        self._filled_s = elapsed_s
-        self.read(most=math.inf if every else self._left - _LAST)
-        if self._next is None or self._left < _LAST:
+    def end_block(self, *, reads_all: bool) -> None:
+        joined = self._block.joined
+        if reads_all or len(joined) <= _STEP_BYTES:
+            self.read_until(math.inf)
             return
-        last = self._texts.joined.rsplit(b"\n", _LAST)[-_LAST:]
-        for index, line in enumerate(last, len(self._texts) - len(last)):
-            if self._first + index > self._number and self._patterns.find_next(line, 0) >= 0:
-                self._meet(index, line.decode("utf-8", "replace"))
+        start = joined.find(b"\n", len(joined) - _STEP_BYTES) + 1
+        first = joined.count(b"\n", 0, start)
+        for index, text in _find_hits(lambda: self._patterns, joined[start:], len(self._block) - first):
+            if self._first + first + index > self._last_read:
+                self._read(first + index, text)
 
-    def _meet(self, index: int, text: str) -> None:
-        self._left, self._number = max(0.0, self._left - 1), self._first + index
-        line, ways = Line(number=self._number, text=text.strip()), list_line_variants(text)
-        way = next((way for way in ways if compile_pattern(STEP_LINE).matches(way)), "")
-        if way and not self._quotes.fits(ways) and not self._quotes.is_open(line):
-            self._steps.meet(line, way)
-
-
-def _looks(watcher: LineMatcher, where: Where) -> bool:
-    return where == "lines" or (watcher.rewritten if where == "states" else watcher.whole)
+    def _read(self, index: int, text: str) -> None:
+        self._last_read = self._first + index
+        line, variants = Line(number=self._last_read, text=text.strip()), list_line_variants(text)
+        if not self._model_texts.is_model_output(variants) and not self._model_texts.is_open_at(line):
+            self._steps.read_line(line, variants)
 
 
-def _hits(patterns: Callable[[], PatternSet | None], block: bytes, count: int) -> Iterator[tuple[int, str]]:
+def _find_hits(patterns: Callable[[], PatternSet | None], block: bytes, count: int) -> Iterator[tuple[int, str]]:
     """Yield index and text of the lines in which something may fit; `patterns` may become fewer meanwhile."""
     at = index = 0
     while count and (search := patterns()) is not None:
@@ -162,7 +172,7 @@ def _hits(patterns: Callable[[], PatternSet | None], block: bytes, count: int) -
         at, index = end + 1, index + 1
 
 
-def _last_shown(block: bytes) -> str:
+def _last_visible_line(block: bytes) -> str:
     end = len(block)
     while end > 0:
         begin = block.rfind(b"\n", 0, end) + 1

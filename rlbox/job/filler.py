@@ -59,11 +59,11 @@ class PlaceholderFiller:
     def _paths(self, text: str) -> str:
         return _PLACEHOLDER.sub(lambda match: self._known.get(match.group(0)[1:-1], match.group(0)), text)
 
-    def pattern(self, where: str, text: str) -> str:
+    def fill_pattern(self, where: str, text: str) -> str:
         """Return the regular expression `text` filled in; a value stands for itself, whatever characters it has."""
-        return self.text(where, text, quote=re.escape)
+        return self.fill_text(where, text, quote=re.escape)
 
-    def text(self, where: str, text: str, quote: Callable[[str], str] = str) -> str:
+    def fill_text(self, where: str, text: str, quote: Callable[[str], str] = str) -> str:
         """Return `text` with every placeholder replaced; one that names nothing is a `SpecError`."""
 
         def value(match: re.Match[str]) -> str:
@@ -81,21 +81,21 @@ class PlaceholderFiller:
 
         return _PLACEHOLDER.sub(value, text)
 
-    def words(self, where: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    def fill_argv(self, where: str, words: tuple[str, ...]) -> tuple[str, ...]:
         """Return each of `words` filled in; one that is nothing but a true-or-false parameter may be left out so."""
-        filled = ((word, self.text(where, word)) for word in words)
+        filled = ((word, self.fill_text(where, word)) for word in words)
         return tuple(text for word, text in filled if text or word not in self._optional)
 
-    def env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
+    def fill_job_env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
         return _with_source(self._table(where, table), self._source)
 
-    def own_env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
+    def fill_extra_env(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that a stage or service adds to the job's, filled in."""
         filled = self._table(where, table)
         return _with_source(filled, self._source) if _PYTHONPATH in filled else filled
 
     def _table(self, where: str, table: Mapping[str, str]) -> dict[str, str]:
-        return {key: self.text(f"{where}.{key}", value) for key, value in table.items()}
+        return {key: self.fill_text(f"{where}.{key}", value) for key, value in table.items()}
 
 
 def _with_source(env: Mapping[str, str], folder: str) -> dict[str, str]:

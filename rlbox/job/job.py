@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from rlbox.config.schema import EnvName, Name, OptionalPattern, SpecModel, ValidationProblems, suggest_similar
+from rlbox.config.schema import EnvName, Name, SpecModel, ValidationProblems, suggest_similar
 from rlbox.config.units import Seconds
 from rlbox.errors import page
 from rlbox.i18n import _
 from rlbox.job.fits.table import Fits, fits_problems
-from rlbox.job.gate_spec import BenignRule, FileRule, ForbidRule, Gate, MetricRule, Probe, RequireRule
+from rlbox.job.gate import FileRule, Gate, LineRule, MetricRule, Ready
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import (
     INCLUDE_KEY,
@@ -35,25 +35,6 @@ from rlbox.job.phase import Phase
 from rlbox.job.ports import Listen, Port
 
 Word = Annotated[str, StringConstraints(min_length=1)]
-
-
-class Ready(Probe):
-    """What proves that a service does its work: a request that is answered as told, a line of its log, a port.
-
-    All that is given must hold. The request is repeated until it is answered as told.
-    """
-
-    url: str = ""
-    line: OptionalPattern = Field("", description="pattern of a line of the service's log")
-    port: str = Field("", description="name of a port of the service that must take a connection")
-
-    @model_validator(mode="after")
-    def _asks_something(self) -> Ready:
-        if not (self.url or self.line or self.port):
-            raise ValueError(
-                _("give a url, a line or a port: without one nothing shows that the service does its work")
-            )
-        return self
 
 
 class Service(SpecModel):
@@ -390,7 +371,7 @@ def find_stage_problems(stage: Stage) -> list[str]:
     """Return what is wrong with a gate as part of its stage, each with its path in the job."""
     where, gate = f"stages.{stage.name}.gate", stage.gate
     problems = []
-    named: dict[str, tuple[RequireRule | ForbidRule | BenignRule | MetricRule, ...]]
+    named: dict[str, tuple[LineRule | MetricRule, ...]]
     named = {"require": gate.require, "forbid": gate.forbid, "benign": gate.benign, "metrics": gate.metrics}
     for what, rules in named.items():
         for index, rule in enumerate(rules):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 METRICS_FILE = "metrics.jsonl"
 STATUS_PAGE = "STATUS.md"
 EVIDENCE_FOLDER = "evidence"
@@ -15,14 +13,6 @@ HANG_FILE, HANG_PAGE = "hang.json", "HANG.md"
 
 
 STAGE_LOG = "stage"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileCheck:
-    """What was found at a path; `problem` is empty when it is there and whole."""
-
-    bytes: int | None = None
-    problem: str = ""
 
 
 ATTEMPT_PREFIX = "attempt-"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,18 @@ from pydantic import TypeAdapter, ValidationError
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.filler import PlaceholderFiller, RunPaths
-from rlbox.job.gate_plan import BenignPlan, FilePlan, GatePlan, ReadyPlan, plan_files, plan_gate, plan_ready
+from rlbox.job.gate import (
+    PLAN_CONTEXT,
+    BenignRule,
+    CatalogueLine,
+    FileRule,
+    ForbidRule,
+    MetricRule,
+    ModelText,
+    ProbeRule,
+    Ready,
+    RequireRule,
+)
 from rlbox.job.job import Job, Service, Stage
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues, list_units
@@ -38,7 +48,7 @@ class ServicePlan:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     ports: Mapping[str, int]
-    ready: ReadyPlan
+    ready: Ready
     start_s: float
     log: str
     listens: tuple[str, ...] = ()
@@ -60,7 +70,7 @@ class RayPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagePlan(GatePlan):
+class StagePlan:
     """One stage with the rules of its gate; `directory` is relative to the run directory and holds its logs.
 
     `own_ray` says that the command starts a Ray head itself. `silence_stated` says that the job itself gives
@@ -75,10 +85,20 @@ class StagePlan(GatePlan):
     argv: tuple[str, ...]
     env: Mapping[str, str]
     services: tuple[ServicePlan, ...]
-    needs: tuple[FilePlan, ...]
+    needs: tuple[FileRule, ...]
     ray: RayPlan | None
     total_s: float
     silence_s: float
+    require: tuple[RequireRule, ...] = ()
+    ordered: bool = False
+    forbid: tuple[ForbidRule, ...] = ()
+    benign: tuple[BenignRule, ...] = ()
+    model_output: tuple[str, ...] = ()
+    model_texts: tuple[ModelText, ...] = ()
+    exit_codes: tuple[int, ...] = (0,)
+    files: tuple[FileRule, ...] = ()
+    metrics: tuple[MetricRule, ...] = ()
+    probes: tuple[ProbeRule, ...] = ()
     listens: tuple[str, ...] = ()
     own_ray: bool = False
     attempt: int = 1
@@ -152,7 +172,7 @@ class RunPlan:
     secrets: tuple[str, ...] = ()
     aliases: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
-    benign: tuple[BenignPlan, ...] = ()
+    benign: tuple[CatalogueLine, ...] = ()
     gpus: str = ""
     network: str = "host"
     open: bool = False
@@ -169,7 +189,8 @@ class RunPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Return the plan as JSON types; `load_run_plan` is the way back."""
-        return dataclasses.asdict(self)
+        data: dict[str, Any] = _adapter().dump_python(self, mode="json")
+        return data
 
 
 def plan_run(
@@ -207,13 +228,13 @@ def plan_run(
         profile=values.profile,
         params=dict(values.params),
         paths=paths,
-        env=fill.env("env", job.env),
+        env=fill.fill_job_env("env", job.env),
         stages=tuple(
             plan_stage(job, stage, number, fill, run_id)
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
         ),
-        plot=fill.words("plot", job.plot),
-        curves=fill.text("curves", job.curves),
+        plot=fill.fill_argv("plot", job.plot),
+        curves=fill.fill_text("curves", job.curves),
         origins=dict(values.origins),
         units=list_units(job),
         secrets=secrets,
@@ -239,27 +260,27 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
     ray = None
     if stage.ray:
         ray = RayPlan(
-            dashboard=fill.text(f"{where}.ray.dashboard", stage.ray.dashboard),
+            dashboard=fill.fill_text(f"{where}.ray.dashboard", stage.ray.dashboard),
             service=stage.ray.service,
-            temp_dir=fill.text(f"{where}.ray.temp_dir", stage.ray.temp_dir),
+            temp_dir=fill.fill_text(f"{where}.ray.temp_dir", stage.ray.temp_dir),
             submission_id=f"{run_id}-{stage.name}" + (f"-{fill.attempt}" if again else ""),
         )
     return StagePlan(
-        **vars(plan_gate(f"{where}.gate", stage.gate, fill)),
+        **dict(stage.gate.fill(f"{where}.gate", fill.fill_text)),
         name=stage.name,
         title=stage.title,
         directory=f"stages/{number}-{stage.name}",
-        argv=fill.words(f"{where}.command", stage.command)
-        + (fill.words(f"{where}.resume", stage.resume) if again else ()),
-        env=fill.own_env(f"{where}.env", stage.env),
+        argv=fill.fill_argv(f"{where}.command", stage.command)
+        + (fill.fill_argv(f"{where}.resume", stage.resume) if again else ()),
+        env=fill.fill_extra_env(f"{where}.env", stage.env),
         services=tuple(_plan_service(job, services[name], fill) for name in stage.services),
-        needs=plan_files(f"{where}.needs", stage.needs, fill),
-        listens=fill.words(f"{where}.listens", stage.listens),
+        needs=tuple(rule.fill(f"{where}.needs", fill.fill_text) for rule in stage.needs),
+        listens=fill.fill_argv(f"{where}.listens", stage.listens),
         ray=ray,
         own_ray=stage.own_ray,
         total_s=stage.limits.total_s,
         silence_s=stage.limits.silence_s,
-        phases=plan_phases(stage.phases, functools.partial(fill.pattern, f"{where}.phases")),
+        phases=plan_phases(stage.phases, functools.partial(fill.fill_pattern, f"{where}.phases")),
         silence_stated="silence_s" in stage.limits.model_fields_set,
         steps=stage.limits.steps,
         stretch=stage.limits.stretch,
@@ -273,12 +294,12 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
     return ServicePlan(
         name=service.name,
         title=service.title,
-        argv=fill.words(f"{where}.command", service.command),
-        env=fill.own_env(f"{where}.env", service.env),
+        argv=fill.fill_argv(f"{where}.command", service.command),
+        env=fill.fill_extra_env(f"{where}.env", service.env),
         ports={name: job.ports[name] for name in service.ports},
-        listens=fill.words(f"{where}.listens", service.listens),
+        listens=fill.fill_argv(f"{where}.listens", service.listens),
         publish=service.publish,
-        ready=plan_ready(f"{where}.ready", service.ready, job.ports, fill),
+        ready=_fill_ready(f"{where}.ready", service.ready, job.ports, fill),
         start_s=service.start_s,
         answer_s=service.answer_s,
         silence_s=service.silence_s,
@@ -286,6 +307,11 @@ def _plan_service(job: Job, service: Service, fill: PlaceholderFiller) -> Servic
         secrets=service.secrets,
         log=f"{service.name}.log",
     )
+
+
+def _fill_ready(where: str, ready: Ready, ports: Mapping[str, int], fill: PlaceholderFiller) -> Ready:
+    filled = ready.fill(where, fill.fill_text)
+    return filled.model_copy(update={"port": ports[str(ready.port)]}) if ready.port else filled
 
 
 def load_run_plan(data: Mapping[str, Any]) -> RunPlan:
@@ -300,7 +326,7 @@ def load_run_plan(data: Mapping[str, Any]) -> RunPlan:
     if schema != 1:
         raise SpecError(_("plan.json has schema {schema!r}, this rlbox reads 1").format(schema=schema))
     try:
-        return _adapter().validate_python(data)
+        return _adapter().validate_python(data, context=PLAN_CONTEXT)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

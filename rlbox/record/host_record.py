@@ -178,7 +178,7 @@ class HostRecordStore:
     def write(self, run: str, record: HostRecord) -> None:
         """Write down what is known of a run; `OSError` when the folder cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(self._path(run), json.dumps({"schema": 1, **dataclasses.asdict(record)}), mode=0o600)
+        write_atomic(self._path(run), json.dumps({"schema": 1, **_to_json(record)}), mode=0o600)
 
     def delete(self, run: str) -> None:
         """Remove what is known of a run."""
@@ -207,6 +207,11 @@ def _plan(data: Any) -> RunPlan | None:
         return load_run_plan(data) if data else None
     except RlboxError:
         return None  # of another rlbox
+
+
+def _to_json(record: HostRecord) -> dict[str, Any]:
+    others = dataclasses.asdict(dataclasses.replace(record, plan=None))
+    return {**others, "plan": record.plan.as_json() if record.plan else None}
 
 
 def _note(data: dict[str, Any]) -> ContainerRef | None:

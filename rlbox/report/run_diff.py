@@ -168,7 +168,7 @@ def _gates(record: RunRecord, plan: RunPlan) -> dict[str, str]:
     free = _place_free(plan)
     stages = record.state.stages if record.began else ()
     rules = [(stage.name, rule) for stage in stages for rule in stage.gate]
-    return {f"{name}: {free(rule.named)}": rule.state for name, rule in rules}
+    return {f"{name}: {free(rule.label)}": rule.state for name, rule in rules}
 
 
 def _outcome(record: RunRecord, plan: RunPlan) -> dict[str, str]:

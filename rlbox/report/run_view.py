@@ -21,7 +21,7 @@ from rich.text import Text
 
 from rlbox.amounts import card_text, duration_text, fine_text, moment, padded, size_text
 from rlbox.errors import SpecError
-from rlbox.gate.rules import AT_END
+from rlbox.gate.rule_state import HELD_UNLESS_BROKEN
 from rlbox.logs.progress import estimate_remaining_s, select_main_metrics
 from rlbox.record.resources import Sample
 from rlbox.record.state import RunState, StageState, load_run_state
@@ -163,9 +163,9 @@ def _phase(facts: RunSnapshot) -> str:
 
 
 def _waits(stage: StageState) -> str:
-    broken = [f"{rule.named} BROKEN" for rule in stage.gate if rule.state == "broken"]
-    waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in AT_END]
-    shown = [rule.named + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
+    broken = [f"{rule.label} BROKEN" for rule in stage.gate if rule.state == "broken"]
+    waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in HELD_UNLESS_BROKEN]
+    shown = [rule.label + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
     more = len(shown) - _WAITS_SHOWN
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 

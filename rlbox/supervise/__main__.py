@@ -56,7 +56,6 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
         raise SpecError(_("supervise takes one run directory"))
     run_dir = Path(argv[0]).resolve()
     plan = load_plan(run_dir)
-    _check_patterns(plan)
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
     secrets = receive_secrets(plan.secrets, is_stopped=lambda: bool(interrupt.name))
     remove_from_environment(os.environ, secrets)
@@ -107,19 +106,6 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
         )
     if read_stop_request(run_dir):
         interrupt.request("SIGTERM")
-
-
-def _check_patterns(plan: RunPlan) -> None:
-    from rlbox.config.pattern import compile_re2
-
-    for stage in plan.stages:
-        for rule in (*stage.require, *stage.forbid):
-            try:
-                compile_re2(rule.pattern)
-            except ValueError as error:
-                raise SpecError(
-                    _("stage {stage}: {error}").format(stage=stage.name, error=error), where="plan.json"
-                ) from error
 
 
 def _tell_event(event: Mapping[str, Any]) -> None:

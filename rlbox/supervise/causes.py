@@ -1,19 +1,97 @@
-"""Why a stage failed that could not be carried out to its end, in one sentence."""
+"""Why a stage failed, in one sentence: a rule of its gate, a service, a limit, the machine."""
 
 from __future__ import annotations
 
 from rlbox.amounts import duration_text, limit_text, size_text
-from rlbox.diagnose.cause import Cause, describe_exit, get_stage_log_path, resolve_log_path
-from rlbox.job.gate_plan import ReadyPlan
+from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_stage_log_path, resolve_log_path
+from rlbox.gate.files import FileCheck
+from rlbox.gate.gate import MissingLine
+from rlbox.gate.rule_state import ForbiddenLine, Violation
+from rlbox.job.gate import FileRule, MetricRule, ProbeRule
 from rlbox.job.plan import ClusterRun, NodePlan, RayPlan, ServicePlan, StagePlan
+from rlbox.supervise.ray_jobs import RayJobInfo
 
 _LONGER = 1.2
 """How many times longer than its limit a start has taken that was given more."""
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
 
 
-def absent_fix(fix_id: str, seen: str, remedy: str, others: int, doctor: str) -> Cause:
-    """A fix of the image does not hold on this machine; `others` more do not either, which the line `doctor` tells."""
+def explain_violation(stage: StagePlan, violation: Violation) -> Cause:
+    rule, line = violation.rule, violation.line
+    where = resolve_log_path(stage, rule.log)
+    if isinstance(rule, MetricRule):
+        kind: CauseKind = "metric"
+        what = f"metric {violation.problem}{_in_brackets(rule.why)}; the rule is {rule.describe()}"
+    else:
+        kind = "within" if violation.is_late else "require"
+        what = f"the rule /{rule.describe()}/{_in_brackets(rule.why)} is broken: {violation.problem}"
+    return Cause(
+        kind=kind,
+        what=f"stage {stage.name}: {what}",
+        where=f"{where}:{line.number}" if line else where,
+        line=line.text if line else "",
+    )
+
+
+def explain_forbidden_line(stage: StagePlan, forbidden: ForbiddenLine) -> Cause:
+    rule, line = forbidden.rule, forbidden.line
+    pattern = f"/{rule.pattern}/{_in_brackets(rule.why)}"
+    return Cause(
+        kind="forbid",
+        what=f"stage {stage.name} was stopped: its log held the forbidden line {pattern}",
+        where=f"{resolve_log_path(stage, rule.log)}:{line.number}",
+        line=line.text,
+    )
+
+
+def explain_missing_line(stage: StagePlan, missing: MissingLine, last_line: str) -> Cause:
+    """The stage exited 0, but a line that proves its work never came."""
+    rule, log = missing.rule, resolve_log_path(stage, missing.rule.log)
+    often = "never" if missing.fitting == 0 else f"only {missing.fitting} times, not {rule.count},"
+    last = f"; its last line was: {last_line}" if last_line else "; it is empty"
+    return Cause(
+        kind="require",
+        what=f"stage {stage.name} exited 0, but {log} {often} held a line like "
+        f"/{rule.pattern}/{_in_brackets(rule.why)}{last}",
+        where=log,
+        next_step="read its end: the log says how far the work came before it ended as if all were well",
+    )
+
+
+def explain_failed_probe(stage: StagePlan, probe: ProbeRule, answer: str) -> Cause:
+    request = f"{probe.describe()}{_in_brackets(probe.why)}"
+    return Cause(
+        kind="probe",
+        what=f"stage {stage.name} ended well, but {request} was not answered as told: {answer}",
+        next_step="send the same request by hand while the service runs, and read its log",
+    )
+
+
+def explain_needed_file(stage: StagePlan, need: FileRule, check: FileCheck) -> Cause:
+    """A file that an earlier stage should have left complete is not."""
+    return Cause(
+        kind="need",
+        what=f"stage {stage.name} needs {need.path}{_in_brackets(need.why)}: {check.problem}",
+        where=need.path,
+        next_step="run again from the stage that writes it",
+    )
+
+
+def explain_missing_file(stage: StagePlan, file: FileRule, check: FileCheck) -> Cause:
+    what = f"stage {stage.name} exited 0, but {file.path}{_in_brackets(file.why)}: {check.problem}"
+    return Cause(kind="file", what=what, where=file.path)
+
+
+def explain_exit(stage: StagePlan, code: int) -> Cause:
+    """The command ended with a code that is not among the good ones."""
+    good = " or ".join(str(number) for number in stage.exit_codes)
+    instead = "" if stage.exit_codes == (0,) else f", not with exit code {good}"
+    what = f"stage {stage.name} ended with {describe_exit(code)}{instead}"
+    return Cause(kind="exit", what=what, where=get_stage_log_path(stage))
+
+
+def explain_failed_fix(fix_id: str, seen: str, remedy: str, others: int, doctor: str) -> Cause:
+    """A fix of the image does not hold on this machine; `others` more do not either, which the line `doctor` shows."""
     more = f" ({others} more do not hold either)" if others else ""
     return Cause(
         kind="fix",
@@ -22,15 +100,14 @@ def absent_fix(fix_id: str, seen: str, remedy: str, others: int, doctor: str) ->
     )
 
 
-def missing_program(stage: StagePlan, part: str, program: str, reason: str) -> Cause:
+def explain_failed_start(stage: StagePlan, part: str, program: str, reason: str) -> Cause:
     """A command could not be started at all."""
     who = f"stage {stage.name}" if part == "main" else f"service {part} of stage {stage.name}"
     return Cause(kind="program", what=f"{who} cannot start {program}: {reason}")
 
 
-def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bool, running: bool) -> Cause:
-    """A service ended before its stage did."""
-    when = f"while stage {stage.name} was {'running' if running else 'starting'}" if ready else "before it was ready"
+def explain_service_exit(stage: StagePlan, service: ServicePlan, code: int, when: str) -> Cause:
+    """A service ended too early; `when` is a clause like `before it was ready`."""
     return Cause(
         kind="service",
         what=f"service {service.name} ended with {describe_exit(code)} {when}",
@@ -38,45 +115,30 @@ def dead_service(stage: StagePlan, service: ServicePlan, code: int, *, ready: bo
     )
 
 
-def never_ready(stage: StagePlan, service: ServicePlan, answer: str, took_s: float) -> Cause:
+def explain_slow_service_start(stage: StagePlan, service: ServicePlan, answer: str, took_s: float) -> Cause:
     """A service did not answer as told within its start limit, or as long as it got on beyond it: `took_s` in all."""
     late = took_s > _LONGER * service.start_s
     took = f"{duration_text(took_s)} (limit {limit_text(service.start_s)})" if late else limit_text(service.start_s)
     return Cause(
         kind="ready",
-        what=f"service {service.name} was not ready after {took}: {_asked(service.ready)}: {answer}",
+        what=f"service {service.name} was not ready after {took}: {service.ready.describe()}: {answer}",
         where=resolve_log_path(stage, service.name),
         next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
     )
 
 
-def _asked(ready: ReadyPlan) -> str:
-    """Return in words what a service must show to be ready."""
-    parts = [f"{ready.method} {ready.url}" if ready.url else "", f"port {ready.port}" if ready.port else ""]
-    return " and ".join(part for part in (*parts, f"a line like /{ready.line}/" if ready.line else "") if part)
-
-
-def lost_service(stage: StagePlan, service: ServicePlan, code: int, started_by: str) -> Cause:
-    """A service that was kept from an earlier stage ended before this one could use it."""
-    return Cause(
-        kind="service",
-        what=f"service {service.name} ended with {describe_exit(code)} between stages {started_by} and {stage.name}",
-        where=resolve_log_path(stage, service.name),
-    )
-
-
-def mute_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
+def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
     """A service that was ready got the request right no more."""
     return Cause(
         kind="silence",
         what=f"service {service.name} has not answered for {limit_text(service.answer_s)} while stage {stage.name} was "
-        f"running: {_asked(service.ready)}: {answer}",
+        f"running: {service.ready.describe()}: {answer}",
         where=resolve_log_path(stage, service.name),
         next_step=f"if it was only busy, raise answer_s of service {service.name}",
     )
 
 
-def silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
+def explain_silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
     """The log of a service did not grow for longer than its limit."""
     return Cause(
         kind="silence",
@@ -87,10 +149,10 @@ def silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
     )
 
 
-def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, message: str) -> Cause:
+def explain_failed_ray_job(stage: StagePlan, ray: RayPlan, info: RayJobInfo) -> Cause:
     """The Ray job did not end with SUCCEEDED."""
-    detail = "" if code is None else f" (driver {describe_exit(code)})"
-    first = [line for line in message.strip().splitlines()[:1] if not line.startswith(_RAY_EXITED)]
+    status, detail = info.status, "" if info.exit_code is None else f" (driver {describe_exit(info.exit_code)})"
+    first = [line for line in info.message.strip().splitlines()[:1] if not line.startswith(_RAY_EXITED)]
     said = f": {first[0][:300]}" if first else ""
     return Cause(
         kind="ray",
@@ -99,18 +161,21 @@ def failed_ray(stage: StagePlan, ray: RayPlan, status: str, code: int | None, me
     )
 
 
-def lost_node(stage: StagePlan, node: NodePlan, seen: str, cluster: ClusterRun, run: str, then: str = "") -> Cause:
-    """A node of the cluster that the run is on is gone; `then` is what followed from it."""
+def explain_lost_node(
+    stage: StagePlan, node: NodePlan, problem: str, cluster: ClusterRun, run_id: str, consequence: str = ""
+) -> Cause:
+    """A node of the cluster that the run is on is gone."""
+    then = f"; then {consequence}" if consequence else ""
     return Cause(
         kind="node",
-        what=f"node {node.name} of cluster {cluster.name} is gone: {seen}" + (f"; then {then}" if then else ""),
+        what=f"node {node.name} of cluster {cluster.name} is gone: {problem}{then}",
         where=get_stage_log_path(stage),
         next_step=f"rlbox cluster up {cluster.words} brings back what died, "
-        f"rlbox run --resume {run} {cluster.options} goes on",
+        f"rlbox run --resume {run_id} {cluster.options} goes on",
     )
 
 
-def undeclared_listener(stage: StagePlan, part: str, holder: str, address: str, port: int) -> Cause:
+def explain_undeclared_listener(stage: StagePlan, part: str, holder: str, address: str, port: int) -> Cause:
     """Something waits for connections of others that the job does not declare."""
     who = f"stage {stage.name}" if part in ("main", "other") else f"service {part}"
     return Cause(
@@ -120,8 +185,7 @@ def undeclared_listener(stage: StagePlan, part: str, holder: str, address: str, 
     )
 
 
-def too_long(stage: StagePlan) -> Cause:
-    """The stage ran past its limit."""
+def explain_exceeded_total(stage: StagePlan) -> Cause:
     return Cause(
         kind="total",
         what=f"stage {stage.name} ran longer than {limit_text(stage.total_s)} and was stopped",
@@ -130,7 +194,7 @@ def too_long(stage: StagePlan) -> Cause:
     )
 
 
-def out_of_memory(cause: Cause, limit_bytes: int | None) -> Cause:
+def explain_out_of_memory(cause: Cause, limit_bytes: int | None) -> Cause:
     """The kernel ended processes of the stage because the container's memory limit was reached."""
     limit = f"container limit {size_text(limit_bytes)}" if limit_bytes else "no container limit, host memory"
     return Cause(
@@ -141,6 +205,9 @@ def out_of_memory(cause: Cause, limit_bytes: int | None) -> Cause:
     )
 
 
-def supervisor_bug(error: BaseException, where: str) -> Cause:
-    """The supervisor itself failed."""
-    return Cause(kind="bug", what=f"error in rlbox: {type(error).__name__}: {error}", where=where)
+def explain_supervisor_bug(error: BaseException, traceback_file: str) -> Cause:
+    return Cause(kind="bug", what=f"error in rlbox: {type(error).__name__}: {error}", where=traceback_file)
+
+
+def _in_brackets(reason: str) -> str:
+    return f" ({reason})" if reason else ""

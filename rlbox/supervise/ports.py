@@ -23,7 +23,7 @@ from typing import Any
 
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.job.ports import is_port_allowed
-from rlbox.supervise.causes import undeclared_listener
+from rlbox.supervise.causes import explain_undeclared_listener
 from rlbox.supervise.stage_context import StageContext, StageStopped
 from rlbox.supervise.stage_watch import StageWatch
 from rlbox.system.ports import LOOPBACK, TcpSocket, list_tcp_sockets, read_default_gateway, read_ephemeral_ports
@@ -79,10 +79,8 @@ class PortAuditor:
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
             if not is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
                 holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
-                self._watch.gate.mark_failed(
-                    self._watch.gate.facts.listens, f"{holder} listens on {each.local_address}"
-                )
-                raise StageStopped(undeclared_listener(self._stage, part, holder, each.local_address, each.port))
+                self._watch.gate.mark_failed(self._watch.gate.outcomes.listens, f"{holder} listens on {each.local_address}")
+                raise StageStopped(explain_undeclared_listener(self._stage, part, holder, each.local_address, each.port))
 
 
 def _listening() -> list[TcpSocket]:

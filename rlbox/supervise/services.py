@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
-from rlbox.job.gate_plan import ReadyPlan
+from rlbox.job.gate import Ready
 from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import LineBlock, list_line_variants
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set
@@ -154,11 +154,11 @@ class RunningService:
         return answer
 
 
-def probe_ready(ready: ReadyPlan, headers: Mapping[str, str] | None = None) -> str:
+def probe_ready(ready: Ready, headers: Mapping[str, str] | None = None) -> str:
     """Send the ready request once and knock at the port; return `ready`, or what is wrong in a few words."""
     if ready.port:
         try:
-            socket.create_connection(("127.0.0.1", ready.port), _CONNECT_S).close()
+            socket.create_connection(("127.0.0.1", int(ready.port)), _CONNECT_S).close()
         except OSError as error:
             return f"port {ready.port}: {error.strerror or 'no answer in time'}"
     return (find_http_problem(ready, headers=headers) if ready.url else "") or READY

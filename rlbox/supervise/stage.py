@@ -10,20 +10,21 @@ from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, make_port_conflict_cause, resolve_log_path
 from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.doctor.ray_state import make_ray_auth_headers
-from rlbox.gate.causes import (
-    explain_failed_exit,
-    explain_failed_probe,
-    explain_missing_file,
-    explain_missing_line,
-    explain_needed_file,
-    explain_wrong_exit,
-)
 from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.gate.http_probe import wait_for_response
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
-from rlbox.supervise.causes import failed_ray, lost_service, never_ready
+from rlbox.supervise.causes import (
+    explain_exit,
+    explain_failed_probe,
+    explain_failed_ray_job,
+    explain_missing_file,
+    explain_missing_line,
+    explain_needed_file,
+    explain_service_exit,
+    explain_slow_service_start,
+)
 from rlbox.supervise.evidence import MachineSnapshot, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PortForwarder
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_file
@@ -61,7 +62,7 @@ class StageServices:
         """Stop a stage one of whose ports another process listens on."""
         for service in self._stage.services:
             for name, number in service.ports.items():
-                rule = self._gate.facts.ports[service.name, name]
+                rule = self._gate.outcomes.ports[service.name, name]
                 holder = "" if service.name in self._context.retained else describe_port_holder(number)
                 if holder:
                     self._gate.mark_failed(rule, f"taken by {holder}")
@@ -76,13 +77,13 @@ class StageServices:
         self._watch.pump.wake_on_exit(service.child.pid)
         size = weights_bytes(plan.argv)
         self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
-        rule = self._gate.facts.services[plan.name]
+        rule = self._gate.outcomes.services[plan.name]
         with self._context.starvation.track_startup(service.child, plan.start_s) as start:
             while not service.has_been_ready:
                 self._watch.poll()
                 if start.is_late and not service.has_been_ready:
                     self._gate.mark_failed(rule, service.answer)
-                    cause = never_ready(self._stage, plan, service.answer, start.elapsed_s)
+                    cause = explain_slow_service_start(self._stage, plan, service.answer, start.elapsed_s)
                     raise StageStopped(self._watch.hang.add_hang_evidence(cause, plan.start_s, f"start of {plan.name}"))
         self._watch.reset_fatals(plan.name)
         self._gate.mark_passed(rule, "ready")
@@ -115,9 +116,10 @@ class StageServices:
         service = kept.service
         self._watch.pump.attach_pipe(service.plan.name, self._folder / service.plan.log, kept.output)
         if (code := service.child.poll()) is not None:
-            self._gate.mark_failed(self._gate.facts.services[service.plan.name], describe_exit(code))
+            self._gate.mark_failed(self._gate.outcomes.services[service.plan.name], describe_exit(code))
             self._watch.record_service(service, state="ended", exit_code=code)
-            raise StageStopped(lost_service(self._stage, service.plan, code, kept.stage))
+            when = f"between stages {kept.stage} and {self._stage.name}"
+            raise StageStopped(explain_service_exit(self._stage, service.plan, code, when))
         service.restart_probe()
         return service
 
@@ -243,7 +245,7 @@ class _StageRun:
         self._run_main()
 
     def _check_needs(self) -> None:
-        for need, rule in zip(self._stage.needs, self._gate.facts.needs, strict=True):
+        for need, rule in zip(self._stage.needs, self._gate.outcomes.needs, strict=True):
             fact = check_file(need, self._context.check_not_stopped)
             if fact.problem:
                 self._gate.mark_failed(rule, fact.problem)
@@ -293,16 +295,14 @@ class _StageRun:
     def _hand_over(self, stage: StagePlan) -> str:
         """Hand a job of a cluster its secrets; a head of the run's own was started with them."""
         own_head = stage.ray is None or stage.ray.service
-        return (
-            "" if own_head else write_secrets_file(self._secrets, self._context.grants.make_environment(stage.secrets))
-        )
+        return "" if own_head else write_secrets_file(self._secrets, self._context.grants.make_environment(stage.secrets))
 
     def _end_main(self, code: int) -> None:
         self._watch.end_command()
         self._watch.record_events()
         self._watch.check_disk()
         good = code in self._stage.exit_codes
-        (self._gate.mark_passed if good else self._gate.mark_failed)(self._gate.facts.exit, self._ended(code))
+        (self._gate.mark_passed if good else self._gate.mark_failed)(self._gate.outcomes.exit, self._ended(code))
         job_cause = self._job_cause()
         self._watch.record(exit_code=code)
         failed = bool(job_cause or not good)
@@ -310,8 +310,7 @@ class _StageRun:
         self._watch.stop_on_violation()
         if failed:
             self._watch.await_dying_service(_SETTLE_S)
-            usual = self._stage.exit_codes == (0,)
-            raise StageStopped(job_cause or (explain_failed_exit if usual else explain_wrong_exit)(self._stage, code))
+            raise StageStopped(job_cause or explain_exit(self._stage, code))
         self._audit.check()
         self._probe_work()
 
@@ -323,25 +322,25 @@ class _StageRun:
 
     def _probe_work(self) -> None:
         """Send the requests that must be answered while the services still run."""
-        for probe, rule in zip(self._stage.probes, self._gate.facts.probes, strict=True):
+        for probe, rule in zip(self._stage.probes, self._gate.outcomes.probes, strict=True):
             problem = wait_for_response(probe, self._watch.poll)
             (self._gate.mark_failed if problem else self._gate.mark_passed)(rule, problem or "as told")
             if problem:
                 raise StageStopped(explain_failed_probe(self._stage, probe, problem))
 
     def _job_cause(self) -> Cause | None:
-        job, ray, rule = self._watch.main, self._stage.ray, self._gate.facts.ray
+        job, ray, rule = self._watch.main, self._stage.ray, self._gate.outcomes.ray
         if not isinstance(job, RayJob) or not ray or not rule:
             return None
-        facts = job.info
-        succeeded = facts.status == SUCCEEDED
-        (self._gate.mark_passed if succeeded else self._gate.mark_failed)(rule, facts.status)
-        self._watch.record(ray_status=facts.status)
-        return None if succeeded else failed_ray(self._stage, ray, facts.status, facts.exit_code, facts.message)
+        info = job.info
+        succeeded = info.status == SUCCEEDED
+        (self._gate.mark_passed if succeeded else self._gate.mark_failed)(rule, info.status)
+        self._watch.record(ray_status=info.status)
+        return None if succeeded else explain_failed_ray_job(self._stage, ray, info)
 
     def _stop(self, keep: Sequence[RunningService]) -> None:
         """End the command, then the services in reverse but those to `keep`; all at once when the user is waiting."""
-        self._gate.begin_stop()
+        self._gate.ignore_failures()
         self._watch.pump.stop_blocking_writers()
         self._published.close()
         processes, main = self._context.processes, self._watch.main
@@ -366,15 +365,15 @@ class _StageRun:
     def _judge(self) -> None:
         """Look at what only the end of a command that ended well shows: required lines, metrics and files."""
         missing = self._gate.missing_lines()
-        self._gate.end()
+        self._gate.finish()
         self._watch.stop_on_violation()
         problems = []
-        for file, rule in zip(self._stage.files, self._gate.facts.files, strict=True):
+        for file, rule in zip(self._stage.files, self._gate.outcomes.files, strict=True):
             before = self._before if file in self._due else None
             fact = check_file(file, self._context.check_not_stopped, earlier_snapshot=before)
             (self._gate.mark_failed if fact.problem else self._gate.mark_passed)(rule, fact.problem or "complete")
             if fact.problem:
                 problems.append(explain_missing_file(self._stage, file, fact))
-        lines = [explain_missing_line(self._stage, asked, n, self._gate.last_line(asked.log)) for asked, n in missing]
+        lines = [explain_missing_line(self._stage, line, self._gate.last_line(line.rule.log)) for line in missing]
         for cause in (*lines, *problems):
             raise StageStopped(cause)

@@ -25,7 +25,7 @@ from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
 from rlbox.record.journal import Journal
 from rlbox.record.supervisor_file import read_stop_request
 from rlbox.secrets.handover import SecretGrants
-from rlbox.supervise.causes import lost_node, missing_program, out_of_memory
+from rlbox.supervise.causes import explain_failed_start, explain_lost_node, explain_out_of_memory
 from rlbox.supervise.starvation import StarvationMonitor
 from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.limits import probe_cgroup_memory
@@ -93,7 +93,7 @@ class NodeMonitor:
         if not gone or self._cluster is None:
             return None
         _, node, seen = min(gone, key=lambda one: one[0])
-        return lost_node(stage, node, seen, self._cluster, self._run, then)
+        return explain_lost_node(stage, node, seen, self._cluster, self._run, then)
 
     def await_lost_node(self, stage: StagePlan, then: str, stopped: Callable[[], bool]) -> Cause | None:
         """As `lost`, of a stage that failed: each node has the time to answer once more, or not to."""
@@ -192,7 +192,7 @@ class StageContext:
         except OSError as error:
             if is_disk_full(error):
                 raise StageStopped(self.disk_cause(error)) from error
-            raise StageStopped(missing_program(stage, part, argv[0], error.strerror or str(error))) from error
+            raise StageStopped(explain_failed_start(stage, part, argv[0], error.strerror or str(error))) from error
 
     def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
         """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""
@@ -200,7 +200,7 @@ class StageContext:
             return make_removed_directory_cause(str(self.run_dir))
         memory = probe_cgroup_memory()
         if cause.kind in _BY_MEMORY and memory.kills > kills_before:
-            return out_of_memory(cause, memory.limit_bytes)
+            return explain_out_of_memory(cause, memory.limit_bytes)
         for folder in (self.run_dir, Path(self.plan.paths.data)):
             if cause.kind in _BY_DISK and folder.is_dir() and get_free_bytes(folder) < _FULL_BYTES:
                 return make_disk_full_cause(str(folder), get_free_bytes(folder))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rlbox.diagnose.cause import describe_exit
 from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, compile_patterns, load_run_signatures
-from rlbox.gate.causes import explain_broken_rule, explain_forbidden_line
 from rlbox.gate.gate import GateChecker
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
@@ -18,7 +17,14 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
 from rlbox.logs.patterns import find_matching_line_numbers
 from rlbox.logs.pump import LineDispatcher, LogPump
-from rlbox.supervise.causes import dead_service, mute_service, silent_service, too_long
+from rlbox.supervise.causes import (
+    explain_exceeded_total,
+    explain_forbidden_line,
+    explain_service_exit,
+    explain_silent_service,
+    explain_unresponsive_service,
+    explain_violation,
+)
 from rlbox.supervise.ray_jobs import RayJob
 from rlbox.supervise.services import RunningService
 from rlbox.supervise.stage_context import StageContext, StageStopped
@@ -59,8 +65,7 @@ class StageWatch:
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None
         self._told: dict[str, FatalPosition] = {}
-        self._told_lines = Counter[str]()
-        self._told_breaches = 0
+        self._recorded_counts = Counter[str]()
 
     @property
     def fatals(self) -> dict[str, FatalPosition]:
@@ -74,7 +79,7 @@ class StageWatch:
         self._metric_files.read()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
-            self.gate.pass_time(time.monotonic() - self._command_begun - behind_s)
+            self.gate.check_deadlines(time.monotonic() - self._command_begun - behind_s)
         self.record_events()
         self.record_gate()
         self._context.check_not_stopped()
@@ -84,8 +89,8 @@ class StageWatch:
             raise StageStopped(lost)
         self.stop_on_violation()
         if time.monotonic() - self._begun > self._stage.total_s:
-            self.gate.mark_failed(self.gate.facts.total, "passed")
-            raise StageStopped(self.hang.add_hang_evidence(too_long(self._stage), self._stage.total_s))
+            self.gate.mark_failed(self.gate.outcomes.total, "passed")
+            raise StageStopped(self.hang.add_hang_evidence(explain_exceeded_total(self._stage), self._stage.total_s))
         if not self.logs.has_unread:
             self.pump.wait(_LOOK_S)
 
@@ -97,13 +102,14 @@ class StageWatch:
     def record_events(self) -> None:
         """Record at once what the logs have shown: an event costs less than the state of the run, which is synced."""
         event, stage = self._context.journal.event, self._stage.name
-        for what, found in (("forbidden", self.gate.forbidden), ("noted", self.gate.noted)):
-            for met in found[self._told_lines[what] :]:
-                event(stage, what, log=met.rule.log, number=met.line.number, line=met.line.text[:_QUOTED])
-            self._told_lines[what] = len(found)
-        for breach in self.gate.breaches[self._told_breaches :]:
-            event(stage, "broken", rule=breach.rule, problem=breach.problem)
-        self._told_breaches = len(self.gate.breaches)
+        events = self.gate.events
+        for name, lines in (("forbidden", events.forbidden), ("noted", events.warnings)):
+            for rule, line in ((each.rule, each.line) for each in lines[self._recorded_counts[name] :]):
+                event(stage, name, log=rule.log, number=line.number, line=line.text[:_QUOTED])
+            self._recorded_counts[name] = len(lines)
+        for violation in events.violations[self._recorded_counts["broken"] :]:
+            event(stage, "broken", rule=violation.rule.describe(), problem=violation.problem)
+        self._recorded_counts["broken"] = len(events.violations)
         for name, spot in self.fatals.items():
             if spot != self._told.get(name):
                 self._told[name] = spot
@@ -122,7 +128,7 @@ class StageWatch:
         """Stop a stage that shows no sign of life."""
         cause = self.hang.check(self.logs)
         if cause:
-            self.gate.mark_failed(self.gate.facts.silence, self.gate.last_line(STAGE_LOG))
+            self.gate.mark_failed(self.gate.outcomes.silence, self.gate.last_line(STAGE_LOG))
             raise StageStopped(cause)
 
     def check_services(self, pardoned: tuple[int, ...] = ()) -> None:
@@ -135,44 +141,35 @@ class StageWatch:
             self.stop_on_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
-            running = self.main is not None
-            raise StageStopped(
-                dead_service(self._stage, service.plan, code, ready=service.has_been_ready, running=running)
-            )
+            when = f"while stage {self._stage.name} was {'running' if self.main else 'starting'}"
+            when = when if service.has_been_ready else "before it was ready"
+            raise StageStopped(explain_service_exit(self._stage, service.plan, code, when))
 
     def check_answers(self) -> None:
         """Stop a stage one of whose services lives, but answers or writes no more for longer than it may."""
         for service in self.services:
             if service.is_unresponsive:
                 self._refuse(service, service.last_answer)
-                cause = mute_service(self._stage, service.plan, service.last_answer)
-                raise StageStopped(
-                    self.hang.add_hang_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
-                )
+                cause = explain_unresponsive_service(self._stage, service.plan, service.last_answer)
+                raise StageStopped(self.hang.add_hang_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}"))
             if service.is_silent(self.logs.read_offsets.get(service.plan.name, 0)):
                 self._refuse(service, self.gate.last_line(service.plan.name))
-                cause = silent_service(self._stage, service.plan)
-                raise StageStopped(
-                    self.hang.add_hang_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
-                )
+                cause = explain_silent_service(self._stage, service.plan)
+                raise StageStopped(self.hang.add_hang_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}"))
 
     def stop_on_violation(self, log: str = "") -> None:
         """Stop a stage whose logs (or the one named) held a forbidden line."""
-        found = [broken for broken in self.gate.forbidden if log in ("", broken.rule.log)]
-        if not found:
-            self._check_breaches(log)
-            return
-        self.record_gate()
-        first = min(found, key=lambda broken: (broken.rule.log == STAGE_LOG, broken.line.number))
-        if first.rule.log == STAGE_LOG:
-            self.await_dying_service(_SETTLE_LINE_S)
-        raise StageStopped(explain_forbidden_line(self._stage, first.rule, first.line.number, first.line.text))
-
-    def _check_breaches(self, log: str) -> None:
-        for breach in self.gate.breaches:
-            if log in ("", breach.log):
+        forbidden = [each for each in self.gate.events.forbidden if log in ("", each.rule.log)]
+        if forbidden:
+            self.record_gate()
+            first = min(forbidden, key=lambda each: (each.rule.log == STAGE_LOG, each.line.number))
+            if first.rule.log == STAGE_LOG:
+                self.await_dying_service(_SETTLE_LINE_S)
+            raise StageStopped(explain_forbidden_line(self._stage, first))
+        for violation in self.gate.events.violations:
+            if log in ("", violation.rule.log):
                 self.record_gate()
-                raise StageStopped(explain_broken_rule(self._stage, breach))
+                raise StageStopped(explain_violation(self._stage, violation))
 
     def begin_command(self) -> None:
         """Count the times of rules from now on, when the stage's command was started."""
@@ -186,7 +183,7 @@ class StageWatch:
         self.logs.end_line(STAGE_LOG)
         self._metric_files.close()
         if self._command_begun is not None:
-            self.gate.pass_time(time.monotonic() - self._command_begun)
+            self.gate.check_deadlines(time.monotonic() - self._command_begun)
         self.gate.end_command()
         self._command_begun = None
 
@@ -220,11 +217,11 @@ class StageWatch:
         self._context.journal.change_service(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
-        self.gate.mark_failed(self.gate.facts.services[service.plan.name], seen)
+        self.gate.mark_failed(self.gate.outcomes.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
-        texts.hits = find_matching_line_numbers((*self.gate.searches(log), *self._scanned), texts)
-        self.gate.take(log, first, texts)
+        texts.hits = find_matching_line_numbers((*self.gate.expressions(log), *self._scanned), texts)
+        self.gate.read_lines(log, first, texts)
 
     def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         for service in self.services:

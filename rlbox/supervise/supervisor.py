@@ -23,7 +23,7 @@ from rlbox.record.state import PlotResult, RunStatus, StageStatus, begin_attempt
 from rlbox.record.supervisor_file import ProcessRecorder
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
-from rlbox.supervise.causes import absent_fix, supervisor_bug
+from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.ray_jobs import RaySessionCleaner
 from rlbox.supervise.sampler import Sampler
@@ -122,7 +122,7 @@ def _end_all_after(
     try:
         return _carry_out_stages(context, on_failure)
     except Exception as error:
-        cause = supervisor_bug(error, _write_bug(context.run_dir, masks))
+        cause = explain_supervisor_bug(error, _write_bug(context.run_dir, masks))
         _end_stages(context, cause)
         return cause
     finally:
@@ -157,7 +157,7 @@ def _check_fixes(context: StageContext) -> Cause | None:
         return None
     first = errors[0]
     doctor = f"doctor {context.plan.target}" + (" --place here" if context.plan.owns_processes else "")
-    return absent_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1, doctor)
+    return explain_failed_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1, doctor)
 
 
 def _carry_out_one(

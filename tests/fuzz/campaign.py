@@ -29,7 +29,7 @@ from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
 from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.hang.detector import StepTimer
-from rlbox.job.gate_plan import LinePlan, MetricPlan, ReadyPlan
+from rlbox.job.gate import ForbidRule, MetricRule, Ready, RequireRule
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineSplitter
 from rlbox.logs.progress import find_progress_lines, parse_metrics_record, parse_progress
@@ -107,13 +107,13 @@ def stage() -> StagePlan:
         total_s=60,
         silence_s=60,
         require=(
-            LinePlan(pattern=NONCE, log="stage", count=1, why=""),
-            LinePlan(pattern="^PASSED$", log="stage", count=400, why=""),
+            RequireRule(pattern=NONCE, log="stage", count=1, why=""),
+            RequireRule(pattern="^PASSED$", log="stage", count=400, why=""),
         ),
-        forbid=(LinePlan(pattern=r"\bnever\b", log="stage", count=1, why=""),),
+        forbid=(ForbidRule(pattern=r"\bnever\b"),),
         metrics=(
-            MetricPlan(name="loss", pattern=r"loss:? ?(?P<value>\S+)"),
-            MetricPlan(name="row", key="loss", file="m"),
+            MetricRule(name="loss", pattern=r"loss:? ?(?P<value>\S+)"),
+            MetricRule(name="row", key="loss", file="m"),
         ),
     )
 
@@ -140,7 +140,7 @@ class Readers:
             gate.feed("stage", make.bytes() + b"\n")
             gate.feed("m", make.record() + b"\n")
         gate.close_logs()
-        gate.end()
+        gate.finish()
         lines = [rule for rule in gate.states() if rule.kind == "require"]
         return f"the gate passed: {lines}" if any(rule.state == "held" for rule in lines) else None
 
@@ -196,7 +196,7 @@ class Readers:
             return
 
     def read_answer(self, make: Maker) -> str | None:
-        request = ReadyPlan(url="http://127.0.0.1:1/", json_path="choices[0].text", equals=NONCE)
+        request = Ready(url="http://127.0.0.1:1/", json_path="choices[0].text", equals=NONCE)
         text = make.record().decode("utf-8", "replace")
         return None if find_response_problem(request, 200, text) else f"an answer passed: {text[:200]}"
 

@@ -16,7 +16,7 @@ from freeport import free_port as free_port
 
 import rlbox.supervise.failure_report  # noqa: F401
 from rlbox.job.filler import RunPaths
-from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
+from rlbox.job.gate import FileRule, ForbidRule, Ready, RequireRule
 from rlbox.job.plan import ClusterRun, RayPlan, RunPlan, ServicePlan, StagePlan
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
@@ -38,12 +38,16 @@ server.serve_forever()
 """
 
 
-def line_rule(pattern: str, *, log: str = "stage", count: int = 1, why: str = "") -> LinePlan:
-    return LinePlan(pattern=pattern, log=log, count=count, why=why)
+def forbid_rule(pattern: str, *, log: str = "stage", why: str = "") -> ForbidRule:
+    return ForbidRule(pattern=pattern, log=log, why=why)
 
 
-def file_rule(path: Path, *, min_bytes: int = 1, manifest: bool = False) -> FilePlan:
-    return FilePlan(path=str(path), min_bytes=min_bytes, manifest=manifest, why="")
+def line_rule(pattern: str, *, log: str = "stage", count: int = 1, why: str = "") -> RequireRule:
+    return RequireRule(pattern=pattern, log=log, count=count, why=why)
+
+
+def file_rule(path: Path, *, min_bytes: int = 1, manifest: bool = False) -> FileRule:
+    return FileRule(path=str(path), min_bytes=min_bytes, manifest=manifest, why="")
 
 
 def python(code: str, *words: str) -> tuple[str, ...]:
@@ -59,7 +63,7 @@ def service(
         argv=argv or python(SERVER, str(port)),
         env={},
         ports={name: port},
-        ready=ReadyPlan(url=f"http://127.0.0.1:{port}/", method="GET", body="", contains=contains),
+        ready=Ready(url=f"http://127.0.0.1:{port}/", method="GET", body="", contains=contains),
         start_s=start_s,
         log=f"{name}.log",
     )
@@ -143,11 +147,11 @@ class Bench:
         argv: tuple[str, ...],
         *,
         services: tuple[ServicePlan, ...] = (),
-        needs: tuple[FilePlan, ...] = (),
+        needs: tuple[FileRule, ...] = (),
         ray: RayPlan | None = None,
-        require: tuple[LinePlan, ...] = (),
-        forbid: tuple[LinePlan, ...] = (),
-        files: tuple[FilePlan, ...] = (),
+        require: tuple[RequireRule, ...] = (),
+        forbid: tuple[ForbidRule, ...] = (),
+        files: tuple[FileRule, ...] = (),
         total_s: float = 60.0,
         silence_s: float = 60.0,
         **more: Any,

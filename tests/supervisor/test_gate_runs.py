@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from supervised import SERVER, Bench, file_rule, free_port, line_rule, python, service
+from supervised import SERVER, Bench, file_rule, forbid_rule, free_port, python, service
 
-from rlbox.job.gate_plan import BenignPlan, FilePlan, LinePlan, MetricPlan, ProbePlan
+from rlbox.job.gate import BenignRule, FileRule, MetricRule, ProbeRule, RequireRule
 
 WAIT = "import time; time.sleep(60)"
 ANSWER = b'{"ok": "fine"}'
@@ -31,7 +31,7 @@ def test_an_exit_code_that_is_not_among_the_good_ones(bench: Bench) -> None:
 
 
 def test_a_line_that_does_not_come_in_time_stops_the_stage(bench: Bench) -> None:
-    rule = LinePlan(pattern="ready", log="stage", count=1, why="the model is loaded", within_s=0.5)
+    rule = RequireRule(pattern="ready", log="stage", count=1, why="the model is loaded", within_s=0.5)
     bench.stage("train", python(f"print('loading', flush=True); {WAIT}"), require=(rule,))
     assert bench.run() == 7
     cause = bench.cause()
@@ -42,7 +42,7 @@ def test_a_line_that_does_not_come_in_time_stops_the_stage(bench: Bench) -> None
 
 
 def test_one_line_too_many_stops_the_stage(bench: Bench) -> None:
-    rule = LinePlan(pattern="attempt", log="stage", count=1, why="", at_most=1)
+    rule = RequireRule(pattern="attempt", log="stage", count=1, why="", at_most=1)
     bench.stage("train", python(f"print('attempt 1\\nattempt 2', flush=True); {WAIT}"), require=(rule,))
     assert bench.run() == 1
     assert (bench.cause().kind, bench.cause().line) == ("require", "attempt 2")
@@ -50,7 +50,7 @@ def test_one_line_too_many_stops_the_stage(bench: Bench) -> None:
 
 
 def test_nan_in_a_log_stops_the_stage(bench: Bench) -> None:
-    metric = MetricPlan(name="loss", pattern=r"loss (?P<value>\S+)")
+    metric = MetricRule(name="loss", pattern=r"loss (?P<value>\S+)")
     bench.stage("train", python(f"print('loss 2.5\\nloss nan', flush=True); {WAIT}"), metrics=(metric,))
     assert bench.run() == 1
     assert bench.cause().what == "stage train: metric loss is nan at step 2; the rule is loss: finite"
@@ -58,7 +58,7 @@ def test_nan_in_a_log_stops_the_stage(bench: Bench) -> None:
 
 
 def test_nan_in_a_bar_that_is_still_drawn_stops_the_stage(bench: Bench) -> None:
-    metric = MetricPlan(name="loss", pattern=r"loss=(?P<value>[^\]]+)")
+    metric = MetricRule(name="loss", pattern=r"loss=(?P<value>[^\]]+)")
     code = f"print(' 10%|#  | 1/10 [loss=nan]', ' 20%|## | 2/10 [loss=1.0]', end='\\r', sep='\\r', flush=True); {WAIT}"
     bench.stage("train", python(code), metrics=(metric,))
     assert bench.run() == 1
@@ -68,7 +68,7 @@ def test_nan_in_a_bar_that_is_still_drawn_stops_the_stage(bench: Bench) -> None:
 def test_metrics_of_earlier_stages_do_not_count(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.0}\n')
-    metric = MetricPlan(name="loss", key="loss", file=str(file), trend="falls", within_steps=10)
+    metric = MetricRule(name="loss", key="loss", file=str(file), trend="falls", within_steps=10)
     rows = "".join(json.dumps({"step": step, "loss": 2.0}) + "\n" for step in (3, 4, 5))
     bench.stage("train", python(f"open({str(file)!r}, 'a').write({rows!r})"), metrics=(metric,))
     assert bench.run() == 1
@@ -78,7 +78,7 @@ def test_metrics_of_earlier_stages_do_not_count(bench: Bench, tmp_path: Path) ->
 
 def test_metrics_of_the_stage_pass(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    metric = MetricPlan(name="loss", key="loss", file=str(file), trend="falls", within_steps=10)
+    metric = MetricRule(name="loss", key="loss", file=str(file), trend="falls", within_steps=10)
     rows = "".join(json.dumps({"step": step, "loss": 3.0 - step}) + "\n" for step in (1, 2, 3))
     bench.stage("train", python(f"open({str(file)!r}, 'a').write({rows!r})"), metrics=(metric,))
     assert bench.run() == 0
@@ -86,16 +86,18 @@ def test_metrics_of_the_stage_pass(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_forbidden_last_line_without_a_line_feed(bench: Bench) -> None:
-    bench.stage("train", python("print('loss nan', end='')"), forbid=(line_rule("nan"),))
+    bench.stage("train", python("print('loss nan', end='')"), forbid=(forbid_rule("nan"),))
     assert bench.run() == 1
     assert bench.cause().kind == "forbid"
 
 
 def test_benign_behind_its_marker(bench: Bench) -> None:
-    benign = BenignPlan(pattern="BrokenPipe", log="stage", after="^succeeded")
+    benign = BenignRule(pattern="BrokenPipe", log="stage", after="^succeeded")
     code = "print('succeeded\\nBrokenPipeError')"
-    bench.stage("train", python(code), forbid=(line_rule("Error"),), benign=(benign,))
-    bench.stage("again", python("print('BrokenPipeError\\nsucceeded')"), forbid=(line_rule("Error"),), benign=(benign,))
+    bench.stage("train", python(code), forbid=(forbid_rule("Error"),), benign=(benign,))
+    bench.stage(
+        "again", python("print('BrokenPipeError\\nsucceeded')"), forbid=(forbid_rule("Error"),), benign=(benign,)
+    )
     assert bench.run() == 1
     assert bench.states() == ["passed", "failed"]
     assert rules(bench, "benign") == [("held", "BrokenPipeError")]
@@ -103,7 +105,7 @@ def test_benign_behind_its_marker(bench: Bench) -> None:
 
 def test_a_file_that_an_earlier_attempt_left(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "old").write_text("x")
-    rule = FilePlan(path=str(tmp_path / "old"), min_bytes=1, manifest=False, why="", newer=True)
+    rule = FileRule(path=str(tmp_path / "old"), min_bytes=1, manifest=False, why="", newer=True)
     bench.stage("wait", python("import time; time.sleep(0.2)"))
     bench.stage("train", python("pass"), files=(rule,))
     assert bench.run() == 1
@@ -138,7 +140,7 @@ def test_so_must_be_a_file_of_its_folders(bench: Bench, tmp_path: Path) -> None:
 def test_probes_while_the_services_run(bench: Bench, answer: bytes, fields: dict[str, str], problem: str) -> None:
     port = free_port()
     server = python(SERVER.replace(repr(ANSWER), repr(answer)), str(port))
-    probe = ProbePlan(url=f"http://127.0.0.1:{port}/generate", within_s=3.0 if problem else 30.0, **fields)  # type: ignore[arg-type]
+    probe = ProbeRule(url=f"http://127.0.0.1:{port}/generate", within_s=3.0 if problem else 30.0, **fields)  # type: ignore[arg-type]
     work = service("server", port, server, contains="")
     if b"error" in answer:  # such a service is not ready at all
         bench.stage("train", python("pass"), services=(service("server", port, server, contains="", start_s=6.0),))

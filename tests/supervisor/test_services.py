@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from supervised import Bench, file_rule, free_port, line_rule, python, service
 
-from rlbox.job.gate_plan import ReadyPlan
+from rlbox.job.gate import Ready
 from rlbox.job.plan import ServicePlan
 
 # Answers its process id; `/mute` makes it take requests and never answer, `/die` makes it end a moment later.
@@ -49,10 +49,10 @@ ASK_AND_WAIT = ASK + "\ntime.sleep(60)"
 
 
 def server(name: str, port: int, *, code: str = SERVER, start_s: float = 30.0, **more: Any) -> ServicePlan:
-    """Return a service; fields of its `ReadyPlan` and of `ServicePlan` are taken from `more`."""
-    asked = {field.name: more.pop(field.name) for field in dataclasses.fields(ReadyPlan) if field.name in more}
+    """Return a service; fields of its `Ready` and of `ServicePlan` are taken from `more`."""
+    asked = {name: more.pop(name) for name in Ready.model_fields if name in more}
     made = service(name, port, python(code, str(port)), start_s=start_s, contains="")
-    ready = ReadyPlan(**{"url": made.ready.url, **asked})
+    ready = Ready(**{"url": made.ready.url, **asked})
     return dataclasses.replace(made, ready=ready, **more)
 
 

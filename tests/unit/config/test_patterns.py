@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.config.pattern import check_pattern
-from rlbox.job.gate_spec import extract_named_group
+from rlbox.job.gate import extract_named_group
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anchors
 
 

@@ -16,10 +16,17 @@ from rlbox.diagnose.cause import (
     make_port_conflict_cause,
     make_process_exit_info,
 )
-from rlbox.gate.causes import explain_missing_line
-from rlbox.job.gate_plan import LinePlan, ReadyPlan
+from rlbox.gate.gate import MissingLine
+from rlbox.job.gate import Ready, RequireRule
 from rlbox.job.plan import RayPlan, ServicePlan, StagePlan
-from rlbox.supervise.causes import dead_service, failed_ray, never_ready, out_of_memory
+from rlbox.supervise.causes import (
+    explain_failed_ray_job,
+    explain_missing_line,
+    explain_out_of_memory,
+    explain_service_exit,
+    explain_slow_service_start,
+)
+from rlbox.supervise.ray_jobs import RayJobInfo
 
 VLLM = ServicePlan(
     name="vllm",
@@ -27,7 +34,7 @@ VLLM = ServicePlan(
     argv=("vllm",),
     env={},
     ports={},
-    ready=ReadyPlan(url="http://127.0.0.1:1/", method="POST", body="", contains=""),
+    ready=Ready(url="http://127.0.0.1:1/", method="POST", body="", contains=""),
     start_s=90,
     log="vllm.log",
 )
@@ -75,23 +82,23 @@ def test_a_passed_run_exits_0() -> None:
 
 def test_sentences() -> None:
     ray = RayPlan(dashboard="", service="ray", temp_dir="", submission_id="run-smoke")
-    rule = LinePlan(pattern="Final", log="vllm", count=2, why="")
-    dead = dead_service(STAGE, VLLM, -9, ready=True, running=True)
+    rule = RequireRule(pattern="Final", log="vllm", count=2, why="")
+    dead = explain_service_exit(STAGE, VLLM, -9, "while stage smoke was running")
+    failed = RayJobInfo(status="FAILED", exit_code=1, message="Runtime env setup failed\nmore")
+    exited = RayJobInfo(status="FAILED", exit_code=1, message="Job entrypoint command failed with exit code 1\nmore")
     assert [
         dead.what,
-        dead_service(STAGE, VLLM, 1, ready=True, running=False).what,
-        never_ready(STAGE, VLLM, "HTTP 503", 91.0).what,
-        never_ready(STAGE, VLLM, "HTTP 503", 400.0).what,
+        explain_slow_service_start(STAGE, VLLM, "HTTP 503", 91.0).what,
+        explain_slow_service_start(STAGE, VLLM, "HTTP 503", 400.0).what,
         make_port_conflict_cause("reward", 18431, "python3 (pid 123)").what,
-        failed_ray(STAGE, ray, "FAILED", 1, "Runtime env setup failed\nmore").what,
-        failed_ray(STAGE, ray, "FAILED", 1, "Job entrypoint command failed with exit code 1\nmore").what,
-        explain_missing_line(STAGE, rule, 1, "bye").what,
-        explain_missing_line(STAGE, rule, 0, "").what,
+        explain_failed_ray_job(STAGE, ray, failed).what,
+        explain_failed_ray_job(STAGE, ray, exited).what,
+        explain_missing_line(STAGE, MissingLine(rule, 1), "bye").what,
+        explain_missing_line(STAGE, MissingLine(rule, 0), "").what,
         make_disk_full_cause("/data", 0).what,
-        out_of_memory(dead, 4 << 30).what,
+        explain_out_of_memory(dead, 4 << 30).what,
     ] == [
         "service vllm ended with signal 9 (SIGKILL) while stage smoke was running",
-        "service vllm ended with exit code 1 while stage smoke was starting",
         "service vllm was not ready after 1 min 30 s: POST http://127.0.0.1:1/: HTTP 503",
         "service vllm was not ready after 6 min 40 s (limit 1 min 30 s): POST http://127.0.0.1:1/: HTTP 503",
         "port 18431 (reward) is taken by python3 (pid 123)",

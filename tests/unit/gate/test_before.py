@@ -12,7 +12,7 @@ import pytest
 
 from rlbox.gate import files as module
 from rlbox.gate.files import FileSnapshot, check_file
-from rlbox.job.gate_plan import FilePlan
+from rlbox.job.gate import FileRule
 from rlbox.system import file_origin as origin
 
 AS_IT_WAS = "is as it was before the stage, which has not written it"
@@ -21,7 +21,7 @@ TOMORROW = time.time() + 86400
 
 def problem(path: Path | str, work: Callable[[], object]) -> str:
     """Return what a rule that asks for a new file says after `work`."""
-    rule = FilePlan(path=str(path), min_bytes=1, manifest=False, why="", newer=True)
+    rule = FileRule(path=str(path), min_bytes=1, manifest=False, why="", newer=True)
     before = FileSnapshot([rule.path], lambda: None)
     work()
     try:

@@ -73,7 +73,7 @@ def _without(rules: str) -> Change:
 def _with(rules: str, **fields: Any) -> Change:
     def change(stage: StagePlan) -> StagePlan:
         return dataclasses.replace(
-            stage, **{rules: tuple(dataclasses.replace(rule, **fields) for rule in getattr(stage, rules))}
+            stage, **{rules: tuple(rule.model_copy(update=fields) for rule in getattr(stage, rules))}
         )
 
     return change

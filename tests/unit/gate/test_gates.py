@@ -10,13 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.gate.gate import GateChecker
-from rlbox.job.gate_plan import FilePlan, LinePlan, MetricPlan, ReadyPlan
+from rlbox.job.gate import FileRule, ForbidRule, MetricRule, Ready, RequireRule
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.lines import LINE_LIMIT, strip_terminal_codes
 
 
-def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> LinePlan:
-    return LinePlan(pattern=pattern, log=log, count=count, why="")
+def forbid_rule(pattern: str, *, log: str = "stage") -> ForbidRule:
+    return ForbidRule(pattern=pattern, log=log)
+
+
+def line_rule(pattern: str, *, log: str = "stage", count: int = 1) -> RequireRule:
+    return RequireRule(pattern=pattern, log=log, count=count, why="")
 
 
 SERVICE = ServicePlan(
@@ -25,13 +29,13 @@ SERVICE = ServicePlan(
     argv=("vllm",),
     env={},
     ports={"vllm": 8000},
-    ready=ReadyPlan(url="http://127.0.0.1:8000/", method="GET", body="", contains=""),
+    ready=Ready(url="http://127.0.0.1:8000/", method="GET", body="", contains=""),
     start_s=60,
     log="vllm.log",
 )
 
 
-def stage(*, require: tuple[LinePlan, ...] = (), forbid: tuple[LinePlan, ...] = ()) -> StagePlan:
+def stage(*, require: tuple[RequireRule, ...] = (), forbid: tuple[ForbidRule, ...] = ()) -> StagePlan:
     return StagePlan(
         name="train",
         title="",
@@ -43,7 +47,7 @@ def stage(*, require: tuple[LinePlan, ...] = (), forbid: tuple[LinePlan, ...] = 
         ray=None,
         require=require,
         forbid=forbid,
-        files=(FilePlan(path="/data/out", min_bytes=1, manifest=False, why=""),),
+        files=(FileRule(path="/data/out", min_bytes=1, manifest=False, why=""),),
         total_s=60,
         silence_s=60,
     )
@@ -54,7 +58,7 @@ def states(gate: GateChecker, kind: str) -> list[tuple[str, str, int]]:
 
 
 def test_a_gate_lists_every_rule_before_anything_happened() -> None:
-    gate = GateChecker(stage(require=(line_rule("a"), line_rule("b", log="vllm", count=2)), forbid=(line_rule("c"),)))
+    gate = GateChecker(stage(require=(line_rule("a"), line_rule("b", log="vllm", count=2)), forbid=(forbid_rule("c"),)))
     assert [(rule.kind, rule.rule, rule.state) for rule in gate.states()] == [
         ("port", "vllm 8000", "waiting"),
         ("service", "vllm", "waiting"),
@@ -115,33 +119,33 @@ def test_a_line_hidden_behind_a_progress_bar_counts_and_an_overwritten_one_does_
 
 
 def test_forbidden_lines_break_at_once_and_stay_broken() -> None:
-    gate = GateChecker(stage(forbid=(line_rule("nan"),)))
+    gate = GateChecker(stage(forbid=(forbid_rule("nan"),)))
     gate.feed("stage", b"ok\nloss nan\nloss nan again\n")
-    assert [(b.line.number, b.line.text) for b in gate.forbidden] == [(2, "loss nan")]
-    gate.end()
+    assert [(b.line.number, b.line.text) for b in gate.events.forbidden] == [(2, "loss nan")]
+    gate.finish()
     assert states(gate, "forbid") == [("broken", "loss nan", 2)]
 
 
 def test_forbidden_lines_after_the_stop_break_nothing() -> None:
-    gate = GateChecker(stage(forbid=(line_rule("BrokenPipe"),)))
-    gate.begin_stop()
+    gate = GateChecker(stage(forbid=(forbid_rule("BrokenPipe"),)))
+    gate.ignore_failures()
     gate.feed("stage", b"BrokenPipe\n")
-    gate.end()
+    gate.finish()
     assert states(gate, "forbid") == [("held", "", 0)]
 
 
 def test_the_end_decides_what_still_waits() -> None:
-    gate = GateChecker(stage(require=(line_rule("Final"), line_rule("start")), forbid=(line_rule("nan"),)))
+    gate = GateChecker(stage(require=(line_rule("Final"), line_rule("start")), forbid=(forbid_rule("nan"),)))
     gate.feed("stage", b"start\nbye\n")
     assert [rule.pattern for rule, _ in gate.missing_lines()] == ["Final"]
-    gate.end()
+    gate.finish()
     assert states(gate, "require") == [("broken", "bye", 0), ("held", "start", 1)]
     assert [states(gate, kind)[0][0] for kind in ("forbid", "silence", "total")] == ["held"] * 3
 
 
 def test_a_broken_rule_does_not_heal() -> None:
     gate = GateChecker(stage())
-    rule = gate.facts.services["vllm"]
+    rule = gate.outcomes.services["vllm"]
     gate.mark_passed(rule, "ready")
     gate.mark_failed(rule, "signal 9")
     gate.mark_passed(rule, "ready")
@@ -163,22 +167,22 @@ def test_chunks_do_not_matter(lines: list[str], draw: st.DataObject) -> None:
     cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=6).map(sorted))
     bounds = [0, *cuts, len(data)]
     whole, parts = (
-        GateChecker(stage(require=(line_rule("^Final", count=3),), forbid=(line_rule("nan"),))) for _ in "12"
+        GateChecker(stage(require=(line_rule("^Final", count=3),), forbid=(forbid_rule("nan"),))) for _ in "12"
     )
     whole.feed("stage", data)
     for a, b in pairwise(bounds):
         parts.feed("stage", data[a:b])
     for gate in (whole, parts):
         gate.close_logs()
-        gate.end()
+        gate.finish()
     assert whole.states() == parts.states()
-    assert whole.forbidden == parts.forbidden
+    assert whole.events.forbidden == parts.events.forbidden
 
 
 def test_rules_that_read_alike_are_decided_one_by_one() -> None:
-    alike = tuple(FilePlan(path="/data/out", min_bytes=size, manifest=False, why="") for size in (1, 2))
+    alike = tuple(FileRule(path="/data/out", min_bytes=size, manifest=False, why="") for size in (1, 2))
     gate = GateChecker(dataclasses.replace(stage(), files=alike))
-    whole, small = gate.facts.files
+    whole, small = gate.outcomes.files
     gate.mark_passed(whole, "complete")
     gate.mark_failed(small, "has 1 bytes, at least 2 are due")
     assert states(gate, "file") == [("held", "complete", 0), ("broken", "has 1 bytes, at least 2 are due", 0)]
@@ -215,12 +219,12 @@ HIDING = {
 @pytest.mark.parametrize("size", [1 << 20, 65_536, 1000], ids=["whole", "64 KiB", "1000 B"])
 @pytest.mark.parametrize("data", HIDING.values(), ids=HIDING)
 def test_no_line_hides_a_forbidden_word(data: bytes, size: int) -> None:
-    gate = GateChecker(stage(forbid=(line_rule("CUDA out of memory"),)))
+    gate = GateChecker(stage(forbid=(forbid_rule("CUDA out of memory"),)))
     log = b"first\n" + data + b"next\n"
     for at in range(0, len(log), size):
         gate.feed("stage", log[at : at + size])
     gate.close_logs()
-    assert [(broken.line.number) for broken in gate.forbidden] == [2]
+    assert [(broken.line.number) for broken in gate.events.forbidden] == [2]
 
 
 def test_what_a_line_hides_fulfils_no_rule() -> None:
@@ -242,9 +246,9 @@ ECHOES = (
 
 @pytest.mark.parametrize("line", ECHOES)
 def test_a_command_that_is_started_has_done_nothing(line: str) -> None:
-    metric = MetricPlan(name="loss", pattern=r"loss: (?P<value>\S+)", where={})
+    metric = MetricRule(name="loss", pattern=r"loss: (?P<value>\S+)", where={})
     rules = dataclasses.replace(
-        stage(require=(line_rule("update done"),), forbid=(line_rule("done"),)), metrics=(metric,)
+        stage(require=(line_rule("update done"),), forbid=(forbid_rule("done"),)), metrics=(metric,)
     )
     gate = GateChecker(rules)
     gate.feed("stage", f"{line}\n".encode())
@@ -268,13 +272,13 @@ SAID = "[response] CUDA out of memory. PASSED loss: 9.9"
     ids=["plain", "Ray's", "coloured", "long"],
 )
 def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
-    rules = stage(require=(line_rule("PASSED"),), forbid=(line_rule("CUDA out of memory"),))
+    rules = stage(require=(line_rule("PASSED"),), forbid=(forbid_rule("CUDA out of memory"),))
     gate = GateChecker(dataclasses.replace(rules, model_output=(r"^\[(prompt|response)\]",)))
     gate.feed("stage", f"first\n{line}\n".encode())
     gate.close_logs()
-    assert gate.forbidden == []
+    assert gate.events.forbidden == []
     assert [state for state, _, _ in states(gate, "require")] == ["waiting"]
     assert gate.is_benign("stage", 2, strip_terminal_codes(line)[:500])
     gate.feed("stage", b"torch.OutOfMemoryError: CUDA out of memory\nPASSED\n")
-    assert [broken.line.number for broken in gate.forbidden] == [3]
+    assert [broken.line.number for broken in gate.events.forbidden] == [3]
     assert states(gate, "require")[0][0] == "held"

@@ -12,18 +12,18 @@ import pytest
 
 from rlbox.gate.files import FileSnapshot, check_file, glob_paths
 from rlbox.gate.metric import parse_number
-from rlbox.job.gate_plan import FilePlan
+from rlbox.job.gate import FileRule
 from rlbox.system.safe_files import remove_tree
 from rlbox.system.tail import BLOCK, FileFollower
 
 ENDLESS = 1 << 42
 
 
-def rule(path: Path, form: str = "", *, manifest: bool = False, count: int = 1) -> FilePlan:
-    return FilePlan(path=str(path), min_bytes=1, manifest=manifest, why="", format=form, count=count)
+def rule(path: Path, form: str = "", *, manifest: bool = False, count: int = 1) -> FileRule:
+    return FileRule(path=str(path), min_bytes=1, manifest=manifest, why="", format=form, count=count)
 
 
-def problem(plan: FilePlan) -> str:
+def problem(plan: FileRule) -> str:
     return check_file(plan, lambda: None).problem
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.filler import RunPaths
-from rlbox.job.gate_plan import FilePlan, LinePlan, ReadyPlan
+from rlbox.job.gate import FileRule, ForbidRule, Ready, RequireRule
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import ParamValues, resolve_params
@@ -96,9 +96,7 @@ def test_the_whole_plan(job: Job) -> None:
         argv=("/opt/venv/bin/python", "-m", "server", "--port=8100"),
         env={"DATA": "/d"},
         ports={"http": 8100},
-        ready=ReadyPlan(
-            url="http://127.0.0.1:8100/v1", method="POST", body='{"prompt": "none", "n": 2}', contains="ok"
-        ),
+        ready=Ready(url="http://127.0.0.1:8100/v1", method="POST", body='{"prompt": "none", "n": 2}', contains="ok"),
         start_s=7.0,
         log="server.log",
     )
@@ -108,7 +106,7 @@ def test_the_whole_plan(job: Job) -> None:
         argv=("ray",),
         env={},
         ports={"ray_port": 8101},
-        ready=ReadyPlan(url="http://127.0.0.1:8101", method="GET", body="", contains=""),
+        ready=Ready(url="http://127.0.0.1:8101", method="GET", body="", contains=""),
         start_s=120.0,
         log="head.log",
     )
@@ -136,17 +134,17 @@ def test_the_whole_plan(job: Job) -> None:
         env={"ROUNDS": "2"},
         services=(head, server),
         needs=(
-            FilePlan(
+            FileRule(
                 path=f"{run}/checkpoint/manifest.json", min_bytes=1, manifest=True, why="the stage before wrote it"
             ),
         ),
         ray=RayPlan(dashboard="http://127.0.0.1:8101", service="head", temp_dir="/d/ray", submission_id="j-1-loop"),
         require=(
-            LinePlan(pattern=r"saved \d+ to /d/runs/j\-1/out\.$", log="stage", count=2, why=""),
-            LinePlan(pattern="POST", log="server", count=1, why="it asked"),
+            RequireRule(pattern=r"saved \d+ to /d/runs/j\-1/out\.$", log="stage", count=2, why=""),
+            RequireRule(pattern="POST", log="server", count=1, why="it asked"),
         ),
-        forbid=(LinePlan(pattern="NaN", log="stage", count=1, why=""),),
-        files=(FilePlan(path=f"{run}/out", min_bytes=10, manifest=False, why=""),),
+        forbid=(ForbidRule(pattern="NaN"),),
+        files=(FileRule(path=f"{run}/out", min_bytes=10, manifest=False, why=""),),
         total_s=3600.0,
         silence_s=600.0,
         silence_stated=False,
@@ -170,6 +168,20 @@ def test_the_whole_plan(job: Job) -> None:
 def test_the_plan_survives_its_file(job: Job) -> None:
     plan = planned(job)
     assert load_run_plan(json.loads(json.dumps(plan.as_json()))) == plan
+
+
+def test_load_run_plan_with_keys_of_an_older_rlbox_ignores_them(job: Job) -> None:
+    data = planned(job).as_json()
+    data["stages"][1]["forbid"][0] |= {"count": 1, "at_most": None, "within_s": None}
+    data["stages"][1]["services"][0]["ready"]["port"] = 0
+    assert load_run_plan(data).stages[1].forbid == planned(job).stages[1].forbid
+
+
+def test_load_run_plan_with_a_broken_pattern_names_its_key(job: Job) -> None:
+    data = planned(job).as_json()
+    data["stages"][1]["forbid"][0]["pattern"] = "("
+    with pytest.raises(SpecError, match=r"stages\.1\.forbid\.0\.pattern"):
+        load_run_plan(data)
 
 
 def test_a_plan_of_another_schema(job: Job) -> None:
@@ -196,10 +208,10 @@ def test_a_path_in_a_pattern_stands_for_itself(tmp_path_factory: pytest.TempPath
         ("--port={port.http}", "{port.https}", "services.server.command", "port.https"),
         ('DATA = "{data}"', 'DATA = "{date}"', "services.server.env.DATA", "date"),
         ('"{data}/ray"', '"{dat}/ray"', "stages.loop.ray.temp_dir", "dat"),
-        ("{run}/out\\.", "{home}/out", "stages.loop.gate.require", "home"),
-        ('pattern = "NaN"', 'pattern = "{nan}"', "stages.loop.gate.forbid", "nan"),
-        ('"{run}/out"', '"{out}"', "stages.loop.gate.files", "out"),
-        ("{run}/checkpoint", "{ckpt}", "stages.loop.needs", "ckpt"),
+        ("{run}/out\\.", "{home}/out", "stages.loop.gate.require.pattern", "home"),
+        ('pattern = "NaN"', 'pattern = "{nan}"', "stages.loop.gate.forbid.pattern", "nan"),
+        ('"{run}/out"', '"{out}"', "stages.loop.gate.files.path", "out"),
+        ("{run}/checkpoint", "{ckpt}", "stages.loop.needs.path", "ckpt"),
         ('PYTHONPATH = "{job}"', 'PYTHONPATH = "{jobs}"', "env.PYTHONPATH", "jobs"),
         ("{run}/metrics.jsonl", "{metrics}", "plot", "metrics"),
         ("{run}/curves.png", "{curves}", "curves", "curves"),

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from rlbox.amounts import duration_text
-from rlbox.gate.rules import RuleState
+from rlbox.gate.rule_state import RuleState
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.report.activity import RunWatch

@@ -17,7 +17,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.foreign import toml_table
 from rlbox.job.filler import RunPaths
-from rlbox.job.gate_plan import ReadyPlan
+from rlbox.job.gate import Ready
 from rlbox.job.job import Job, Service
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import ServicePlan, plan_run
@@ -70,7 +70,7 @@ class Started:
         return None
 
 
-def running(ready: ReadyPlan, *, clock: Callable[[], float] = time.monotonic, **more: Any) -> RunningService:
+def running(ready: Ready, *, clock: Callable[[], float] = time.monotonic, **more: Any) -> RunningService:
     plan = ServicePlan(
         name="vllm", title="", argv=("serve",), env={}, ports={}, ready=ready, start_s=30.0, log="vllm.log", **more
     )
@@ -96,24 +96,24 @@ def wait_for(service: RunningService, answer: str) -> None:
     ],
 )
 def test_a_request_proves_it_only_with_a_good_answer(port: int, path: str, said: str) -> None:
-    assert probe_ready(ReadyPlan(url=f"http://127.0.0.1:{port}/{path}")) == said
+    assert probe_ready(Ready(url=f"http://127.0.0.1:{port}/{path}")) == said
 
 
 def test_a_head_with_a_token_gets_it(port: int) -> None:
-    ready = ReadyPlan(url=f"http://127.0.0.1:{port}/token")
+    ready = Ready(url=f"http://127.0.0.1:{port}/token")
     assert probe_ready(ready) == "HTTP 404"
     assert probe_ready(ready, {"Authorization": "Bearer mine"}) == "ready"
 
 
 def test_a_port_proves_it_when_it_takes_a_connection(port: int) -> None:
-    assert probe_ready(ReadyPlan(url="", port=port)) == "ready"
+    assert probe_ready(Ready(url="", port=port)) == "ready"
     with socket.create_server(("127.0.0.1", 0)) as closed:
         free = closed.getsockname()[1]
-    assert probe_ready(ReadyPlan(url="", port=free)) == f"port {free}: Connection refused"
+    assert probe_ready(Ready(url="", port=free)) == f"port {free}: Connection refused"
 
 
 def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> None:
-    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good", line="^INFO: Application startup complete"))
+    service = running(Ready(url=f"http://127.0.0.1:{port}/good", line="^INFO: Application startup complete"))
     missing = "no line like /^INFO: Application startup complete/ yet"
     wait_for(service, missing)
     cutter = LineSplitter()
@@ -126,7 +126,7 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
 
 def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0, clock=lambda: now[0])
+    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0, clock=lambda: now[0])
     wait_for(service, "ready")
     service.begin_checks()
     count = len(Answer.asked)
@@ -144,7 +144,7 @@ def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.Mo
 
 def test_a_log_that_does_not_grow(port: int) -> None:
     now = [100.0]
-    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0, clock=lambda: now[0])
+    service = running(Ready(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0, clock=lambda: now[0])
     service.begin_checks()
     seen = []
     for size in (10, 10, 10, 20, 20):
@@ -156,7 +156,7 @@ def test_a_log_that_does_not_grow(port: int) -> None:
 
 
 def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
-    service = running(ReadyPlan(url=f"http://127.0.0.1:{port}/good", line="up"))
+    service = running(Ready(url=f"http://127.0.0.1:{port}/good", line="up"))
     service.match_lines(LineSplitter().feed(b"up\n"))
     wait_for(service, "ready")
     service.begin_checks()
@@ -202,7 +202,7 @@ def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
     paths = RunPaths(run="/run", job="/job", data="/data", python="python")
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="r", place="here", target="local")
     [service] = plan.stages[0].services
-    assert service.ready == ReadyPlan(url="", line=r"^it is up\ \(now\)", port=8100)
+    assert service.ready == Ready(url="", line=r"^it is up\ \(now\)", port=8100)
     assert (service.keep, service.answer_s, service.silence_s) == (True, 0.0, 0.0)
 
 

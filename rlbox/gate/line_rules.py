@@ -1,0 +1,229 @@
+"""Required, forbidden and benign lines of a gate: their markers, their order, and what excuses them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rlbox.amounts import limit_text
+from rlbox.diagnose.lines import find_writer
+from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
+from rlbox.gate.rule_state import ForbiddenLine, GateEvents, RuleState, Violation
+from rlbox.job.gate import BenignRule, CatalogueLine, ForbidRule, RequireRule
+from rlbox.logs.lines import Line, count_ray_repeats, find_ray_actor, list_line_variants, strip_ray_prefix
+from rlbox.logs.patterns import compile_pattern
+
+_ECHO = re.compile(r"\+{1,9} \S|(?:\S+\s+){0,8}Running entrypoint for job \S+: ")
+"""What a shell (`set -x`) or Ray says that it starts: the words of a command, which has done nothing yet."""
+_ACTORS = 256
+"""Names of Ray's actors and tasks that one rule remembers."""
+
+
+def is_command_echo(text: str, pattern: str) -> bool:
+    """Whether a line repeats a command that is started, and the pattern does not ask for such a line itself."""
+    return _ECHO.match(strip_ray_prefix(text)) is not None and r"\+" not in pattern and "entrypoint" not in pattern
+
+
+class _Marker:
+    """The first line that fits a pattern; without a pattern there is none."""
+
+    def __init__(self, pattern: str) -> None:
+        self.number = 0
+        self.matchers = [LineMatcher(pattern, self._on_match)] if pattern else []
+
+    def is_before(self, line: Line) -> bool:
+        return 0 < self.number < line.number
+
+    def _on_match(self, line: Line, text: str) -> None:
+        self.number = line.number
+        self.matchers[0].is_done = True
+
+
+class _LineCounter:
+    """Counts how many lines one stands for.
+
+    Ray's driver prints the first of many alike whole, and 5 s later one for all others of that actor's name. What ends
+    like that without a first one before it is a text that quotes such a line.
+    """
+
+    def __init__(self) -> None:
+        self._actors: set[str] = set()
+
+    def count(self, line: Line) -> int:
+        actor, repeats = find_ray_actor(line.text), count_ray_repeats(line.text)
+        if repeats:
+            return repeats if actor in self._actors else 1
+        if actor and len(self._actors) < _ACTORS:
+            self._actors.add(actor)
+        return 1
+
+
+class RequiredLine:
+    """How often a required line has come; `predecessor` is the rule whose line must come first."""
+
+    def __init__(self, rule: RequireRule, events: GateEvents) -> None:
+        self.rule = rule
+        self.state = RuleState(kind="require", rule=rule.describe())
+        self.predecessor: RequiredLine | None = None
+        self._events = events
+        self._counter = _LineCounter()
+        self._after = _Marker(rule.after)
+        self._matcher = LineMatcher(rule.pattern, self._on_match)
+
+    def matchers(self) -> list[LineMatcher]:
+        return [self._matcher, *self._after.matchers]
+
+    def check_deadline(self, elapsed_s: float) -> None:
+        """Break the rule when its line did not come in time."""
+        limit, count = self.rule.within_s, self.rule.count
+        if limit is not None and self.state.state == "waiting" and elapsed_s > limit:
+            came = f"{self.state.count} of {count} lines" if count > 1 else "no such line"
+            self._violate(f"{came} within {limit_text(limit)}", is_late=True)
+
+    def _on_match(self, line: Line, text: str) -> None:
+        if self.rule.after and not self._after.is_before(line):
+            return
+        if self.state.state == "broken" or is_command_echo(line.text, self.rule.pattern):
+            return
+        if self.predecessor and not self.predecessor.state.count:
+            self._violate(f"came before {self.predecessor.rule.pattern}", line)
+            return
+        self.state.count += self._counter.count(line)
+        if self.state.state == "waiting":
+            self._events.revision += 1  # a further line is recorded even when it reads like the one before
+            self.state.decide("held" if self.state.count >= self.rule.count else "waiting", line.text)
+        if self.rule.at_most is None:
+            self._matcher.is_done = self.state.state == "held"
+        elif self.state.count > self.rule.at_most:
+            self._violate(f"{self.state.count} lines, at most {self.rule.at_most} are allowed", line)
+
+    def _violate(self, problem: str, line: Line | None = None, *, is_late: bool = False) -> None:
+        self._events.add_violation(self.state, Violation(rule=self.rule, problem=problem, line=line, is_late=is_late))
+
+
+@dataclass(frozen=True)
+class _DoubtfulLine:
+    """A forbidden line of a process that has made steps, or in a text that a model may have written (`is_quoted`).
+
+    It counts when no step follows until `due_s`, or the text finds no end.
+    """
+
+    line: Line
+    due_s: float
+    is_quoted: bool
+
+
+class ForbiddenLines:
+    """The lines that fit one forbid rule, and those of which it is not known yet whether they count.
+
+    `model_texts` is what a model wrote in the log; `steps` are those of the log, None where steps excuse nothing.
+    """
+
+    def __init__(
+        self,
+        rule: ForbidRule,
+        events: GateEvents,
+        benign: BenignLines,
+        model_texts: ModelTextFilter,
+        steps: StepTracker | None,
+    ) -> None:
+        self.rule = rule
+        self.state = RuleState(kind="forbid", rule=rule.describe())
+        self._events = events
+        self._benign = benign
+        self._model_texts = model_texts
+        self._steps = steps
+        self._counter = _LineCounter()
+        self._doubtful: dict[tuple[str, bool], _DoubtfulLine] = {}
+        self._after, self._until = _Marker(rule.after), _Marker(rule.until)
+        self._matcher = LineMatcher(rule.pattern, self._on_match, reads_overwritten=True, reads_hidden=True)
+
+    def matchers(self) -> list[LineMatcher]:
+        return [self._matcher, *self._after.matchers, *self._until.matchers]
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether steps or the end of a text may still excuse a line."""
+        return bool(self._doubtful)
+
+    def resolve_doubts(self, *, is_end: bool = False) -> None:
+        """Decide on lines in doubt: those of a text that ended are gone, of a process that made a step a warning.
+
+        With `is_end` nothing more can come: those that are left count.
+        """
+        for key, doubt in list(self._doubtful.items()):
+            line = doubt.line
+            if self._model_texts.contains(line.number, line.text):
+                del self._doubtful[key]
+            elif doubt.is_quoted and not is_end and self._model_texts.is_open_at(line):
+                continue
+            elif self._steps and not doubt.is_quoted and self._steps.count_steps_after(line.number, line.text):
+                del self._doubtful[key]
+                self._events.warnings.append(ForbiddenLine(rule=self.rule, line=line))
+                self._events.decide(self.state, "waiting", line.text)
+            elif is_end or doubt.is_quoted or (self._steps and self._steps.elapsed_s > doubt.due_s):
+                del self._doubtful[key]
+                self._break(line)
+
+    def _on_match(self, line: Line, text: str) -> None:
+        if (self.rule.after and not self._after.is_before(line)) or self._until.is_before(line):
+            return
+        if self._events.is_stopping or self._benign.is_benign(self.rule.log, line.number, line.text):
+            return
+        self.state.count += self._counter.count(line)
+        is_quoted = self._model_texts.is_open_at(line)
+        patience_s = self._steps.patience_s(line.text) if self._steps and not self._steps.is_step(line) else 0.0
+        self.resolve_doubts()
+        if not is_quoted and not patience_s:
+            self._break(line)
+            return
+        due_s = self._steps.elapsed_s + patience_s if self._steps else 0.0
+        self._doubtful.setdefault((find_writer(line.text), is_quoted), _DoubtfulLine(line, due_s, is_quoted))
+
+    def _break(self, line: Line) -> None:
+        if self.state.state != "broken":
+            self._events.forbidden.append(ForbiddenLine(rule=self.rule, line=line))
+        self._events.decide(self.state, "broken", line.text)
+
+
+class BenignLines:
+    """The benign lines of a stage: what excuses forbidden lines, and the states of those that came.
+
+    A line with a marker is benign only behind the marker's first line.
+    """
+
+    def __init__(self, rules: Sequence[BenignRule], events: GateEvents) -> None:
+        self._rules = [(rule, RuleState(kind="benign", rule=rule.describe())) for rule in rules]
+        self._markers: dict[tuple[str, str], _Marker] = {}
+        self._events = events
+
+    def states(self) -> list[RuleState]:
+        """Return the states of the job's rules, and of those lines of the catalogue that came."""
+        return [state for rule, state in self._rules if state.count or not isinstance(rule, CatalogueLine)]
+
+    def matchers(self, log: str) -> Iterator[LineMatcher]:
+        for rule, state in self._rules:
+            if rule.log in ("", log):
+                yield self._matcher(log, rule, state)
+        for pattern in dict.fromkeys(rule.after for rule, _ in self._rules if rule.after and rule.log in ("", log)):
+            marker = self._markers[log, pattern] = _Marker(pattern)
+            yield from marker.matchers
+
+    def is_benign(self, log: str, number: int, text: str) -> bool:
+        rules = [rule for rule, _ in self._rules if rule.log in ("", log) and self._is_due(rule, log, number)]
+        return any(compile_pattern(rule.pattern).matches(way) for way in list_line_variants(text) for rule in rules)
+
+    def _is_due(self, rule: BenignRule, log: str, number: int) -> bool:
+        marker = self._markers.get((log, rule.after))
+        return not rule.after or (marker is not None and 0 < marker.number < number)
+
+    def _matcher(self, log: str, rule: BenignRule, state: RuleState) -> LineMatcher:
+        def on_match(line: Line, text: str) -> None:
+            if self._is_due(rule, log, line.number):
+                state.count += 1
+                self._events.decide(state, "held", line.text)
+                matcher.is_done = True
+
+        matcher = LineMatcher(rule.pattern, on_match)
+        return matcher

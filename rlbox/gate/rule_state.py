@@ -1,0 +1,100 @@
+"""The states of a gate's rules, as `run.json` records them, and what they have found."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlbox.job.gate import ForbidRule, MetricRule, RequireRule
+from rlbox.logs.lines import Line
+
+RuleKind = Literal[
+    "need",
+    "port",
+    "service",
+    "require",
+    "forbid",
+    "benign",
+    "metric",
+    "exit",
+    "ray",
+    "probe",
+    "listens",
+    "file",
+    "silence",
+    "total",
+]
+RuleStatus = Literal["waiting", "held", "broken"]
+
+HELD_UNLESS_BROKEN: frozenset[RuleKind] = frozenset({"forbid", "benign", "listens", "silence", "total"})
+"""Rules that hold when the end of a stage finds them unbroken."""
+_SEEN_LIMIT = 500
+
+
+@dataclass(kw_only=True)
+class RuleState:
+    """One rule of a gate as text, and the line or fact that decided it (`seen`); `count` lines or points fitted."""
+
+    kind: RuleKind
+    rule: str
+    state: RuleStatus = "waiting"
+    seen: str = ""
+    count: int = 0
+
+    @property
+    def label(self) -> str:
+        """The rule with its kind before it, where it does not begin with that word itself."""
+        return self.rule if self.rule.startswith(self.kind) else f"{self.kind} {self.rule}"
+
+    def decide(self, state: RuleStatus, seen: str) -> bool:
+        """Set the state; return whether that changed anything. A broken rule does not heal."""
+        if self.state == "broken" or (self.state, self.seen) == (state, seen[:_SEEN_LIMIT]):
+            return False
+        self.state, self.seen = state, seen[:_SEEN_LIMIT]
+        return True
+
+    def copy(self) -> RuleState:
+        return dataclasses.replace(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForbiddenLine:
+    rule: ForbidRule
+    line: Line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A rule that can no longer hold: `problem` says why, `line` shows it, `is_late`: it did not come in time."""
+
+    rule: RequireRule | MetricRule
+    problem: str
+    line: Line | None = None
+    is_late: bool = False
+
+
+@dataclass
+class GateEvents:
+    """What the rules of one gate report: `revision` grows with every change of a state.
+
+    `warnings` are forbidden lines of a process that went on making steps. Once the stage `is_stopping` nothing that
+    comes breaks a rule.
+    """
+
+    revision: int = 0
+    is_stopping: bool = False
+    forbidden: list[ForbiddenLine] = field(default_factory=list)
+    warnings: list[ForbiddenLine] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+
+    def decide(self, state: RuleState, status: RuleStatus, seen: str) -> None:
+        self.revision += state.decide(status, seen)
+
+    def add_violation(self, state: RuleState, violation: Violation) -> None:
+        """Record that a rule is broken for good."""
+        if self.is_stopping or state.state == "broken":
+            return
+        line = violation.line
+        self.decide(state, "broken", f"{violation.problem}: {line.text}" if line else violation.problem)
+        self.violations.append(violation)

@@ -1,0 +1,459 @@
+"""The gate of a stage: its rules, and conditions that nothing could fulfil or break.
+
+A rule is one class from the job file to `plan.json`: read from TOML, filled (`fill`), and shown (`describe`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
+
+from rlbox.amounts import limit_text
+from rlbox.config.pattern import check_pattern, compile_re2, tokenize_pattern
+from rlbox.config.schema import OptionalPattern, PatternText, SpecModel, ValidationProblems
+from rlbox.config.units import Seconds
+from rlbox.i18n import _
+from rlbox.job.names import STAGE_LOG
+from rlbox.job.param import Value
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+WILDCARD = re.compile(r"[*?\[]")
+_PATH = re.compile(r"(?:[^.\[\]\s]+|\[\d+\])(?:\.[^.\[\]\s]+|\[\d+\])*")
+_FOLDERS = ("{run}", "{data}", "{job}")
+_NUMBERS = ("nan", "inf", "-inf", "1", "-1.5", "1e-05")
+"""What a metric's value group must take: a pattern for digits alone is blind to NaN."""
+
+PLAN_CONTEXT = "plan.json"
+"""Context of pydantic for rules that were checked and filled before: only their types are checked again."""
+
+FillText = Callable[[str, str, Callable[[str], str]], str]
+"""Returns a text without placeholders; takes its path in the job, the text, and how values are quoted."""
+
+NonEmptyText = Annotated[str, StringConstraints(min_length=1)]
+PositiveCount = Annotated[int, Field(ge=1)]
+
+
+class Rule(SpecModel):
+    """A table of a gate."""
+
+    filled_patterns: ClassVar[tuple[str, ...]] = ()
+    filled_texts: ClassVar[tuple[str, ...]] = ()
+
+    def find_problems(self) -> Iterator[str]:
+        """Yield what is wrong with the rule, each with its key."""
+        yield from ()
+
+    def fill(self, where: str, fill_text: FillText) -> Self:
+        """Return the rule without placeholders; `where` is its path in the job."""
+        filled = {key: fill_text(f"{where}.{key}", getattr(self, key), re.escape) for key in self.filled_patterns}
+        filled |= {key: fill_text(f"{where}.{key}", getattr(self, key), str) for key in self.filled_texts}
+        return self.model_copy(update=filled)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ignore_keys_of_other_versions(cls, data: Any, info: ValidationInfo) -> Any:
+        if info.context != PLAN_CONTEXT or not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if key in cls.model_fields}
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> Self:
+        if info.context != PLAN_CONTEXT and (problems := list(self.find_problems())):
+            raise ValidationProblems(problems)
+        return self
+
+
+class LineRule(Rule):
+    """What the rules about lines of a log have in common."""
+
+    filled_patterns: ClassVar[tuple[str, ...]] = ("pattern", "after")
+
+    pattern: PatternText
+    log: NonEmptyText = Field(STAGE_LOG, description="'stage', or the name of a service")
+    after: OptionalPattern = Field("", description="pattern: only lines behind the first one that fits it count")
+    why: str = ""
+
+    def describe(self) -> str:
+        """Return the pattern, with the log when it is not the stage's own, and the conditions."""
+        where = "" if self.log in ("", STAGE_LOG) else f"{self.log}: "
+        return f"{where}{self.pattern}{_in_brackets(self._conditions())}"
+
+    def _conditions(self) -> list[str]:
+        return [f"after {self.after}"] if self.after else []
+
+
+def _in_brackets(conditions: list[str]) -> str:
+    return f" ({', '.join(conditions)})" if conditions else ""
+
+
+class RequireRule(LineRule):
+    """A line that a log must hold."""
+
+    count: PositiveCount = Field(1, description="how many lines must fit at least")
+    at_most: PositiveCount | None = Field(None, description="how many may fit; one more stops the stage")
+    within_s: Seconds | None = Field(None, description="limit since the command was started, seconds")
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _asks_for_something(cls, value: object) -> object:
+        if value == 0 and not isinstance(value, bool):
+            raise ValueError(_("0 lines ask for nothing; a line that must not come is a rule of `forbid`"))
+        return value
+
+    def _conditions(self) -> list[str]:
+        conditions = [f"at least {self.count}"] if self.count > 1 else []
+        conditions += [f"at most {self.at_most}"] if self.at_most is not None else []
+        conditions += [f"within {limit_text(self.within_s)}"] if self.within_s is not None else []
+        return conditions + super()._conditions()
+
+
+class ForbidRule(LineRule):
+    """A line that a log must not hold: the stage is stopped there.
+
+    In the stage's own log it is noted instead where its process makes a further step: that process lives on, and has
+    quoted such a line, in a sample of its model as a rule.
+    """
+
+    filled_patterns = ("pattern", "after", "until")
+
+    always: bool = Field(False, description="the stage is stopped also where its process goes on making steps")
+    until: OptionalPattern = Field(
+        "", description="pattern: lines behind the first one that fits it are no longer forbidden"
+    )
+
+    def _conditions(self) -> list[str]:
+        return super()._conditions() + ([f"until {self.until}"] if self.until else [])
+
+
+class BenignRule(LineRule):
+    """A line that looks bad and is not: it breaks no `forbid` rule and is never taken for the first fatal line.
+
+    With `after` it is benign only behind that marker; before it, it counts as what it is.
+    """
+
+
+class CatalogueLine(BenignRule):
+    """A benign line of the fix `known`, in every log."""
+
+    log: str = ""
+    known: str = ""
+
+
+class ModelText(Rule):
+    """A text of several lines that a model wrote, as a trainer prints it, between two lines of its own."""
+
+    filled_patterns = ("begins", "ends")
+
+    begins: PatternText
+    ends: PatternText
+
+    def find_problems(self) -> Iterator[str]:
+        if self.begins == self.ends:
+            yield _("ends: is the same as begins: nothing lies between")
+
+
+class FileRule(Rule):
+    """A path that must exist and be complete; with `*`, `?` or `[` in it, every file that fits must be."""
+
+    filled_texts = ("path",)
+
+    path: NonEmptyText
+    min_bytes: Annotated[int, Field(ge=0)] = 1
+    manifest: bool = Field(False, description="the path is a JSON manifest: every file it lists is compared by sha256")
+    format: Literal["", "json", "jsonl", "safetensors"] = Field("", description="whole JSON, JSON lines or safetensors")
+    count: PositiveCount = Field(1, description="how many files must fit the path, when it holds * ? or [")
+    newer: bool = Field(False, description="written since the stage began, not left by an earlier one")
+    settled_s: Annotated[float, Field(ge=0)] = Field(0.0, description="it must not grow for this long, seconds")
+    why: str = ""
+
+    def describe(self) -> str:
+        conditions = [f"at least {self.count}"] if self.count > 1 else []
+        conditions += [self.format] if self.format else []
+        conditions += ["written by the stage"] if self.newer else []
+        return f"{self.path}{_in_brackets(conditions)}"
+
+    def find_problems(self) -> Iterator[str]:
+        if self.path.endswith("/") or self.path in _FOLDERS:
+            yield _(
+                "path: {path!r} is a folder, and a folder is there before the stage; name a file in it, or "
+                "all of them: {path2}/*"
+            ).format(path=self.path, path2=self.path.rstrip("/"))
+        if self.count > 1 and not WILDCARD.search(self.path):
+            yield _("count: {path!r} names one file; put * into the path to count several").format(path=self.path)
+        if self.manifest and self.format not in ("", "json"):
+            yield _("format: a manifest is JSON, not {format}").format(format=self.format)
+        if self.min_bytes == 0 and (self.manifest or self.format in ("json", "safetensors")):
+            yield _("min_bytes: an empty file is no {format}; leave min_bytes out").format(
+                format=self.format or "manifest"
+            )
+
+
+class MetricRule(Rule):
+    """A condition on numbers that a stage tells: in a log (`pattern`) or in a file of JSON lines (`key`)."""
+
+    filled_patterns = ("pattern",)
+    filled_texts = ("file",)
+
+    name: NonEmptyText
+    pattern: OptionalPattern = Field("", description="with a group (?P<value>…) and, where there is one, (?P<step>…)")
+    log: NonEmptyText = Field(STAGE_LOG, description="'stage', or the name of a service")
+    key: str = Field("", description="key of a row of `file`; dots lead into tables: train.loss")
+    step_key: str = Field("step", description="key of the step in the same row")
+    where: dict[NonEmptyText, Value] = Field(
+        default_factory=dict, description="keys that a row must have with these values"
+    )
+    file: NonEmptyText = Field(
+        "{run}/metrics.jsonl", description="JSON lines; only rows written since the stage began count"
+    )
+    trend: Literal["", "falls", "rises"] = Field("", description="last third of the points against the first third")
+    within_steps: Annotated[int, Field(ge=2)] | None = Field(None, description="judged over the first so many steps")
+    by: Annotated[float, Field(ge=0)] = Field(0.0, description="how far it must fall or rise, more than")
+    at_least: float | None = None
+    at_most: float | None = None
+    when: Literal["end", "always"] = Field("end", description="limits hold for the last value, or for every one")
+    finite: bool = Field(True, description="NaN and infinity stop the stage")
+    steps_rise: bool = Field(False, description="each step is greater than the one before")
+    points: PositiveCount = Field(1, description="how many points there must be at least")
+    why: str = ""
+
+    def describe(self) -> str:
+        conditions = []
+        if self.trend:
+            steps = f" within {self.within_steps} steps" if self.within_steps else ""
+            conditions.append(f"{self.trend}{steps}" + (f" by more than {self.by:g}" if self.by else ""))
+        when = "always" if self.when == "always" else "at the end"
+        conditions += [f"at least {self.at_least:g} {when}"] if self.at_least is not None else []
+        conditions += [f"at most {self.at_most:g} {when}"] if self.at_most is not None else []
+        conditions += ["steps rise"] if self.steps_rise else []
+        conditions += [f"{self.points} points"] if self.points > 1 else []
+        conditions += ["finite"] if self.finite else []
+        return f"{self.name}: {', '.join(conditions) or 'there'}"
+
+    def find_problems(self) -> Iterator[str]:
+        if bool(self.pattern) == bool(self.key):
+            yield _(
+                "pattern: a metric needs its points from somewhere: set either pattern (a log) or key (a row of `file`)"
+            )
+        if self.pattern and self.where:
+            yield _("where: chooses rows of `file`; it says nothing about a log")
+        if self.key and self.log != STAGE_LOG:
+            yield _("log: the points come from `file`, not from a log")
+        yield from self._pattern_problems() if self.pattern else ()
+        yield from self._condition_problems()
+
+    def _pattern_problems(self) -> Iterator[str]:
+        names = compile_re2(self.pattern).groupindex
+        if "value" not in names:
+            yield r"pattern: has no group (?P<value>…) that takes the number; write for example loss (?P<value>\S+)"
+        elif self.finite and (missed := [n for n in _NUMBERS if not _value_group_fits(self.pattern, n)]):
+            yield (
+                f"pattern: its group value does not take {missed[0]!r}, so that such a line would go unseen; "
+                r"write (?P<value>\S+)"
+            )
+        if self.steps_rise and "step" not in names:
+            yield r"steps_rise: the pattern has no group (?P<step>\d+)"
+
+    def _condition_problems(self) -> Iterator[str]:
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            yield _("at_least: {at_least:g} is above at_most {at_most:g}: no value fits").format(
+                at_least=self.at_least, at_most=self.at_most
+            )
+        for key, value in (("within_steps", self.within_steps), ("by", self.by)):
+            if value and not self.trend:
+                yield _("{key}: says nothing without trend = 'falls' or 'rises'").format(key=key)
+        if self.when == "always" and self.at_least is None and self.at_most is None:
+            yield _("when: says nothing without at_least or at_most")
+        if self.trend and self.within_steps and self.points > self.within_steps:
+            yield _("points: {points} points do not fit into {within_steps} steps").format(
+                points=self.points, within_steps=self.within_steps
+            )
+
+
+def _value_group_fits(pattern: str, number: str) -> bool:
+    """Return whether the group `value` of a pattern, taken by itself, fits a number as a log writes it."""
+    try:
+        return compile_re2(f"^(?:{extract_named_group(pattern, 'value')})$").search(number) is not None
+    except ValueError:
+        return True
+
+
+def extract_named_group(pattern: str, name: str) -> str:
+    """Return what stands between the brackets of the named group of a pattern that compiles."""
+    depth, text = 0, ""
+    for __, part in tokenize_pattern(pattern):
+        if depth:
+            depth += part.startswith("(") - (part == ")")
+            if not depth:
+                return text
+            text += part
+        elif part in (f"(?P<{name}>", f"(?<{name}>"):
+            depth = 1
+    return text
+
+
+class Probe(Rule):
+    """A request that shows that something does its work, and what its answer must be.
+
+    An answer that is a JSON object with an error in it never passes, whatever its status.
+    """
+
+    filled_texts = ("url", "body", "contains")
+
+    url: NonEmptyText
+    method: Literal["GET", "POST"] = "GET"
+    body: str = Field("", description="JSON text sent with POST")
+    status: Annotated[int, Field(ge=100, le=599)] = 200
+    contains: str = Field("", description="text that the answer must hold")
+    json_path: str = Field("", description="value of the JSON answer that must not be empty: choices[0].text")
+    equals: Value | None = Field(None, description="what the value at json_path must be")
+
+    def describe(self) -> str:
+        return f"{self.method} {self.url}"
+
+    def find_problems(self) -> Iterator[str]:
+        if self.url and not self.url.startswith(("http://", "https://")):
+            yield _("url: {url!r} is no address; write http://127.0.0.1:{{port.NAME}}/…").format(url=self.url)
+        if self.equals is not None and not self.json_path:
+            yield _("equals: says nothing without json_path")
+        if self.json_path and not _PATH.fullmatch(self.json_path):
+            yield _("json_path: {json_path!r} is no path; write for example choices[0].message.content").format(
+                json_path=self.json_path
+            )
+        if self.body and self.method == "GET":
+            yield _("body: is sent with POST only; set method = 'POST'")
+
+
+class ProbeRule(Probe):
+    """A request made when the command has ended well, while its services still run."""
+
+    within_s: Seconds = Field(30.0, description="limit for the right answer, seconds")
+    why: str = ""
+
+
+class Ready(Probe):
+    """What proves that a service does its work: a request that is answered as told, a line of its log, a port.
+
+    All that is given must hold. The request is repeated until it is answered as told.
+    """
+
+    filled_patterns = ("line",)
+
+    url: str = ""
+    line: OptionalPattern = Field("", description="pattern of a line of the service's log")
+    port: str | int = Field("", description="name of a port of the service that must take a connection")
+
+    def describe(self) -> str:
+        parts = [super().describe() if self.url else "", f"port {self.port}" if self.port else ""]
+        parts += [f"a line like /{self.line}/" if self.line else ""]
+        return " and ".join(filter(None, parts))
+
+    def find_problems(self) -> Iterator[str]:
+        yield from super().find_problems()
+        if not (self.url or self.line or self.port):
+            yield _("url: give a url, a line or a port: without one nothing shows that the service does its work")
+
+
+class Gate(Rule):
+    """What a stage must have shown before the next one may start."""
+
+    require: tuple[RequireRule, ...] = ()
+    ordered: bool = Field(False, description="the first lines of `require` come in the listed order, log by log")
+    forbid: tuple[ForbidRule, ...] = ()
+    benign: tuple[BenignRule, ...] = ()
+    model_output: tuple[PatternText, ...] = Field(
+        (), description="lines that fit hold what a model wrote: no rule reads them, and none is the first fatal one"
+    )
+    model_texts: tuple[ModelText, ...] = Field(
+        (), description="texts of a model over several lines: from the line that fits `begins` to before that of `ends`"
+    )
+    exit_codes: tuple[Annotated[int, Field(ge=0, le=255)], ...] = Field(
+        (0,), min_length=1, description="exit codes of the command that are good"
+    )
+    files: tuple[FileRule, ...] = ()
+    metrics: tuple[MetricRule, ...] = ()
+    probes: tuple[ProbeRule, ...] = ()
+
+    def fill(self, where: str, fill_text: FillText) -> Gate:
+        filled: dict[str, Any] = {
+            key: tuple(rule.fill(f"{where}.{key}", fill_text) for rule in getattr(self, key))
+            for key in ("require", "forbid", "benign", "model_texts", "files", "metrics", "probes")
+        }
+        patterns = tuple(fill_text(f"{where}.model_output", text, re.escape) for text in self.model_output)
+        return self.model_copy(update={**filled, "model_output": patterns})
+
+    def find_problems(self) -> Iterator[str]:
+        """Yield rules that contradict each other or say a thing twice, each with its key."""
+        for key, rules in (("require", self.require), ("forbid", self.forbid), ("benign", self.benign)):
+            yield from _find_repeated(f"{key}[{{}}].pattern", [(rule.pattern, rule.log, rule.after) for rule in rules])
+        yield from _find_repeated("metrics[{}].name", [(rule.name,) for rule in self.metrics])
+        yield from _find_repeated("files[{}].path", [(rule.path,) for rule in self.files])
+        yield from _find_repeated("probes[{}].url", [(rule.url, rule.body) for rule in self.probes])
+        for index, required in enumerate(self.require):
+            yield from _find_require_problems(f"require[{index}]", required, self.forbid)
+        for index, forbidden in enumerate(self.forbid):
+            yield from _find_forbid_problems(f"forbid[{index}]", forbidden, self.benign)
+        logs = [rule.log for rule in self.require]
+        if self.ordered and not any(logs.count(log) > 1 for log in logs):
+            yield _("ordered: needs two or more lines of `require` in one log")
+
+
+def _find_repeated(place: str, keys: list[tuple[str, ...]]) -> Iterator[str]:
+    for index, key in enumerate(keys):
+        if key in keys[:index]:
+            yield _("{place}: {text!r} is the same as {first}; leave one out, or make one rule of both").format(
+                place=place.format(index), text=key[0], first=place.format(keys.index(key))
+            )
+
+
+def _find_require_problems(where: str, rule: RequireRule, forbid: Iterable[ForbidRule]) -> Iterator[str]:
+    if rule.at_most is not None and rule.at_most < rule.count:
+        yield _("{where}.at_most: {at_most} is below count {count}: no log fits").format(
+            where=where, at_most=rule.at_most, count=rule.count
+        )
+    if rule.after == rule.pattern:
+        yield _("{where}.after: is the pattern itself; use count = 2 for a second such line").format(where=where)
+    for number, other in enumerate(forbid):
+        if other.log == rule.log and not other.after and not other.until and _covers(other.pattern, rule.pattern):
+            yield _(
+                "{where}.pattern: every line that fits {pattern!r} is forbidden by forbid[{number}]; leave "
+                "one out, or give the forbidden one `after` or `until`"
+            ).format(where=where, pattern=rule.pattern, number=number)
+
+
+def _find_forbid_problems(where: str, rule: ForbidRule, benign: Iterable[BenignRule]) -> Iterator[str]:
+    if rule.until and rule.until == rule.after:
+        yield _("{where}.until: is the same marker as `after`: nothing lies between").format(where=where)
+    if rule.until and rule.until == rule.pattern:
+        yield _("{where}.until: is the pattern itself: the line that ends it would be the forbidden one").format(
+            where=where
+        )
+    for number, other in enumerate(benign):
+        if other.pattern == rule.pattern and other.log == rule.log and not other.after:
+            yield _(
+                "{where}.pattern: benign[{number}] allows every such line; leave one out, or give benign `after`"
+            ).format(where=where, number=number)
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    """Return whether `wide` fits every line that fits `narrow`; True only where that is certain."""
+    if wide == narrow:
+        return True
+    plain = _literal(narrow)
+    return bool(plain) and compile_re2(check_pattern(wide)).search(plain) is not None and not _is_anchored(wide)
+
+
+def _literal(pattern: str) -> str:
+    """Return the text that a pattern stands for when it holds no operator, else an empty text."""
+    parts = [part for __, part in tokenize_pattern(pattern)]
+    if any(part[0] in "^$.*+?{}[]|()" or (part[0] == "\\" and part[1].isalnum()) for part in parts):
+        return ""
+    return "".join(part[1:] if part[0] == "\\" else part for part in parts)
+
+
+def _is_anchored(pattern: str) -> bool:
+    return any(part in ("^", "$", r"\A", r"\z", r"\b", r"\B") for __, part in tokenize_pattern(pattern))
