@@ -1,7 +1,7 @@
-"""The backends of runs, a line for each: what rlbox asks of one, and the command line for a run of one.
+"""The backends of runs: what the command line asks of one, and the command line for a run of one.
 
-A backend is the module of its name in `rlbox/run/`, as `BACKEND`. It is imported when a run takes place there, or is
-looked at; this module is read by every command, so it imports and makes next to nothing.
+A backend is imported when a run takes place there, or is looked at; every command reads this module, so it imports next
+to nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from rlbox.i18n import _
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from typing_extensions import Self
-
     from rlbox.app import App
     from rlbox.job.job import Job
     from rlbox.job.params import ParamValues
@@ -29,154 +27,15 @@ if TYPE_CHECKING:
     from rlbox.record.run_store import RunStore
     from rlbox.values import Secret
 
-
 CLUSTER = "cluster"
-PLACES = {
-    "docker": "in a container of the target's image",
-    "here": "on this machine, brought to the target's lock",
-    CLUSTER: "on a cluster that stands, beside its head",
-}
-SINGLE_MACHINE_PLACES = tuple(name for name in PLACES if name != CLUSTER)
-"""Those that are one machine."""
+SINGLE_MACHINE_PLACES = ("docker", "here")
+PLACES = (*SINGLE_MACHINE_PLACES, CLUSTER)
+"""Names of the backends: a container of the target's image, this machine itself, a running cluster."""
+BACKEND_MODULES = {"docker": "rlbox.run.docker", "here": "rlbox.run.host", CLUSTER: "rlbox.run.cluster"}
 
-DEFAULT_PLACE = next(iter(PLACES))
-
+DEFAULT_PLACE = PLACES[0]
 DEFAULT_TARGET = "local"
 """The target whose data disk a command about runs looks at when none is named."""
-
-
-def load_backend(name: str) -> Backend:
-    """Return the place `name`; `SpecError` when there is none: a run's record was written by an rlbox that has more."""
-    if name not in PLACES:
-        raise SpecError(
-            _("unknown place {name!r}").format(name=name), next_step=_("use the newer rlbox that started it")
-        )
-    place: Backend = importlib.import_module(f"rlbox.run.{name}").BACKEND
-    return place
-
-
-def rerun_command_line(plan: RunPlan) -> str:
-    """Return the command line that starts the job of a run anew at its place."""
-    if plan.cluster:
-        return f"rlbox run {plan.job} {plan.cluster.options}"
-    return f"rlbox run {plan.job}" + (f" --place {plan.place}" if plan.place != DEFAULT_PLACE else "")
-
-
-def resume_command_line(plan: RunPlan) -> str:
-    """Return the command line that takes a run up again."""
-    options = f" {plan.cluster.options}" if plan.cluster else ""
-    return f"rlbox run --resume {plan.run_id}{options}"
-
-
-def open_runtime(note: ContainerRef) -> RuntimeHandle:
-    """Return the carrier that a note names, as the place of its run knows it."""
-    return load_backend(note.place or DEFAULT_PLACE).open_runtime(note)
-
-
-def find_container(plan: RunPlan, data: Path) -> ContainerRef | None:
-    """Return the note of what carries a run of the data disk `data` that this host has no record of; None: nothing."""
-    return load_backend(plan.place).find_container(plan, data)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedRun:
-    """A run that is ready to start at its place: `begin` does, and from then on it depends on nobody.
-
-    What that returns tells whether its container, or the process that was started, is still there.
-    """
-
-    plan: RunPlan
-    run_dir: Path
-    start: Callable[[DiskLock], Callable[[], bool]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedJob:
-    """A job and its parameters as they are at a place, and the cluster that this is, None for one machine."""
-
-    job: Job
-    values: ParamValues
-    cluster: ClusterRun | None = None
-
-
-class PreparedBackend(Protocol):
-    """A place made ready for the runs of one target on one data disk; `network` is that which its runs are on."""
-
-    @property
-    def network(self) -> str:
-        """`own`, `host`, `bridge` or `none`."""
-
-    @property
-    def shares_host_ports(self) -> bool:
-        """Whether the ports of its runs are those of this machine."""
-
-    def plan_run(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
-        """Return the plan of a new run; it names a container if the run's processes are those of one."""
-
-    def prepare_run(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret]) -> PreparedRun:
-        """Return the run, ready to start; what can be refused before anything starts is refused here."""
-
-
-class Backend(Protocol):
-    """One way to carry out runs; one that is not `near` is reached from here, and looked at there."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether its runs, and their data disk, are on this machine."""
-
-    def with_options(self, options: RunOptions) -> Backend:
-        """Return the place as a command line means it."""
-
-    def given_run_id(self) -> str:
-        """Return the name of a new run where who watches over it chose that; else nothing."""
-
-    def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
-        """Return what a run of `job` is made of here; `disk` was asked before."""
-
-    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
-        """Return the data disk that new runs of `target` lie on.
-
-        Where that is on another machine the whole command is carried out there, with the secrets, and this does not
-        return.
-        """
-
-    def ensure_engine_and_image(self, app: App, target: str) -> None:
-        """Make what runs of `target` need here and what is missing: an engine, the image."""
-
-    def prepare(
-        self, app: App, target: str, run_store: RunStore, gpus: str, need_gib: float | None = None
-    ) -> PreparedBackend:
-        """Return the place made ready for runs of `target`, all checked; `gpus` is empty for the target's own.
-
-        `need_gib` is the free space that a run needs on the data disk; None: what the target asks for.
-        """
-
-    def run_rlbox(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
-        """Carry out `rlbox WORDS` beside the stack of `target` at this place, and return its exit code."""
-
-    def open_runtime(self, note: ContainerRef) -> RuntimeHandle:
-        """Return the carrier that a note of this place names; its runs have none if it writes no notes."""
-
-    def find_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
-        """Return the note of a carrier that says itself that it is that of a run of a data disk; None: there is none.
-
-        What the plan says was written where programs of runs can write.
-        """
-
-
-class SingleMachineBackend:
-    """What the places that are one machine have alike: a job is there as it was read, and a run has no name yet."""
-
-    def with_options(self, options: RunOptions) -> Self:
-        """Return the place; no command line says more of it."""
-        return self
-
-    def given_run_id(self) -> str:
-        """Return nothing: a run's name is made where it is started."""
-        return ""
-
-    def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
-        return ResolvedJob(job=job, values=values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,9 +43,9 @@ class RunOptions:
     """How a run is started: where, from which stage, left alone at once or followed, and with which values.
 
     `target` and `data` are as on the command line, None for what the job, the environment or the target says; `place`
-    is a name of `run/places.py`, and a resumed run has its own. `build`: what the place lacks is made first. `publish`
-    names ports of services, besides those that the job publishes. `nodes` and `cluster` are those of the place
-    `cluster`, empty for what the target says. `shift_ports` is added to each of the job's ports.
+    is one of `PLACES`, and a resumed run has its own. `build`: what the backend lacks is made first. `publish` names
+    ports of services, besides those that the job publishes. `nodes` and `cluster` are those of the place `cluster`,
+    empty for what the target says. `shift_ports` is added to each of the job's ports.
     """
 
     place: str
@@ -205,3 +64,121 @@ class RunOptions:
     nodes: str = ""
     cluster: str = ""
     shift_ports: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedJob:
+    """A job and its parameters on a backend, the cluster that this is (None: one machine), and the name of a new run.
+
+    `run_id` is empty where the command line makes the name.
+    """
+
+    job: Job
+    values: ParamValues
+    cluster: ClusterRun | None = None
+    run_id: str = ""
+
+
+class PreparedBackend(Protocol):
+    """A backend that is ready for runs of one target on one data disk."""
+
+    @property
+    def network(self) -> str:
+        """The network of its runs: `own`, `host`, `bridge` or `none`."""
+
+    @property
+    def shares_host_ports(self) -> bool:
+        """Whether the ports of its runs are those of this machine."""
+
+    def plan_run(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+        """Return the plan of a new run; it names a container if the run's processes are those of one."""
+
+    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> Callable[[], bool]:
+        """Start a run that is written down; it depends on nobody from then on.
+
+        What is returned tells whether its container, or the process that was started, is still there.
+        """
+
+
+class Backend(Protocol):
+    """One way to carry out runs."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its runs, and their data disk, are on this machine."""
+
+    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
+        """Return the data disk that new runs of `target` lie on.
+
+        Where that is on another machine the command line is run there, with the secrets, and this does not return.
+        """
+
+    def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+        """Return the job as it runs here; the data disk was opened before."""
+
+    def prepare(
+        self,
+        app: App,
+        target: str,
+        run_store: RunStore,
+        gpus: str,
+        need_gib: float | None = None,
+        *,
+        build: bool = False,
+    ) -> PreparedBackend:
+        """Check the backend for runs of `target`, and return it ready to start them.
+
+        Parameters
+        ----------
+        gpus
+            Empty for the target's own.
+        need_gib
+            Free space that a run needs on the data disk; None: what the target asks for.
+        build
+            Make what is missing: an engine, the image.
+        """
+
+    def open_runtime(self, ref: ContainerRef) -> RuntimeHandle:
+        """Return the container of a run, whose status it tells and which it stops."""
+
+    def find_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
+        """Return a container whose engine says that it is that of a run of a data disk; None: there is none.
+
+        What the plan says was written where programs of runs can write.
+        """
+
+
+def load_backend(name: str, options: RunOptions | None = None) -> Backend:
+    """Return the backend `name` as a command line means it.
+
+    Raises `SpecError` when there is none: a run's record was written by an rlbox that has more.
+    """
+    if name not in BACKEND_MODULES:
+        raise SpecError(
+            _("unknown place {name!r}").format(name=name), next_step=_("use the newer rlbox that started it")
+        )
+    backend: Backend = importlib.import_module(BACKEND_MODULES[name]).create_backend(options)
+    return backend
+
+
+def open_runtime(ref: ContainerRef) -> RuntimeHandle:
+    """Return the container of a run, as the backend of the run knows it."""
+    return load_backend(ref.place or DEFAULT_PLACE).open_runtime(ref)
+
+
+def find_container(plan: RunPlan, data: Path) -> ContainerRef | None:
+    """Return the container of a run of the data disk `data` that this host has no record of; None: there is none."""
+    return load_backend(plan.place).find_container(plan, data)
+
+
+def format_rerun_command(plan: RunPlan) -> str:
+    """Return the command line that starts the job of a run again on its backend."""
+    if plan.cluster:
+        return f"rlbox run {plan.job} {plan.cluster.options}"
+    return f"rlbox run {plan.job}" + (f" --place {plan.place}" if plan.place != DEFAULT_PLACE else "")
+
+
+def format_resume_command(plan: RunPlan) -> str:
+    """Return the command line that resumes a run."""
+    options = f" {plan.cluster.options}" if plan.cluster else ""
+    return f"rlbox run --resume {plan.run_id}{options}"

@@ -72,10 +72,6 @@ class ClusterBackend:
         """Whether this is the command line beside the head."""
         return bool(os.environ.get(HEAD_VARIABLE))
 
-    def with_options(self, options: RunOptions) -> Backend:
-        """Return the cluster that a command line names."""
-        return ClusterBackend(options)
-
     def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
         """Return the head's data disk; elsewhere the command line is carried out there, and this does not return."""
         if self.is_local:
@@ -102,10 +98,6 @@ class ClusterBackend:
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )
 
-    def given_run_id(self) -> str:
-        """Return the name that the command line chose which has the run carried out here."""
-        return os.environ.get(_RUN, "") if self.is_local else ""
-
     def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
         head = self._head(app, target)
@@ -122,7 +114,8 @@ class ClusterBackend:
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
         moved, now = adapt_to_cluster(job, values, gives)
-        return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan))
+        run_id = os.environ.get(_RUN, "") if self.is_local else ""
+        return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan), run_id=run_id)
 
     def _run_on(self, app: App, target: str, plan: ClusterPlan) -> ClusterRun:
         port, options = plan.ports.of("node-manager"), self._typed(app, target, plan)
@@ -157,14 +150,19 @@ class ClusterBackend:
         options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
         return find_head(resolve_cluster_name(load_target(app.project, target).target, options.name), options)
 
-    def ensure_engine_and_image(self, app: App, target: str) -> None:
-        """Refuse: what a cluster runs in was made when it was started."""
-        raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
-
     def prepare(
-        self, app: App, target: str, run_store: RunStore, gpus: str, need_gib: float | None = None
+        self,
+        app: App,
+        target: str,
+        run_store: RunStore,
+        gpus: str,
+        need_gib: float | None = None,
+        *,
+        build: bool = False,
     ) -> PreparedDocker:
         """Return the head's engine with the image of its container, checked, on the network of its host."""
+        if build:
+            raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
         image, head = load_image_plan(app.project, target), self._head(app, target)
         image = dataclasses.replace(image, container=dataclasses.replace(image.container, network="host"))
         ready = PreparedDocker(
@@ -191,18 +189,14 @@ class ClusterBackend:
             bytecode=ready.bytecode / str(found.get("Id", "")).rpartition(":")[2][:16],
             access=access,
             place=CLUSTER,
-            made_from=head.image,
+            image_ref=head.image,
             env=ray_env(head.plan, head.plan.head, image.container.mount),
             labels={ID_LABEL: head.plan.id},
         )
 
-    def run_rlbox(self, app: App, target: str, words: tuple[str, ...], data: str | None, gpus: str) -> int:
-        """Refuse: what is carried out beside a stack is on one machine."""
-        raise SpecError(_("rlbox {word} is for one machine, not for a cluster").format(word=words[0]))
-
-    def open_runtime(self, note: ContainerRef) -> RunContainer:
+    def open_runtime(self, ref: ContainerRef) -> RunContainer:
         """Return the container of a run, as on one machine."""
-        return DockerBackend().open_runtime(note)
+        return DockerBackend().open_runtime(ref)
 
     def find_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
         """Return the note of the container of a run, as on one machine."""
@@ -210,7 +204,8 @@ class ClusterBackend:
         return dataclasses.replace(found, place=CLUSTER) if found else None
 
 
-BACKEND: Backend = ClusterBackend()
+def create_backend(options: RunOptions | None = None) -> Backend:
+    return ClusterBackend(options)
 
 
 def find_head(name: str, options: ClusterOptions) -> _Head:

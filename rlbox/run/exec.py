@@ -24,8 +24,7 @@ from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
 from rlbox.provision.probe import read_record
-from rlbox.run.backend import load_backend
-from rlbox.run.here import find_applied_layout, run_rlbox_in_place
+from rlbox.run.host import find_applied_layout, run_rlbox_in_place
 from rlbox.values import OWN
 
 if TYPE_CHECKING:
@@ -160,12 +159,11 @@ def is_inside_target(name: str) -> bool:
 def run_component_tests_at(
     app: App, place: str, name: str, data: str | None, gpus: str, files: Sequence[str], timeout_s: float
 ) -> int:
-    """Test the stack of a target at a place where runs take place."""
-    return load_backend(place).run_rlbox(app, name, _words(app, files, timeout_s), data, gpus)
-
-
-def _words(app: App, files: Sequence[str], timeout_s: float) -> tuple[str, ...]:
-    return ("components", *(f"--file={file}" for file in files), f"--timeout={timeout_s:g}", *app.words)
+    """Test the stack of a target in a container, or where it was applied to this machine."""
+    args = ("components", *(f"--file={file}" for file in files), f"--timeout={timeout_s:g}", *app.words)
+    if place == "here":
+        return run_rlbox_in_place(app, find_applied_layout(app, name, data), args, gpus)
+    return open_shell(app, name, (f"{OWN}/bin/rlbox", *args), data, gpus)
 
 
 def find_place_to_examine(app: App, name: str | None, place: str, data: str | None) -> Layout | None:

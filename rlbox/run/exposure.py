@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Container, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
@@ -42,14 +43,22 @@ def no_bridge_message(subject: str, network: str) -> str:
     )
 
 
-def drop_taken_ports(plan: RunPlan, taken: Container[int]) -> tuple[RunPlan, tuple[str, ...]]:
-    """Return the plan without the ports that are taken on the engine's machine, and what a user is told of each."""
-    lost = {name: port for name, port in plan.published.items() if port in taken}
-    left = {name: port for name, port in plan.published.items() if name not in lost}
-    notes = tuple(
-        f"{_TAKEN}port {name}, for {LOOPBACK}:{port} is taken on the engine's machine" for name, port in lost.items()
+class UnpublishedPorts(NamedTuple):
+    plan: RunPlan
+    messages: tuple[str, ...]
+
+
+def unpublish_ports(plan: RunPlan, taken: Container[int]) -> UnpublishedPorts:
+    """Return the plan without the ports that are taken on the engine's machine, and a message for each."""
+    messages = tuple(
+        f"{_TAKEN}port {name}, for {LOOPBACK}:{port} is taken on the engine's machine"
+        for name, port in plan.published.items()
+        if port in taken
     )
-    return dataclasses.replace(plan, published=left, notes=(*plan.notes, *notes)), notes
+    published = {name: port for name, port in plan.published.items() if port not in taken}
+    return UnpublishedPorts(
+        plan=dataclasses.replace(plan, published=published, notes=(*plan.notes, *messages)), messages=messages
+    )
 
 
 def resolve_exposure(

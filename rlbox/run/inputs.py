@@ -11,14 +11,13 @@ import json
 import os
 import shlex
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from packaging.version import Version
 
-from rlbox.amounts import utc_now
 from rlbox.app import App
-from rlbox.diagnose.cause import Cause, make_port_conflict_cause
+from rlbox.diagnose.cause import make_port_conflict_cause
 from rlbox.diagnose.first_fatal import SIGNATURES_FILE
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
@@ -31,11 +30,8 @@ from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.source_tree import SourceTree, describe_source, probe_source
-from rlbox.record.state import change_stage, load_run_state, new_run_state, write_run_state
-from rlbox.report.run_view import summary_text
-from rlbox.run.backend import rerun_command_line
+from rlbox.run.backend import format_rerun_command
 from rlbox.run.data_disk import resolve_data_dir
-from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import get_user_name
 from rlbox.system.ports import describe_port_holder
 from rlbox.values import VENV, Secret
@@ -109,44 +105,14 @@ def plan_container_run(
     return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secrets)
 
 
-def check_ports(run_dir: Path, plan: RunPlan) -> None:
-    """Refuse the run when a port that one of its stages needs is taken; the run is recorded as failed there.
-
-    Raises
-    ------
-    NodeError
-        Names port and holder.
-    """
-    for stage, cause in find_taken_ports(plan):
-        if plan.attempt > 1:  # the attempt before has the last word
-            raise NodeError(cause.what, where=str(run_dir), next_step=cause.next_step)
-        _record_failure(run_dir, plan, stage, cause)
-        table = summary_text(load_run_state(run_dir))
-        raise NodeError(
-            _("stage {stage} FAILED: {what}\n{table}").format(stage=stage, what=cause.what, table=table),
-            where=str(run_dir),
-            next_step=cause.next_step,
-        )
-
-
-def find_taken_ports(plan: RunPlan) -> Iterator[tuple[str, Cause]]:
-    """Yield each stage that needs a port which is taken, and whose it is."""
-    for stage in plan.stages:
-        for service in stage.services:
-            for name, number in service.ports.items():
-                if holder := describe_port_holder(number):
-                    yield stage.name, make_port_conflict_cause(name, number, holder)
-
-
-def _record_failure(run_dir: Path, plan: RunPlan, failed: str, cause: Cause) -> None:
-    state = new_run_state(plan, supervisor_pid=0)
-    for stage in plan.stages:
-        if stage.name == failed:
-            state = change_stage(state, failed, state="failed", cause=cause)
-        else:
-            state = change_stage(state, stage.name, state="not started")
-    ended = dataclasses.replace(state, state="failed", ended_at=utc_now(), exit_code=NodeError.exit_code)
-    write_run_state(run_dir, ended, SecretMasker({}))
+def check_ports(app: App, plan: RunPlan) -> None:
+    """Refuse a run one of whose ports is taken now; the error names port and holder."""
+    for service in (service for stage in plan.stages for service in stage.services):
+        for name, number in service.ports.items():
+            if holder := describe_port_holder(number):
+                cause = make_port_conflict_cause(name, number, holder)
+                with app.checking("ports"):
+                    raise NodeError(cause.what, next_step=cause.next_step)
 
 
 def check_source(
@@ -206,7 +172,9 @@ def check_resumed_source(app: App, job: Job, plan: RunPlan, settings: Mapping[st
                     run_id=plan.run_id, had=had or _("the installed package")
                 ),
                 next_step=_("start a new run: {new_run} --set {source}={settings}").format(
-                    new_run=rerun_command_line(plan), source=SOURCE_PARAM, settings=shlex.quote(settings[SOURCE_PARAM])
+                    new_run=format_rerun_command(plan),
+                    source=SOURCE_PARAM,
+                    settings=shlex.quote(settings[SOURCE_PARAM]),
                 ),
             )
         return _probe_tree(job.source, Path(had)) if had else None

@@ -7,8 +7,9 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -24,10 +25,11 @@ from rlbox.record.state import RunState, load_run_state, run_cause
 from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor, request_stop
 from rlbox.report.run_view import run_view, summary_text
 from rlbox.report.status import write_status
-from rlbox.run.backend import PreparedRun, resume_command_line
+from rlbox.run.backend import PreparedBackend, format_resume_command
 from rlbox.system.identity import get_user_name
 from rlbox.system.stop_signal import StopSignal, handle_stop_signals
 from rlbox.target.target import load_target
+from rlbox.values import Secret
 
 GRACE_S = 20
 """Seconds between asking and killing: a supervisor ends a stage and its services within 12 s."""
@@ -94,17 +96,32 @@ _ENGINE_S = 60.0
 POLL_S = 0.2
 
 
+@dataclass(frozen=True, kw_only=True)
+class WrittenRun:
+    """A run whose directory is complete."""
+
+    plan: RunPlan
+    run_dir: Path
+
+
 def start_and_follow(
-    app: App, run_store: RunStore, me: LockOwner, prepare: Callable[[], PreparedRun], *, detach: bool
+    app: App,
+    run_store: RunStore,
+    backend: PreparedBackend,
+    owner: LockOwner,
+    write_run: Callable[[], WrittenRun],
+    secrets: Mapping[str, Secret],
+    *,
+    detach: bool,
 ) -> int:
     """Start a run on a data disk and follow it to its end, or leave it alone; return rlbox's exit code.
 
     Parameters
     ----------
-    me
-        Who holds the disk while the run is being started.
-    prepare
-        Called once the disk is held and older runs are settled.
+    owner
+        Has the lock of the disk while the run is being started.
+    write_run
+        Called once the disk is locked and older runs are reconciled.
 
     Raises
     ------
@@ -113,41 +130,47 @@ def start_and_follow(
     Interrupted
         Ctrl-C or SIGTERM came; the run was stopped, nothing of it is left.
     """
-    with catch_stop_signals() as asked:
-        start, there = _start_locked(app, run_store, me, prepare, asked)
-        alive = _liveness_check(run_store, start.plan.run_id, there)
-        if detach and not asked.name:
-            return _leave_alone(app, run_store, start, alive)
-        show_progress(app, start.run_dir, lambda: not asked.name and alive())
-        if asked.name:
+    with catch_stop_signals() as interrupt:
+        run, is_process_alive = _start_locked(app, run_store, backend, owner, write_run, secrets, interrupt)
+        is_alive = _liveness_check(run_store, run.plan.run_id, is_process_alive)
+        if detach and not interrupt.name:
+            return _detach(app, run_store, run, is_alive)
+        show_progress(app, run.run_dir, lambda: not interrupt.name and is_alive())
+        if interrupt.name:
             app.say("stopping the run")
-            stop_run(run_store, start.run_dir, start.plan, user=get_user_name(), by=asked.name)
-    code = report_result(app, run_store, start.run_dir, start.plan, me)
-    if asked.name:
-        what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=start.plan.run_id)
-        raise Interrupted(what, where=str(start.run_dir))
+            stop_run(run_store, run.run_dir, run.plan, user=get_user_name(), by=interrupt.name)
+    code = report_result(app, run_store, run.run_dir, run.plan, owner)
+    if interrupt.name:
+        what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=run.plan.run_id)
+        raise Interrupted(what, where=str(run.run_dir))
     return code
 
 
 def _start_locked(
-    app: App, run_store: RunStore, me: LockOwner, prepare: Callable[[], PreparedRun], asked: StopSignal
-) -> tuple[PreparedRun, Callable[[], bool]]:
-    hold = run_store.lock(me)
+    app: App,
+    run_store: RunStore,
+    backend: PreparedBackend,
+    owner: LockOwner,
+    write_run: Callable[[], WrittenRun],
+    secrets: Mapping[str, Secret],
+    interrupt: StopSignal,
+) -> tuple[WrittenRun, Callable[[], bool]]:
+    lock = run_store.lock(owner)
     try:
-        found = run_store.reconcile_locked()
-        for run, why in found.unresolved.items():
-            app.say(f"run {run} {why}")
-        if found.alive:
-            run = found.alive[0]
+        reconciled = run_store.reconcile_locked()
+        for run_id, reason in reconciled.unresolved.items():
+            app.say(f"run {run_id} {reason}")
+        if reconciled.alive:
+            run_id = reconciled.alive[0]
             raise lock_held_error(
-                LockOwner(run=run, what="its container runs"), hold.path, run_store.current_stage(run)
+                LockOwner(run=run_id, what="its container runs"), lock.path, run_store.current_stage(run_id)
             )
-        start = prepare()
-        hold.write_owner(dataclasses.replace(me, run=start.plan.run_id, job=start.plan.job))
-        if asked.name:
-            what = _("run {run_id} was stopped before it started").format(run_id=start.plan.run_id)
-            raise Interrupted(what, where=str(start.run_dir), next_step=resume_command_line(start.plan))
-        there = start.start(hold)
+        run = write_run()
+        lock.write_owner(dataclasses.replace(owner, run=run.plan.run_id, job=run.plan.job))
+        if interrupt.name:
+            what = _("run {run_id} was stopped before it started").format(run_id=run.plan.run_id)
+            raise Interrupted(what, where=str(run.run_dir), next_step=format_resume_command(run.plan))
+        return run, backend.start(run.plan, run.run_dir, secrets, lock)
     except OSError as error:
         raise NodeError(
             _("the run cannot be written down: {strerror}").format(strerror=error.strerror or error),
@@ -155,42 +178,38 @@ def _start_locked(
             next_step=_("free space there, or name another disk with --data DIR"),
         ) from error
     finally:
-        hold.release()
-    return start, there
+        lock.release()
 
 
-def _leave_alone(app: App, run_store: RunStore, start: PreparedRun, alive: Callable[[], bool]) -> int:
+def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[], bool]) -> int:
     """Wait until the supervisor has taken over, and say how to come back to the run."""
-    run = start.plan.run_id
-    while alive():
-        try:
-            state = load_run_state(start.run_dir)
-        except SpecError:
-            state = None
-        if state and state.attempt >= start.plan.attempt and state.state == "running":
-            app.result({"run": run, "folder": str(start.run_dir), "state": state.state}, run)
-            app.say(f"run {run} keeps running: rlbox attach {run}, rlbox logs -f {run}, rlbox stop {run}")
+    run_id = run.plan.run_id
+    while is_alive():
+        state = _load_state(run.run_dir)
+        if state and state.attempt >= run.plan.attempt and state.state == "running":
+            app.result({"run": run_id, "folder": str(run.run_dir), "state": state.state}, run_id)
+            app.say(f"run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}")
             return 0
         time.sleep(_PAUSE_S)
-    return report_result(app, run_store, start.run_dir, start.plan, LockOwner(what="the end of a run"))
+    return report_result(app, run_store, run.run_dir, run.plan, LockOwner(what="the end of a run"))
 
 
-def _liveness_check(run_store: RunStore, run: str, there: Callable[[], bool]) -> Callable[[], bool]:
+def _liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:
     """Return what tells whether a run goes on: its supervisor holds the disk, or its container or process is there."""
-    heard_s = time.monotonic()
+    answered_s = time.monotonic()
 
-    def alive() -> bool:
-        nonlocal heard_s
+    def is_alive() -> bool:
+        nonlocal answered_s
         try:
-            found = run_store.is_locked_by(run) or there()
+            result = run_store.is_locked_by(run_id) or is_process_alive()
         except EngineError:
-            if time.monotonic() - heard_s > _ENGINE_S:
+            if time.monotonic() - answered_s > _ENGINE_S:
                 raise
             return True
-        heard_s = time.monotonic()
-        return found
+        answered_s = time.monotonic()
+        return result
 
-    return alive
+    return is_alive
 
 
 @contextmanager
@@ -220,7 +239,7 @@ def show_progress(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
 def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], None]) -> None:
     asked = 0.0
     while True:
-        state = _state_now(run_dir)
+        state = _load_state(run_dir)
         if state:
             show(state)
         if time.monotonic() - asked > 5 * POLL_S or (state and state.state != "running"):
@@ -230,7 +249,7 @@ def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], 
         time.sleep(POLL_S)
 
 
-def _state_now(run_dir: Path) -> RunState | None:
+def _load_state(run_dir: Path) -> RunState | None:
     try:
         return load_run_state(run_dir)
     except SpecError:
@@ -254,7 +273,7 @@ def report_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, m
             if not why
             else _("run {run_id} {why}").format(run_id=plan.run_id, why=why)
         )
-        raise WorkFailed(what, where=str(run_dir), next_step=resume_command_line(plan))
+        raise WorkFailed(what, where=str(run_dir), next_step=format_resume_command(plan))
     app.result(
         {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
         summary_text(state),
@@ -281,7 +300,7 @@ def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> 
     if cause and cause.next_step:
         app.say(f"next: {cause.next_step}")
     elif state.state == "interrupted":
-        app.say(f"next: {resume_command_line(plan)}")
+        app.say(f"next: {format_resume_command(plan)}")
     else:
         app.say(f"next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}")
 

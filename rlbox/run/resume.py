@@ -28,17 +28,16 @@ from rlbox.run.backend import (
     CLUSTER,
     DEFAULT_TARGET,
     PreparedBackend,
-    PreparedRun,
     ResolvedJob,
     RunOptions,
+    format_rerun_command,
     load_backend,
-    rerun_command_line,
 )
 from rlbox.run.data_disk import load_project_masks, open_existing_run_store
 from rlbox.run.exposure import resolve_exposure
 from rlbox.run.inputs import SPEC, check_ports, check_resumed_source, collect_run_files, load_job_secrets, specs_digest
-from rlbox.run.launch import start_and_follow
-from rlbox.run.start import DONE, check_ports_dry, stages_before, unpassed_stages
+from rlbox.run.launch import WrittenRun, start_and_follow
+from rlbox.run.start import DONE, stages_before, unpassed_stages
 from rlbox.system.safe_files import (
     is_regular_file,
     list_directory,
@@ -67,9 +66,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         It, or another run, goes on.
     """
     if options.place == CLUSTER and not load_backend(CLUSTER).is_local:
-        load_backend(CLUSTER).with_options(options).open_data_disk(
-            app, options.target or DEFAULT_TARGET, options.data, {}
-        )
+        load_backend(CLUSTER, options).open_data_disk(app, options.target or DEFAULT_TARGET, options.data, {})
     run_store = None
     with app.checking(f"run {name}"):
         run_store = open_existing_run_store(app, options.target or DEFAULT_TARGET, options.data)
@@ -80,29 +77,27 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     _require_project(app, run_store, plan)
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
-    place = load_backend(plan.place).with_options(_with_cluster_of(options, plan))
-    given = place.resolve_job(app, plan.target, job, now)
-    found = check_resumed_source(app, job, plan, options.settings)
+    backend = load_backend(plan.place, _with_cluster_of(options, plan))
+    resolved = backend.resolve_job(app, plan.target, job, now)
+    source = check_resumed_source(app, job, plan, options.settings)
     secrets = load_job_secrets(app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params)
-    tree = found.files(load_project_masks(app, (), secrets)) if found else {}
-    again = _ResumedRun(
-        app=app, run_store=run_store, run_dir=run_dir, plan=plan, given=given, options=options, tree=tree
+    tree = source.files(load_project_masks(app, (), secrets)) if source else {}
+    resumed = _ResumedRun(
+        app=app, run_store=run_store, run_dir=run_dir, plan=plan, resolved=resolved, options=options, tree=tree
     )
-    ready = place.prepare(
+    prepared = backend.prepare(
         app, plan.target, run_store, resolve_gpus_option(options.gpus) or plan.gpus, 0.0 if job.fits else None
     )
     if app.dry_run:
-        return again.show(tuple(secrets), ready)
+        return resumed.show(tuple(secrets), prepared)
 
-    def prepare() -> PreparedRun:
-        settled = dataclasses.replace(again, plan=run_store.load_plan(run_dir))
-        now = settled.take_up(tuple(secrets), ready.network)
-        app.say(f"run {now.run_id}, attempt {now.attempt}: {run_dir}")
-        if ready.shares_host_ports:
-            check_ports(run_dir, now)
-        return ready.prepare_run(now, run_dir, secrets)
+    def write_run() -> WrittenRun:
+        reconciled = dataclasses.replace(resumed, plan=run_store.load_plan(run_dir))
+        next_plan = reconciled.write(tuple(secrets), prepared)
+        app.say(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
+        return WrittenRun(plan=next_plan, run_dir=run_dir)
 
-    return start_and_follow(app, run_store, lock_owner(plan), prepare, detach=options.detach)
+    return start_and_follow(app, run_store, prepared, lock_owner(plan), write_run, secrets, detach=options.detach)
 
 
 def _with_cluster_of(options: RunOptions, plan: RunPlan) -> RunOptions:
@@ -134,11 +129,11 @@ class _ResumedRun:
     run_store: RunStore
     run_dir: Path
     plan: RunPlan
-    given: ResolvedJob
+    resolved: ResolvedJob
     options: RunOptions
     tree: Mapping[str, str]
 
-    def show(self, secrets: tuple[str, ...], ready: PreparedBackend) -> int:
+    def show(self, secrets: tuple[str, ...], prepared: PreparedBackend) -> int:
         """Say what would run, and whether it would start."""
         app, plan = self.app, self.plan
         now = plan
@@ -146,8 +141,9 @@ class _ResumedRun:
             self.run_store.require_unlocked()
             with app.checking("stages"):
                 now, __ = self._next_plan(secrets)
-            now = self._closed(now, ready.network)
-            check_ports_dry(app, now, ready)
+            now = self._closed(now, prepared.network)
+            if prepared.shares_host_ports:
+                check_ports(app, now)
         state = self.run_store.load_state(self.run_dir, plan)
         attempts = plan_attempts(state, self.options.first_stage) if state else {stage.name: 1 for stage in plan.stages}
         on = f"attempt {now.attempt}, on {plan.target}, place {plan.place}"
@@ -170,11 +166,13 @@ class _ResumedRun:
             self.app, now, network, self.run_store.data_dir, opened=options.open, publish=options.publish
         )
 
-    def take_up(self, secrets: tuple[str, ...], network: str) -> RunPlan:
+    def write(self, secrets: tuple[str, ...], prepared: PreparedBackend) -> RunPlan:
         """Check that the run may go on, and write down the plan of its next attempt."""
         options = self.options
         now, forced = self._next_plan(secrets)
-        now = self._closed(now, network)
+        now = self._closed(now, prepared.network)
+        if prepared.shares_host_ports:
+            check_ports(self.app, now)
         entry = build_override_entry(
             ParamValues(profile=now.profile, params=now.params, origins=now.origins),
             options.settings,
@@ -208,8 +206,8 @@ class _ResumedRun:
 
     def _next_plan(self, secrets: tuple[str, ...]) -> tuple[RunPlan, dict[str, list[str]]]:
         """Return the plan of the run's next attempt, and what `--force` overrode for it."""
-        options, files, job = self.options, self._files(), self.given.job
-        values, cluster = self.given.values, self.given.cluster
+        options, files, job = self.options, self._files(), self.resolved.job
+        values, cluster = self.resolved.values, self.resolved.cluster
         plan = dataclasses.replace(self.plan, params=values.params, origins=values.origins, cluster=cluster)
         state = self.run_store.load_state(self.run_dir, plan)
         changed = _changed(self.run_dir, files) if specs_digest(files) != plan.digest else ()
@@ -234,7 +232,7 @@ class _ResumedRun:
 
     def _files(self) -> dict[str, str]:
         fixes = load_fixes(self.app.project)
-        return {**collect_run_files(self.app, self.given.job, self.plan.target, fixes), **self.tree}
+        return {**collect_run_files(self.app, self.resolved.job, self.plan.target, fixes), **self.tree}
 
 
 def _refuse(
@@ -257,7 +255,7 @@ def _refuse(
         raise SpecError(
             _("run {run} has nothing left to do: all its stages passed").format(run=run),
             next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(
-                new_run=rerun_command_line(plan), run=run
+                new_run=format_rerun_command(plan), run=run
             ),
         )
     with app.checking("specs"):
@@ -267,7 +265,7 @@ def _refuse(
                     run=run, changed=", ".join(changed)
                 ),
                 next_step=_("start a new run: {new_run}; or override it with --force, which is recorded").format(
-                    new_run=rerun_command_line(plan)
+                    new_run=format_rerun_command(plan)
                 ),
             )
     with app.checking("stages"):

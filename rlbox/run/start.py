@@ -11,7 +11,7 @@ import socket
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import resolve_gpus_option
-from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import list_benign_lines, list_secret_aliases
 from rlbox.gate.gate import GateChecker
@@ -40,18 +40,16 @@ from rlbox.planner.fit import (
 )
 from rlbox.planner.stack_check import require_consistent_stack
 from rlbox.planner.suggest import Suggestion
-from rlbox.record.run_dir import OVERRIDES_FILE, append_override, load_plan, lock_owner, new_run_id
+from rlbox.record.run_dir import OVERRIDES_FILE, append_override, lock_owner, new_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState
 from rlbox.run.backend import (
     CLUSTER,
     DEFAULT_PLACE,
     Backend,
-    PreparedBackend,
-    PreparedRun,
     RunOptions,
+    format_rerun_command,
     load_backend,
-    rerun_command_line,
 )
 from rlbox.run.data_disk import load_project_masks
 from rlbox.run.exposure import resolve_exposure
@@ -59,12 +57,11 @@ from rlbox.run.inputs import (
     check_ports,
     check_source,
     collect_run_files,
-    find_taken_ports,
     job_programs_dir,
     load_job_secrets,
     specs_digest,
 )
-from rlbox.run.launch import start_and_follow
+from rlbox.run.launch import WrittenRun, start_and_follow
 from rlbox.system.identity import get_user_name
 
 DONE = ("passed", "skipped")
@@ -77,33 +74,36 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     """
     job = shift_ports(load_job(app.project, name), options.shift_ports)
     target = options.target or job.target
-    place = load_backend(options.place).with_options(options)
+    backend = load_backend(options.place, options)
     values = resolve_params(job, options.profiles, options.settings)
     if options.place == CLUSTER:
         require_cluster(job)
     forced = require_consistent_stack(app, target, force=options.force)
     values, tree = check_source(
-        app, job, values, is_local=place.is_local and options.place != CLUSTER, force=options.force
+        app, job, values, is_local=backend.is_local and options.place != CLUSTER, force=options.force
     )
     secrets = load_job_secrets(app, job, target, options.data, options.env_file, values.params)
-    run_store = place.open_data_disk(app, target, options.data, secrets)
-    given = place.resolve_job(app, target, job, values)
-    job, values = given.job, given.values
-    fit = _fit(app, job, values, target, run_store, place, options)
-    if options.build:
-        place.ensure_engine_and_image(app, target)
-    ready = place.prepare(
-        app, target, run_store, resolve_gpus_option(options.gpus), fit.need_gib if fit and not options.force else None
+    run_store = backend.open_data_disk(app, target, options.data, secrets)
+    resolved = backend.resolve_job(app, target, job, values)
+    job, values = resolved.job, resolved.values
+    fit = _check_fit(app, job, values, target, run_store, backend, options)
+    prepared = backend.prepare(
+        app,
+        target,
+        run_store,
+        resolve_gpus_option(options.gpus),
+        fit.need_gib if fit and not options.force else None,
+        build=options.build,
     )
     fixes = load_fixes(app.project)
     files = collect_run_files(app, job, target, fixes) | (
         tree.files(load_project_masks(app, (), secrets)) if tree else {}
     )
-    run_id = f"{job.name}-DRY-RUN" if app.dry_run else place.given_run_id() or new_run_id(job.name)
+    run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.run_id or new_run_id(job.name)
     plan = dataclasses.replace(
-        ready.plan_run(job, values, run_id, tuple(secrets)),
+        prepared.plan_run(job, values, run_id, tuple(secrets)),
         digest=specs_digest(files),
-        cluster=given.cluster,
+        cluster=resolved.cluster,
         user=get_user_name(),
         uid=os.getuid(),
         host=socket.gethostname(),
@@ -112,57 +112,60 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
-    plan = resolve_exposure(app, plan, ready.network, run_store.data_dir, opened=options.open, publish=options.publish)
+    plan = resolve_exposure(
+        app, plan, prepared.network, run_store.data_dir, opened=options.open, publish=options.publish
+    )
     with app.checking("parameters"):
         require_paths(job, values, plan.paths)
     with app.checking("stages"):
-        plan = _skip_to_stage(plan, run_store, options)
+        plan = _skip_to_stage(plan, options)
     if app.dry_run:
-        if place.is_local:
+        if backend.is_local:
             with app.checking("data disk"):
                 run_store.require_unlocked()
-        check_ports_dry(app, plan, ready)
+        if prepared.shares_host_ports:
+            check_ports(app, plan)
         return _show(app, job, plan, fit)
-    files[OVERRIDES_FILE] = _overrides(job, values, options)
+    entry = build_override_entry(
+        values,
+        options.settings,
+        old_params=default_params(job),
+        first_stage=options.first_stage,
+        force=options.force,
+    )
+    files[OVERRIDES_FILE] = append_override(entry)
 
-    def prepare() -> PreparedRun:
+    def write_run() -> WrittenRun:
+        if prepared.shares_host_ports:
+            check_ports(app, plan)
         run_dir = run_store.create_run(plan, job_programs_dir(app, job), files)
         run_store.write_project(plan.run_id, app.project.folder)
         app.say(f"run {plan.run_id}: {run_dir}")
-        if ready.shares_host_ports:
-            check_ports(run_dir, plan)
-        return ready.prepare_run(plan, run_dir, secrets)
+        return WrittenRun(plan=plan, run_dir=run_dir)
 
-    return start_and_follow(app, run_store, lock_owner(plan), prepare, detach=options.detach)
+    return start_and_follow(app, run_store, prepared, lock_owner(plan), write_run, secrets, detach=options.detach)
 
 
-def _fit(
-    app: App, job: Job, values: ParamValues, target: str, run_store: RunStore, place: Backend, options: RunOptions
+def _check_fit(
+    app: App, job: Job, values: ParamValues, target: str, run_store: RunStore, backend: Backend, options: RunOptions
 ) -> FitResult | None:
     """Return whether the run fits; one that does not is refused."""
     fit = None
     with app.checking("memory"):
-        room = load_declared_capacity(app, target, resolve_gpus_option(options.gpus))
-        if place.is_local:
-            room = measure_capacity(app, target, room, run_store.data_dir, resolve_gpus_option(options.gpus))
-        fit = check_fit(job, values, room)
+        capacity = load_declared_capacity(app, target, resolve_gpus_option(options.gpus))
+        if backend.is_local:
+            capacity = measure_capacity(app, target, capacity, run_store.data_dir, resolve_gpus_option(options.gpus))
+        fit = check_fit(job, values, capacity)
         require_fit(app, job, fit, _fit_request(job.name, options), force=options.force)
     return fit
 
 
-def check_ports_dry(app: App, plan: RunPlan, ready: PreparedBackend) -> None:
-    """Add to a dry run every port that the run needs and that is taken, which is looked at once its folder is made."""
-    for __, cause in find_taken_ports(plan) if ready.shares_host_ports else ():
-        with app.checking("ports"):
-            raise NodeError(cause.what, next_step=cause.next_step)
-
-
 def _fit_request(job: str, options: RunOptions) -> Suggestion:
     place = "" if options.place == DEFAULT_PLACE else options.place
-    told = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
-    told |= {"--nodes": options.nodes, "--cluster": options.cluster}
-    beside = tuple(word for option, value in told.items() if value for word in (option, value))
-    return Suggestion(start=("run", job), profiles=options.profiles, settings=options.settings, beside=beside)
+    given = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
+    given |= {"--nodes": options.nodes, "--cluster": options.cluster}
+    args = tuple(word for option, value in given.items() if value for word in (option, value))
+    return Suggestion(start=("run", job), profiles=options.profiles, settings=options.settings, beside=args)
 
 
 def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
@@ -187,13 +190,6 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
-def _overrides(job: Job, values: ParamValues, options: RunOptions) -> str:
-    before, stage, force = default_params(job), options.first_stage, options.force
-    return append_override(
-        build_override_entry(values, options.settings, old_params=before, first_stage=stage, force=force)
-    )
-
-
 def stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
     """Return the names of the stages before the stage `name`; `SpecError` when there is no such stage."""
     names = [stage.name for stage in plan.stages]
@@ -207,36 +203,21 @@ def stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
     return tuple(names[: names.index(name)]) if name else ()
 
 
-def _skip_to_stage(plan: RunPlan, run_store: RunStore, options: RunOptions) -> RunPlan:
+def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
     """Return the plan of a run that begins with a later stage, which `--force` alone allows."""
     before = stages_before(plan, options.first_stage)
     if not before:
         return plan
     if not options.force:
-        found = _find_run_with(run_store, plan, before)
-        step = f"rlbox run --resume {found} --from {options.first_stage}" if found else rerun_command_line(plan)
         raise SpecError(
             _("stage {first_stage} may not begin: {before} has not passed in this run").format(
                 first_stage=options.first_stage, before=", ".join(before)
             ),
-            next_step=_("{step}, or override it with --force, which is recorded").format(step=step),
+            next_step=_("{step}, or override it with --force, which is recorded").format(
+                step=format_rerun_command(plan)
+            ),
         )
     return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)
-
-
-def _find_run_with(run_store: RunStore, plan: RunPlan, stages: tuple[str, ...]) -> str:
-    """Return the latest run of the same job, lock and specs in which `stages` passed; empty when there is none."""
-    for run_dir in run_store.runs():
-        try:
-            other = load_plan(run_dir)
-        except RlboxError:
-            continue
-        if (other.job, other.target, other.digest) != (plan.job, plan.target, plan.digest):
-            continue
-        state = run_store.load_state(run_dir, other)
-        if state and set(stages) <= {stage.name for stage in state.stages if stage.state == "passed"}:
-            return other.run_id
-    return ""
 
 
 def unpassed_stages(state: RunState, stages: tuple[str, ...]) -> tuple[str, ...]:

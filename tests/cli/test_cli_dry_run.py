@@ -200,7 +200,7 @@ def test_a_port_that_is_taken(
     with listening(PORT):
         ((what, code),) = refusals(rlbox, "run", "two")
         assert what.startswith(f"port {PORT} (http) is taken by ")
-        monkeypatch.setattr("rlbox.run.here.prepare_stage_environment", lambda *words: place)
+        monkeypatch.setattr("rlbox.run.host.prepare_stage_environment", lambda *words: place)
         assert refusals(rlbox, "run", "two", "--place", "here") == [(what, code)]
         real = rlbox("run", "two", "--place", "here")
         assert (real.code, f"stage ask FAILED: {what}" in real.err) == (code, True)

@@ -27,17 +27,17 @@ from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.record.state import RunState, load_run_state, run_cause
 from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor
 from rlbox.run.backend import open_runtime
-from rlbox.run.here import PreparedHost
+from rlbox.run.host import PreparedHost
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
 # `rlbox`, with this interpreter as the place of all targets
 BARE = """
 import os, sys
 from pathlib import Path
-import rlbox.run.here as here
+import rlbox.run.host as host
 from rlbox.cli import main
-place = here.StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
-here.prepare_stage_environment = lambda *words, **more: place
+place = host.StageEnvironment(python=Path(sys.executable), words=(), env=dict(os.environ))
+host.prepare_stage_environment = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -106,14 +106,13 @@ class Disk:
 
     def begin(self, plan: RunPlan) -> None:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
-        place = StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
-        ready = PreparedHost(target=plan.target, run_store=self.run_store, place=place)
-        start = ready.prepare_run(plan, self.data / "runs" / plan.run_id, {})
-        hold = lock_disk(self.data, lock_owner(plan))
+        environment = StageEnvironment(python=Path(sys.executable), words=(), env=dict(os.environ))
+        prepared = PreparedHost(target=plan.target, run_store=self.run_store, environment=environment)
+        lock = lock_disk(self.data, lock_owner(plan))
         try:
-            start.start(hold)
+            prepared.start(plan, self.data / "runs" / plan.run_id, {}, lock)
         finally:
-            hold.release()
+            lock.release()
 
     def reconcile(self) -> ReconcileResult:
         return self.run_store.reconcile(LockOwner(what="test"))
@@ -252,7 +251,7 @@ class Site:
             facts = load_supervisor(run)
             if facts:
                 now = probe_process(facts.pid)
-                found += [facts.pid] if now and now.start_ticks == facts.started and not now.has_ended else []
+                found += [facts.pid] if now and now.started == facts.started and not now.has_ended else []
         return found
 
     def wait_for_end(self) -> None:

@@ -25,7 +25,7 @@ from rlbox.record.disk_lock import LockOwner, lock_disk
 from rlbox.record.run_dir import load_plan
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import open_runtime
-from rlbox.run.here import PreparedHost
+from rlbox.run.host import PreparedHost
 from rlbox.secrets.handover import encode_secrets
 from rlbox.system.run_processes import RunProcesses
 from rlbox.system.stop_signal import StopSignal
@@ -249,14 +249,14 @@ def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
     """Start the run as `rlbox run --place here` does, by a user who has exported the secrets, too."""
     secrets = {name: Secret(value) for name, value in planted.secrets.items()}
     planted.write_plan()
-    place = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, argv_prefix=())
-    ready = PreparedHost(target="local", run_store=RunStore(data_dir=tmp_path, open_runtime=open_runtime), place=place)
-    start = ready.prepare_run(load_plan(planted.run_dir), planted.run_dir, secrets)
-    hold = lock_disk(tmp_path, LockOwner(what="a test"))
+    environment = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, words=())
+    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
+    prepared = PreparedHost(target="local", run_store=run_store, environment=environment)
+    lock = lock_disk(tmp_path, LockOwner(what="a test"))
     try:
-        return start.start(hold)
+        return prepared.start(load_plan(planted.run_dir), planted.run_dir, secrets, lock)
     finally:
-        hold.release()
+        lock.release()
 
 
 def test_a_run_in_place_hands_them_through_its_warden(planted: Bench, tmp_path: Path) -> None:

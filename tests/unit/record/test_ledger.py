@@ -21,7 +21,7 @@ from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_plan
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import StageState, load_run_state, new_run_state, run_cause, write_run_state
-from rlbox.run.backend import PLACES, open_runtime
+from rlbox.run.backend import BACKEND_MODULES, open_runtime
 from rlbox.secrets.masks import SecretMasker
 
 ME = LockOwner(what="a test")
@@ -117,9 +117,9 @@ def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
     assert run_cause(load_run_state(run_store.find_run("r-1"))) is None
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_every_place_of_the_list_is_a_module(name: str) -> None:
-    assert find_spec(f"rlbox.run.{name}")
+@pytest.mark.parametrize("module", BACKEND_MODULES.values())
+def test_every_backend_is_a_module(module: str) -> None:
+    assert find_spec(module)
 
 
 def test_a_place_of_another_rlbox() -> None:

@@ -12,7 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan
-from rlbox.run.exposure import drop_taken_ports, resolve_exposure
+from rlbox.run.exposure import resolve_exposure, unpublish_ports
 from rlbox.run.inputs import plan_container_run
 
 JOB = """
@@ -214,7 +214,7 @@ def test_a_port_that_no_service_has(folder: Folder) -> None:
 def test_a_port_that_is_taken_is_not_published_until_the_next_attempt(folder: Folder) -> None:
     app, plan = planned(folder, NEW, job=PUBLISHING)
     closed = close(app, plan, "own", opened=False, publish=("client",))
-    less, notes = drop_taken_ports(closed, {8102})
+    less, notes = unpublish_ports(closed, {8102})
     assert notes == ("not published: port client, for 127.0.0.1:8102 is taken on the engine's machine",)
     assert (less.published, less.notes) == ({"dashboard": 8101}, notes)
     again = close(app, less, "own", opened=False, publish=("client",))

@@ -19,8 +19,8 @@ class Container:
 
 
 @pytest.mark.allow("sockets")  # docker-py is imported, not asked
-def test_an_engine_that_ends_after_the_start_has_begun_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    notes: list[Any] = []
+def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refs: list[Any] = []
     started: list[Any] = []
 
     def gone(name: str) -> None:
@@ -31,11 +31,15 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(monkeypatch: pyte
         inspect_container=gone,
         is_container_active=lambda name: name == "c",
     )
-    run_store: Any = SimpleNamespace(write_ref=lambda note, plan=None: notes.append(note))
-    image: Any = None
-    ready = PreparedDocker(target="t", run_store=run_store, image=image, bytecode=Path(), say=lambda text: None)
+    run_store: Any = SimpleNamespace(data_dir=tmp_path, write_ref=lambda ref, plan=None: refs.append(ref))
+    image: Any = SimpleNamespace(tag="t", container=None)
+    prepared = PreparedDocker(
+        target="t", run_store=run_store, image=image, bytecode=Path("cache/bytecode/t/1"), say=lambda text: None
+    )
     monkeypatch.setattr("rlbox.run.docker.connect_engine", lambda: engine)
-    plan: Any = SimpleNamespace(run_id="r", container="c", published={})
-    container: Any = Container()
-    there = ready._begin(plan, Path(), container, {})
-    assert (len(started), [note.started for note in notes], there()) == (1, [""], True)
+    monkeypatch.setattr("rlbox.run.docker.plan_container", lambda *args, **fields: Container())
+    paths = SimpleNamespace(source="", run="/r")
+    plan: Any = SimpleNamespace(run_id="r", container="c", published={}, paths=paths)
+    lock: Any = None
+    is_alive = prepared.start(plan, Path(), {}, lock)
+    assert (len(started), [ref.started for ref in refs], is_alive()) == (1, [""], True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlbox.engine.docker import DockerEngine
-from rlbox.run.docker import BACKEND
+from rlbox.run.docker import DockerBackend
 
 ROWS: tuple[dict[str, Any], ...] = (
     {},
@@ -26,5 +26,5 @@ def test_what_has_no_name_or_mount_is_none(monkeypatch: pytest.MonkeyPatch, rows
     for told, name in ((rows, None), ((*rows, found), "rlbox-r-1")):
         engine = SimpleNamespace(list_containers=lambda label, told=told: list(told))
         monkeypatch.setattr(DockerEngine, "connect", lambda engine=engine: engine)
-        note = BACKEND.find_container(plan, Path("/data"))
+        note = DockerBackend().find_container(plan, Path("/data"))
         assert (note.name if note else None) == name
