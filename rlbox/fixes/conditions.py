@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.fixes.fix import Applies, Fix
 from rlbox.i18n import _, join, ngettext
+from rlbox.job.expression import compare
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target
 
@@ -23,7 +24,6 @@ Versions = Mapping[str, str]
 
 _LOCAL = re.compile(r"(?:^|[+/])cu(\d+)(\d)$")
 """CUDA in a local version (`2.9.0+cu129`) or in the name of a channel of the torch wheel index."""
-_COUNT = re.compile(r"^(>=|<=|==|<|>)(\d+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,13 +180,7 @@ def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
 
 
 def _counted(value: int, wanted: str, text: str) -> tuple[bool, str]:
-    match = _COUNT.match(wanted)
-    assert match  # noqa: S101 - the spec's own pattern
-    number = int(match[2])
-    holds = {
-        ">=": value >= number, "<=": value <= number, "==": value == number, "<": value < number, ">": value > number,
-    }[match[1]]  # fmt: skip
-    fact = text.format(count=value)
+    holds, fact = compare(value, wanted), text.format(count=value)
     return holds, fact if holds else _("{fact}, not {wanted}").format(fact=fact, wanted=wanted)
 
 

@@ -8,7 +8,7 @@ directory), `{job}` (the job's own programs), `{data}` (data disk), `{python}` (
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
@@ -17,9 +17,9 @@ from rlbox.config.schema import EnvName, Name, SpecModel, ValidationProblems, su
 from rlbox.config.units import Seconds
 from rlbox.errors import page
 from rlbox.i18n import _
-from rlbox.job.fits.table import Fits, fits_problems
+from rlbox.job.fits import Fits, find_fits_problems
 from rlbox.job.gate import FileRule, Gate, LineRule, MetricRule, Ready
-from rlbox.job.names import SOURCE_PARAM
+from rlbox.job.names import SOURCE_PARAM, STAGE_LOG
 from rlbox.job.param import (
     INCLUDE_KEY,
     Param,
@@ -178,9 +178,9 @@ class Job(SpecModel):
     @model_validator(mode="after")
     def _references_hold(self) -> Job:
         problems = [*_param_problems(self), *_name_problems(self), *_cluster_problems(self)]
-        problems += [*_secret_problems(self), *_given_problems(self), *_placeholder_problems(self)]
+        problems += [*_secret_problems(self), *_placeholder_problems(self)]
         if self.fits:
-            problems += fits_problems(self.fits, self.params, [stage.name for stage in self.stages])
+            problems += find_fits_problems(self.fits, self.params, [stage.name for stage in self.stages])
         if problems:
             raise ValidationProblems(problems)
         return self
@@ -194,217 +194,134 @@ def _with_source_param(job: Any) -> Any:
     params = job.get("params", {})
     if SOURCE_PARAM in params:
         raise ValueError(_("params.{source}: the table [{source}] declares it").format(source=SOURCE_PARAM))
-    told = _("work tree of {package} {version} in place of the installed one; empty: none").format(
+    help_text = _("work tree of {package} {version} in place of the installed one; empty: none").format(
         package=table.get("package"), version=table.get("version")
     )
-    return {**job, "params": {**params, SOURCE_PARAM: {"default": "", "help": told}}}
+    return {**job, "params": {**params, SOURCE_PARAM: {"default": "", "help": help_text}}}
 
 
 def _param_problems(job: Job) -> list[str]:
     problems = [line for name, param in job.params.items() for line in find_param_problems(name, param)]
     if problems:  # values are judged by declarations that hold
         return problems
-    problems += [
-        _("params.{include}: the name is taken, profiles use it").format(include=INCLUDE_KEY)
-        for name in job.params
-        if name == INCLUDE_KEY
-    ]
+    if INCLUDE_KEY in job.params:
+        problems.append(_("params.{include}: the name is taken, profiles use it").format(include=INCLUDE_KEY))
     problems += find_profile_problems(job.profiles, job.params)
     return problems + find_value_problems("resume.params", job.resume.params, job.params)
 
 
-def _cluster_problems(job: Job) -> list[str]:
+def _find_unknown(where: str, kind: str, names: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    """Yield a problem for each of `names` that is not among the `known` ones; `kind` is the word for them."""
+    for name in names:
+        if name not in known:
+            yield _("{where}: unknown {kind} {name!r}{suggest}").format(
+                where=where, kind=kind, name=name, suggest=suggest_similar(name, list(known))
+            )
+
+
+def _cluster_problems(job: Job) -> Iterator[str]:
     if job.cluster is None:
-        return []
-    services, head, problems = [service.name for service in job.services], job.cluster.ray, list[str]()
-    if head is not None and head not in services:
-        problems.append(
-            _("cluster.ray: unknown service {head!r}{suggest}").format(
-                head=head, suggest=suggest_similar(head, services)
-            )
-        )
-    for what, names, known in (("params", job.cluster.params, job.params), ("ports", job.cluster.ports, job.ports)):
-        unknown = (name for name in names if name not in known)
-        problems += [
-            _("cluster.{what}.{name}: the job has none{suggest}").format(
-                what=what, name=name, suggest=suggest_similar(name, list(known))
-            )
-            for name in unknown
-        ]
+        return
+    head = job.cluster.ray
+    yield from _find_unknown("cluster.ray", _("service"), [head] if head else [], [s.name for s in job.services])
+    yield from _find_unknown("cluster.params", _("parameter"), job.cluster.params, job.params)
+    yield from _find_unknown("cluster.ports", _("port"), job.cluster.ports, job.ports)
     for stage in job.stages:
-        gate = stage.gate
-        logs = [one.log for rules in (gate.require, gate.forbid, gate.benign, gate.metrics) for one in rules]
-        if head in logs:
-            problems.append(
-                _("cluster.ray: the gate of stage {stage} looks at a log that a cluster's head has not").format(
-                    stage=stage.name
-                )
+        if head in [rule.log for rules in _rules_with_log(stage.gate).values() for rule in rules]:
+            yield _("cluster.ray: the gate of stage {stage} looks at a log that a cluster's head has not").format(
+                stage=stage.name
             )
-    return problems
 
 
-def _secret_problems(job: Job) -> list[str]:
-    """A secret that stands in the file as a value would be in the spec, the plan and every copy of them."""
-    named = {*job.secrets, *job.optional_secrets}
-    tables = {"env": job.env} | {f"services.{s.name}.env": s.env for s in job.services}
-    tables |= {f"stages.{stage.name}.env": stage.env for stage in job.stages}
-    return [
-        _("{where}.{name}: is a secret of the job, whose value comes from .env or the environment").format(
-            where=where, name=name
-        )
-        for where, table in tables.items()
-        for name in table
-        if name in named
-    ]
+def _rules_with_log(gate: Gate) -> dict[str, tuple[LineRule | MetricRule, ...]]:
+    return {"require": gate.require, "forbid": gate.forbid, "benign": gate.benign, "metrics": gate.metrics}
 
 
-def _given_problems(job: Job) -> list[str]:
-    """Return what is wrong with the secrets that the stages and services of a job ask for."""
-    known = (*job.secrets, *job.optional_secrets)
-    asked = {f"stages.{stage.name}.secrets": stage.secrets for stage in job.stages}
-    asked |= {f"services.{service.name}.secrets": service.secrets for service in job.services}
-    problems = [
-        _("{where}: {name} is no secret of the job{suggest}; name it in its `secrets`, too").format(
-            where=where, name=name, suggest=suggest_similar(name, list(known))
-        )
-        for where, names in asked.items()
-        for name in names
-        if name not in known
-    ]
-    given = {name for names in asked.values() for name in names}
+def _secret_problems(job: Job) -> Iterator[str]:
+    """Yield secrets that stand in the file as a value, that nothing gets, or that are given and not declared."""
+    declared = (*job.secrets, *job.optional_secrets)
+    parts = {f"services.{s.name}": s for s in job.services} | {f"stages.{s.name}": s for s in job.stages}
+    tables = {"env": job.env} | {f"{where}.env": part.env for where, part in parts.items()}
+    for where, table in tables.items():
+        for name in (name for name in table if name in declared):
+            yield _("{where}.{name}: is a secret of the job, whose value comes from .env or the environment").format(
+                where=where, name=name
+            )
+    for where, part in parts.items():
+        yield from _find_unknown(f"{where}.secrets", _("secret"), part.secrets, declared)
+    given = {name for part in parts.values() for name in part.secrets}
     for key, names in (("secrets", job.secrets), ("optional_secrets", job.optional_secrets)):
-        problems += [
-            _("{key}: {name} is given to nothing; name it in `secrets` of the stages and services that need it").format(
-                key=key, name=name
-            )
-            for name in names
-            if name not in given
-        ]
-    return problems + [line for stage in job.stages for line in _head_problems(job, stage)]
+        for name in (name for name in names if name not in given):
+            yield _(
+                "{key}: {name} is given to nothing; name it in `secrets` of the stages and services that need it"
+            ).format(key=key, name=name)
+    for stage in job.stages:
+        yield from _head_problems(job, stage, declared)
 
 
-def _head_problems(job: Job, stage: Stage) -> list[str]:
+def _head_problems(job: Job, stage: Stage, secrets: Collection[str]) -> Iterator[str]:
     """A head that stays up would carry the secrets of one stage into the next."""
     head = next((service for service in job.services if stage.ray and service.name == stage.ray.service), None)
-    if head is None or not head.keep:
-        return []
-    return [
-        _(
-            "stages.{stage}.secrets: its Ray head {head!r} is kept for later stages; name {name} in "
-            "services.{head}.secrets"
-        ).format(stage=stage.name, head=head.name, name=name)
-        for name in stage.secrets
-        if name not in head.secrets and name in (*job.secrets, *job.optional_secrets)
-    ]
+    for name in stage.secrets if head and head.keep else ():
+        if head and name not in head.secrets and name in secrets:
+            yield _(
+                "stages.{stage}.secrets: its Ray head {head!r} is kept for later stages; name {name} in "
+                "services.{head}.secrets"
+            ).format(stage=stage.name, head=head.name, name=name)
 
 
-def _placeholder_problems(job: Job) -> list[str]:
-    problems = []
-    for what, parts in (("services", job.services), ("stages", job.stages)):
+def _placeholder_problems(job: Job) -> Iterator[str]:
+    values = {f"env.{name}": value for name, value in job.env.items()}
+    for key, parts in (("services", job.services), ("stages", job.stages)):
         for part in parts:
-            words = {f"command[{n}]": word for n, word in enumerate(part.command)}
-            words |= {f"env.{name}": value for name, value in part.env.items()}
-            found = {key: find_placeholder(word) for key, word in words.items()}
-            problems += [f"{what}.{part.name}.{key}: {problem}" for key, problem in found.items() if problem]
-    found = {name: find_placeholder(value) for name, value in job.env.items()}
-    return problems + [
-        _("env.{name}: {problem}").format(name=name, problem=problem) for name, problem in found.items() if problem
-    ]
+            values |= {f"{key}.{part.name}.command[{n}]": word for n, word in enumerate(part.command)}
+            values |= {f"{key}.{part.name}.env.{name}": value for name, value in part.env.items()}
+    yield from (f"{where}: {problem}" for where, value in values.items() if (problem := find_placeholder(value)))
 
 
-def _name_problems(job: Job) -> list[str]:
-    problems = [_("{what}: two have the name {name!r}").format(what=what, name=name) for what, name in _twice(job)]
-    services = {service.name for service in job.services}
+def _name_problems(job: Job) -> Iterator[str]:
+    services = [service.name for service in job.services]
+    for key, names in (("services", services), ("stages", [stage.name for stage in job.stages])):
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield _("{what}: two have the name {name!r}").format(what=key, name=name)
     for service in job.services:
-        problems += [
-            _("services.{service}: unknown port {p!r}").format(service=service.name, p=p)
-            for p in service.ports
-            if p not in job.ports
-        ]
-        problems += [
-            _("services.{service}.publish: {p!r} is not a port of the service").format(service=service.name, p=p)
-            for p in service.publish
-            if p not in service.ports
-        ]
-        if service.ready.port and service.ready.port not in service.ports:
-            problems.append(
-                _("services.{service}.ready.port: {port!r} is not a port of the service").format(
-                    service=service.name, port=service.ready.port
-                )
-            )
+        where = f"services.{service.name}"
+        yield from _find_unknown(f"{where}.ports", _("port"), service.ports, job.ports)
+        yield from _find_unknown(f"{where}.publish", _("port of the service"), service.publish, service.ports)
+        ready_ports = [str(service.ready.port)] if service.ready.port else []
+        yield from _find_unknown(f"{where}.ready.port", _("port of the service"), ready_ports, service.ports)
         if service.answer_s and not service.ready.url:
-            problems.append(
-                _("services.{service}.answer_s: needs ready.url, the request that is asked again").format(
-                    service=service.name
-                )
-            )
+            yield _("{where}.answer_s: needs ready.url, the request that is asked again").format(where=where)
     for stage in job.stages:
-        problems += [
-            _("stages.{stage}: unknown service {s!r}").format(stage=stage.name, s=s)
-            for s in stage.services
-            if s not in services
-        ]
-        named = (*stage.profiles, *stage.without)
-        problems += [
-            _("stages.{stage}: unknown profile {p!r}").format(stage=stage.name, p=p)
-            for p in named
-            if p not in job.profiles
-        ]
-        if stage.ray and stage.ray.service not in stage.services:
-            problems.append(
-                _("stages.{stage}.ray.service: {service!r} is not a service of the stage").format(
-                    stage=stage.name, service=stage.ray.service
-                )
-            )
-        problems += find_stage_problems(stage)
-    return problems
+        where = f"stages.{stage.name}"
+        yield from _find_unknown(f"{where}.services", _("service"), stage.services, services)
+        yield from _find_unknown(f"{where}.profiles", _("profile"), (*stage.profiles, *stage.without), job.profiles)
+        heads = [stage.ray.service] if stage.ray else []
+        yield from _find_unknown(f"{where}.ray.service", _("service of the stage"), heads, stage.services)
+        yield from _stage_problems(where, stage)
 
 
-def _twice(job: Job) -> list[tuple[str, str]]:
-    found = []
-    for what, names in (("services", [s.name for s in job.services]), ("stages", [s.name for s in job.stages])):
-        found += [(what, name) for name in sorted(set(names)) if names.count(name) > 1]
-    return found
-
-
-def find_stage_problems(stage: Stage) -> list[str]:
-    """Return what is wrong with a gate as part of its stage, each with its path in the job."""
-    where, gate = f"stages.{stage.name}.gate", stage.gate
-    problems = []
-    named: dict[str, tuple[LineRule | MetricRule, ...]]
-    named = {"require": gate.require, "forbid": gate.forbid, "benign": gate.benign, "metrics": gate.metrics}
-    for what, rules in named.items():
+def _stage_problems(where: str, stage: Stage) -> Iterator[str]:
+    gate = stage.gate
+    for key, rules in _rules_with_log(gate).items():
         for index, rule in enumerate(rules):
-            if rule.log != "stage" and rule.log not in stage.services:
-                near = suggest_similar(rule.log, ["stage", *stage.services])
-                problems.append(
-                    _("{where}.{what}[{index}].log: {log!r} is not a service of the stage{near}").format(
-                        where=where, what=what, index=index, log=rule.log, near=near
-                    )
-                )
+            logs = (STAGE_LOG, *stage.services)
+            yield from _find_unknown(f"{where}.gate.{key}[{index}].log", _("service of the stage"), [rule.log], logs)
     for index, line in enumerate(gate.require):
         if line.within_s is not None and line.within_s > stage.limits.total_s:
-            limit = _("limits.total_s is {total_s:g}").format(total_s=stage.limits.total_s)
-            problems.append(
-                _("{where}.require[{index}].within_s: the stage is stopped before, {limit}").format(
-                    where=where, index=index, limit=limit
-                )
+            yield _("{where}.within_s: the stage is stopped before, limits.total_s is {total_s:g}").format(
+                where=f"{where}.gate.require[{index}]", total_s=stage.limits.total_s
             )
-    problems += [
-        _("stages.{stage}.command[{index}]: {told}").format(stage=stage.name, index=index, told=told)
-        for index, told in _hidden_exits(stage.command)
-    ]
+    for index, problem in _hidden_exits(stage.command):
+        yield f"{where}.command[{index}]: {problem}"
     if stage.ray and gate.exit_codes != (0,):
-        problems.append(
-            _("{where}.exit_codes: Ray calls a driver that ends with anything but 0 FAILED; leave it out").format(
-                where=where
-            )
+        yield _("{where}.exit_codes: Ray calls a driver that ends with anything but 0 FAILED; leave it out").format(
+            where=f"{where}.gate"
         )
-    return problems
 
 
 def _hidden_exits(command: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Yield the words of a command, a shell's script, that end well whatever happened in them."""
+    """Yield the words of a command, a shell's script, that end well whatever happened in them, by index."""
     if command[0].rsplit("/", 1)[-1] not in ("sh", "bash", "dash", "zsh"):
         return
     for index, word in enumerate(command[1:], start=1):

@@ -10,8 +10,8 @@ from typing import Any
 from rlbox.amounts import columns
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.job.fits.formula import names_in
-from rlbox.job.fits.table import Fits, StageFits
+from rlbox.job.expression import find_names
+from rlbox.job.fits import Fits, StageFits
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
@@ -121,11 +121,11 @@ def _measured(
 
 def _free_params(fits: Fits, formula: str) -> frozenset[str]:
     """Return the parameters that a formula is made of, through the amounts of `let`."""
-    names, seen = set(names_in(formula)), set[str]()
+    names, seen = set(find_names(formula)), set[str]()
     while names - seen:
         name = (names - seen).pop()
         seen.add(name)
-        names |= names_in(fits.let[name]) if name in fits.let else set()
+        names |= find_names(fits.let[name]) if name in fits.let else set()
     return frozenset(seen - set(fits.let))
 
 

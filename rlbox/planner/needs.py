@@ -10,8 +10,8 @@ from typing import Literal
 from rlbox.amounts import card_text, size_text
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.job.fits.formula import Amount, evaluate
-from rlbox.job.fits.table import CARD, Fits, StageFits
+from rlbox.job.expression import Amount, evaluate
+from rlbox.job.fits import CARD, Fits, StageFits
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
 from rlbox.job.params import DEFAULT, ParamValues

@@ -13,7 +13,6 @@ from rlbox.amounts import limit_text, utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, get_exit_code
 from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
-from rlbox.job.fits.engine_memory import engine_memory_percent
 from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.pump import LogPump
@@ -24,6 +23,7 @@ from rlbox.record.supervisor_file import ProcessRecorder
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
+from rlbox.supervise.engine_memory import find_engine_memory_percent
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.ray_jobs import RaySessionCleaner
 from rlbox.supervise.sampler import Sampler
@@ -151,7 +151,7 @@ def _check_fixes(context: StageContext) -> Cause | None:
     """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
     if context.plan.owns_processes and INSTALL_DIR_VARIABLE not in os.environ:
         return None
-    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(engine_memory_percent(context.plan))}
+    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(find_engine_memory_percent(context.plan))}
     errors = [finding for finding in run_fix_checks("run", environ=environ) if finding.level == "error"]
     if not errors:
         return None

@@ -139,5 +139,5 @@ def test_a_stage_of_an_unknown_profile_is_refused(folder: Folder) -> None:
         'title = "t"\ntarget = "local"\n[[stages]]\nname = "a"\ntitle = "t"\ncommand = ["true"]\nprofiles = ["ful"]\n'
     )
     folder.job("mine", text)
-    with pytest.raises(SpecError, match=r"stages\.a: unknown profile 'ful'"):
+    with pytest.raises(SpecError, match=r"stages\.a\.profiles: unknown profile 'ful'"):
         load_job(folder.project, "mine")

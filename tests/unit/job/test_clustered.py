@@ -98,8 +98,8 @@ def table(**cluster: Any) -> dict[str, Any]:
     [
         ({"ray": "rya"}, "cluster.ray: unknown service 'rya' (did you mean 'ray'?)"),
         ({"ray": "ray"}, "cluster.ray: the gate of stage a looks at a log that a cluster's head has not"),
-        ({"params": {"haed": "head"}}, "cluster.params.haed: the job has none (did you mean 'head'?)"),
-        ({"ports": {"gcs": "gcs"}}, "cluster.ports.gcs: the job has none"),
+        ({"params": {"haed": "head"}}, "cluster.params: unknown parameter 'haed' (did you mean 'head'?)"),
+        ({"ports": {"gcs": "gcs"}}, "cluster.ports: unknown port 'gcs'"),
     ],
 )
 def test_what_is_wrong_with_the_table_is_named(cluster: dict[str, Any], said: str) -> None:

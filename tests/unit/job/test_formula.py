@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.job.fits.formula import Amount, evaluate, names_in
+from rlbox.job.expression import Amount, evaluate, find_names
 
 NAMES: dict[str, Amount] = {"gpus": 4, "billions": 7.6, "offload": True, "save": "[model,optimizer]", "ids": "0,1, 2"}
 
@@ -56,7 +56,7 @@ def test_what_is_no_formula(formula: str) -> None:
         assert evaluate(formula, NAMES) == 1
         return
     with pytest.raises(ValueError, match=r"no arithmetic|no formula|longer than|got no|no value"):
-        names_in(formula)
+        find_names(formula)
 
 
 @pytest.mark.parametrize("formula", ["1 / (gpus - 4)", "1 % 0", "save * 1000", "unknown + 1", "ceil(save)"])
@@ -66,4 +66,4 @@ def test_a_formula_without_a_value(formula: str) -> None:
 
 
 def test_names() -> None:
-    assert names_in("max(a, b) if c else count(d)") == {"a", "b", "c", "d"}
+    assert find_names("max(a, b) if c else count(d)") == {"a", "b", "c", "d"}

@@ -224,4 +224,4 @@ def test_a_port_that_is_taken_is_not_published_until_the_next_attempt(folder: Fo
 def test_a_service_publishes_its_own_ports_alone(folder: Folder) -> None:
     with pytest.raises(SpecError) as refused:
         planned(folder, NEW, job=PUBLISHING.replace('publish = ["dashboard"]', 'publish = ["reward"]'))
-    assert "services.ray.publish: 'reward' is not a port of the service" in refused.value.what
+    assert "services.ray.publish: unknown port of the service 'reward'" in refused.value.what

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rlbox.config.schema import Name, SingleLine, SpecModel, suggest_similar
 from rlbox.i18n import _
-from rlbox.job.fits.formula import Formula, names_in
+from rlbox.job.expression import Expression, find_names
 from rlbox.job.param import Param, ParamName
 
 CARD = "card"
@@ -18,23 +18,27 @@ CARD = "card"
 class Holds(SpecModel):
     """Arithmetic that a program asserts, or that nothing good comes of: asked before it starts."""
 
-    holds: Formula
+    holds: Expression
     says: SingleLine = Field(description="what is wrong when it does not; {NAME} is a parameter or an amount")
 
 
 class StageFits(SpecModel):
     """What one stage needs. Parts of a table add up; a job's stages share all but the disk, on which theirs add up."""
 
-    nodes: Formula = Field("1", description="machines")
-    gpus: Formula = Field("0", description="GPUs of each machine")
-    card: dict[ParamName, Formula] = Field(
+    nodes: Expression = Field("1", description="machines")
+    gpus: Expression = Field("0", description="GPUs of each machine")
+    card: dict[ParamName, Expression] = Field(
         default_factory=dict, description="memory of the fullest GPU, bytes, by part"
     )
-    host: dict[ParamName, Formula] = Field(default_factory=dict, description="memory of a machine, bytes, by part")
-    disk: dict[ParamName, Formula] = Field(default_factory=dict, description="what it leaves on the data disk, bytes")
+    host: dict[ParamName, Expression] = Field(default_factory=dict, description="memory of a machine, bytes, by part")
+    disk: dict[ParamName, Expression] = Field(
+        default_factory=dict, description="what it leaves on the data disk, bytes"
+    )
     rules: tuple[Holds, ...] = ()
-    steps: Formula = Field("0", description="what its time grows with: a measured run is scaled by it; 0: by nothing")
-    hours: tuple[()] | tuple[Formula, Formula] = Field(
+    steps: Expression = Field(
+        "0", description="what its time grows with: a measured run is scaled by it; 0: by nothing"
+    )
+    hours: tuple[()] | tuple[Expression, Expression] = Field(
         (), description="hours, least and most, that are assumed while no run was measured"
     )
 
@@ -54,13 +58,13 @@ class Fits(SpecModel):
         default_factory=dict, description="parameter with the size of a model, to the one that names the model"
     )
     turn: tuple[ParamName, ...] = Field((), description="parameters that may be proposed, those that cost least first")
-    let: dict[ParamName, Formula] = Field(
+    let: dict[ParamName, Expression] = Field(
         default_factory=dict, description="amounts by name; each may use those before it"
     )
     stages: dict[Name, StageFits] = Field(default_factory=dict)
 
 
-def fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:
+def find_fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:
     """Return what is wrong with a job's table, each with its dotted path."""
     known = {*params, CARD}
     problems = [
@@ -73,7 +77,7 @@ def fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]
     ]
     for name, formula in fits.let.items():
         problems += [_("fits.let.{name}: the name is taken").format(name=name)] if name in known else []
-        problems += _unknown(f"fits.let.{name}", formula, known)
+        problems += _find_unknown(f"fits.let.{name}", formula, known)
         known.add(name)
     for stage, table in fits.stages.items():
         if stage not in set(stages):
@@ -83,12 +87,12 @@ def fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]
                 )
             )
         for key, formula in table.formulas():
-            problems += _unknown(f"fits.stages.{stage}.{key}", formula, known)
+            problems += _find_unknown(f"fits.stages.{stage}.{key}", formula, known)
     return problems
 
 
-def _unknown(where: str, formula: str, known: set[str]) -> list[str]:
-    unknown = sorted(names_in(formula) - known)
+def _find_unknown(where: str, formula: str, known: set[str]) -> list[str]:
+    unknown = sorted(find_names(formula) - known)
     return [
         _("{where}: {name!r} is no parameter and no amount{suggest}").format(
             where=where, name=name, suggest=suggest_similar(name, list(known))

@@ -1,1 +1,0 @@
-"""What a job says of the machine that it needs, in formulas of its parameters."""
