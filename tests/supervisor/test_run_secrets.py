@@ -19,6 +19,7 @@ import pytest
 from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, service, wait_for
 from test_ray_stage import HEAD
 
+from rlbox.job.gate import Ready
 from rlbox.job.plan import RayPlan
 from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, lock_disk
@@ -155,7 +156,7 @@ def test_each_stage_and_service_has_what_it_names_and_nothing_else(planted: Benc
 def test_a_ray_head_has_those_of_the_stage_whose_job_it_takes(planted: Bench, tmp_path: Path) -> None:
     port = free_port()
     head = service("ray", port, python(HAS + HEAD, str(port), str(tmp_path), ""), contains="")
-    head = replace(head, ready=replace(head.ready, url=f"http://127.0.0.1:{port}/api/jobs/"))
+    head = replace(head, ready=Ready(url=f"http://127.0.0.1:{port}/api/jobs/"))
     ray = RayPlan(dashboard=f"http://127.0.0.1:{port}", service="ray", temp_dir=str(tmp_path), submission_id="run")
     planted.stage("with", python(HAS), services=(head,), ray=ray, secrets=("DB_PASSWORD",))
     planted.stage("without", python(HAS), services=(head,), ray=replace(ray, submission_id="run-2"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from supervised import Bench, file_rule, free_port, line_rule, python, service
 
-from rlbox.job.gate import Ready
+from rlbox.job.gate import FileRule, Ready
 from rlbox.job.plan import ServicePlan
 
 # Answers its process id; `/mute` makes it take requests and never answer, `/die` makes it end a moment later.
@@ -119,7 +119,7 @@ def test_a_shared_service_is_stopped_at_a_failure(bench: Bench, fails: str) -> N
 def test_a_shared_service_that_ends_between_two_stages_is_named(bench: Bench) -> None:
     port = free_port()
     shared = server("vllm", port, keep=True)
-    written = dataclasses.replace(file_rule(bench.run_dir / "run.json"), settled_s=1.5)  # keeps the stages apart
+    written = FileRule(path=str(bench.run_dir / "run.json"), settled_s=1.5)  # keeps the stages apart
     bench.stage("one", ask(port, "/die"), services=(shared,), files=(written,))
     bench.stage("two", ask(port, "/"), services=(shared,))
     assert bench.run() == 1
