@@ -38,14 +38,14 @@ def doctor(
       rlbox shell local -- rlbox doctor
       rlbox doctor --json
     """
-    from rlbox.doctor.host import run_doctor
-    from rlbox.run.exec import examine_place, find_place_to_examine
+    from rlbox.doctor.examine import run_doctor
+    from rlbox.run.exec import examine_layout, find_layout_to_examine
 
     if app.dry_run and not fix:
         raise click.UsageError(_("--dry-run goes with --fix: without it nothing is changed."))
-    if not around and (layout := find_place_to_examine(app, name, place, data)):
-        return examine_place(app, layout, gpus, fix=fix, budget_s=budget)
-    return run_doctor(app, name, fix=fix, data_dir=data, gpus_option=gpus, budget_s=budget)
+    if not around and (layout := find_layout_to_examine(app, name, place, data)):
+        return examine_layout(app, layout, gpus, fix=fix, budget_s=budget)
+    return run_doctor(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)
 
 
 @click.command()
@@ -78,8 +78,8 @@ def engine(app: App, action: str) -> int:
     if action == "up":
         install_and_start_engine(app.say)
     status = probe_engine_status()
-    app.result(status.to_json(), status.format())
-    return 0 if status.is_ready else EngineError.exit_code
+    app.result(status.as_json(), status.text())
+    return 0 if status.ready else EngineError.exit_code
 
 
 _COUNT = click.IntRange(0, 1_000_000)
@@ -155,8 +155,8 @@ def components(
       rlbox shell local -- rlbox components
       rlbox components --python /usr/bin/python3
     """
-    from rlbox.run.exec import is_inside_target, run_component_tests, run_component_tests_at
+    from rlbox.run.exec import is_inside_target, run_component_tests, run_component_tests_in_target
 
     if not name or python or is_inside_target(name):
         return run_component_tests(app, python, files, timeout)
-    return run_component_tests_at(app, place, name, data, gpus, files, timeout)
+    return run_component_tests_in_target(app, place, name, data, gpus, files, timeout)

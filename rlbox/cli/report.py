@@ -135,7 +135,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
     from rlbox.amounts import size_text
-    from rlbox.supervise.bundle import bundle_texts, check_output_path, list_files, select_files, write_bundle
+    from rlbox.supervise.bundle import build_bundle_texts, list_files, require_bundle_path, select_files, write_bundle
     from rlbox.system.progress import show_byte_progress
 
     run_store = open_existing_run_store(app, target, data)
@@ -146,7 +146,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         app.say(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.checking("file"):
-        check_output_path(run_dir, out)
+        require_bundle_path(run_dir, out)
     selection = select_files(list_files(run_dir), full=full)
     if app.dry_run:
         masks = load_run_masks(app, run_dir)  # names of files may hold secrets, too
@@ -154,7 +154,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         return app.planned(told, masks.mask_text(_table(selection)), f"write {out}")
     total = sum(taken.keep for taken in selection.taken)
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
-    texts = bundle_texts(run_dir, run_dir.name, _state(run_store, run_dir), selection)
+    texts = build_bundle_texts(run_dir, run_dir.name, _state(run_store, run_dir), selection)
     with show_byte_progress(app, f"bundling {run_dir.name}", total) as on_bytes:
         made = write_bundle(run_dir, selection, texts, out, load_run_masks(app, run_dir), on_bytes)
     size = out.stat().st_size

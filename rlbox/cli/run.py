@@ -12,7 +12,7 @@ from rlbox.cli.completers import complete_job, complete_publish, complete_run, c
 from rlbox.cli.options import disk_options, dry_run, gpus_option, job_options, run_place_option, shared
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.run.data_disk import current_lock_owner, open_existing_run_store, reconcile_runs
+from rlbox.run.data_disk import create_lock_owner, open_existing_run_store, reconcile_runs
 
 if TYPE_CHECKING:
     from rlbox.run.backend import RunOptions
@@ -161,7 +161,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach
       rlbox attach smoke-20260101
     """
-    from rlbox.run.launch import catch_stop_signals, report_result, show_progress
+    from rlbox.run.launch import catch_stop_signals, reconcile_and_report_result, show_progress
 
     run_store = open_existing_run_store(app, target, data)
     reconcile_runs(app, run_store)
@@ -172,7 +172,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
         if left.name and run_store.is_running(plan.run_id):
             app.say(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
             return 0
-    return report_result(app, run_store, run_dir, plan, current_lock_owner("the end of a run"))
+    return reconcile_and_report_result(app, run_store, run_dir, plan, create_lock_owner("the end of a run"))
 
 
 @click.command()

@@ -222,7 +222,7 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
     from rlbox.amounts import counted, size_text
     from rlbox.record.removal import format_removals
     from rlbox.record.run_store import remove_run
-    from rlbox.run.data_disk import current_lock_owner
+    from rlbox.run.data_disk import create_lock_owner
 
     going = [row for row in rows if not row.kept_because]
     freed = sum(row.size for row in going)
@@ -241,7 +241,7 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
         what = counted(len(going), "run", "runs")
         lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
         confirm(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
-        hold = run_store.lock(current_lock_owner(_WHAT))
+        hold = run_store.lock(create_lock_owner(_WHAT))
         try:
             for row in going:
                 remove_run(run_store, row.run)

@@ -106,9 +106,9 @@ def show(app: App, name: str | None, schema: str | None) -> None:
     if kind == "target":
         told = [f"# {line}" for line in _proof_show(app, name)]
     else:
-        from rlbox.job.params import JOB_VIEW_KEYS, format_job
+        from rlbox.job.params import JOB_VIEW_KEYS, format_job_lines
 
-        told = format_job(_job(app, name))
+        told = format_job_lines(_job(app, name))
         rest = {key: value for key, value in data.items() if key not in JOB_VIEW_KEYS or not value}
     app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *map(str, _lines(rest))]))
 

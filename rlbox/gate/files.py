@@ -23,6 +23,7 @@ from rlbox.amounts import size_text
 from rlbox.foreign import parse_json
 from rlbox.gate.safetensors_check import find_safetensors_problem
 from rlbox.job.gate import WILDCARD, FileRule
+from rlbox.job.names import Problem
 from rlbox.system.file_origin import Inode, WriteWatcher, read_file_system_clock, read_inode
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_files
 
@@ -41,7 +42,7 @@ def glob_paths(path: str) -> list[Path]:
     return sorted(set(found))
 
 
-def iter_files(path: Path) -> Iterator[Path]:
+def iter_regular_files(path: Path) -> Iterator[Path]:
     """Yield the regular file at `path`, or all of them below the folder there; links to folders are not followed."""
     if path.is_dir():
         below = (path / name for name, _ in walk_files(path.resolve()))
@@ -109,10 +110,10 @@ class FileSnapshot:
         for path in paths:
             self._start_clock(Path(path))
             for found in [Path(path), *(glob_paths(path) if WILDCARD.search(path) else [])]:
-                for file in iter_files(found):
+                for file in iter_regular_files(found):
                     self._see(file)
 
-    def problem(self, path: Path) -> str:
+    def find_problem(self, path: Path) -> Problem:
         """Return why the file at `path` was not written since, or an empty text; raises `OSError`."""
         inode, facts = read_inode(path), path.stat()
         if seen := self._seen.get(inode):
@@ -163,7 +164,7 @@ class FileCheck:
     """The state of a path; `problem` is empty when it is there and complete."""
 
     bytes: int | None = None
-    problem: str = ""
+    problem: Problem = ""
 
 
 MANIFEST_SCHEMA = 1
@@ -207,7 +208,7 @@ def _probe_one(rule: FileRule, path: Path, on_block: OnBlock, before: FileSnapsh
                 bytes=facts.st_size, problem=f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
             )
         problem = (
-            (before.problem(path) if before else "") or growth or find_content_problem(path, rule.format, on_block)
+            (before.find_problem(path) if before else "") or growth or find_content_problem(path, rule.format, on_block)
         )
         if not problem and rule.manifest:
             problem = find_manifest_problem(path, on_block)
@@ -220,12 +221,12 @@ def _probe_one(rule: FileRule, path: Path, on_block: OnBlock, before: FileSnapsh
 
 def _probe_folder(rule: FileRule, path: Path, before: FileSnapshot | None) -> FileCheck:
     """Return what is in a folder: with `before`, at least one file must have been written since."""
-    files = list(iter_files(path))
+    files = list(iter_regular_files(path))
     if not files:
         return FileCheck(problem="the folder holds no file")
     if rule.manifest or rule.format or rule.min_bytes > 1:
         return FileCheck(problem="is a folder, not a file")
-    if before and all(before.problem(file) for file in files):
+    if before and all(before.find_problem(file) for file in files):
         return FileCheck(problem="holds no file that the stage has written")
     return FileCheck()
 
@@ -253,9 +254,9 @@ def _looks(paths: Sequence[Path]) -> Mapping[Path, tuple[int, int]]:
     return found
 
 
-def find_content_problem(path: Path, form: str, on_block: OnBlock) -> str:
-    """Return why a file is not whole as `form` (json, jsonl, safetensors), or an empty text."""
-    match form:
+def find_content_problem(path: Path, format_name: str, on_block: OnBlock) -> Problem:
+    """Return why a file is not whole as `format_name` (json, jsonl, safetensors), or an empty text."""
+    match format_name:
         case "json":
             return _json_problem(path)
         case "jsonl":
@@ -266,7 +267,7 @@ def find_content_problem(path: Path, form: str, on_block: OnBlock) -> str:
             return ""
 
 
-def _json_problem(path: Path) -> str:
+def _json_problem(path: Path) -> Problem:
     try:
         parse_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError as error:
@@ -278,7 +279,7 @@ def _json_problem(path: Path) -> str:
     return ""
 
 
-def _rows_problem(path: Path, on_block: OnBlock) -> str:
+def _rows_problem(path: Path, on_block: OnBlock) -> Problem:
     rows = 0
     with open_regular_file(path, follow_links=True) as file:
         for number, line in enumerate(iter(lambda: file.readline(_JSON_LIMIT), b""), start=1):
@@ -297,7 +298,7 @@ def _rows_problem(path: Path, on_block: OnBlock) -> str:
     return "" if rows or not path.stat().st_size else "holds no row"
 
 
-def find_manifest_problem(path: Path, on_block: OnBlock) -> str:
+def find_manifest_problem(path: Path, on_block: OnBlock) -> Problem:
     """Return the first thing that differs from a manifest, or an empty text.
 
     The form is `{"schema": 1, "files": {"model.safetensors": {"bytes": 123, "sha256": "…"}}}`; names are relative to
@@ -323,7 +324,7 @@ def find_manifest_problem(path: Path, on_block: OnBlock) -> str:
     )
 
 
-def _size_problem(folder: Path, name: str, entry: Any) -> str:
+def _size_problem(folder: Path, name: str, entry: Any) -> Problem:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
         return "lies outside the manifest's folder"

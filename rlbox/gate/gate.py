@@ -15,7 +15,7 @@ from rlbox.gate.search import LogSearch
 from rlbox.job.gate import CatalogueLine, RequireRule
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
-from rlbox.logs.lines import LineSplitter, make_block
+from rlbox.logs.lines import LineSplitter, make_line_block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class GateChecker:
     def read_lines(self, log: str, first: int, lines: Sequence[str]) -> None:
         """Read the next lines of a log; `first` is the number of the first one."""
         if log in self._searches:
-            self._searches[log].search_block(first, make_block(lines))
+            self._searches[log].search_block(first, make_line_block(lines))
             self._resolve_doubts()
             return
         for metric in self._metrics:

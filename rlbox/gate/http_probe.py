@@ -10,6 +10,7 @@ from typing import Any
 
 from rlbox.foreign import parse_json
 from rlbox.job.gate import Probe, ProbeRule
+from rlbox.job.names import Problem
 from rlbox.system.http import NoResponseError, create_loopback_client, explain_no_response
 from rlbox.system.poller import Poller
 
@@ -24,7 +25,7 @@ _BAD_TEXT = re.compile(
 _SHOWN = 120
 
 
-def find_response_problem(request: Probe, status: int, text: str) -> str:
+def find_response_problem(request: Probe, status: int, text: str) -> Problem:
     """Return what is wrong with an answer in a few words, or an empty text when it is as told.
 
     An answer that says itself that it is an error is wrong, whatever its status: servers send these with 200. It is
@@ -43,7 +44,7 @@ def find_response_problem(request: Probe, status: int, text: str) -> str:
     return _value_problem(request, data) if request.json_path else ""
 
 
-def _error_in(data: Any, text: str) -> str:
+def _error_in(data: Any, text: str) -> Problem:
     if data is None:
         found = _BAD_TEXT.search(text[:500])
         return text.strip().splitlines()[0] if found else ""
@@ -59,7 +60,7 @@ def _error_in(data: Any, text: str) -> str:
     return text.strip() if refused or set(data) == {"detail"} else ""
 
 
-def _value_problem(request: Probe, data: Any) -> str:
+def _value_problem(request: Probe, data: Any) -> Problem:
     if data is None:
         return "the answer is no JSON"
     value: Any = data
@@ -86,7 +87,7 @@ CONNECTION_REFUSED = "connection refused"
 """What is said of a server that takes no connection."""
 
 
-def find_http_problem(request: Probe, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> str:
+def find_http_problem(request: Probe, limit_s: float = _READ_S, headers: Mapping[str, str] | None = None) -> Problem:
     """Send the request once; return what is wrong in a few words, or an empty text when the answer is as told.
 
     Proxies of the environment are not used: the services are on this machine. A server that drips its answer is cut
@@ -113,7 +114,7 @@ def find_http_problem(request: Probe, limit_s: float = _READ_S, headers: Mapping
     return find_response_problem(request, answer.status, body.decode("utf-8", "replace"))
 
 
-def wait_for_response(probe: ProbeRule, on_pause: Callable[[], None]) -> str:
+def wait_for_expected_response(probe: ProbeRule, on_pause: Callable[[], None]) -> Problem:
     """Send the request until the answer is as told; return what is wrong with the last one when time is up.
 
     `on_pause` is called again and again meanwhile and waits a moment; what it raises ends the wait.

@@ -12,6 +12,7 @@ from rlbox.gate.line_rules import is_command_echo
 from rlbox.gate.log_context import LineMatcher, StepTracker
 from rlbox.gate.rule_state import GateEvents, RuleState, Violation
 from rlbox.job.gate import MetricRule
+from rlbox.job.names import Problem
 from rlbox.logs.lines import Line
 from rlbox.logs.patterns import compile_pattern
 
@@ -110,14 +111,14 @@ class MetricChecker:
             self.state.seen = self._summary()
             self._events.revision += self.state.count & (self.state.count - 1) == 0  # 1, 2, 4, 8: written to the disk
 
-    def _add_to_trend(self, step: float, value: float) -> str:
+    def _add_to_trend(self, step: float, value: float) -> Problem:
         if self._trend_is_due and self.rule.within_steps and step >= self._first_step + self.rule.within_steps:
             return self._trend_problem()
         if self._trend_is_due and math.isfinite(value):
             self._trend.add(value)
         return ""
 
-    def _trend_problem(self) -> str:
+    def _trend_problem(self) -> Problem:
         rule = self.rule
         if not self._trend_is_due:
             return ""
@@ -132,7 +133,7 @@ class MetricChecker:
         by = f" by more than {rule.by:g}" if rule.by else ""
         return f"did not {verb}{by} in {over}: {first:.4g} at first, {last:.4g} at last"
 
-    def _limit_problem(self, *, always: bool = False) -> str:
+    def _limit_problem(self, *, always: bool = False) -> Problem:
         """Return which limit the last value breaks; with `always` only of a rule whose limits hold for every value."""
         if always and self.rule.when != "always":
             return ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlbox.job.gate import ForbidRule, MetricRule, RequireRule
+from rlbox.job.names import Problem
 from rlbox.logs.lines import Line
 
 RuleKind = Literal[
@@ -69,7 +70,7 @@ class Violation:
     """A rule that can no longer hold: `problem` says why, `line` shows it, `is_late`: it did not come in time."""
 
     rule: RequireRule | MetricRule
-    problem: str
+    problem: Problem
     line: Line | None = None
     is_late: bool = False
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.job.names import Problem
 from rlbox.system.safe_files import open_regular_file
 
 _HEADER_LIMIT = 100_000_000
@@ -40,7 +41,7 @@ _ENOUGH = 1 << 16
 """Bytes of tensors from which on zeros alone are no weights."""
 
 
-def find_safetensors_problem(path: Path) -> str:
+def find_safetensors_problem(path: Path) -> Problem:
     """Return what is wrong with a safetensors file in a few words; empty when it is whole.
 
     Tensors follow each other without a gap and are as long as their shapes say. Weights are never all zeros, one byte
@@ -108,7 +109,7 @@ def _span(entry: dict[str, Any]) -> _Span:
     return _Span(begin=begin, end=end, dtype=entry["dtype"])
 
 
-def _unwritten(file: BinaryIO, begin: int, end: int) -> str:
+def _unwritten(file: BinaryIO, begin: int, end: int) -> Problem:
     written, at = 0, begin
     while at < end:
         try:
@@ -131,7 +132,7 @@ def _unwritten(file: BinaryIO, begin: int, end: int) -> str:
     return ""
 
 
-def _no_numbers(file: BinaryIO, begin: int, spans: Sequence[_Span]) -> str:
+def _no_numbers(file: BinaryIO, begin: int, spans: Sequence[_Span]) -> Problem:
     """Return that most numbers are none, as those of a training that diverged."""
     looked = none = 0
     step = max(1, spans[-1].end // _SPOTS)

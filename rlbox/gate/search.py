@@ -67,7 +67,7 @@ class LogSearch:
             self._match(line, hit.text, "lines" if hit.is_line else "overwritten")
         if block.hidden_texts:
             for index, text in self._find_hits("hidden", block.hidden_joined, len(block.hidden_texts)):
-                line = Line(number=first + block.hidden_texts[index][0], text=text.strip())
+                line = Line(number=first + block.hidden_texts[index].line_index, text=text.strip())
                 self._match(line, text, "hidden")
         if self._steps:
             self._steps.end_block(reads_all=self._has_doubts())
@@ -81,10 +81,10 @@ class LogSearch:
         return (_Hit(index, True, text) for index, text in hits)
 
     def _overwritten_hits(self, block: LineBlock) -> list[_Hit]:
-        if not block.rewritten_lines:
+        if not block.overwritten:
             return []
-        hits = self._find_hits("overwritten", block.rewritten_joined, len(block.rewritten_lines))
-        return [_Hit(block.rewritten_lines[index][0], False, text) for index, text in hits]
+        hits = self._find_hits("overwritten", block.overwritten_joined, len(block.overwritten))
+        return [_Hit(block.overwritten[index].line_index, False, text) for index, text in hits]
 
     def _find_hits(self, layer: Layer, block: bytes, count: int) -> Iterator[tuple[int, str]]:
         return _find_hits(lambda: search.patterns if (search := self._layers.get(layer)) else None, block, count)
@@ -95,7 +95,7 @@ class LogSearch:
             return
         fitting: dict[int, str] = {}
         for variant in variants:
-            for index in search.patterns.find_matching(variant):
+            for index in search.patterns.find_matching_indexes(variant):
                 fitting.setdefault(index, variant)
         if self._steps and any(search.matchers[index].depends_on_steps for index in fitting):
             self._steps.read_until({"lines": line.number, "overwritten": line.number - 1, "hidden": math.inf}[layer])
@@ -160,7 +160,7 @@ def _find_hits(patterns: Callable[[], PatternSet | None], block: bytes, count: i
     """Yield index and text of the lines in which something may fit; `patterns` may become fewer meanwhile."""
     at = index = 0
     while count and (search := patterns()) is not None:
-        found = search.find_next(block, at)
+        found = search.find_next_candidate(block, at)
         if found < 0:
             return
         begin = block.rfind(b"\n", at, found) + 1 or at

@@ -83,7 +83,7 @@ class PhaseFinder:
         if self._set is None:
             return found
         at = hits = 0
-        while (at := self._set.find_next(block, at)) >= 0:
+        while (at := self._set.find_next_candidate(block, at)) >= 0:
             if (hits := hits + 1) == _MOST_HITS:
                 at = max(at, len(block) - _TAIL_BYTES)
             start = block.rfind(b"\n", 0, at) + 1
@@ -100,7 +100,7 @@ class PhaseFinder:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None
-        fitting = self._set.find_matching(strip_ray_prefix(text))
+        fitting = self._set.find_matching_indexes(strip_ray_prefix(text))
         if not fitting:
             return None
         if fitting[-1] >= len(self._begun_by):

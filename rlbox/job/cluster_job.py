@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rlbox.errors import SpecError, page
 from rlbox.i18n import _
@@ -30,10 +31,10 @@ class ClusterParams:
     temp_dir: str
     ports: Mapping[str, int] = field(default_factory=dict)
 
-    def get(self, word: str) -> str | int:
-        """Return what a word of `[cluster.params]` means."""
+    def resolve(self, name: str) -> str | int:
+        """Return the value of a name of `[cluster.params]`: head, nodes, node-gpus or gpus."""
         known: dict[str, str | int] = {"head": self.head, "nodes": self.nodes}
-        return {**known, "node-gpus": self.node_gpus, "gpus": self.gpus}[word]
+        return {**known, "node-gpus": self.node_gpus, "gpus": self.gpus}[name]
 
 
 def require_cluster(job: Job) -> ClusterTable:
@@ -49,7 +50,12 @@ def require_cluster(job: Job) -> ClusterTable:
     return job.cluster
 
 
-def adapt_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> tuple[Job, ParamValues]:
+class AdaptedJob(NamedTuple):
+    job: Job
+    values: ParamValues
+
+
+def adapt_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> AdaptedJob:
     """Return a job without a Ray of its own, and its parameters; what `--set` says stays.
 
     Raises
@@ -58,7 +64,9 @@ def adapt_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParam
         As `require_cluster`.
     """
     table = require_cluster(job)
-    given = {name: cluster_params.get(word) for name, word in table.params.items() if values.origins.get(name) != SET}
+    given = {
+        name: cluster_params.resolve(word) for name, word in table.params.items() if values.origins.get(name) != SET
+    }
     unset = (_ADDRESS, *table.unset)
     moved = job.model_copy(
         update={
@@ -68,11 +76,12 @@ def adapt_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParam
             "stages": tuple(_stage(stage, table.ray or "", cluster_params, unset) for stage in job.stages),
         }
     )
-    return moved, ParamValues(
+    adapted = ParamValues(
         profile=values.profile,
         params={**values.params, **given},
         origins={**values.origins, **dict.fromkeys(given, CLUSTER)},
     )
+    return AdaptedJob(moved, adapted)
 
 
 def _stage(stage: Stage, head: str, cluster_params: ClusterParams, unset: Collection[str]) -> Stage:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.job import Job
-from rlbox.job.param import param_text
+from rlbox.job.param import format_argument
 from rlbox.job.params import SET, ParamValues
 from rlbox.values import OWN
 
@@ -50,7 +50,7 @@ class PlaceholderFiller:
         self._source = self._known.pop("source")
         if job.source:
             self._known["source"] = self._source or job.source.installed
-        own = {name: param_text(job.params[name], value) for name, value in values.params.items()}
+        own = {name: format_argument(job.params[name], value) for name, value in values.params.items()}
         self._optional = {f"{{param.{name}}}" for name, value in values.params.items() if isinstance(value, bool)}
         typed = {name for name, origin in values.origins.items() if origin == SET}
         self._known |= {f"param.{name}": text if name in typed else self._paths(text) for name, text in own.items()}

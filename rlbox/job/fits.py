@@ -42,7 +42,7 @@ class StageFits(SpecModel):
         (), description="hours, least and most, that are assumed while no run was measured"
     )
 
-    def formulas(self) -> Iterator[tuple[str, str]]:
+    def iter_expressions(self) -> Iterator[tuple[str, str]]:
         """Yield every formula with its key."""
         yield from (("nodes", self.nodes), ("gpus", self.gpus), ("steps", self.steps))
         yield from (("hours", formula) for formula in self.hours)
@@ -86,7 +86,7 @@ def find_fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable
                     stage=stage, suggest=suggest_similar(stage, list(stages))
                 )
             )
-        for key, formula in table.formulas():
+        for key, formula in table.iter_expressions():
             problems += _find_unknown(f"fits.stages.{stage}.{key}", formula, known)
     return problems
 

@@ -27,7 +27,7 @@ from rlbox.job.param import (
     ParamSet,
     Value,
     find_param_problems,
-    find_placeholder,
+    find_placeholder_problem,
     find_profile_problems,
     find_value_problems,
 )
@@ -276,7 +276,9 @@ def _placeholder_problems(job: Job) -> Iterator[str]:
         for part in parts:
             values |= {f"{key}.{part.name}.command[{n}]": word for n, word in enumerate(part.command)}
             values |= {f"{key}.{part.name}.env.{name}": value for name, value in part.env.items()}
-    yield from (f"{where}: {problem}" for where, value in values.items() if (problem := find_placeholder(value)))
+    yield from (
+        f"{where}: {problem}" for where, value in values.items() if (problem := find_placeholder_problem(value))
+    )
 
 
 def _name_problems(job: Job) -> Iterator[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+Problem = str
+"""What is wrong, in a few words; empty: nothing."""
+
 METRICS_FILE = "metrics.jsonl"
 STATUS_PAGE = "STATUS.md"
 EVIDENCE_FOLDER = "evidence"

@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
 from rlbox.config.schema import SpecModel, suggest_similar
 from rlbox.config.units import PARAMETER_UNITS, Unit, convert_to_unit, format_number, parse_quantity
 from rlbox.i18n import _
+from rlbox.job.names import Problem
 
 ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 ParamType = Literal["int", "float", "str", "bool", "duration", "size", "fraction"]
@@ -25,7 +26,7 @@ _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 _PLACEHOLDER = re.compile(r"/path/to\b|/your/path\b|<(?:port|host|your)\b[^<>]*>|<YOUR_[^<>]*>|\bCHANGE_?ME\b", re.I)
 
 
-def check_scalar(value: Any) -> Any:
+def require_scalar(value: Any) -> Any:
     """Return a value of a job file as it is; `ValueError` when it is a list or a table."""
     if not isinstance(value, (bool, int, float, str)):
         shown = list(value) if isinstance(value, tuple) else value
@@ -33,7 +34,7 @@ def check_scalar(value: Any) -> Any:
     return value
 
 
-Value = Annotated[bool | int | float | str, BeforeValidator(check_scalar)]
+Value = Annotated[bool | int | float | str, BeforeValidator(require_scalar)]
 
 
 class Param(SpecModel):
@@ -85,7 +86,7 @@ def convert_value(param: Param, value: Scalar) -> Scalar:
                 shown=", ".join(shown), suggest=suggest_similar(format_scalar(value), shown)
             )
         )
-    if problem := find_placeholder(value):
+    if problem := find_placeholder_problem(value):
         raise ValueError(problem)
     return settled
 
@@ -101,7 +102,7 @@ def _typed_all(param: Param, *values: Scalar | None) -> list[Scalar | None]:
     return found
 
 
-def find_range_problem(param: Param, settled: Scalar) -> str:
+def find_range_problem(param: Param, settled: Scalar) -> Problem:
     """Return what is wrong with a settled value that lies out of the parameter's range, or nothing."""
     if isinstance(settled, (str, bool)):
         return ""
@@ -141,14 +142,14 @@ def parse_scalar(param: Param, text: str) -> Scalar:
     return value
 
 
-def param_text(param: Param, settled: Scalar) -> str:
+def format_argument(param: Param, settled: Scalar) -> str:
     """Return a settled value as the words of a command hold it."""
     if isinstance(settled, bool):
         return param.true if settled else param.false
     return format_number(settled) if param.shown_unit and not isinstance(settled, str) else str(settled)
 
 
-def find_placeholder(value: Scalar) -> str:
+def find_placeholder_problem(value: Scalar) -> Problem:
     """Return what is wrong with a value that a guide meant to be replaced, or nothing."""
     found = _PLACEHOLDER.search(value) if isinstance(value, str) else None
     return (
@@ -233,7 +234,7 @@ INCLUDE_KEY = "include"
 def _entry(value: Any) -> Any:
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return value
-    return check_scalar(value)
+    return require_scalar(value)
 
 
 ProfileEntry = Annotated[
@@ -250,7 +251,12 @@ def list_includes(table: Mapping[str, Scalar | tuple[str, ...]]) -> tuple[str, .
     return value if isinstance(value, tuple) else (str(value),)
 
 
-def merge_profiles(profiles: ParamSets, names: Iterable[str]) -> dict[str, tuple[Scalar, str]]:
+class ProfileValue(NamedTuple):
+    value: Scalar
+    profile: str
+
+
+def merge_profiles(profiles: ParamSets, names: Iterable[str]) -> dict[str, ProfileValue]:
     """Return the parameters that the profiles `names` set: name to value and the profile it came from.
 
     The one rule: what a profile includes lies under it, in the order it is named, each profile once; of two that set
@@ -259,11 +265,11 @@ def merge_profiles(profiles: ParamSets, names: Iterable[str]) -> dict[str, tuple
     order: dict[str, None] = {}
     for name in names:
         _visit(profiles, name, order)
-    found: dict[str, tuple[Scalar, str]] = {}
+    found: dict[str, ProfileValue] = {}
     for name in order:
         for key, value in profiles[name].items():
             if key != INCLUDE_KEY and not isinstance(value, tuple):
-                found[key] = (value, name)
+                found[key] = ProfileValue(value, name)
     return found
 
 

@@ -214,19 +214,19 @@ def build_override_entry(
     }
 
 
-def default_params(job: Job) -> dict[str, Scalar]:
+def resolve_default_params(job: Job) -> dict[str, Scalar]:
     return {
         name: convert_value(param, param.default) for name, param in job.params.items() if param.default is not None
     }
 
 
-def list_units(job: Job) -> dict[str, str]:
+def list_param_units(job: Job) -> dict[str, str]:
     """Return the unit of every parameter that the command gets in one; fractions of 1 have none."""
     units = {name: param.shown_unit for name, param in job.params.items()}
     return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
 
 
-def format_params(params: Mapping[str, Scalar], origins: Mapping[str, str], units: Mapping[str, str]) -> list[str]:
+def format_param_lines(params: Mapping[str, Scalar], origins: Mapping[str, str], units: Mapping[str, str]) -> list[str]:
     """Return parameters for people, sorted: `name = value unit`, and where it came from unless that is the default."""
     lines = []
     for name, value in sorted(params.items()):
@@ -257,10 +257,10 @@ def describe_param(param: Param) -> str:
 
 
 JOB_VIEW_KEYS = ("params", "profiles", "resume", "secrets", "optional_secrets")
-"""The keys of a job that `format_job` tells."""
+"""The keys of a job that `format_job_lines` tells."""
 
 
-def format_job(job: Job) -> list[str]:
+def format_job_lines(job: Job) -> list[str]:
     return [*_param_lines(job), *_profile_lines(job), *_resume_lines(job), *_secret_lines(job)]
 
 

@@ -26,7 +26,7 @@ from rlbox.job.gate import (
 )
 from rlbox.job.job import Job, Service, Stage
 from rlbox.job.param import Scalar
-from rlbox.job.params import ParamValues, list_units
+from rlbox.job.params import ParamValues, list_param_units
 from rlbox.job.phase import PhasePlan, plan_phases
 
 
@@ -236,7 +236,7 @@ def plan_run(
         plot=fill.fill_argv("plot", job.plot),
         curves=fill.fill_text("curves", job.curves),
         origins=dict(values.origins),
-        units=list_units(job),
+        units=list_param_units(job),
         secrets=secrets,
         next_steps=job.next,
     )

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from rlbox.terminal import ESCAPE_SEQUENCE
 
@@ -42,7 +42,7 @@ def strip_terminal_codes(text: str) -> str:
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
-def decode_clean(data: bytes) -> bytes:
+def strip_codes_and_decode(data: bytes) -> bytes:
     """Return bytes without terminal codes, and as valid UTF-8."""
     if b"\x1b" in data:
         data = _without_codes(data)
@@ -71,13 +71,13 @@ def _without_codes(data: bytes) -> bytes:
     return _ANSI_BYTES.sub(b"", _FORWARD.sub(b" ", data)) if b"\x1b" in data else data
 
 
-def is_visible(state: bytes) -> bool:
+def has_visible_text(state: bytes) -> bool:
     if not state or state.isspace():
         return False
     return b"\x1b" not in state or bool(_without_codes(state).strip())
 
 
-def find_invisible_text(body: bytes) -> Iterator[tuple[int, bytes]]:
+def iter_lines_with_invisible_text(body: bytes) -> Iterator[LinePart]:
     """Yield lines with characters that nobody sees, by index, in each way to read them without these.
 
     Backspaces and carriage returns are handled where lines are split.
@@ -88,7 +88,7 @@ def find_invisible_text(body: bytes) -> Iterator[tuple[int, bytes]]:
         if _is_odd(line):
             text = line.decode("utf-8", "replace")
             ways = dict.fromkeys(_bare(way) for way in (text, ESCAPE_SEQUENCE.sub("", text)))
-            yield from ((index, way.encode()) for way in ways)
+            yield from (LinePart(index, way.encode()) for way in ways)
 
 
 def strip_invisible_text(block: bytes) -> bytes:
@@ -149,27 +149,32 @@ class Line:
     text: str
 
 
+class LinePart(NamedTuple):
+    """A part of a line; the index of the line that has not ended yet is the number of lines of its block."""
+
+    line_index: int
+    data: bytes
+
+
 class LineBlock(Sequence[str]):
     """The lines of one block; a line becomes text only when it is asked for.
 
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
-    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `rewritten_lines` are the
-    overwritten states of progress bars, each with the index of its line; that is the number of lines for the one that
-    has not ended yet. `hidden_texts` is, with such indexes, what lines hold and do not show: what stands behind
-    `LINE_LIMIT`, and words with carriage returns or backspaces within; only what must not come at all is looked for in
-    it.
+    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `overwritten` are earlier
+    states of progress bars. `hidden` is what lines hold and do not show: what stands behind `LINE_LIMIT`, and words
+    with carriage returns or backspaces within; only what must not come at all is looked for in it.
     """
 
     def __init__(
         self,
         joined: bytes,
         count: int,
-        past: tuple[tuple[int, bytes], ...] = (),
-        hidden: tuple[tuple[int, bytes], ...] = (),
+        overwritten: tuple[LinePart, ...] = (),
+        hidden: tuple[LinePart, ...] = (),
     ) -> None:
         self.joined = joined
-        self.rewritten_lines = past
-        self.hidden_texts = hidden
+        self.overwritten = overwritten
+        self.hidden = hidden
         self.hits: Sequence[int] | None = None
         self._count = count
 
@@ -178,12 +183,12 @@ class LineBlock(Sequence[str]):
         return self.joined.split(b"\n") if self._count else []
 
     @property
-    def past_joined(self) -> bytes:
-        return decode_clean(b"\n".join(state for _, state in self.rewritten_lines))
+    def overwritten_joined(self) -> bytes:
+        return strip_codes_and_decode(b"\n".join(state for _, state in self.overwritten))
 
     @property
     def hidden_joined(self) -> bytes:
-        return strip_invisible_text(decode_clean(b"\n".join(part for _, part in self.hidden_texts)))
+        return strip_invisible_text(strip_codes_and_decode(b"\n".join(part for _, part in self.hidden)))
 
     @property
     def last(self) -> str:
@@ -213,7 +218,7 @@ class LineBlock(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def make_block(texts: Sequence[str]) -> LineBlock:
+def make_line_block(texts: Sequence[str]) -> LineBlock:
     if isinstance(texts, LineBlock):
         return texts
     return LineBlock("\n".join(texts).encode("utf-8", "replace"), len(texts))
@@ -238,8 +243,8 @@ class LineSplitter:
     @property
     def partial_line(self) -> str:
         """The line that has not ended yet, as a terminal shows it now."""
-        shown = bytes(self._current) if is_visible(bytes(self._current)) else self._shown
-        return decode_clean(shown).decode("utf-8", "replace")
+        shown = bytes(self._current) if has_visible_text(bytes(self._current)) else self._shown
+        return strip_codes_and_decode(shown).decode("utf-8", "replace")
 
     def feed(self, data: bytes) -> LineBlock:
         """Return the lines that ended in the next bytes; the last one is line `number`."""
@@ -281,7 +286,7 @@ class LineSplitter:
         elif b"\r" in body:
             body = b"".join(self._settle(body))
         self.number = first + body.count(b"\n") + 1
-        body = decode_clean(body)
+        body = strip_codes_and_decode(body)
         self._keep_odd(body, first)
         return (
             body
@@ -358,7 +363,7 @@ class LineSplitter:
 
     def _show(self, state: bytes) -> None:
         """Take the next state of a line; a blank one only moves the cursor."""
-        if is_visible(state):
+        if has_visible_text(state):
             if self._visible:
                 self._past.append((self.number, self._shown))
                 self._overlay(self._shown, state)
@@ -379,26 +384,26 @@ class LineSplitter:
         self._current.clear()
         self._edge = b""
         self.number += 1
-        seen = decode_clean(seen)
+        seen = strip_codes_and_decode(seen)
         self._keep_odd(seen, self.number - 1)
         return self._typed(seen, self.number - 1)
 
     def _keep_odd(self, body: bytes, first: int) -> None:
-        self._hidden += [(first + index, way) for index, way in find_invisible_text(body)]
+        self._hidden += [(first + index, way) for index, way in iter_lines_with_invisible_text(body)]
 
-    def _take_past(self, first: int) -> tuple[tuple[int, bytes], ...]:
+    def _take_past(self, first: int) -> tuple[LinePart, ...]:
         if not self._past:
             return ()
         past, self._past = self._past, []
         for number, state in past:
-            self._keep_odd(decode_clean(state), number)
-        return tuple((number - first, state) for number, state in past)
+            self._keep_odd(strip_codes_and_decode(state), number)
+        return tuple(LinePart(number - first, state) for number, state in past)
 
-    def _take_hidden(self, first: int) -> tuple[tuple[int, bytes], ...]:
+    def _take_hidden(self, first: int) -> tuple[LinePart, ...]:
         if not self._hidden:
             return ()
         hidden, self._hidden = self._hidden, []
-        return tuple((number - first, part) for number, part in hidden)
+        return tuple(LinePart(number - first, part) for number, part in hidden)
 
 
 def _has_long_line(body: bytes) -> bool:

@@ -72,7 +72,7 @@ class LogFile:
         self.read_offset += len(data)
         return data
 
-    def restore(self) -> bool:
+    def restore_if_removed(self) -> bool:
         """Make the file again, with all that it held, when somebody removed or renamed it; return whether that was so.
 
         Raises

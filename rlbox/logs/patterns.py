@@ -39,7 +39,7 @@ class PatternSet:
         import re2
 
         self._texts = texts
-        self.loose = tuple(strip_anchors(text) for text in texts)
+        self.loose = tuple(strip_anchors_and_group_names(text) for text in texts)
         self._block = re2.compile(
             "|".join(f"(?:{text})" for text in self.loose).encode(), create_re2_options(capture=False)
         )
@@ -48,7 +48,7 @@ class PatternSet:
             self._set.Add(text)
         self._set.Compile()
 
-    def find_next(self, block: bytes, start: int) -> int:
+    def find_next_candidate(self, block: bytes, start: int) -> int:
         """Return where in `block`, lines of UTF-8, from `start` on something may fit; -1: nowhere.
 
         Anchors count for nothing here, so that a line is found behind whatever Ray or a progress bar puts before it.
@@ -56,7 +56,7 @@ class PatternSet:
         found = self._block.search(block, start)
         return -1 if found is None else int(found.start())
 
-    def find_matching(self, line: str) -> list[int]:
+    def find_matching_indexes(self, line: str) -> list[int]:
         """Return the indexes of the patterns that fit a line, ascending."""
         found = self._set.Match(line)
         if found is None:  # nothing fits, or the set had not enough memory to tell
@@ -82,7 +82,7 @@ def compile_pattern_set(texts: tuple[str, ...]) -> PatternSet:
     return PatternSet(texts)
 
 
-def strip_anchors(text: str) -> str:
+def strip_anchors_and_group_names(text: str) -> str:
     """Return an expression that fits wherever `text` fits within a longer line: without anchors and group names."""
     return "".join(
         "(?:" if _named(part) else "(?:)" if part in _ANCHORS else part for _, part in tokenize_pattern(text)
@@ -93,7 +93,7 @@ def _named(part: str) -> bool:
     return part.startswith(("(?P<", "(?<")) and part.endswith(">")
 
 
-def find_matching_line_numbers(expressions: tuple[str, ...], texts: LineBlock) -> list[int]:
+def find_hit_line_indexes(expressions: tuple[str, ...], texts: LineBlock) -> list[int]:
     """Return, ascending, the indexes of lines that one of `expressions` may fit; they must not ask for line ends.
 
     A block is searched once for all who look at it: each of them then looks only at the lines that hit.

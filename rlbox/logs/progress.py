@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from rlbox.foreign import decimal, finite_number
 from rlbox.logs.lines import strip_ray_prefix, strip_terminal_codes
@@ -101,18 +101,29 @@ def has_step_bar(text: str) -> bool:
     return _bar(text.encode("utf-8", "replace")) is not None
 
 
-def find_progress_lines(block: bytes) -> list[tuple[int, bytes]]:
+class OffsetLine(NamedTuple):
+    offset: int
+    line: bytes
+
+
+class TimedReading(NamedTuple):
+    at: float | None
+    """Seconds since 1970; None where the log has no file of times."""
+    reading: ProgressReading
+
+
+def find_progress_lines(block: bytes) -> list[OffsetLine]:
     """Return the lines of a block of a log that may tell of progress, each with its offset in the block.
 
     The block is searched as a whole; no code runs per line.
     """
-    found: list[tuple[int, bytes]] = []
+    found: list[OffsetLine] = []
     at = 0
     while match := _candidates().search(block, at):
         start = block.rfind(b"\n", 0, match.start()) + 1
         end = block.find(b"\n", match.end())
         end = len(block) if end < 0 else end
-        found.append((start, block[start:end]))
+        found.append(OffsetLine(start, block[start:end]))
         at = end + 1
         if at >= len(block):
             break
@@ -346,8 +357,8 @@ _STATES = 500
 """States of one line that are looked at, about."""
 
 
-def read_log_progress(path: Path) -> Iterator[tuple[float | None, ProgressReading]]:
-    """Return what the lines of a log tell, each with its time (seconds since 1970; None without a file of times).
+def read_log_progress(path: Path) -> Iterator[TimedReading]:
+    """Yield what the lines of a log report.
 
     A file that is missing or cannot be read tells nothing.
     """
@@ -358,7 +369,7 @@ def read_log_progress(path: Path) -> Iterator[tuple[float | None, ProgressReadin
                 for at, line in find_progress_lines(block):
                     for offset, text in _states(line):
                         if found := parse_progress(text.decode("utf-8", "replace")):
-                            yield times.find_time_at(start + at + offset), found
+                            yield TimedReading(times.at(start + at + offset), found)
     except OSError:
         return
 

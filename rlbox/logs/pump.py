@@ -72,7 +72,7 @@ class LogPump:
         self._thread.start()
 
     @contextmanager
-    def open_pipe(self, name: str, path: Path) -> Iterator[int]:
+    def pipe(self, name: str, path: Path) -> Iterator[int]:
         """Begin the log `name` in the file `path`; give the handle that a process started in the block may write to.
 
         Raises
@@ -92,7 +92,7 @@ class LogPump:
         finally:
             os.close(into)
 
-    def follow_file(self, name: str, source: Path, path: Path) -> None:
+    def follow(self, name: str, source: Path, path: Path) -> None:
         """Begin the log `name` in the file `path` as a copy of the growing file `source`."""
         self._sources[name] = _Source(self._open(name, path), tail=FileFollower(source, follow_links=True))
         self._rouse()
@@ -256,7 +256,7 @@ class LogPump:
         self._checked_at = time.monotonic()
         for name, log in tuple(self.logs.items()):
             try:
-                if log.restore():
+                if log.restore_if_removed():
                     self._restored.append(name)
                     self._grown.set()
             except OSError as error:
@@ -274,17 +274,17 @@ STAGE_LOG_FILE = "stage.log"
 LineConsumer = Callable[[str, int, int, LineBlock], object]
 """Looks at lines of a log that ended: its name, the number of the first, the byte at which that begins, the lines.
 
-There may be none, but states of a progress bar that were overwritten (`texts.past`).
+There may be none, but states of a progress bar that were overwritten (`texts.overwritten`).
 """
 
 
 class LineDispatcher:
     """Reads the logs of a pump in the order `names`: what a service says comes before what its clients make of it."""
 
-    def __init__(self, pump: LogPump, names: Sequence[str], consumers: Sequence[LineConsumer]) -> None:
+    def __init__(self, pump: LogPump, names: Sequence[str], takers: Sequence[LineConsumer]) -> None:
         self._pump = pump
         self._names = names
-        self._takers = consumers
+        self._takers = takers
         self._readers: dict[str, _Reader] = {}
 
     @property
@@ -306,7 +306,7 @@ class LineDispatcher:
         grown = [self._read(name) for name in self._names]
         return any(grown)
 
-    def read_to_end(self) -> None:
+    def dispatch_all(self) -> None:
         """Hand over all that was written before this call."""
         self._pump.read_everything_written()
         due = {name: log.size for name, log in self._pump.logs.items()}
@@ -314,17 +314,17 @@ class LineDispatcher:
             while name in due and self._pump.logs[name].read_offset < due[name] and self._read(name):
                 pass
 
-    def end_line(self, name: str) -> None:
+    def dispatch_partial_line(self, name: str) -> None:
         """Hand over the last line of a log that ends without a line feed: whoever wrote it will not end it."""
         if name in self._readers:
-            self._hand_over(name, *self._readers[name].end_line())
+            self._hand_over(name, *self._readers[name].dispatch_partial_line())
 
     def close(self) -> None:
         """Hand over what is left, also last lines without a line feed."""
         while self.read():
             pass
         for name in self._names:
-            self.end_line(name)
+            self.dispatch_partial_line(name)
 
     def pop_truncated_names(self) -> list[str]:
         """Return, once each time, the logs that somebody emptied; what was in them was handed over before."""
@@ -340,7 +340,7 @@ class LineDispatcher:
         return log.read_offset != size
 
     def _hand_over(self, name: str, first: int, offset: int, texts: LineBlock) -> None:
-        if texts or texts.rewritten_lines or texts.hidden_texts:
+        if texts or texts.overwritten or texts.hidden:
             for take in self._takers:
                 take(name, first, offset, texts)
 
@@ -365,7 +365,7 @@ class _Reader:
             self._begin = self._log.read_offset - len(data) + data.rindex(b"\n") + 1
         return first, offset, texts
 
-    def end_line(self) -> tuple[int, int, LineBlock]:
+    def dispatch_partial_line(self) -> tuple[int, int, LineBlock]:
         """Return the last line when the log ends without a line feed."""
         first, offset = self.cutter.number + 1, self._begin
         self._begin = self._log.read_offset

@@ -34,19 +34,21 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def open_run_store(app: App, target: str, data: str | None, env: Mapping[str, str] | None = None) -> RunStore:
+def open_run_store_or_run_remotely(
+    app: App, target: str, data: str | None, env: Mapping[str, str] | None = None
+) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target.
 
     With an engine on another machine the whole command is carried out there, with the variables `env`, and this does
     not return.
     """
-    run_on_remote_engine(app, target, data, env)
+    run_remotely_if_engine_is_remote(app, target, data, env)
     return open_local_run_store(app, target, data)
 
 
 def open_existing_run_store(app: App, target: str, data: str | None) -> RunStore:
     """As `disk_of`, for a command that looks at what is there: `NodeError` when what was named is not."""
-    run_store = open_run_store(app, target, data)
+    run_store = open_run_store_or_run_remotely(app, target, data)
     if (data or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
         raise NodeError(
             _("there is no such data disk"),
@@ -74,14 +76,14 @@ def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
     return choose_data_dir(host, data)
 
 
-def current_lock_owner(action: str) -> LockOwner:
+def create_lock_owner(action: str) -> LockOwner:
     """Return this command line as holder of a data disk."""
     return LockOwner(what=action, user=get_user_name(), uid=os.getuid(), host=socket.gethostname())
 
 
 def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
     """Settle the dead runs of a data disk, and say what could not be settled."""
-    found = run_store.reconcile(current_lock_owner("the ends of runs"))
+    found = run_store.reconcile(create_lock_owner("the ends of runs"))
     for run, why in found.unresolved.items():
         app.say(f"run {run} {why}")
     return found
@@ -108,7 +110,9 @@ def load_project_masks(app: App, variables: Sequence[str], secrets: Mapping[str,
     return SecretMasker({**values, **os.environ, **given, SECRETS_VARIABLE: names})
 
 
-def run_on_remote_engine(app: App, target: str, data: str | None, env: Mapping[str, str] | None = None) -> None:
+def run_remotely_if_engine_is_remote(
+    app: App, target: str, data: str | None, env: Mapping[str, str] | None = None
+) -> None:
     """Return when the engine is on this machine; else carry the whole command line out beside it, and exit.
 
     Parameters

@@ -40,7 +40,7 @@ from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_plan
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import Backend, ResolvedJob, RunOptions
-from rlbox.run.data_disk import open_local_run_store, run_on_remote_engine
+from rlbox.run.data_disk import open_local_run_store, run_remotely_if_engine_is_remote
 from rlbox.run.exposure import unpublish_ports
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
@@ -67,7 +67,9 @@ class DockerBackend:
 
     def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
         with app.checking("data disk", "memory", "ports"):
-            run_on_remote_engine(app, target, data, {name: secret.reveal() for name, secret in secrets.items()})
+            run_remotely_if_engine_is_remote(
+                app, target, data, {name: secret.reveal() for name, secret in secrets.items()}
+            )
         return open_local_run_store(app, target, data)
 
     def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:

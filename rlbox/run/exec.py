@@ -98,9 +98,9 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     with app.checking("network"):
         limits = connect_engine().replace_unavailable_network(limits)
     if limits.network != image.container.network:
-        from rlbox.run.exposure import no_bridge_message
+        from rlbox.run.exposure import format_no_bridge_message
 
-        app.say(no_bridge_message("shell", limits.network))
+        app.say(format_no_bridge_message("shell", limits.network))
     return limits
 
 
@@ -156,7 +156,7 @@ def is_inside_target(name: str) -> bool:
     return here is not None
 
 
-def run_component_tests_at(
+def run_component_tests_in_target(
     app: App, place: str, name: str, data: str | None, gpus: str, files: Sequence[str], timeout_s: float
 ) -> int:
     """Test the stack of a target in a container, or where it was applied to this machine."""
@@ -166,7 +166,7 @@ def run_component_tests_at(
     return open_shell(app, name, (f"{OWN}/bin/rlbox", *args), data, gpus)
 
 
-def find_place_to_examine(app: App, name: str | None, place: str, data: str | None) -> Layout | None:
+def find_layout_to_examine(app: App, name: str | None, place: str, data: str | None) -> Layout | None:
     """Return where the place is that is meant: the one around this shell, or TARGET's with `--place here`; else None.
 
     Raises
@@ -190,7 +190,7 @@ def find_place_to_examine(app: App, name: str | None, place: str, data: str | No
     return replace(layout, data=record.data, venv=record.venv)
 
 
-def examine_place(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:
+def examine_layout(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:
     """Examine a place in the environment that its runs have; return rlbox's exit code."""
     words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.words]
     words += [f"--budget={budget_s:g}"] if budget_s else []

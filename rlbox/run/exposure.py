@@ -35,7 +35,7 @@ _PUBLISHING = (OWN_NETWORK, "bridge")
 _NOTES = (_OPEN, _TAKEN) = ("open: ", "not published: ")
 
 
-def no_bridge_message(subject: str, network: str) -> str:
+def format_no_bridge_message(subject: str, network: str) -> str:
     """Return what a user is told of a run, or a shell, on an engine without bridges."""
     return (
         f"{_OPEN}this engine has no bridge, so the {subject} is on the network {network}, where others reach what it "
@@ -86,7 +86,7 @@ def resolve_exposure(
     limits, notes = load_image_plan(app.project, plan.target).container, []
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
-        notes.append(no_bridge_message("run", network))
+        notes.append(format_no_bridge_message("run", network))
     if plan.cluster and plan.cluster.closed == "nothing":
         whose = f"cluster {plan.cluster.name} was started with --allow-unauthenticated"
         notes.append(f"{_OPEN}{whose}; whoever reaches its nodes' ports runs code in it")

@@ -13,6 +13,7 @@ import shlex
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -49,13 +50,13 @@ def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> 
     return texts | {SIGNATURES_FILE: render_signatures(fixes)}
 
 
-def specs_digest(files: Mapping[str, str]) -> str:
+def compute_specs_digest(files: Mapping[str, str]) -> str:
     """Return what changes when the specs or the lock among the files of a run change; the run is bound to it."""
     specs = {name: text for name, text in files.items() if name.startswith(SPEC)}
     return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
 
 
-def job_programs_dir(app: App, job: Job) -> Path | None:
+def find_job_programs_dir(app: App, job: Job) -> Path | None:
     """Return the folder of the job's own programs, beside its file, if it has one."""
     folder = app.project.job_file(job.name).with_suffix("")
     return folder if folder.is_dir() else None
@@ -115,9 +116,12 @@ def check_ports(app: App, plan: RunPlan) -> None:
                     raise NodeError(cause.what, next_step=cause.next_step)
 
 
-def check_source(
-    app: App, job: Job, values: ParamValues, *, is_local: bool, force: bool
-) -> tuple[ParamValues, SourceTree | None]:
+class CheckedSource(NamedTuple):
+    values: ParamValues
+    tree: SourceTree | None
+
+
+def check_source(app: App, job: Job, values: ParamValues, *, is_local: bool, force: bool) -> CheckedSource:
     """Return the values with the whole path of the user's tree, and the tree; None for the installed package.
 
     Parameters
@@ -133,18 +137,19 @@ def check_source(
         It is no tree of the job's framework, is of another minor version, or the run is elsewhere.
     """
     if job.source is None or not values.params[SOURCE_PARAM]:
-        return values, None
+        return CheckedSource(values, None)
     with app.checking(SOURCE_PARAM):
         if not is_local:
-            raise remote_source_error(values)
+            raise create_remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
         _check_version(app, job.name, job.source, found, force=force)
         app.say(f"source: {describe_source(found.record)}")
-        return dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder}), found
-    return values, None
+        values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder})
+        return CheckedSource(values, found)
+    return CheckedSource(values, None)
 
 
-def remote_source_error(values: ParamValues) -> SpecError:
+def create_remote_source_error(values: ParamValues) -> SpecError:
     """Return the refusal of a tree of this machine for a run on another one."""
     return SpecError(
         _("--set {source} is for a run on this machine: other machines do not have {params}").format(

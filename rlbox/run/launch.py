@@ -139,7 +139,7 @@ def start_and_follow(
         if interrupt.name:
             app.say("stopping the run")
             stop_run(run_store, run.run_dir, run.plan, user=get_user_name(), by=interrupt.name)
-    code = report_result(app, run_store, run.run_dir, run.plan, owner)
+    code = reconcile_and_report_result(app, run_store, run.run_dir, run.plan, owner)
     if interrupt.name:
         what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=run.plan.run_id)
         raise Interrupted(what, where=str(run.run_dir))
@@ -191,7 +191,7 @@ def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[
             app.say(f"run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}")
             return 0
         time.sleep(_PAUSE_S)
-    return report_result(app, run_store, run.run_dir, run.plan, LockOwner(what="the end of a run"))
+    return reconcile_and_report_result(app, run_store, run.run_dir, run.plan, LockOwner(what="the end of a run"))
 
 
 def _liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:
@@ -256,7 +256,7 @@ def _load_state(run_dir: Path) -> RunState | None:
         return None
 
 
-def report_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, me: LockOwner) -> int:
+def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, me: LockOwner) -> int:
     """Settle a run that ended, print how, and return rlbox's exit code.
 
     Raises

@@ -35,9 +35,16 @@ from rlbox.run.backend import (
 )
 from rlbox.run.data_disk import load_project_masks, open_existing_run_store
 from rlbox.run.exposure import resolve_exposure
-from rlbox.run.inputs import SPEC, check_ports, check_resumed_source, collect_run_files, load_job_secrets, specs_digest
+from rlbox.run.inputs import (
+    SPEC,
+    check_ports,
+    check_resumed_source,
+    collect_run_files,
+    compute_specs_digest,
+    load_job_secrets,
+)
 from rlbox.run.launch import WrittenRun, start_and_follow
-from rlbox.run.start import DONE, stages_before, unpassed_stages
+from rlbox.run.start import DONE, list_stages_before, list_unpassed_stages
 from rlbox.system.safe_files import (
     is_regular_file,
     list_directory,
@@ -210,9 +217,9 @@ class _ResumedRun:
         values, cluster = self.resolved.values, self.resolved.cluster
         plan = dataclasses.replace(self.plan, params=values.params, origins=values.origins, cluster=cluster)
         state = self.run_store.load_state(self.run_dir, plan)
-        changed = _changed(self.run_dir, files) if specs_digest(files) != plan.digest else ()
-        before = stages_before(plan, options.first_stage)
-        skipped = unpassed_stages(state, before) if state else before
+        changed = _changed(self.run_dir, files) if compute_specs_digest(files) != plan.digest else ()
+        before = list_stages_before(plan, options.first_stage)
+        skipped = list_unpassed_stages(state, before) if state else before
         _refuse(self.app, plan, state, changed, skipped, options)
         if state:
             attempts = plan_attempts(state, options.first_stage)
@@ -226,7 +233,7 @@ class _ResumedRun:
         # said outright: the run's own record may be changed before its supervisor reads it
         begin_at = options.first_stage or (first_unpassed_stage(state) if state else "")
         plan = dataclasses.replace(
-            plan, digest=specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets
+            plan, digest=compute_specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets
         )
         return plan, {"changed_specs": list(changed), "skipped": list(skipped)} if changed or skipped else {}
 

@@ -22,9 +22,9 @@ from rlbox.job.load import load_job, shift_ports
 from rlbox.job.params import (
     ParamValues,
     build_override_entry,
-    default_params,
-    format_params,
-    list_units,
+    format_param_lines,
+    list_param_units,
+    resolve_default_params,
     resolve_params,
 )
 from rlbox.job.plan import RunPlan
@@ -57,9 +57,9 @@ from rlbox.run.inputs import (
     check_ports,
     check_source,
     collect_run_files,
-    job_programs_dir,
+    compute_specs_digest,
+    find_job_programs_dir,
     load_job_secrets,
-    specs_digest,
 )
 from rlbox.run.launch import WrittenRun, start_and_follow
 from rlbox.system.identity import get_user_name
@@ -102,7 +102,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.run_id or new_run_id(job.name)
     plan = dataclasses.replace(
         prepared.plan_run(job, values, run_id, tuple(secrets)),
-        digest=specs_digest(files),
+        digest=compute_specs_digest(files),
         cluster=resolved.cluster,
         user=get_user_name(),
         uid=os.getuid(),
@@ -129,7 +129,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     entry = build_override_entry(
         values,
         options.settings,
-        old_params=default_params(job),
+        old_params=resolve_default_params(job),
         first_stage=options.first_stage,
         force=options.force,
     )
@@ -138,7 +138,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     def write_run() -> WrittenRun:
         if prepared.shares_host_ports:
             check_ports(app, plan)
-        run_dir = run_store.create_run(plan, job_programs_dir(app, job), files)
+        run_dir = run_store.create_run(plan, find_job_programs_dir(app, job), files)
         run_store.write_project(plan.run_id, app.project.folder)
         app.say(f"run {plan.run_id}: {run_dir}")
         return WrittenRun(plan=plan, run_dir=run_dir)
@@ -172,7 +172,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     """Say what would run, what it needs, and whether it would start."""
     on = f"on {plan.target}, place {plan.place}"
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
-    lines += [f"# {line}" for line in format_params(plan.params, plan.origins, list_units(job))]
+    lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, list_param_units(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
     lines += [f"# {line}" for line in needs_lines(fit.needs, fit.room)] if fit else []
     for stage in plan.stages:
@@ -190,7 +190,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
-def stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
+def list_stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
     """Return the names of the stages before the stage `name`; `SpecError` when there is no such stage."""
     names = [stage.name for stage in plan.stages]
     if name and name not in names:
@@ -205,7 +205,7 @@ def stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
 
 def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
     """Return the plan of a run that begins with a later stage, which `--force` alone allows."""
-    before = stages_before(plan, options.first_stage)
+    before = list_stages_before(plan, options.first_stage)
     if not before:
         return plan
     if not options.force:
@@ -220,7 +220,7 @@ def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
     return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)
 
 
-def unpassed_stages(state: RunState, stages: tuple[str, ...]) -> tuple[str, ...]:
+def list_unpassed_stages(state: RunState, stages: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of `stages` that have not passed."""
     passed = {stage.name for stage in state.stages if stage.state == "passed"}
     return tuple(name for name in stages if name not in passed)

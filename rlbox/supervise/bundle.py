@@ -24,7 +24,14 @@ from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
 from rlbox.record.state import RunState, StageState, run_cause
 from rlbox.secrets.masks import SecretMasker
 from rlbox.secrets.url_credentials import mask_credentials
-from rlbox.supervise.evidence import Collector, collect_texts, disk_text, gpu_text, limits_text, system_text
+from rlbox.supervise.evidence import (
+    Collector,
+    collect_disk_text,
+    collect_gpu_text,
+    collect_limits_text,
+    collect_system_text,
+    collect_texts,
+)
 from rlbox.system.files import open_atomic, require_writable_file
 from rlbox.system.safe_files import find_files_named, is_regular_file, open_regular_file, read_bytes, walk_files
 
@@ -129,7 +136,7 @@ _GATHER_S = 8.0
 _LEFT = 20
 
 
-def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: Selection) -> dict[str, str]:
+def build_bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: Selection) -> dict[str, str]:
     """Return the texts of a bundle (name to text): the summary, then what it rests on."""
     logs = [taken.name for taken in selection.taken if taken.is_log]
     last = _last_stage(state)
@@ -149,10 +156,10 @@ def bundle_texts(run_dir: Path, run_id: str, state: RunState | None, selection: 
 
 def _parts(run_dir: Path) -> dict[str, Collector]:
     return {
-        "now/gpu.txt": gpu_text,
-        "now/system.json": system_text,
-        "now/disks.txt": lambda: disk_text((run_dir, Path("/"))),
-        "now/limits.json": limits_text,
+        "now/gpu.txt": collect_gpu_text,
+        "now/system.json": collect_system_text,
+        "now/disks.txt": lambda: collect_disk_text((run_dir, Path("/"))),
+        "now/limits.json": collect_limits_text,
     }
 
 
@@ -248,7 +255,7 @@ def list_files(run_dir: Path) -> list[RunFile]:
     return [RunFile(name=name, bytes=facts.st_size, plain=stat.S_ISREG(facts.st_mode)) for name, facts in walked]
 
 
-def check_output_path(run_dir: Path, out: Path) -> None:
+def require_bundle_path(run_dir: Path, out: Path) -> None:
     """Refuse a place for the bundle that cannot take it.
 
     Raises
@@ -290,7 +297,7 @@ def write_bundle(
         for taken in selection.taken:
             row = writer.add_file(run_dir / taken.name, taken, on_bytes)
             rows += [row] if row else []
-        left = mask_names((*selection.left, *writer.unread), masks)
+        left = mask_file_names((*selection.left, *writer.unread), masks)
         manifest = {
             "schema": 1,
             "run": run_dir.name,
@@ -301,7 +308,7 @@ def write_bundle(
     return Bundle(files=tuple(rows), left=left)
 
 
-def mask_names(skipped: Iterable[SkippedFile], masks: SecretMasker) -> tuple[SkippedFile, ...]:
+def mask_file_names(skipped: Iterable[SkippedFile], masks: SecretMasker) -> tuple[SkippedFile, ...]:
     """Return files that are left out, with secrets masked in their names."""
     return tuple(dataclasses.replace(each, name=masks.mask_text(each.name)) for each in skipped)
 

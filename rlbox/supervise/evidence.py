@@ -193,7 +193,7 @@ _LIST_PACKAGES = (
 )
 
 
-def gpu_text() -> str:
+def collect_gpu_text() -> str:
     """Return what `nvidia-smi` prints, and every process that computes on a GPU.
 
     Raises
@@ -206,7 +206,7 @@ def gpu_text() -> str:
     return "\n".join(shown)
 
 
-def kernel_text(since: str) -> str:
+def collect_kernel_text(since: str) -> str:
     """Return the kernel's messages since the time `since` (ISO 8601) about GPUs (Xid), memory, disks and crashes.
 
     Raises
@@ -227,7 +227,7 @@ def _is_since(row: str, begin: datetime) -> bool:
         return False
 
 
-def process_text() -> str:
+def collect_process_text() -> str:
     """Return every process that is visible from here, the largest first; of other users' their names alone."""
     rows = sorted((_process_row(process) for process in probe_processes().values()), reverse=True)
     return (
@@ -249,7 +249,7 @@ def _cut(words: str) -> str:
     return words if len(words) <= _WORDS else f"{words[:_WORDS].rpartition(' ')[0]} ..."
 
 
-def disk_text(folders: Iterable[Path]) -> str:
+def collect_disk_text(folders: Iterable[Path]) -> str:
     """Return free and total space and inodes of the disks that hold `folders`."""
     lines = [f"{'free':>9} {'of':>9} {'free inodes':>12} folder"]
     for folder in dict.fromkeys(folders):
@@ -263,13 +263,13 @@ def disk_text(folders: Iterable[Path]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def limits_text() -> str:
+def collect_limits_text() -> str:
     """Return the limits of memory, shared memory, processes and files as JSON."""
     facts = {"memory": dataclasses.asdict(probe_cgroup_memory()), "limits": dataclasses.asdict(probe_limits())}
     return _json(facts)
 
 
-def system_text() -> str:
+def collect_system_text() -> str:
     """Return kernel, machine, boot time and load as JSON."""
     name = platform.uname()
     release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
@@ -284,7 +284,7 @@ def system_text() -> str:
     )
 
 
-def package_text(python: str) -> str:
+def collect_package_text(python: str) -> str:
     """Return `name==version` of everything installed for the interpreter `python`, sorted, one a line.
 
     Of a virtual environment the names of its folders tell, a hundred times faster than the interpreter would.
@@ -319,7 +319,7 @@ def _told_packages(python: str) -> list[str]:
     return outcome.stdout.split() if outcome.ok else []
 
 
-def resource_text(run_dir: Path, stage: str) -> str:
+def collect_resource_text(run_dir: Path, stage: str) -> str:
     """Return the last samples of what the stage used, one JSON object a line.
 
     Raises
@@ -339,7 +339,7 @@ def resource_text(run_dir: Path, stage: str) -> str:
     return "".join(rows)
 
 
-def ray_log_text(ray: RayPlan) -> str:
+def collect_ray_log_text(ray: RayPlan) -> str:
     """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line.
 
     Raises
@@ -414,22 +414,22 @@ def list_collectors(failure: StageFailure) -> dict[str, Collector]:
         "environment.txt": lambda: _environment(failure),
         "plan.json": lambda: _read(run_dir / "plan.json"),
         "overrides.json": lambda: _read(run_dir / "overrides.json"),
-        "packages.txt": lambda: package_text(plan.paths.python),
-        "resources.jsonl": lambda: resource_text(run_dir, stage.name),
-        "gpu.txt": gpu_text,
-        "kernel.txt": lambda: kernel_text(failure.started_at),
-        "disks.txt": lambda: disk_text(folders),
-        "limits.json": limits_text,
-        "system.json": system_text,
-        "processes.txt": process_text,
+        "packages.txt": lambda: collect_package_text(plan.paths.python),
+        "resources.jsonl": lambda: collect_resource_text(run_dir, stage.name),
+        "gpu.txt": collect_gpu_text,
+        "kernel.txt": lambda: collect_kernel_text(failure.started_at),
+        "disks.txt": lambda: collect_disk_text(folders),
+        "limits.json": collect_limits_text,
+        "system.json": collect_system_text,
+        "processes.txt": collect_process_text,
     }
     if ray := stage.ray:
         parts["ray/status.json"] = lambda: _ray(failure)
-        parts["ray/logs.txt"] = lambda: ray_log_text(ray)
+        parts["ray/logs.txt"] = lambda: collect_ray_log_text(ray)
     return parts
 
 
-def failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
+def build_failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
     """Return `facts.json`."""
     stage, state, plan = failure.stage, failure.state, failure.plan
     return {

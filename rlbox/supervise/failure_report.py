@@ -34,8 +34,8 @@ from rlbox.supervise.evidence import (
     CollectedTexts,
     MachineSnapshot,
     StageFailure,
+    build_failure_facts,
     collect_texts,
-    failure_facts,
     list_collectors,
 )
 from rlbox.system.files import is_disk_full
@@ -111,7 +111,7 @@ class FailureReport:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
-def make_report(
+def build_report(
     failure: StageFailure, cause: Cause, fatals: Sequence[LogFailure], gathered: CollectedTexts
 ) -> FailureReport:
     """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
@@ -234,7 +234,7 @@ def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: Co
     )
 
 
-def report_page(report: FailureReport) -> str:
+def render_report_page(report: FailureReport) -> str:
     """Return the report as a page of Markdown: the answer first, then what it rests on."""
     return "\n".join(_lines(report)) + "\n"
 
@@ -386,13 +386,13 @@ def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
     """
     folder = recreate_as_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
     gathered = collect_texts(list_collectors(failure), GATHER_S)
-    report = make_report(failure, explained.cause, explained.fatals, gathered)
+    report = build_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
     texts = {
-        REPORT_PAGE: report_page(report),
+        REPORT_PAGE: render_report_page(report),
         "REPORT.json": report.as_json(),
         FATAL_FILE: "\n".join(format_excerpt(fatal) for fatal in found),
-        "facts.json": json.dumps(failure_facts(failure, explained.cause, gathered), indent=1, ensure_ascii=False)
+        "facts.json": json.dumps(build_failure_facts(failure, explained.cause, gathered), indent=1, ensure_ascii=False)
         + "\n",
         **gathered.texts,
     }

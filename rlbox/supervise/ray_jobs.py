@@ -89,14 +89,14 @@ class RayJob:
         with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:
             http.request("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
             until = time.monotonic() + _STOP_S
-            while time.monotonic() < until and probe_job(self._plan, _STOP_S).status not in _ENDED:
+            while time.monotonic() < until and query_job(self._plan, _STOP_S).status not in _ENDED:
                 time.sleep(_PAUSE_S)
 
     def _ask(self) -> RayJobInfo:
         if self._submission is None:
             self._submission = _submit(self._plan, self._body)
             return self._submission
-        return probe_job(self._plan)
+        return query_job(self._plan)
 
 
 def driver_log_path(plan: RayPlan) -> Path:
@@ -104,7 +104,7 @@ def driver_log_path(plan: RayPlan) -> Path:
     return find_job_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
-def write_secrets_file(file: Path, secrets: Mapping[str, str]) -> str:
+def write_secrets_script(file: Path, secrets: Mapping[str, str]) -> str:
     """Write a job's secrets where its command reads and removes them; return the line of shell that does.
 
     Ray would write what `runtime_env` holds into its logs. Without secrets nothing is written.
@@ -117,7 +117,7 @@ def write_secrets_file(file: Path, secrets: Mapping[str, str]) -> str:
     return f". {name} && rm -f {name} && exec "
 
 
-def probe_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
+def query_job(plan: RayPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
     """Ask once how the job is; `UNREACHABLE` when the dashboard does not answer."""
     try:
         with create_ray_client(timeout_s) as http:

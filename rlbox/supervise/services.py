@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rlbox.gate.http_probe import CONNECTION_REFUSED, find_http_problem
 from rlbox.job.gate import Ready
+from rlbox.job.names import Problem
 from rlbox.job.plan import ServicePlan
 from rlbox.logs.lines import LineBlock, list_line_variants
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set
@@ -20,7 +21,7 @@ _KINDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _MOST_FILES = 10_000
 
 
-def weights_bytes(argv: Iterable[str]) -> int:
+def count_weight_bytes(argv: Iterable[str]) -> int:
     """Return the size of the weights below the folders that a command names, and of the files; 0 without any.
 
     A folder with weights in two forms counts once, as the form that loaders prefer.
@@ -57,7 +58,6 @@ _CONNECT_S = 2.0
 _ASKED_AGAIN = 4
 """How often a service that was ready is asked within the time in which it must answer."""
 
-READY = "ready"
 _NO_ANSWER = "no answer yet"
 _TAKEN_S = 0.5
 
@@ -91,15 +91,17 @@ class RunningService:
         self._good_at: float | None = None
         self._grown_at = self.started
         self._log_bytes = 0
-        self._poller = Poller(self._ask, _PAUSE_S, lambda answer: answer == READY)
+        self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     @property
-    def answer(self) -> str:
-        """What is still missing, or what the ready request got last."""
-        found = self._poller.latest or _NO_ANSWER
-        if found == CONNECTION_REFUSED and self._poller.waiting_s > _TAKEN_S:  # it listens by now, and does not answer
-            found = _NO_ANSWER
-        return f"no line like /{self.plan.ready.line}/ yet" if found == READY and self._line_missing else found
+    def pending_problem(self) -> Problem:
+        """What is still missing, or what was wrong with the last answer to the ready request."""
+        problem = self._poller.latest
+        if problem == CONNECTION_REFUSED and self._poller.waiting_s > _TAKEN_S:  # it listens by now, and does not answer
+            problem = None
+        if problem is None:
+            return _NO_ANSWER
+        return f"no line like /{self.plan.ready.line}/ yet" if not problem and self._line_missing else problem
 
     @property
     def has_been_ready(self) -> bool:
@@ -109,7 +111,7 @@ class RunningService:
     def match_lines(self, texts: LineBlock) -> None:
         """Take lines of its log, of which one may be what it is waited for."""
         line = self.plan.ready.line
-        if self._line_missing and compile_pattern_set((line,)).find_next(texts.joined, 0) >= 0:
+        if self._line_missing and compile_pattern_set((line,)).find_next_candidate(texts.joined, 0) >= 0:
             fits = compile_pattern(line).matches
             self._line_missing = not any(fits(way) for text in texts for way in list_line_variants(text))
 
@@ -117,14 +119,14 @@ class RunningService:
         """Have it prove anew that it does its work; its line is not waited for a second time."""
         self._poller.close()
         self._good_at, self.started = None, self._clock()
-        self._poller = Poller(self._ask, _PAUSE_S, lambda answer: answer == READY)
+        self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     def begin_checks(self) -> None:
         """Watch it from now on, as a stage's command is started: it was ready, and must stay so."""
         self._poller.close()
         self._good_at = self._grown_at = self._clock()
         if self.plan.answer_s:
-            self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda answer: False)
+            self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda problem: False)
 
     @property
     def is_unresponsive(self) -> bool:
@@ -134,7 +136,7 @@ class RunningService:
     @property
     def last_answer(self) -> str:
         """What the ready request got last from a service that is mute: an answer that is under way is none."""
-        return "no answer" if self.answer in (READY, _NO_ANSWER) else self.answer
+        return "no answer" if self.pending_problem in ("", _NO_ANSWER) else self.pending_problem
 
     def is_silent(self, log_bytes: int) -> bool:
         """Return whether its log, `log_bytes` long now, has not grown for longer than it may."""
@@ -147,18 +149,18 @@ class RunningService:
         """Ask no more whether it is ready."""
         self._poller.close()
 
-    def _ask(self) -> str:
-        answer = probe_ready(self.plan.ready, self._headers)
-        if answer == READY:
+    def _ask(self) -> Problem:
+        problem = find_readiness_problem(self.plan.ready, self._headers)
+        if not problem:
             self._good_at = self._clock()
-        return answer
+        return problem
 
 
-def probe_ready(ready: Ready, headers: Mapping[str, str] | None = None) -> str:
-    """Send the ready request once and knock at the port; return `ready`, or what is wrong in a few words."""
+def find_readiness_problem(ready: Ready, headers: Mapping[str, str] | None = None) -> Problem:
+    """Connect to the port and send the ready request, once; a line of the log is not looked for."""
     if ready.port:
         try:
             socket.create_connection(("127.0.0.1", int(ready.port)), _CONNECT_S).close()
         except OSError as error:
             return f"port {ready.port}: {error.strerror or 'no answer in time'}"
-    return (find_http_problem(ready, headers=headers) if ready.url else "") or READY
+    return find_http_problem(ready, headers=headers) if ready.url else ""

@@ -11,7 +11,7 @@ from rlbox.diagnose.cause import Cause, describe_exit, make_port_conflict_cause,
 from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.doctor.ray_state import make_ray_auth_headers
 from rlbox.gate.files import FileSnapshot, check_file
-from rlbox.gate.http_probe import wait_for_response
+from rlbox.gate.http_probe import wait_for_expected_response
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
@@ -27,8 +27,8 @@ from rlbox.supervise.causes import (
 )
 from rlbox.supervise.evidence import MachineSnapshot, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PortForwarder
-from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_file
-from rlbox.supervise.services import RunningService, weights_bytes
+from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_script
+from rlbox.supervise.services import RunningService, count_weight_bytes
 from rlbox.supervise.stage_context import RetainedService, StageContext, StageStopped
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.limits import probe_cgroup_memory
@@ -75,15 +75,15 @@ class StageServices:
         service = self._take_over(kept) if kept else self._begin(plan)
         self._watch.services.append(service)
         self._watch.pump.wake_on_exit(service.child.pid)
-        size = weights_bytes(plan.argv)
-        self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
+        size = count_weight_bytes(plan.argv)
+        self._watch.record_service(service, state="starting", started_at=utc_now(), count_weight_bytes=size)
         rule = self._gate.outcomes.services[plan.name]
         with self._context.starvation.track_startup(service.child, plan.start_s) as start:
             while not service.has_been_ready:
                 self._watch.poll()
                 if start.is_late and not service.has_been_ready:
-                    self._gate.mark_failed(rule, service.answer)
-                    cause = explain_slow_service_start(self._stage, plan, service.answer, start.elapsed_s)
+                    self._gate.mark_failed(rule, service.pending_problem)
+                    cause = explain_slow_service_start(self._stage, plan, service.pending_problem, start.elapsed_s)
                     raise StageStopped(self._watch.hang.add_hang_evidence(cause, plan.start_s, f"start of {plan.name}"))
         self._watch.reset_fatals(plan.name)
         self._gate.mark_passed(rule, "ready")
@@ -107,7 +107,7 @@ class StageServices:
                     output,
                     self._stage.name,
                     headers,
-                    self._context.starvation.now_s,
+                    self._context.starvation.scaled_time_s,
                 ),
             )
 
@@ -136,7 +136,7 @@ class StageServices:
             self._context.processes.stop(service.child)
             self._record_stopped(service)
 
-    def hand_over(self, keep: Sequence[RunningService]) -> None:
+    def record_and_retain(self, keep: Sequence[RunningService]) -> None:
         """Lay those to `keep` ready for the next stage, and record how all others, which are gone, ended."""
         for service in self._watch.services:
             if service in keep:
@@ -228,7 +228,7 @@ class _StageRun:
         except StageStopped as stopped:
             return stopped.cause
         except OSError as error:
-            return self._context.disk_cause(error)
+            return self._context.explain_disk_error(error)
         return None
 
     def _run(self) -> None:
@@ -295,7 +295,7 @@ class _StageRun:
     def _hand_over(self, stage: StagePlan) -> str:
         """Hand a job of a cluster its secrets; a head of the run's own was started with them."""
         own_head = stage.ray is None or stage.ray.service
-        return "" if own_head else write_secrets_file(self._secrets, self._context.grants.make_environment(stage.secrets))
+        return "" if own_head else write_secrets_script(self._secrets, self._context.grants.make_environment(stage.secrets))
 
     def _end_main(self, code: int) -> None:
         self._watch.end_command()
@@ -323,7 +323,7 @@ class _StageRun:
     def _probe_work(self) -> None:
         """Send the requests that must be answered while the services still run."""
         for probe, rule in zip(self._stage.probes, self._gate.outcomes.probes, strict=True):
-            problem = wait_for_response(probe, self._watch.poll)
+            problem = wait_for_expected_response(probe, self._watch.poll)
             (self._gate.mark_failed if problem else self._gate.mark_passed)(rule, problem or "as told")
             if problem:
                 raise StageStopped(explain_failed_probe(self._stage, probe, problem))
@@ -356,7 +356,7 @@ class _StageRun:
         left = processes.stop_all([service.child for service in keep])
         if left:
             self._context.journal.event(self._stage.name, "left-running", pids=[process.pid for process in left])
-        self._services.hand_over(keep)
+        self._services.record_and_retain(keep)
         if isinstance(main, ChildProcess):
             self._watch.record(exit_code=main.poll())
         self._watch.close_logs()

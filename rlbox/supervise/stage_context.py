@@ -151,7 +151,7 @@ class StageContext:
     nodes: NodeMonitor
     retained: dict[str, RetainedService] = field(default_factory=dict)
 
-    def watch_context(self, stage: StagePlan) -> WatchContext:
+    def create_watch_context(self, stage: StagePlan) -> WatchContext:
         """Return what the watch over hangs is to know of a stage."""
         return WatchContext(
             stage=stage,
@@ -166,18 +166,18 @@ class StageContext:
     def check_not_stopped(self) -> None:
         """Raise `StageStopped` when the user asked to stop, or when nothing can be recorded any more."""
         if self.interrupt.name:
-            raise StageStopped(self.stop_cause())
+            raise StageStopped(self.create_stop_cause())
         if not self.journal.directory_exists():
             raise StageStopped(make_removed_directory_cause(str(self.run_dir)))
         if self.journal.problem:
             there = self.journal.directory_exists(now=True)
             raise StageStopped(self.journal.problem if there else make_removed_directory_cause(str(self.run_dir)))
 
-    def stop_cause(self) -> Cause:
+    def create_stop_cause(self) -> Cause:
         """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
         return make_interrupted_cause(read_stop_request(self.run_dir) or self.interrupt.name)
 
-    def disk_cause(self, error: OSError) -> Cause:
+    def explain_disk_error(self, error: OSError) -> Cause:
         """Return the cause behind a file of the run that cannot be written."""
         if not self.journal.directory_exists(now=True):
             return make_removed_directory_cause(str(self.run_dir))
@@ -191,7 +191,7 @@ class StageContext:
             return start()
         except OSError as error:
             if is_disk_full(error):
-                raise StageStopped(self.disk_cause(error)) from error
+                raise StageStopped(self.explain_disk_error(error)) from error
             raise StageStopped(explain_failed_start(stage, part, argv[0], error.strerror or str(error))) from error
 
     def refine_cause(self, cause: Cause, kills_before: int) -> Cause:

@@ -15,7 +15,7 @@ from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
-from rlbox.logs.patterns import find_matching_line_numbers
+from rlbox.logs.patterns import find_hit_line_indexes
 from rlbox.logs.pump import LineDispatcher, LogPump
 from rlbox.supervise.causes import (
     explain_exceeded_total,
@@ -52,7 +52,7 @@ class StageWatch:
         self.main: ChildProcess | RayJob | None = None
         self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
-        self.hang = HangMonitor(context.watch_context(stage), clock=context.starvation.now_s)
+        self.hang = HangMonitor(context.create_watch_context(stage), clock=context.starvation.scaled_time_s)
         self.logs = LineDispatcher(self.pump, names, (self._judge, self._find_fatal, self.hang.feed_log, self._hear))
         self._context = context
         self._stage = stage
@@ -122,7 +122,7 @@ class StageWatch:
     def check_disk(self) -> None:
         """Stop a stage whose logs cannot be written."""
         if self.pump.write_error:
-            raise StageStopped(self._context.disk_cause(self.pump.write_error))
+            raise StageStopped(self._context.explain_disk_error(self.pump.write_error))
 
     def check_silence(self) -> None:
         """Stop a stage that shows no sign of life."""
@@ -137,7 +137,7 @@ class StageWatch:
             code = service.child.poll()
             if code is None or code in pardoned:
                 continue
-            self.logs.read_to_end()
+            self.logs.dispatch_all()
             self.stop_on_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
@@ -179,8 +179,8 @@ class StageWatch:
 
     def end_command(self) -> None:
         """Look at all that the command, which has ended, wrote, and at a last line without a line feed."""
-        self.logs.read_to_end()
-        self.logs.end_line(STAGE_LOG)
+        self.logs.dispatch_all()
+        self.logs.dispatch_partial_line(STAGE_LOG)
         self._metric_files.close()
         if self._command_begun is not None:
             self.gate.check_deadlines(time.monotonic() - self._command_begun)
@@ -220,7 +220,7 @@ class StageWatch:
         self.gate.mark_failed(self.gate.outcomes.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
-        texts.hits = find_matching_line_numbers((*self.gate.expressions(log), *self._scanned), texts)
+        texts.hits = find_hit_line_indexes((*self.gate.expressions(log), *self._scanned), texts)
         self.gate.read_lines(log, first, texts)
 
     def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:

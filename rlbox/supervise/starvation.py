@@ -57,18 +57,18 @@ class StarvationMonitor:
         """Begin with a stage whose limits may last `stretch` times as long, and no longer."""
         self._begun_s, self._clock.min_rate, self._stretch = self._real(), 1 / stretch, stretch
 
-    def now_s(self) -> float:
+    def scaled_time_s(self) -> float:
         """Return the time as the run's processes have it."""
         return self._clock.convert_time_s(self._real())
 
-    def real_s(self) -> float:
+    def wall_time_s(self) -> float:
         """Return the time by the clock on the wall."""
         return self._real()
 
     @contextlib.contextmanager
     def track_startup(self, child: ChildProcess, limit_s: float) -> Iterator[ServiceStartup]:
         """Watch whether a service that starts gets on, until the block ends."""
-        clock = StartupTimer(limit_s, self._stretch, self.now_s(), self._real())
+        clock = StartupTimer(limit_s, self._stretch, self.scaled_time_s(), self._real())
         self._start, self._listed_s = ServiceStartup(self, clock, child), -math.inf
         self.sample(now=True)
         try:
@@ -125,9 +125,7 @@ class StarvationMonitor:
             if was and now and now.key == was.key:
                 found.append(((measure(now) - measure(was)) / (time.monotonic() - begun), f"{now.name} (pid {pid})"))
         greedy = sorted((row for row in found if row[0] >= least), reverse=True)[:_MOST_NAMED]
-        return [
-            f"{name} {size_text(rate)}/s" if slow.cause == "disk" else f"{name} {rate:.1f}" for rate, name in greedy
-        ]
+        return [f"{name} {size_text(rate)}/s" if slow.cause == "disk" else f"{name} {rate:.1f}" for rate, name in greedy]
 
 
 class ServiceStartup:
@@ -147,14 +145,14 @@ class ServiceStartup:
     @property
     def is_late(self) -> bool:
         """Whether it has taken longer than it may, as a look of this second shows."""
-        if self._clock.is_over_limit(self._watch.now_s()):
+        if self._clock.is_over_limit(self._watch.scaled_time_s()):
             self._watch.sample(now=True)
-        return self._clock.must_stop(self._watch.now_s(), self._watch.real_s())
+        return self._clock.must_stop(self._watch.scaled_time_s(), self._watch.wall_time_s())
 
     @property
     def elapsed_s(self) -> float:
         """How long it has taken by the clock on the wall, s."""
-        return self._clock.get_elapsed_s(self._watch.real_s())
+        return self._clock.get_elapsed_s(self._watch.wall_time_s())
 
     def _own(self, processes: Iterable[ProcessUsage]) -> tuple[ProcessUsage, ...]:
         return tuple(process for process in processes if process.pid in self.pids)

@@ -138,7 +138,7 @@ def _carry_out_stages(context: StageContext, on_failure: Callable[[StageFailure]
         return absent
     for stage in [stage for stage in context.plan.stages if stage.name in waiting]:
         if context.interrupt.name:
-            cause: Cause | None = context.stop_cause()
+            cause: Cause | None = context.create_stop_cause()
         else:
             cause = _carry_out_one(context, stage, on_failure)
         if cause:

@@ -20,7 +20,7 @@ from rlbox.lint.drift import load_drift
 from rlbox.lint.rules import lint_text
 from rlbox.record.run_dir import write_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
-from rlbox.run.inputs import collect_run_files, plan_container_run, specs_digest
+from rlbox.run.inputs import collect_run_files, compute_specs_digest, plan_container_run
 from rlbox.secrets.masks import SecretMasker
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
@@ -81,7 +81,7 @@ def write_run(run_dir: Path, job_name: str, states: tuple[StageStatus, ...], at:
         path = run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    write_plan(run_dir, dataclasses.replace(plan, digest=specs_digest(files)))
+    write_plan(run_dir, dataclasses.replace(plan, digest=compute_specs_digest(files)))
     stages = tuple(
         StageState(name=stage.name, title=stage.title, directory=f"stages/{number}-{stage.name}", state=state)
         for number, (stage, state) in enumerate(zip(plan.stages, states, strict=False), start=1)

@@ -204,8 +204,8 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
     def broken() -> str:
         raise RuntimeError("driver is gone")
 
-    monkeypatch.setattr("rlbox.supervise.evidence.gpu_text", broken)
-    monkeypatch.setattr("rlbox.supervise.evidence.limits_text", lambda: __import__("time").sleep(600))
+    monkeypatch.setattr("rlbox.supervise.evidence.collect_gpu_text", broken)
+    monkeypatch.setattr("rlbox.supervise.evidence.collect_limits_text", lambda: __import__("time").sleep(600))
     monkeypatch.setattr("rlbox.supervise.failure_report.GATHER_S", 1.0)
     bench.stage("train", python(NOISY))
     assert bench.run() == 1
@@ -216,7 +216,7 @@ def test_parts_that_hang_or_break_are_named(bench: Bench, monkeypatch: pytest.Mo
 
 
 def test_a_mistake_in_the_evidence_does_not_lose_the_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.supervise.failure_report.make_report", lambda *facts: 1 / 0)
+    monkeypatch.setattr("rlbox.supervise.failure_report.build_report", lambda *facts: 1 / 0)
     bench.stage("train", python(NOISY))
     bench.start()
     code, told = bench.finish()

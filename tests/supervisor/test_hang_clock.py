@@ -16,7 +16,7 @@ from supervised import python
 from rlbox.diagnose.cause import Cause
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.plan import load_run_plan
-from rlbox.logs.lines import make_block
+from rlbox.logs.lines import make_line_block
 from rlbox.record.journal import Journal
 from rlbox.record.state import new_run_state
 from rlbox.secrets.handover import SecretGrants
@@ -68,10 +68,10 @@ class Machine:
     def probe(self, pids: Iterable[int]) -> ActivitySample:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)
         return ActivitySample(
-            time_s=self.now_s,
+            t_s=self.now_s,
             received_bytes=0,
             sent_bytes=0,
-            loopback_bytes=0,
+            local_bytes=0,
             gpus=(),
             processes=(process,),
         )
@@ -80,13 +80,13 @@ class Machine:
         return ""
 
     def says(self, *lines: str) -> None:
-        self.watch.feed_log("stage", 1, 0, make_block(lines))
+        self.watch.take("stage", 1, 0, make_line_block(lines))
 
     def lives(self, seconds: float, *, read_bps: int = 0, each_s: float = 1.0) -> Cause | None:
         for _ in range(int(seconds / each_s)):
             self.now_s += each_s
             self.read_bytes += int(read_bps * each_s)
-            if cause := self.watch.check(self):
+            if cause := self.watch.look(self):
                 return cause
         return None
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlbox.config.pattern import check_pattern
 from rlbox.job.gate import extract_named_group
-from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anchors
+from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anchors_and_group_names
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_nothing_backtracks() -> None:
     for text in ("(a+)+$", "(a|a)*b$", r"(\w+\s?)*:$", "(.*)(.*)(.*)(.*)(.*)=!$"):
         pattern = compile_pattern(text)
         assert not pattern.matches("a" * 20000 + "!")
-        assert compile_pattern_set((text, "x")).find_matching("a" * 20000 + "!") == []
+        assert compile_pattern_set((text, "x")).find_matching_indexes("a" * 20000 + "!") == []
     assert time.process_time() - begun < 60
 
 
@@ -90,7 +90,7 @@ def test_a_block_search_misses_no_line(text: str, lines: list[str]) -> None:
     pattern = compile_pattern(text)
     block, found, at, index = "\n".join(lines).encode(), set[int](), 0, 0
     patterns = compile_pattern_set((text, "never"))
-    while at <= len(block) and (hit := patterns.find_next(block, at)) >= 0:
+    while at <= len(block) and (hit := patterns.find_next_candidate(block, at)) >= 0:
         index += block.count(b"\n", at, hit)
         found.add(index)
         end = block.find(b"\n", hit)
@@ -99,7 +99,7 @@ def test_a_block_search_misses_no_line(text: str, lines: list[str]) -> None:
         at, index = end + 1, index + 1
     fitting = {number for number, line in enumerate(lines) if pattern.matches(line)}
     assert fitting <= found
-    assert all((0 in patterns.find_matching(line)) == (number in fitting) for number, line in enumerate(lines))
+    assert all((0 in patterns.find_matching_indexes(line)) == (number in fitting) for number, line in enumerate(lines))
 
 
 @given(st.lists(ATOMS, min_size=1, max_size=4).map("".join), LINES)
@@ -115,4 +115,4 @@ def test_groups() -> None:
     assert pattern.find_groups("step 3 loss nan,") == {"step": "3", "value": "nan,"}
     assert pattern.find_groups("nothing") is None
     assert extract_named_group(r"(a)(?P<value>x(y[)]|z)\))", "value") == r"x(y[)]|z)\)"
-    assert strip_anchors(r"^(?P<a>x)$|[$]\$") == r"(?:)(?:x)(?:)|[$]\$"
+    assert strip_anchors_and_group_names(r"^(?P<a>x)$|[$]\$") == r"(?:)(?:x)(?:)|[$]\$"

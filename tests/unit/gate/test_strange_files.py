@@ -87,7 +87,7 @@ def test_folders_that_lead_nowhere(folder: Path, make: Callable[[Path], object])
     assert problem(rule(folder)) == "the folder holds no file"
     (folder / "deep/x").write_text("x")
     assert glob_paths(str(folder / "**/x")) == [folder / "deep/x"]
-    assert before.problem(folder / "deep/x") == ""
+    assert before.find_problem(folder / "deep/x") == ""
     before.close()
 
 

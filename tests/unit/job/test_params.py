@@ -15,10 +15,10 @@ from rlbox.job.param import merge_profiles
 from rlbox.job.params import (
     ParamValues,
     build_override_entry,
-    default_params,
-    format_params,
-    list_units,
+    format_param_lines,
+    list_param_units,
     parse_settings,
+    resolve_default_params,
     resolve_params,
 )
 from rlbox.job.plan import RunPlan, plan_run
@@ -200,7 +200,7 @@ def test_profiles_that_are_not_there(job: Job) -> None:
 
 def test_parameters_for_people(job: Job) -> None:
     values = resolve_params(job, "smoke", {"dynamic": "on"})
-    lines = map(str, format_params(values.params, values.origins, list_units(job)))
+    lines = map(str, format_param_lines(values.params, values.origins, list_param_units(job)))
     assert {"dynamic = true  (--set)", "timeout = 600 seconds", "data = /data/x  (profile base)"} < set(lines)
 
 
@@ -263,7 +263,7 @@ def test_a_resume_of_a_job_that_has_other_stages_now(job: Job, folder: Folder) -
 def test_what_is_recorded_of_a_new_run(job: Job) -> None:
     values = resolve_params(job, "smoke", {"dynamic": "on"})
     entry = build_override_entry(
-        values, {"dynamic": "on"}, old_params=default_params(job), first_stage="train", force=True
+        values, {"dynamic": "on"}, old_params=resolve_default_params(job), first_stage="train", force=True
     )
     assert entry == {
         "resume": False,

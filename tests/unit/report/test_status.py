@@ -21,7 +21,7 @@ from rlbox.record.run_store import RunStore
 from rlbox.record.state import EVENTS_FILE, RunState, change_stage, new_run_state, write_run_state
 from rlbox.report.status import write_status
 from rlbox.run.backend import open_runtime
-from rlbox.run.launch import report_result
+from rlbox.run.launch import reconcile_and_report_result
 from rlbox.secrets.masks import SecretMasker
 
 PROJECT = Project(folder=CHECKOUT)
@@ -78,7 +78,7 @@ def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
     code = 0 if status == "passed" else 1
     write_run_state(run_dir, dataclasses.replace(state, state=status, exit_code=code), SecretMasker({}))
     app = App(project=PROJECT)
-    assert report_result(app, run_store, run_dir, plan, LockOwner(what="a test")) == code
+    assert reconcile_and_report_result(app, run_store, run_dir, plan, LockOwner(what="a test")) == code
     assert (run_dir / "STATUS.md").is_file() == (status == "passed")
 
 
@@ -93,5 +93,5 @@ def test_a_disk_that_is_full_costs_the_page_alone(
     run_dir = run_store.create_run(plan, None, {})
     write_run_state(run_dir, state, SecretMasker({}))
     monkeypatch.setattr("rlbox.report.status.replace_file", full)
-    assert report_result(App(project=PROJECT), run_store, run_dir, plan, LockOwner(what="a test")) == 0
+    assert reconcile_and_report_result(App(project=PROJECT), run_store, run_dir, plan, LockOwner(what="a test")) == 0
     assert "status: not written: No space left on device\n" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from rlbox.job.job import Job, Service
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import ServicePlan, plan_run
 from rlbox.logs.lines import LineSplitter
-from rlbox.supervise.services import RunningService, probe_ready
+from rlbox.supervise.services import RunningService, find_readiness_problem
 from rlbox.values import Command
 
 pytestmark = pytest.mark.allow("sockets")
@@ -80,36 +80,36 @@ def running(ready: Ready, *, clock: Callable[[], float] = time.monotonic, **more
 def wait_for(service: RunningService, answer: str) -> None:
     until = threading.Event()
     for _ in range(600):
-        if service.answer == answer:
+        if service.pending_problem == answer:
             return
         until.wait(0.02)
-    pytest.fail(f"{service.answer} is not {answer}")
+    pytest.fail(f"{service.pending_problem} is not {answer}")
 
 
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("good", "ready"),
+        ("good", ""),
         ("health", "HTTP 404"),
         ("broken", 'HTTP 200 with an error: {"message": "engine is dead"}'),
         ("words", "HTTP 200 with an error: Internal Server Error"),
     ],
 )
 def test_a_request_proves_it_only_with_a_good_answer(port: int, path: str, said: str) -> None:
-    assert probe_ready(Ready(url=f"http://127.0.0.1:{port}/{path}")) == said
+    assert find_readiness_problem(Ready(url=f"http://127.0.0.1:{port}/{path}")) == said
 
 
 def test_a_head_with_a_token_gets_it(port: int) -> None:
     ready = Ready(url=f"http://127.0.0.1:{port}/token")
-    assert probe_ready(ready) == "HTTP 404"
-    assert probe_ready(ready, {"Authorization": "Bearer mine"}) == "ready"
+    assert find_readiness_problem(ready) == "HTTP 404"
+    assert find_readiness_problem(ready, {"Authorization": "Bearer mine"}) == ""
 
 
 def test_a_port_proves_it_when_it_takes_a_connection(port: int) -> None:
-    assert probe_ready(Ready(url="", port=port)) == "ready"
+    assert find_readiness_problem(Ready(url="", port=port)) == ""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         free = closed.getsockname()[1]
-    assert probe_ready(Ready(url="", port=free)) == f"port {free}: Connection refused"
+    assert find_readiness_problem(Ready(url="", port=free)) == f"port {free}: Connection refused"
 
 
 def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> None:
@@ -118,16 +118,16 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
     wait_for(service, missing)
     cutter = LineSplitter()
     service.match_lines(cutter.feed(b"loading\nApplication startup\n"))
-    assert (service.has_been_ready, service.answer) == (False, missing)
+    assert (service.has_been_ready, service.pending_problem) == (False, missing)
     service.match_lines(cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n"))
-    assert (service.has_been_ready, service.answer) == (True, "ready")
+    assert (service.has_been_ready, service.pending_problem) == (True, "")
     service.close()
 
 
 def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     service = running(Ready(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0, clock=lambda: now[0])
-    wait_for(service, "ready")
+    wait_for(service, "")
     service.begin_checks()
     count = len(Answer.asked)
     while len(Answer.asked) < count + 3:
@@ -158,10 +158,10 @@ def test_a_log_that_does_not_grow(port: int) -> None:
 def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
     service = running(Ready(url=f"http://127.0.0.1:{port}/good", line="up"))
     service.match_lines(LineSplitter().feed(b"up\n"))
-    wait_for(service, "ready")
+    wait_for(service, "")
     service.begin_checks()
     service.restart_probe()
-    wait_for(service, "ready")
+    wait_for(service, "")
     assert service.has_been_ready
     service.close()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.supervise.services import weights_bytes
+from rlbox.supervise.services import count_weight_bytes
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_folder_counts_once_and_in_one_form(model: Path) -> None:
-    assert weights_bytes(("vllm", "--model", str(model), f"--tokenizer={model}/")) == 7000
+    assert count_weight_bytes(("vllm", "--model", str(model), f"--tokenizer={model}/")) == 7000
 
 
 def test_files_links_and_what_is_not_there(model: Path, tmp_path: Path) -> None:
@@ -30,6 +30,6 @@ def test_files_links_and_what_is_not_there(model: Path, tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     (snapshot / "model.safetensors").symlink_to(model / "model-1.safetensors")
-    assert weights_bytes(("serve", str(snapshot))) == 3000
-    assert weights_bytes(("serve", f"--model={model}/model-2.safetensors", str(snapshot))) == 7000
-    assert weights_bytes(("serve", "/nowhere", "Qwen/Qwen3-8B", "--port=1", "/etc/hostname")) == 0
+    assert count_weight_bytes(("serve", str(snapshot))) == 3000
+    assert count_weight_bytes(("serve", f"--model={model}/model-2.safetensors", str(snapshot))) == 7000
+    assert count_weight_bytes(("serve", "/nowhere", "Qwen/Qwen3-8B", "--port=1", "/etc/hostname")) == 0
