@@ -45,7 +45,7 @@ def doctor(
         raise click.UsageError(_("--dry-run goes with --fix: without it nothing is changed."))
     if not around and (layout := find_layout_to_examine(app, name, place, data)):
         return examine_layout(app, layout, gpus, fix=fix, budget_s=budget)
-    return run_doctor(app, name, fix=fix, data=data, gpus=gpus, budget_s=budget)
+    return run_doctor(app, name, fix=fix, data_dir=data, gpus_option=gpus, budget_s=budget)
 
 
 @click.command()

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from rlbox.diagnose.events import Event, RecentLines, RecurringLine, make_line_event, make_traceback_event
 from rlbox.diagnose.lines import NO_LEVEL, LogLine, parse_line
 from rlbox.diagnose.patterns import (
-    CERTAIN,
+    CERTAIN_FAILURE,
     HEAD_BYTES,
-    STATED,
+    STATED_FAILURE,
     ProgressMark,
     compile_sign_pattern,
     find_program_kinds,
@@ -29,9 +29,9 @@ from rlbox.diagnose.tracebacks import (
     starts_traceback,
 )
 from rlbox.logs.lines import LINE_LIMIT, LineBlock, make_line_block
-from rlbox.logs.patterns import find_hit_line_indexes
+from rlbox.logs.patterns import find_matching_line_numbers
 
-MOST_EVENTS = 4000
+MAX_EVENTS = 4000
 """Events that are kept of one log: the first ones, and of further ones the last."""
 _MOST_LANES = 512
 _LATE = 4000
@@ -77,9 +77,9 @@ class LogEvents:
     """
 
     events: list[Event] = field(default_factory=list)
-    marks: list[ProgressMark] = field(default_factory=list)
-    lines: int = 0
-    dropped: int = 0
+    progress_marks: list[ProgressMark] = field(default_factory=list)
+    line_count: int = 0
+    dropped_count: int = 0
     below: tuple[RecurringLine, ...] = ()
     program_kinds: frozenset[str] = frozenset()
 
@@ -102,16 +102,16 @@ class EventReader:
     def __init__(
         self,
         catalogue: SignatureSet,
-        file: int = 0,
+        file_index: int = 0,
         *,
-        several: bool = False,
-        excused: IsExcused | None = None,
+        is_one_of_many: bool = False,
+        is_excused: IsExcused | None = None,
     ) -> None:
         self.read = LogEvents()
         self._catalogue = catalogue
-        self._file = file
-        self._several = several
-        self._excused = excused
+        self._file = file_index
+        self._several = is_one_of_many
+        self._excused = is_excused
         self._open: dict[str, TracebackParser] = {}
         self._tails: dict[str, Event] = {}
         self._alike: dict[tuple[str, str], Event] = {}
@@ -127,35 +127,35 @@ class EventReader:
         self._around = RecentLines()
         self._foreign = LearnedPrefixes()
 
-    def feed(self, first: int, offset: int, texts: Sequence[str]) -> None:
-        """Read the next lines, the first of which has the number `first` and begins at byte `offset`."""
-        if not texts:
+    def feed(self, first_number: int, block_offset: int, lines: Sequence[str]) -> None:
+        """Read the next lines, the first of which has the number `first_number` and begins at byte `block_offset`."""
+        if not lines:
             return
-        block = make_line_block(texts)
-        self._block = (first, offset)
-        self._around.feed(first, block)
-        if offset < HEAD_BYTES:
-            self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - offset])
+        block = make_line_block(lines)
+        self._block = (first_number, block_offset)
+        self._around.feed(first_number, block)
+        if block_offset < HEAD_BYTES:
+            self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - block_offset])
         hits = iter(
-            find_hit_line_indexes(self._catalogue.scan_expressions, block) if block.hits is None else block.hits
+            find_matching_line_numbers(self._catalogue.scan_expressions, block) if block.hits is None else block.hits
         )
         hit = next(hits, -1)
         index, count = 0, len(block)
         while index < count:
-            if not self._open and self._until < first + index:  # nothing goes on
+            if not self._open and self._until < first_number + index:  # nothing goes on
                 if hit < 0:
                     break
                 index = hit
-            self._see(first + index, block[index], index == hit)
+            self._see(first_number + index, block[index], index == hit)
             index += 1
             while 0 <= hit < index:
                 hit = next(hits, -1)
-        self.read.lines = first + count - 1
+        self.read.line_count = first_number + count - 1
         self._unmarked = None
         if self._several or self.read.events or self._open:
-            self._mark(first, block)
+            self._mark(first_number, block)
         else:
-            self._unmarked = first, block
+            self._unmarked = first_number, block
 
     def close(self) -> LogEvents:
         for writer in list(self._open):
@@ -163,7 +163,7 @@ class EventReader:
         if self._unmarked:
             self._mark(*self._unmarked)
         self._tails.clear()
-        self.read.below = self._around.below(self.read.lines)
+        self.read.below = self._around.find_recurring_below(self.read.line_count)
         return self.read
 
     @property
@@ -171,13 +171,23 @@ class EventReader:
         """A value that changes whenever the analysis may change."""
         tails = sum(len(event.tail) for event in self._tails.values())
         open_lines = sum(trace.lines for trace in self._open.values() if trace.exceptions)
-        lines = self.read.lines if self.read.events else 0
-        return len(self.read.events), self.read.dropped, len(self.read.marks), self._last_mark, tails, open_lines, lines
+        lines = self.read.line_count if self.read.events else 0
+        return (
+            len(self.read.events),
+            self.read.dropped_count,
+            len(self.read.progress_marks),
+            self._last_mark,
+            tails,
+            open_lines,
+            lines,
+        )
 
     def snapshot(self) -> LogEvents:
         """Return the events so far, with those of open tracebacks that name an exception already."""
         ends = [self._dressed(event) for trace in self._open.values() if (event := make_traceback_event(trace, 3))]
-        return replace(self.read, events=[*self.read.events, *ends], below=self._around.below(self.read.lines))
+        return replace(
+            self.read, events=[*self.read.events, *ends], below=self._around.find_recurring_below(self.read.line_count)
+        )
 
     def _see(self, number: int, text: str, hit: bool) -> None:
         if hit:
@@ -212,7 +222,12 @@ class EventReader:
 
     def _hear(self, row: LogLine) -> None:
         last = self.read.events[-1] if self.read.events else None
-        if last and last.writer == row.writer and row.number - last.last <= _BEHIND and says_work_continues(row.body):
+        if (
+            last
+            and last.writer == row.writer
+            and row.number - last.last_number <= _BEHIND
+            and says_work_continues(row.body)
+        ):
             last.work_continued = True
 
     def _owner(self, row: LogLine) -> str | None:
@@ -254,13 +269,13 @@ class EventReader:
             or last.exceptions
             or not last.exception_name
             or last.writer != row.writer
-            or row.number - last.number > _LINKED
+            or row.number - last.line_number > _LINKED
         ):
             return False
         self.read.events.pop()
         self._alike = {key: event for key, event in self._alike.items() if event is not last}
         self._tails.pop(row.writer, None)
-        self._open[row.writer] = TracebackParser.after(last.log_line)
+        self._open[row.writer] = TracebackParser.start_headless(last.log_line)
         return self._feed(row.writer, row)
 
     def _end(self, writer: str) -> None:
@@ -291,7 +306,7 @@ class EventReader:
         if other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
             del self._tails[row.writer]
             return False
-        if not event.names_exception and (rate_failure(row) >= STATED or self._is_known(row)):
+        if not event.names_exception and (rate_failure(row) >= STATED_FAILURE or self._is_known(row)):
             del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
@@ -306,7 +321,7 @@ class EventReader:
         if _PANIC.search(row.body):
             self._panic = row
             return
-        strong = CERTAIN if panic and row.number <= panic.number + 1 else rate_failure(row)
+        strong = CERTAIN_FAILURE if panic and row.number <= panic.number + 1 else rate_failure(row)
         if not strong and not self._is_known(row):
             return
         event = make_line_event(
@@ -326,8 +341,8 @@ class EventReader:
 
     def _dressed(self, event: Event) -> Event:
         event.file, event.offset = self._file, self._block
-        event.near = "" if event.log_line.clock else self._clock
-        event.above = self._around.above(event.first_number)
+        event.nearest_clock = "" if event.log_line.clock else self._clock
+        event.recurring_lines_above = self._around.find_recurring_above(event.first_number)
         if self._excused:
             heads = (
                 (event.first_number, event.log_line.text),
@@ -341,17 +356,17 @@ class EventReader:
         key = (event.writer, _DIGITS.sub("0", event.text)[:160])
         alike = self._alike.get(key)
         if alike is not None and alike.exceptions[:1] and event.exceptions[:1]:
-            alike.count, alike.last_repeat = alike.count + 1, event.number
+            alike.count, alike.last_repeat = alike.count + 1, event.line_number
             if alike.count > 3:
                 return
         elif alike is not None:
-            alike.count, alike.last_repeat = alike.count + 1, event.number
+            alike.count, alike.last_repeat = alike.count + 1, event.line_number
             return
-        if len(self._alike) < MOST_EVENTS:
+        if len(self._alike) < MAX_EVENTS:
             self._alike.setdefault(key, event)
-        if len(self.read.events) >= MOST_EVENTS:
-            self.read.dropped += 1
-            del self.read.events[MOST_EVENTS // 2]
+        if len(self.read.events) >= MAX_EVENTS:
+            self.read.dropped_count += 1
+            del self.read.events[MAX_EVENTS // 2]
         self.read.events.append(event)
 
     def _mark(self, first: int, block: LineBlock) -> None:
@@ -384,10 +399,10 @@ class EventReader:
     def _add_mark(self, number: int, text: str) -> None:
         row = parse_line(number, text[:_MARKED])
         if sign := find_progress_sign(text) or find_progress_sign(row.body.strip()):
-            if len(self.read.marks) >= _MARKS:
-                del self.read.marks[_MARKS // 2]
+            if len(self.read.progress_marks) >= _MARKS:
+                del self.read.progress_marks[_MARKS // 2]
             self._last_mark = number
-            self.read.marks.append(
+            self.read.progress_marks.append(
                 ProgressMark(number, sign, text[:_MARKED], row.clock, row.writer, row.rank, row.host)
             )
 

@@ -17,7 +17,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json, toml_table
 from rlbox.i18n import _
 from rlbox.logs.lines import make_line_block
-from rlbox.logs.patterns import compile_pattern, find_hit_line_indexes
+from rlbox.logs.patterns import compile_pattern, find_matching_line_numbers
 from rlbox.system.safe_files import read_bytes
 
 Role = Literal["root", "relayed", "victim", "death", "benign"]
@@ -155,13 +155,13 @@ def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
     return (*frames, *tail, f"lane {row.writer}", f"source {row.source}", row.text[:300], program_kinds)
 
 
-def extract_signatures(fixes: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
+def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogSignature, ...]:
     """Return the signatures of fixes (`id`, `title`, `failure`, `remedy`, `heals`, `signature`, from TOML or JSON).
 
     The title of a signature is the failure that its fix tells of, else what the fix is called.
     """
     found = []
-    for fix in fixes:
+    for fix in fix_manifests:
         heals = fix.get("heals") or [""]
         for row in fix.get("signature", ()):
             role: Role = row.get("role") or ("benign" if fix.get("benign") else "root")
@@ -269,7 +269,7 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
         elif (
             example
             and signature.role != "benign"
-            and not find_hit_line_indexes(known.scan_expressions, make_line_block([example]))
+            and not find_matching_line_numbers(known.scan_expressions, make_line_block([example]))
         ):
             yield "no scan finds its example: name a text of it as `anchor`"
 

@@ -81,10 +81,10 @@ class LogSearch:
         return (_Hit(index, True, text) for index, text in hits)
 
     def _overwritten_hits(self, block: LineBlock) -> list[_Hit]:
-        if not block.overwritten:
+        if not block.rewritten_lines:
             return []
-        hits = self._find_hits("overwritten", block.overwritten_joined, len(block.overwritten))
-        return [_Hit(block.overwritten[index].line_index, False, text) for index, text in hits]
+        hits = self._find_hits("overwritten", block.rewritten_joined, len(block.rewritten_lines))
+        return [_Hit(block.rewritten_lines[index].line_index, False, text) for index, text in hits]
 
     def _find_hits(self, layer: Layer, block: bytes, count: int) -> Iterator[tuple[int, str]]:
         return _find_hits(lambda: search.patterns if (search := self._layers.get(layer)) else None, block, count)

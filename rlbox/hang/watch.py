@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from rlbox.diagnose.cause import Cause
-from rlbox.hang.context import EventSink, LogReader, LogSource, WatchContext, hang_report_path, make_hang_cause
+from rlbox.hang.context import EventRecorder, LineBuffer, LogSource, WatchContext, hang_report_path, make_hang_cause
 from rlbox.hang.detector import HangDetector, Stall
 from rlbox.hang.evidence import collect_hang_evidence
 from rlbox.hang.phases import load_phases, merge_phases
-from rlbox.hang.ranks import LIMIT_S, NOTICE_S, RankMonitor
+from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
+from rlbox.hang.wait_probe import probe_pause_s
 from rlbox.hang.waits import describe_first_waits
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
@@ -41,12 +42,12 @@ class ActivityMonitor:
         self._pids: tuple[int, ...] = ()
         self._listed_s = -math.inf
         self._before: ActivitySample | None = None
-        self.at_s = -math.inf
+        self.last_probe_s = -math.inf
         """When they were last looked at, by the caller's clock; minus infinity before the first time."""
 
-    def rates(self, now_s: float) -> ActivityRates | None:
+    def measure_rates(self, now_s: float) -> ActivityRates | None:
         """Return what they did since the last time, by the second of the probe's clock; None the first time."""
-        self.at_s = now_s
+        self.last_probe_s = now_s
         before, self._before = self._before, self._activity(now_s)
         return compute_rates(before, self._before) if before else None
 
@@ -60,7 +61,7 @@ class ActivityMonitor:
 
 
 class HangMonitor:
-    """Watches one stage from its first `look` on; `take` is given every block of its logs.
+    """Watches one stage from its first `check` on; `feed_log` is given every block of its logs.
 
     What was heard and what was measured goes to the judge; what the judge says is told.
     """
@@ -74,48 +75,53 @@ class HangMonitor:
     ) -> None:
         stage, shipped = watched.stage, load_phases()
         phases = merge_phases(
-            stage.phases, plan_phases(shipped.phases, str), stage.silence_s, stated=stage.silence_stated
+            stage.phases, plan_phases(shipped.phases, str), stage.silence_s, override_shipped=stage.silence_stated
         )
         self._watched, self._background, self._clock = watched, shipped.background, clock
-        self._heard = LogReader()
-        self._measured = ActivityMonitor(watched.members, shipped.background, probe)
+        self._heard = LineBuffer()
+        self._measured = ActivityMonitor(watched.list_members, shipped.background, probe)
         self._judge = HangDetector(phases, stage.silence_s, stage.steps, 0.0)
-        self._ranks = RankMonitor(watched.members, shipped.background, probe) if stage.steps else None
-        self._told = EventSink(watched)
+        self._ranks = RankMonitor(watched.list_members, shipped.background, probe) if stage.steps else None
+        self._told = EventRecorder(watched)
         self._now_s = 0.0
         self._looked_s: float | None = None
+        self._paused_until_s = -math.inf
         self._began_unix = time.time()
 
-    def take(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
+    def feed_log(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         """Take lines of a log; only the stage's own says how far the stage is."""
         if log != STAGE_LOG:
             return
         if texts:
             self._heard.add(texts.joined)
             self._listen()
-        if texts.overwritten:
-            self._grew(texts.overwritten[-1].data.decode("utf-8", "replace"))
+        if texts.rewritten_lines:
+            self._grew(texts.rewritten_lines[-1][1].decode("utf-8", "replace"))
 
-    def look(self, logs: LogSource) -> Cause | None:
+    def check(self, logs: LogSource) -> Cause | None:
         """Return why the stage must be stopped, its evidence being written by then; None while it is well."""
         self._tick()
         self._listen()
-        if (bar := self._heard.bar(logs, self._now_s)) is not None:
+        if (bar := self._heard.read_changed_progress_bar(logs, self._now_s)) is not None:
             self._grew(bar)
         self._measure()
-        self._told.phase(self._judge.phase, self._now_s)
+        self._told.record_phase(self._judge.phase, self._now_s)
         waiting = self._waiting_ranks()
-        stall = waiting if waiting and waiting.silent_s >= LIMIT_S else self._judge.judge(self._now_s)
+        stall = (
+            waiting
+            if waiting and waiting.silent_s >= LIMIT_S
+            else self._unless_paused(self._judge.find_hang(self._now_s))
+        )
         if stall:
-            self._told.stall("hang", stall)
+            self._told.record_stall("hang", stall)
             return make_hang_cause(self._watched.stage, stall, self._collect(stall))
-        self._told.notice(waiting or self._judge.notice(self._now_s))
+        self._told.record_possible_stall(waiting or self._unless_paused(self._judge.find_possible_hang(self._now_s)))
         return None
 
-    def explain(self, cause: Cause, limit_s: float, service: str = "") -> Cause:
+    def add_hang_evidence(self, cause: Cause, limit_s: float, service: str = "") -> Cause:
         """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
         self._listen(at_once=True)
-        phase, silent_s = self._judge.phase, self._judge.silent_s(self._now_s)
+        phase, silent_s = self._judge.phase, self._judge.get_silence_s(self._now_s)
         if service:
             phase = PhasePlan(name=service, silence_s=limit_s)
         rule: Literal["ready", "total"] = "ready" if service else "total"
@@ -128,29 +134,29 @@ class HangMonitor:
         if self._looked_s is not None:
             self._now_s += min(max(now - self._looked_s, 0.0), _LONGEST_LOOK_S)
         else:
-            self._judge.begin(self._now_s)
+            self._judge.start(self._now_s)
         self._looked_s = now
 
     def _listen(self, *, at_once: bool = False) -> None:
-        block = self._heard.lines(self._now_s, at_once=at_once)
+        block = self._heard.pop_lines(self._now_s, at_once=at_once)
         if block is not None:
-            self._told.hear(self._judge.take(block, self._now_s))
+            self._told.add_phase_changes(self._judge.feed_lines(block, self._now_s))
 
     def _grew(self, unfinished: str) -> None:
-        if line := self._judge.grew(unfinished, self._now_s):
-            self._told.hear([line])
+        if line := self._judge.feed_partial_line(unfinished, self._now_s):
+            self._told.add_phase_changes([line])
 
     def _measure(self) -> None:
-        since_s = self._measured.at_s
-        if self._now_s - since_s < self._judge.pause_s(self._now_s):
+        since_s = self._measured.last_probe_s
+        if self._now_s - since_s < self._judge.choose_probe_interval_s(self._now_s):
             return
-        if rates := self._measured.rates(self._now_s):
-            self._judge.live(rates, self._now_s, working=self._judge.moved_s > since_s)
+        if rates := self._measured.measure_rates(self._now_s):
+            self._judge.feed_rates(rates, self._now_s, log_advanced=self._judge.last_progress_s > since_s)
 
     def _waiting_ranks(self) -> Stall | None:
         if self._ranks is None:
             return None
-        deadlock, lasted_s = self._ranks.look(self._now_s, self._judge.heard_s)
+        deadlock, lasted_s = self._ranks.probe_deadlock(self._now_s, self._judge.last_output_s)
         if deadlock is None or lasted_s < NOTICE_S:
             return None
         return Stall(
@@ -158,19 +164,29 @@ class HangMonitor:
             phase=self._judge.phase,
             silent_s=lasted_s,
             limit_s=LIMIT_S,
-            step_s=self._judge.step_s,
+            step_s=self._judge.usual_step_s,
             deadlock=deadlock,
         )
 
+    def _unless_paused(self, stall: Stall | None) -> Stall | None:
+        """Return a stall, but None for steps that do not come because a process sleeps and will go on by itself."""
+        if not stall or stall.rule != "steps":
+            return stall
+        if self._now_s >= self._paused_until_s and (
+            pause_s := probe_pause_s(self._watched.list_members(), stall.silent_s)
+        ):
+            self._paused_until_s = self._now_s + pause_s + AFTER_PAUSE_S
+        return None if self._now_s < self._paused_until_s else stall
+
     def _collect(self, stall: Stall) -> str:
         """Write the evidence; return what the first process, the odd one out, waits for."""
-        self._told.phase(self._judge.phase, self._now_s, at_once=True)
-        recent = self._judge.recent(self._now_s)
+        self._told.record_phase(self._judge.phase, self._now_s, at_once=True)
+        recent = self._judge.list_recent_rates(self._now_s)
         try:
             waits = collect_hang_evidence(
                 self._watched, stall, recent, background=self._background, began_unix=self._began_unix
             )
         except OSError as error:
-            self._watched.event("evidence-failed", why=str(error))
+            self._watched.record_event("evidence-failed", why=str(error))
             return ""
         return describe_first_waits(waits)

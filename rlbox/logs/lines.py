@@ -173,8 +173,8 @@ class LineBlock(Sequence[str]):
         hidden: tuple[LinePart, ...] = (),
     ) -> None:
         self.joined = joined
-        self.overwritten = overwritten
-        self.hidden = hidden
+        self.rewritten_lines = overwritten
+        self.hidden_texts = hidden
         self.hits: Sequence[int] | None = None
         self._count = count
 
@@ -183,12 +183,12 @@ class LineBlock(Sequence[str]):
         return self.joined.split(b"\n") if self._count else []
 
     @property
-    def overwritten_joined(self) -> bytes:
-        return strip_codes_and_decode(b"\n".join(state for _, state in self.overwritten))
+    def rewritten_joined(self) -> bytes:
+        return strip_codes_and_decode(b"\n".join(state for _, state in self.rewritten_lines))
 
     @property
     def hidden_joined(self) -> bytes:
-        return strip_invisible_text(strip_codes_and_decode(b"\n".join(part for _, part in self.hidden)))
+        return strip_invisible_text(strip_codes_and_decode(b"\n".join(part for _, part in self.hidden_texts)))
 
     @property
     def last(self) -> str:

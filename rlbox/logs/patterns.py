@@ -93,7 +93,7 @@ def _named(part: str) -> bool:
     return part.startswith(("(?P<", "(?<")) and part.endswith(">")
 
 
-def find_hit_line_indexes(expressions: tuple[str, ...], texts: LineBlock) -> list[int]:
+def find_matching_line_numbers(expressions: tuple[str, ...], texts: LineBlock) -> list[int]:
     """Return, ascending, the indexes of lines that one of `expressions` may fit; they must not ask for line ends.
 
     A block is searched once for all who look at it: each of them then looks only at the lines that hit.

@@ -369,7 +369,7 @@ def read_log_progress(path: Path) -> Iterator[TimedReading]:
                 for at, line in find_progress_lines(block):
                     for offset, text in _states(line):
                         if found := parse_progress(text.decode("utf-8", "replace")):
-                            yield TimedReading(times.at(start + at + offset), found)
+                            yield TimedReading(times.find_time_at(start + at + offset), found)
     except OSError:
         return
 

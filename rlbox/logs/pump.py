@@ -72,7 +72,7 @@ class LogPump:
         self._thread.start()
 
     @contextmanager
-    def pipe(self, name: str, path: Path) -> Iterator[int]:
+    def open_pipe(self, name: str, path: Path) -> Iterator[int]:
         """Begin the log `name` in the file `path`; give the handle that a process started in the block may write to.
 
         Raises
@@ -92,7 +92,7 @@ class LogPump:
         finally:
             os.close(into)
 
-    def follow(self, name: str, source: Path, path: Path) -> None:
+    def follow_file(self, name: str, source: Path, path: Path) -> None:
         """Begin the log `name` in the file `path` as a copy of the growing file `source`."""
         self._sources[name] = _Source(self._open(name, path), tail=FileFollower(source, follow_links=True))
         self._rouse()
@@ -274,17 +274,17 @@ STAGE_LOG_FILE = "stage.log"
 LineConsumer = Callable[[str, int, int, LineBlock], object]
 """Looks at lines of a log that ended: its name, the number of the first, the byte at which that begins, the lines.
 
-There may be none, but states of a progress bar that were overwritten (`texts.overwritten`).
+There may be none, but states of a progress bar that were overwritten (`texts.rewritten_lines`).
 """
 
 
 class LineDispatcher:
     """Reads the logs of a pump in the order `names`: what a service says comes before what its clients make of it."""
 
-    def __init__(self, pump: LogPump, names: Sequence[str], takers: Sequence[LineConsumer]) -> None:
+    def __init__(self, pump: LogPump, names: Sequence[str], consumers: Sequence[LineConsumer]) -> None:
         self._pump = pump
         self._names = names
-        self._takers = takers
+        self._consumers = consumers
         self._readers: dict[str, _Reader] = {}
 
     @property
@@ -306,7 +306,7 @@ class LineDispatcher:
         grown = [self._read(name) for name in self._names]
         return any(grown)
 
-    def dispatch_all(self) -> None:
+    def read_to_end(self) -> None:
         """Hand over all that was written before this call."""
         self._pump.read_everything_written()
         due = {name: log.size for name, log in self._pump.logs.items()}
@@ -340,8 +340,8 @@ class LineDispatcher:
         return log.read_offset != size
 
     def _hand_over(self, name: str, first: int, offset: int, texts: LineBlock) -> None:
-        if texts or texts.overwritten or texts.hidden:
-            for take in self._takers:
+        if texts or texts.rewritten_lines or texts.hidden_texts:
+            for take in self._consumers:
                 take(name, first, offset, texts)
 
 

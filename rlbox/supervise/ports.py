@@ -79,8 +79,12 @@ class PortAuditor:
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
             if not is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
                 holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
-                self._watch.gate.mark_failed(self._watch.gate.outcomes.listens, f"{holder} listens on {each.local_address}")
-                raise StageStopped(explain_undeclared_listener(self._stage, part, holder, each.local_address, each.port))
+                self._watch.gate.mark_failed(
+                    self._watch.gate.outcomes.listens, f"{holder} listens on {each.local_address}"
+                )
+                raise StageStopped(
+                    explain_undeclared_listener(self._stage, part, holder, each.local_address, each.port)
+                )
 
 
 def _listening() -> list[TcpSocket]:

@@ -97,7 +97,9 @@ class RunningService:
     def pending_problem(self) -> Problem:
         """What is still missing, or what was wrong with the last answer to the ready request."""
         problem = self._poller.latest
-        if problem == CONNECTION_REFUSED and self._poller.waiting_s > _TAKEN_S:  # it listens by now, and does not answer
+        if (
+            problem == CONNECTION_REFUSED and self._poller.waiting_s > _TAKEN_S
+        ):  # it listens by now, and does not answer
             problem = None
         if problem is None:
             return _NO_ANSWER

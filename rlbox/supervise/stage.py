@@ -295,7 +295,11 @@ class _StageRun:
     def _hand_over(self, stage: StagePlan) -> str:
         """Hand a job of a cluster its secrets; a head of the run's own was started with them."""
         own_head = stage.ray is None or stage.ray.service
-        return "" if own_head else write_secrets_script(self._secrets, self._context.grants.make_environment(stage.secrets))
+        return (
+            ""
+            if own_head
+            else write_secrets_script(self._secrets, self._context.grants.make_environment(stage.secrets))
+        )
 
     def _end_main(self, code: int) -> None:
         self._watch.end_command()

@@ -15,7 +15,7 @@ from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
-from rlbox.logs.patterns import find_hit_line_indexes
+from rlbox.logs.patterns import find_matching_line_numbers
 from rlbox.logs.pump import LineDispatcher, LogPump
 from rlbox.supervise.causes import (
     explain_exceeded_total,
@@ -137,7 +137,7 @@ class StageWatch:
             code = service.child.poll()
             if code is None or code in pardoned:
                 continue
-            self.logs.dispatch_all()
+            self.logs.read_to_end()
             self.stop_on_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
@@ -151,11 +151,15 @@ class StageWatch:
             if service.is_unresponsive:
                 self._refuse(service, service.last_answer)
                 cause = explain_unresponsive_service(self._stage, service.plan, service.last_answer)
-                raise StageStopped(self.hang.add_hang_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}"))
+                raise StageStopped(
+                    self.hang.add_hang_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
+                )
             if service.is_silent(self.logs.read_offsets.get(service.plan.name, 0)):
                 self._refuse(service, self.gate.last_line(service.plan.name))
                 cause = explain_silent_service(self._stage, service.plan)
-                raise StageStopped(self.hang.add_hang_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}"))
+                raise StageStopped(
+                    self.hang.add_hang_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
+                )
 
     def stop_on_violation(self, log: str = "") -> None:
         """Stop a stage whose logs (or the one named) held a forbidden line."""
@@ -179,7 +183,7 @@ class StageWatch:
 
     def end_command(self) -> None:
         """Look at all that the command, which has ended, wrote, and at a last line without a line feed."""
-        self.logs.dispatch_all()
+        self.logs.read_to_end()
         self.logs.dispatch_partial_line(STAGE_LOG)
         self._metric_files.close()
         if self._command_begun is not None:
@@ -220,7 +224,7 @@ class StageWatch:
         self.gate.mark_failed(self.gate.outcomes.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
-        texts.hits = find_hit_line_indexes((*self.gate.expressions(log), *self._scanned), texts)
+        texts.hits = find_matching_line_numbers((*self.gate.expressions(log), *self._scanned), texts)
         self.gate.read_lines(log, first, texts)
 
     def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:

@@ -125,7 +125,9 @@ class StarvationMonitor:
             if was and now and now.key == was.key:
                 found.append(((measure(now) - measure(was)) / (time.monotonic() - begun), f"{now.name} (pid {pid})"))
         greedy = sorted((row for row in found if row[0] >= least), reverse=True)[:_MOST_NAMED]
-        return [f"{name} {size_text(rate)}/s" if slow.cause == "disk" else f"{name} {rate:.1f}" for rate, name in greedy]
+        return [
+            f"{name} {size_text(rate)}/s" if slow.cause == "disk" else f"{name} {rate:.1f}" for rate, name in greedy
+        ]
 
 
 class ServiceStartup:

@@ -120,7 +120,7 @@ def test_more_than_a_whole_gpu_is_no_share_of_one(rlbox: Rlbox, job: str) -> Non
 def test_what_is_proposed_is_for_the_same_machine_and_place(
     rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch, words: str, step: str
 ) -> None:
-    place = StageEnvironment(python=Path("/usr/bin/python3"), words=(), env={})
+    place = StageEnvironment(python=Path("/usr/bin/python3"), argv_prefix=(), env={})
     monkeypatch.setattr("rlbox.run.host.prepare_stage_environment", lambda *asked: place)
     dry = ["--dry-run"] if " run " in step else []
     said = rlbox(*words.split(), *(dry if words.startswith("run") else ()), "--project", str(CHECKOUT))

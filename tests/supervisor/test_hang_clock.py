@@ -68,10 +68,10 @@ class Machine:
     def probe(self, pids: Iterable[int]) -> ActivitySample:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)
         return ActivitySample(
-            t_s=self.now_s,
+            time_s=self.now_s,
             received_bytes=0,
             sent_bytes=0,
-            local_bytes=0,
+            loopback_bytes=0,
             gpus=(),
             processes=(process,),
         )
@@ -80,13 +80,13 @@ class Machine:
         return ""
 
     def says(self, *lines: str) -> None:
-        self.watch.take("stage", 1, 0, make_line_block(lines))
+        self.watch.feed_log("stage", 1, 0, make_line_block(lines))
 
     def lives(self, seconds: float, *, read_bps: int = 0, each_s: float = 1.0) -> Cause | None:
         for _ in range(int(seconds / each_s)):
             self.now_s += each_s
             self.read_bytes += int(read_bps * each_s)
-            if cause := self.watch.look(self):
+            if cause := self.watch.check(self):
                 return cause
         return None
 

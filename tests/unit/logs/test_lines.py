@@ -58,10 +58,10 @@ def test_lines_are_those_of_the_simplest_reading(data: bytes) -> None:
 
 def test_overwritten_states_are_told_at_once() -> None:
     cutter = LineSplitter()
-    assert cutter.feed(b"a\n 1%\r 2%\r").overwritten == ((1, b" 1%"),)
-    assert cutter.feed(b" 3%").overwritten == ()
+    assert cutter.feed(b"a\n 1%\r 2%\r").rewritten_lines == ((1, b" 1%"),)
+    assert cutter.feed(b" 3%").rewritten_lines == ()
     last = cutter.feed(b"\r \r\nnext\n")
-    assert (last.overwritten, list(last), cutter.number) == (((0, b" 2%"),), [" 3%", "next"], 3)
+    assert (last.rewritten_lines, list(last), cutter.number) == (((0, b" 2%"),), [" 3%", "next"], 3)
 
 
 def test_rows_are_the_same_however_they_are_asked_for() -> None:
