@@ -76,7 +76,7 @@ class StageServices:
         self._watch.services.append(service)
         self._watch.pump.wake_on_exit(service.child.pid)
         size = count_weight_bytes(plan.argv)
-        self._watch.record_service(service, state="starting", started_at=utc_now(), count_weight_bytes=size)
+        self._watch.record_service(service, state="starting", started_at=utc_now(), weights_bytes=size)
         rule = self._gate.outcomes.services[plan.name]
         with self._context.starvation.track_startup(service.child, plan.start_s) as start:
             while not service.has_been_ready:

@@ -99,7 +99,7 @@ def test_a_block_search_misses_no_line(text: str, lines: list[str]) -> None:
         at, index = end + 1, index + 1
     fitting = {number for number, line in enumerate(lines) if pattern.matches(line)}
     assert fitting <= found
-    assert all((0 in patterns.find_matching(line)) == (number in fitting) for number, line in enumerate(lines))
+    assert all((0 in patterns.find_matching_indexes(line)) == (number in fitting) for number, line in enumerate(lines))
 
 
 @given(st.lists(ATOMS, min_size=1, max_size=4).map("".join), LINES)
