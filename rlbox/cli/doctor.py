@@ -38,7 +38,7 @@ def doctor(
       rlbox shell local -- rlbox doctor
       rlbox doctor --json
     """
-    from rlbox.doctor.examine import run_doctor
+    from rlbox.doctor.host import run_doctor
     from rlbox.run.exec import examine_layout, find_layout_to_examine
 
     if app.dry_run and not fix:
@@ -78,8 +78,8 @@ def engine(app: App, action: str) -> int:
     if action == "up":
         install_and_start_engine(app.say)
     status = probe_engine_status()
-    app.result(status.as_json(), status.text())
-    return 0 if status.ready else EngineError.exit_code
+    app.result(status.to_json(), status.format())
+    return 0 if status.is_ready else EngineError.exit_code
 
 
 _COUNT = click.IntRange(0, 1_000_000)

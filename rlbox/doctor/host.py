@@ -1,35 +1,44 @@
-"""Examine a host, and the image of a target in a container of its own, at once; one report of both."""
+"""What `rlbox doctor` does: examine where it runs, or a host with a container of its image; repair if asked.
+
+Repairs are links, folders, modes: no process is ended, nothing that holds data removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.artifacts.profile import load_profile
-from rlbox.doctor.checks import select_families
-from rlbox.doctor.container import ProbeThreads
-from rlbox.doctor.context import CheckContext
+from rlbox.doctor.checks import CheckContext, select_families
+from rlbox.doctor.container import BUDGET_S, ProbeThreads, examine_container
 from rlbox.doctor.disks import is_responsive
 from rlbox.doctor.engine import check_image_state
-from rlbox.doctor.gpu_choice import choose_container_gpus, read_driver_requirements, resolve_gpus_option
+from rlbox.doctor.gpu_choice import (
+    choose_container_gpus,
+    make_visible_gpus_env,
+    read_driver_requirements,
+    resolve_gpus_option,
+)
 from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.network import Endpoint
-from rlbox.doctor.report import Report, merge_reports, parse_report, resolve_findings
+from rlbox.doctor.report import Report, format_report, format_summary, merge_reports, parse_report, resolve_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
-from rlbox.doctor.stack import check_image_files
+from rlbox.doctor.stack import check_image_files, find_local_stack
 from rlbox.engine.address import is_engine_local
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
-from rlbox.engine.data_disk import choose_data_dir, will_create_disk
-from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus
-from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut
+from rlbox.engine.data_disk import choose_data_dir, would_create_data_disk
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus_option
+from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut, WorkFailed
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -37,7 +46,7 @@ from rlbox.image.context import find_outdated_reason
 from rlbox.image.machine import target_requirements_json
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.load import load_target_ports
-from rlbox.system.identity import format_user_ids
+from rlbox.system.identity import format_user_ids, is_in_image
 from rlbox.system.network_settings import find_ca_bundle
 from rlbox.target.target import load_target
 
@@ -64,10 +73,10 @@ def examine_host(app: App, target: str | None, data_dir: str | None, gpus_option
     """
     began = time.monotonic()
     image = load_image_plan(app.project, target) if target else None
-    wish = parse_gpus(resolve_gpus_option(gpus_option), image.container.gpus if image else 0)
+    wish = parse_gpus_option(resolve_gpus_option(gpus_option), image.container.gpus if image else 0)
     folder = _folder(image, data_dir)
     context = _make_context(
-        app, image, override_gpus(_demands(app, image), wish.word), folder, began + budget_s + _GRACE_S
+        app, image, override_gpus(_demands(app, image), wish.text), folder, began + budget_s + _GRACE_S
     )
     inside = _Inside()
     probes = ProbeThreads(context.deadline_s)
@@ -117,7 +126,7 @@ def _make_context(
     app: App, image: ImagePlan | None, requirements: Requirements, folder: Path | None, end: float
 ) -> CheckContext:
     usable = _usable(folder)
-    made_by_a_run = image is not None and usable is not None and will_create_disk(usable, image.container)
+    made_by_a_run = image is not None and usable is not None and would_create_data_disk(usable, image.container)
     disk = [("data", str(folder))] if folder else []
     shares_network = image is not None and image.container.network == "host"
     return CheckContext(
@@ -168,7 +177,7 @@ def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:
     def remove() -> None:
         with contextlib.suppress(RlboxError):
             while examined():  # one that is asked for at this moment is there at the next look
-                connect_engine().remove(_container_name(image))
+                connect_engine().remove_container(_container_name(image))
                 time.sleep(0.1)
 
     thread = threading.Thread(target=remove, daemon=True)  # an engine that hangs must not keep rlbox from ending
@@ -194,13 +203,13 @@ def _in_container(
         argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{budget_s:.1f}"),
         env={"PYTHONPYCACHEPREFIX": bytecode},
         labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
-        data=str(folder),
-        caller=format_user_ids(),
+        data_dir=str(folder),
+        caller_uid_gid=format_user_ids(),
         ca_bundle=find_ca_bundle() if is_engine_local() else "",
         gpus=gpus,
     )
     try:
-        outcome = connect_engine().run(plan, timeout_s=budget_s + _STARTING_S + 5)
+        outcome = connect_engine().run_container(plan, timeout_s=budget_s + _STARTING_S + 5)
     except TimedOut:
         return [Finding(id="image-slow", title=_("the container did not answer"), level="warning", where=plan.name)]
     except EngineError as error:
@@ -226,3 +235,92 @@ def _refused(tag: str, words: str) -> Finding:
         where=tag,
         remedy=_("docker's own words say what it misses; limits are in the target's [run]"),
     )
+
+
+def run_doctor(
+    app: App, target: str | None, *, fix: bool, data_dir: str | None, gpus_option: str, budget_s: float
+) -> int:
+    """Examine where this runs, print what was found, and return rlbox's exit code."""
+    report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
+    if app.dry_run:
+        return _plan(app, report)
+    done: list[str] = []
+    if fix and any(finding.fixable for finding in report.findings):
+        done = [f"{finding.id}: {text}" for finding, text in repair_findings(report.findings)]
+        for text in done:
+            app.say(_("fix: {text}").format(text=text))
+        report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
+    app.result(
+        {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, verbose=app.verbosity > 0)
+    )
+    app.say(format_summary(report))
+    return WorkFailed.exit_code if report.failed else 0
+
+
+def _plan(app: App, report: Report) -> int:
+    """Say what would be repaired, and whether errors are left then."""
+    rows = [f"{finding.id}: {' '.join(finding.repair)}" for finding in report.findings if finding.repair]
+    left = [finding for finding in report.findings if finding.level == "error" and not finding.repair]
+    repairs = counted(len(rows), "repair", "repairs")
+    would = _("make {repairs}").format(repairs=repairs) if rows else _("repair nothing")
+    code = WorkFailed.exit_code if left else 0
+    if left:
+        errors = counted(len(left), "error", "errors")
+        would = (
+            _("make {repairs}, and leave {errors}").format(repairs=repairs, errors=errors)
+            if rows
+            else _("repair nothing, and leave {errors}").format(errors=errors)
+        )
+    return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, code=code)
+
+
+def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:
+    if (here := find_local_stack()) or is_in_image():
+        if name and here and here.requirements.target != name:
+            raise NodeError(
+                _("the stack here is that of target {target!r}").format(target=here.requirements.target),
+                where=here.python,
+                next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
+            )
+        return examine_container({**os.environ, **(make_visible_gpus_env(app, gpus) if gpus else {})}, budget_s)
+    return examine_host(app, name, data, gpus, budget_s)
+
+
+def repair_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
+    """Carry out what can safely be done and yield each finding with what was done, or why it was not."""
+    for finding in findings:
+        if finding.repair:
+            try:
+                yield finding, _carry_out(finding.repair)
+            except OSError as error:
+                yield (
+                    finding,
+                    _("not repaired: {filename}: {strerror}").format(filename=error.filename, strerror=error.strerror),
+                )
+
+
+def _carry_out(words: tuple[str, ...]) -> str:
+    match words:
+        case ("link", path, to):
+            return _link(path, to)
+        case ("folder", path):
+            os.makedirs(path, exist_ok=True)
+            return _("made the folder {path}").format(path=path)
+        case ("mode", path, mode):
+            os.chmod(path, int(mode, 8))
+            return _("gave {path} the mode {mode}").format(path=path, mode=mode)
+        case ("empty-lock", path):
+            os.truncate(path, 0)
+            return _("emptied {path}, whose rlbox has ended").format(path=path)
+        case _:
+            return _("not repaired: this rlbox knows no repair {words}").format(words=" ".join(words))
+
+
+def _link(path: str, to: str) -> str:
+    """Make a link; one that leads nowhere is replaced, anything else that stands there is left."""
+    if os.path.lexists(path):
+        if not stat.S_ISLNK(os.lstat(path).st_mode) or os.path.exists(path):
+            return _("not repaired: {path} is there already").format(path=path)
+        os.unlink(path)
+    os.symlink(to, path)
+    return _("made the link {path} -> {to}").format(path=path, to=to)

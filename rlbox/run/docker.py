@@ -23,7 +23,7 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
-from rlbox.engine.data_disk import require_devices, create_or_check_data_disk
+from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
@@ -237,7 +237,9 @@ class PreparedDocker:
         The container stays after its end until somebody has reconciled the run.
         """
         self._remove_outdated_bytecode()
-        ref = ContainerRef(run=plan.run_id, name=plan.container, engine=open_engine_connection_address(), place=self.place)
+        ref = ContainerRef(
+            run=plan.run_id, name=plan.container, engine=open_engine_connection_address(), place=self.place
+        )
         engine = connect_engine()
         self._start_container(engine, ref, plan, run_dir, self._plan_container(plan, secrets), secrets)
         # it runs: a disk that is full is for its supervisor to tell, and an engine that is gone for who follows
@@ -291,7 +293,9 @@ class PreparedDocker:
         while True:
             self.run_store.write_ref(ref, plan)
             try:
-                engine.start_container(dataclasses.replace(container, published_ports=tuple(plan.published.values())), secrets)
+                engine.start_container(
+                    dataclasses.replace(container, published_ports=tuple(plan.published.values())), secrets
+                )
                 break
             except PortTakenError as error:
                 unpublished = unpublish_ports(plan, error.ports)
