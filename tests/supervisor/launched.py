@@ -36,7 +36,7 @@ import os, sys
 from pathlib import Path
 import rlbox.run.host as host
 from rlbox.cli import main
-place = host.StageEnvironment(python=Path(sys.executable), words=(), env=dict(os.environ))
+place = host.StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
 host.prepare_stage_environment = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
@@ -106,7 +106,7 @@ class Disk:
 
     def begin(self, plan: RunPlan) -> None:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
-        environment = StageEnvironment(python=Path(sys.executable), words=(), env=dict(os.environ))
+        environment = StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
         prepared = PreparedHost(target=plan.target, run_store=self.run_store, environment=environment)
         lock = lock_disk(self.data, lock_owner(plan))
         try:
@@ -251,7 +251,7 @@ class Site:
             facts = load_supervisor(run)
             if facts:
                 now = probe_process(facts.pid)
-                found += [facts.pid] if now and now.started == facts.started and not now.has_ended else []
+                found += [facts.pid] if now and now.start_ticks == facts.started and not now.has_ended else []
         return found
 
     def wait_for_end(self) -> None:

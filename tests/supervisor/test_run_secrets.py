@@ -250,7 +250,7 @@ def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
     """Start the run as `rlbox run --place here` does, by a user who has exported the secrets, too."""
     secrets = {name: Secret(value) for name, value in planted.secrets.items()}
     planted.write_plan()
-    environment = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, words=())
+    environment = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, argv_prefix=())
     run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
     prepared = PreparedHost(target="local", run_store=run_store, environment=environment)
     lock = lock_disk(tmp_path, LockOwner(what="a test"))
