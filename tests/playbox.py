@@ -114,3 +114,10 @@ def adding(count: int) -> list[dict[str, Any]]:
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def judge_argv(site: Path, export: Path, url: str, sandbox_url: str, *more: str, suite: str = "adding") -> list[str]:
+    """Return `rlbox eval judge` of an export by a server that is up; problems and suites lie in `site`."""
+    argv = ["eval", "judge", str(export), "--project", str(site), "--problems", str(site / "problems")]
+    argv += ["--suite", suite, "--out", str(site / "out"), "--url", url, "--sandbox-url", sandbox_url]
+    return [*argv, *more]

@@ -11,10 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlbox.evaluation.result import ACCEPTED, EvaluationResult, LocksDifferError
-from rlbox.evaluation.result_files import BEST, SUMMARY, read_export_path, read_results, read_summary, write_json
+from rlbox.evaluation.files import BEST_FILE, SUMMARY_FILE, read_export_path, read_results, read_summary, write_json
+from rlbox.evaluation.lock import LocksDifferError
+from rlbox.evaluation.result import ACCEPTED, EvaluationResult
 from rlbox.evaluation.scores import compute_paired_difference
-from rlbox.evaluation.selection import best_to_json, check_regression, choose_checkpoint, format_best
+from rlbox.evaluation.selection import check_regression, choice_to_json, choose_checkpoint, format_choice
 from sft import eval_config
 
 # What SFT is expected to bring over the baseline, in percentage points (P191); 0: no regression.
@@ -29,7 +30,7 @@ def compare(best: EvaluationResult, baseline: EvaluationResult) -> list[tuple[st
     """
     found = []
     for name, wanted in WANTED.items():
-        one, other = best.figure(name, ACCEPTED), baseline.figure(name, ACCEPTED)
+        one, other = best.get_values(name, ACCEPTED), baseline.get_values(name, ACCEPTED)
         if not one or not other:
             where = "the baseline" if one else "this checkpoint"
             found.append(("unknown", f"{name} accepted@1: {where} was not judged on it"))
@@ -47,7 +48,7 @@ def compare(best: EvaluationResult, baseline: EvaluationResult) -> list[tuple[st
 
 def baseline_of(args: argparse.Namespace) -> EvaluationResult | None:
     """Return the result that is named, or that of the model before training; `ValueError` where it is none."""
-    beside = args.out / eval_config.BASE / SUMMARY
+    beside = args.out / eval_config.BASE / SUMMARY_FILE
     path = Path(args.baseline) if args.baseline else beside if beside.is_file() else None
     return read_summary(path) if path else None
 
@@ -63,25 +64,25 @@ def main() -> None:
         baseline = baseline_of(args)
         found = choose_checkpoint(read_results(args.out), baseline=baseline, guard=eval_config.GUARD)
     except LocksDifferError as error:
-        fields = "; ".join(f"{one.field}: {one.one!r} and {one.other!r}" for one in error.fields)
+        fields = "; ".join(map(str, error.differences))
         sys.exit(f"sft.choose: error: not comparable, the evaluation locks differ (P134): {fields}")
     except ValueError as error:
         sys.exit(f"sft.choose: error: {error}")
-    for line in format_best(found):
+    for line in format_choice(found):
         print(line)
-    best = found.best
+    best = found.result
     verdicts = compare(best, baseline) if baseline else []
     for verdict, line in verdicts:
         print(f"[{_MARKS[verdict]}] {line}")
-    if not best.figure(eval_config.GUARD, ACCEPTED):
+    if not best.get_values(eval_config.GUARD, ACCEPTED):
         again = f"--from evaluate --set only={best.step} --set tier=3"
         print(f"[WARN] step {best.step} was not judged on {eval_config.GUARD}: {again}")
     if baseline is None:
         print("[WARN] judge the model before training for one: --set base=FOLDER, or name one: --set baseline=FILE")
     path = args.checkpoints / f"global_step_{best.step}"
-    chosen = best_to_json(found) | {"path": str(path), "model": read_export_path(args.out / best.name)}
-    chosen["regression"] = found.worse
-    write_json(args.out / BEST, chosen | {"comparison": [{"verdict": v, "says": line} for v, line in verdicts]})
+    chosen = choice_to_json(found) | {"path": str(path), "model": read_export_path(args.out / best.name)}
+    chosen["regression"] = found.has_regressed
+    write_json(args.out / BEST_FILE, chosen | {"comparison": [{"verdict": v, "says": line} for v, line in verdicts]})
     print(f"best checkpoint: step {best.step}, {path / 'huggingface'}")
 
 

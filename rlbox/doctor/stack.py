@@ -8,8 +8,10 @@ import json
 import os
 import shlex
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -335,6 +337,18 @@ class StackProbe:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         telling = [line for line in lines if "cannot find" in line or "error" in line]
         return (telling or lines or [_("exit code {exit_code}").format(exit_code=done.exit_code)])[0]
+
+
+@contextmanager
+def open_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
+    """Yield a probe of the stack's interpreter; what it started and wrote is gone when the block ends."""
+    bytecode = make_bytecode_directory(environ, stack.requirements.mount, stack.lock) if stack.lock else None
+    with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as directory:
+        probe = StackProbe(environ, stack.python, directory, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
+        try:
+            yield probe
+        finally:
+            probe.end()
 
 
 def _cuda_flags(environ: Mapping[str, str]) -> list[str]:

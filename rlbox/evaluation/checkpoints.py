@@ -15,7 +15,7 @@ import re
 import stat
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,16 +23,20 @@ from typing import Any, Literal
 from rlbox.amounts import columns, size_text
 from rlbox.foreign import parse_json, whole_number
 from rlbox.gate.safetensors_check import find_safetensors_problem
-from rlbox.i18n import _
 from rlbox.system.safe_files import MAX_DEPTH, open_regular_file, read_bytes, walk_files
 
-TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
+TRACKER_FILES = ("latest_checkpointed_iteration.txt", "latest")
 """Files that name the checkpoint to resume from: of verl and Megatron, and of DeepSpeed."""
-_BUSY_S = 300.0
-_SHOWN = 5
+MANIFEST_FILE = "checkpoint.json"
+"""Lists every file of a checkpoint for a gate."""
+_WRITTEN_RECENTLY_S = 300.0
+_MAX_NUMBERS = 5
+_MAX_TRACKER_BYTES = 1 << 12
+_MAX_LIST_BYTES = 64 << 20
 
-CheckpointKind = Literal["verl", "megatron", "deepspeed", "hf"]
-FOLDERS: tuple[tuple[CheckpointKind, re.Pattern[str]], ...] = (
+Framework = Literal["verl", "megatron", "deepspeed", "hf"]
+CheckpointPart = Literal["model", "optimizer", "hf", "extra"]
+_DIRECTORY_NAMES: tuple[tuple[Framework, re.Pattern[str]], ...] = (
     ("verl", re.compile(r"global_steps?_(?P<step>\d+)")),
     ("megatron", re.compile(r"iter_(?P<step>\d{7,})")),
     ("megatron", re.compile(r"release")),
@@ -40,451 +44,406 @@ FOLDERS: tuple[tuple[CheckpointKind, re.Pattern[str]], ...] = (
     ("hf", re.compile(r"global_step(?P<step>\d+)_hf")),
     ("hf", re.compile(r"checkpoint-(?P<step>\d+)")),
 )
-_RANK = re.compile(r"(?:(.*)/)?(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
-_ZERO = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt")
-_WEIGHTS = re.compile(r".*\.(safetensors|bin)")
-_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z")
-_MODELS = ("model", "pytorch_model", "adapter_model")
+_FSDP_RANK = re.compile(r"(?P<name>(?:.*/)?(?:model|optim|extra_state)_world_size_(\d+)_rank_)(\d+)\.pt")
+_ZERO_RANK = re.compile(r"(?:.*/)?(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_(model|optim)_states\.pt")
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z")
+_DISTRIBUTED_FILE = re.compile(rb"__\d+_\d+\.distcp")
+_MODEL_NAMES = ("model", "pytorch_model", "adapter_model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFile:
-    """A file of a checkpoint: its path below it, bytes, how many seconds ago it was written.
+    """A file of a checkpoint: its path below it, bytes, seconds since it was written.
 
-    `damage` says why it is not whole; `names` are the files that it lists, where it is such a list.
+    `problem` says why it is not complete; `listed` are the files that it lists, where it is an index.
     """
 
     path: str
     size: int
     age_s: float = 1e9
-    damage: str = ""
-    names: tuple[str, ...] = ()
+    problem: str = ""
+    listed: tuple[str, ...] = ()
 
     @property
-    def folder(self) -> str:
-        """The folder it is in, below the checkpoint; empty for the checkpoint itself."""
+    def directory(self) -> str:
+        """The directory below the checkpoint; empty for the checkpoint itself."""
         return self.path.rpartition("/")[0]
 
     @property
-    def part(self) -> str:
-        """What it belongs to: `hf`, `optimizer`, `model` or `extra`."""
-        folders, name = self.path.split("/")[:-1], self.path.rpartition("/")[2]
-        if any(folder == "huggingface" or folder.endswith("_huggingface") for folder in folders):
+    def part(self) -> CheckpointPart:
+        *directories, name = self.path.split("/")
+        if any(directory == "huggingface" or directory.endswith("_huggingface") for directory in directories):
             return "hf"
-        if "optimizer" in folders or ("optim" in name and not name.startswith(_MODELS)):
+        if "optimizer" in directories or ("optim" in name and not name.startswith(_MODEL_NAMES)):
             return "optimizer"
-        if name.startswith(_MODELS) or "model" in folders or "_model_states" in name or name.endswith(".distcp"):
+        if name.startswith(_MODEL_NAMES) or "model" in directories or "_model_states" in name:
             return "model"
-        return "extra"
+        return "model" if name.endswith(".distcp") else "extra"
 
-    @property
-    def weights(self) -> bool:
-        """Whether it has weights in Hugging Face's form."""
-        return _WEIGHTS.fullmatch(self.path) is not None
-
-
-def parse_checkpoint_name(folder: str) -> tuple[CheckpointKind, int | None] | None:
-    """Return what a folder of this name is, with its step; None when it is no checkpoint."""
-    for kind, pattern in FOLDERS:
-        if match := pattern.fullmatch(folder):
-            step = match.groupdict().get("step")
-            return kind, int(step) if step else None
-    return None
+    def has_hf_weights(self, framework: Framework) -> bool:
+        """Whether it holds weights in Hugging Face's form; verl writes a configuration without them, too."""
+        return self.path.endswith((".safetensors", ".bin")) and (framework == "hf" or self.part == "hf")
 
 
-def has_hf_export(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> bool:
-    """Return whether weights are there in Hugging Face's form; verl writes configuration without them, too."""
-    return any(entry.weights for entry in entries if kind == "hf" or entry.part == "hf")
+@dataclass(frozen=True, kw_only=True)
+class ScannedCheckpoint:
+    """A checkpoint's directory: framework and step by its name, and its files."""
 
-
-def find_file_problems(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> Iterator[str]:
-    if not entries:
-        yield "it is empty"
-        return
-    yield from (f"{entry.path}: {entry.damage}" for entry in entries if entry.damage)
-    yield from _ranks(entries)
-    yield from _zero(entries)
-    yield from _lists(entries)
-    yield from _numbered(entries)
-    if not has_hf_export(kind, entries) and (kind == "hf" or all(entry.part != "model" for entry in entries)):
-        yield "it holds no weights"
-    yield from _beside(kind, entries)
-
-
-def _beside(kind: CheckpointKind, entries: Sequence[CheckpointFile]) -> Iterator[str]:
-    """Yield what must lie beside weights, and beside the pieces of a distributed checkpoint."""
-    names = {entry.path for entry in entries}
-    exports = {entry.folder for entry in entries if entry.weights and (kind == "hf" or entry.part == "hf")}
-    for folder in sorted(exports):
-        if not names & {_join(folder, "config.json"), _join(folder, "adapter_config.json")}:
-            yield f"{_join(folder, 'config.json')} is missing"
-    for folder in sorted({entry.folder for entry in entries if entry.path.endswith(".distcp")}):
-        if _join(folder, ".metadata") not in names:
-            yield f"{_join(folder, '.metadata')} is missing, which is written last"
-
-
-def _ranks(entries: Sequence[CheckpointFile]) -> Iterator[str]:
-    groups: dict[tuple[str, str, int], set[int]] = {}
-    for entry in entries:
-        if match := _RANK.fullmatch(entry.path):
-            groups.setdefault((match[1] or "", match[2], int(match[3])), set()).add(int(match[4]))
-    for (folder, what, world), ranks in groups.items():
-        if missing := _missing(world, ranks):
-            name = f"{_join(folder, what)}_world_size_{world}_rank_*.pt"
-            yield f"{name}: ranks missing: {_numbers(missing)} (of {world})"
-    for folder in sorted({group[0] for group in groups}):
-        worlds = sorted({world for name, __, world in groups if name == folder})
-        if len(worlds) > 1:
-            some, last = ", ".join(map(str, worlds[:-1])), worlds[-1]
-            whose = f"files of {folder} are of {some} and of {last} ranks"
-            yield whose if folder else f"its files are of {some} and of {last} ranks"
-
-
-def _zero(entries: Sequence[CheckpointFile]) -> Iterator[str]:
-    """Yield DeepSpeed's ranks that miss a file which others have."""
-    found: dict[str, set[int]] = {"model": set(), "optim": set()}
-    for entry in entries:
-        if match := _ZERO.fullmatch(entry.path.rpartition("/")[2]):
-            found[match[3]].add(int(match[1]))
-    count = max(found["model"] | found["optim"], default=-1) + 1
-    for what, ranks in found.items():
-        if ranks and (missing := _missing(count, ranks)):
-            yield f"zero_pp_rank_*_{what}_states.pt: ranks missing: {_numbers(missing)} (of {count})"
-
-
-def _lists(entries: Sequence[CheckpointFile]) -> Iterator[str]:
-    """Yield what an index names and is not there."""
-    names = {entry.path for entry in entries}
-    for entry in entries:
-        missing = [name for name in entry.names if _join(entry.folder, name) not in names]
-        if missing:
-            yield f"{entry.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
-
-
-def _numbered(entries: Sequence[CheckpointFile]) -> Iterator[str]:
-    """Yield which of numbered shards are missing, and where no index says what is in them: it is written last."""
-    groups: dict[tuple[str, int, str], set[int]] = {}
-    for entry in entries:
-        if match := _NUMBERED.search(entry.path):
-            groups.setdefault((entry.path[: match.start()], int(match[2]), match[3]), set()).add(int(match[1]) - 1)
-    names = {entry.path for entry in entries}
-    for (stem, count, kind), found in groups.items():
-        if (index := f"{stem}.{kind}.index.json") in names:
-            continue  # which names all of them
-        if missing := _missing(count, found):
-            numbers = [number + 1 for number in missing]
-            yield f"{stem}: shards missing: {_numbers(numbers)} (of {count})"
-        else:
-            yield f"{index} is missing, which is written last"
-
-
-def _missing(count: int, ranks: Set[int]) -> list[int]:
-    """Return the first numbers below `count` that are no ranks; a file's name may make it as great as it likes."""
-    return list(itertools.islice((number for number in range(count) if number not in ranks), _SHOWN + 1))
-
-
-def _join(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:_SHOWN])) + (" …" if numbers[_SHOWN:] else "")
+    path: str
+    framework: Framework
+    step: int | None
+    files: tuple[CheckpointFile, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint.
-
-    `parts` maps `model`, `optimizer`, `hf`, `extra` to bytes. `exported`: weights are there in Hugging Face's form, so
-    it can be evaluated. `latest`: the tracker names it, so a run resumes from it. `busy`: it may just be being written.
-    """
+    """`parts` has bytes. `has_hf_weights`: it can be evaluated. `is_latest`: a run resumes from it, by the tracker."""
 
     path: str
-    kind: CheckpointKind
+    framework: Framework
     step: int | None
-    parts: Mapping[str, int]
+    parts: Mapping[CheckpointPart, int]
     problems: tuple[str, ...] = ()
-    exported: bool = False
-    latest: bool = False
-    busy: bool = False
+    has_hf_weights: bool = False
+    is_latest: bool = False
+    may_be_in_progress: bool = False
 
     @property
     def size(self) -> int:
         return sum(self.parts.values())
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.problems
 
     @property
     def has_optimizer(self) -> bool:
         """Whether a run can resume from it; Megatron and DeepSpeed keep the optimizer among the model's files, too."""
-        return "optimizer" in self.parts or (self.kind == "megatron" and "model" in self.parts)
+        return "optimizer" in self.parts or (self.framework == "megatron" and "model" in self.parts)
 
     def as_json(self) -> dict[str, Any]:
-        facts = {"path": self.path, "kind": self.kind, "step": self.step, "whole": self.whole, "size": self.size}
-        flags = {"hf_export": self.exported, "optimizer": self.has_optimizer, "latest": self.latest}
-        return {**facts, **flags, "being_written": self.busy, "parts": self.parts, "problems": list(self.problems)}
+        facts = {"path": self.path, "kind": self.framework, "step": self.step, "whole": self.is_complete}
+        flags = {"hf_export": self.has_hf_weights, "optimizer": self.has_optimizer, "latest": self.is_latest}
+        flags |= {"being_written": self.may_be_in_progress}
+        return {**facts, "size": self.size, **flags, "parts": self.parts, "problems": list(self.problems)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovablePath:
-    """What can be removed: a path, its bytes, and why nothing needs it."""
+    """A path, or pattern, that nothing needs; its bytes."""
 
     path: str
     size: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSeries:
-    """The checkpoints of one training, oldest first; `tracker` is what names the one to resume from, None: nothing."""
+    """The checkpoints of one training, oldest first; `tracker` names the one to resume from, None: there is none."""
 
     path: str
     checkpoints: tuple[Checkpoint, ...]
     tracker: str | None = None
     problems: tuple[str, ...] = ()
-    spare: tuple[RemovablePath, ...] = ()
+    removable: tuple[RemovablePath, ...] = ()
 
     @property
-    def whole(self) -> bool:
-        return not self.problems and all(row.whole for row in self.checkpoints)
+    def is_complete(self) -> bool:
+        return not self.problems and all(checkpoint.is_complete for checkpoint in self.checkpoints)
 
     def as_json(self) -> dict[str, Any]:
-        rows = [row.as_json() for row in self.checkpoints]
-        facts = {"path": self.path, "tracker": self.tracker, "whole": self.whole, "problems": list(self.problems)}
-        return {**facts, "checkpoints": rows, "removable": [vars(row) for row in self.spare]}
+        facts = {"path": self.path, "tracker": self.tracker, "whole": self.is_complete, "problems": list(self.problems)}
+        checkpoints = [checkpoint.as_json() for checkpoint in self.checkpoints]
+        removable = [{"path": row.path, "size": row.size, "why": row.reason} for row in self.removable]
+        return {**facts, "checkpoints": checkpoints, "removable": removable}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScannedCheckpoint:
-    """A checkpoint as it lies there: path, kind and step by its name, and its files."""
-
-    path: str
-    kind: CheckpointKind
-    step: int | None
-    entries: tuple[CheckpointFile, ...]
-
-
-def analyze_series(path: str, checkpoints: Sequence[ScannedCheckpoint], tracker: str | None) -> CheckpointSeries:
-    """Return the checkpoints of one folder, judged by their files and by the tracker beside them."""
-    ordered = sorted(checkpoints, key=lambda row: (-1 if row.step is None else row.step, row.path))
-    rows = tuple(_judge(row, tracker) for row in ordered)
+def analyze_series(path: str, scans: Sequence[ScannedCheckpoint], tracker: str | None) -> CheckpointSeries:
+    """Return the checkpoints of one directory, judged by their files and by the tracker beside them."""
+    ordered = sorted(scans, key=lambda scan: (-1 if scan.step is None else scan.step, scan.path))
+    checkpoints = tuple(_analyze(scan, tracker) for scan in ordered)
     problems = []
-    if tracker is not None and not any(row.latest for row in rows):
+    if tracker is not None and not any(checkpoint.is_latest for checkpoint in checkpoints):
         problems.append(f"the tracker names {tracker!r}, which is not there: nothing can be resumed")
-    if tracker is None and any(row.kind == "megatron" for row in rows):
-        problems.append(f"{TRACKERS[0]} is missing: Megatron loads nothing without it")
-    spare = _spare(rows, {row.path: row.entries for row in checkpoints})
-    return CheckpointSeries(path=path, checkpoints=rows, tracker=tracker, problems=tuple(problems), spare=spare)
-
-
-def _judge(found: ScannedCheckpoint, tracker: str | None) -> Checkpoint:
-    problems = list(find_file_problems(found.kind, found.entries))
-    step = whole_number(tracker or "")
-    if found.kind in ("verl", "megatron") and step is not None and (found.step or 0) > step:
-        problems.append(f"it was never finished: the tracker names step {tracker}")
-    parts: dict[str, int] = {}
-    for entry in found.entries:
-        part = "hf" if found.kind == "hf" and entry.part == "model" else entry.part
-        parts[part] = parts.get(part, 0) + entry.size
-    return Checkpoint(
-        path=found.path,
-        kind=found.kind,
-        step=found.step,
-        parts=parts,
-        problems=tuple(dict.fromkeys(problems)),
-        exported=has_hf_export(found.kind, found.entries),
-        latest=tracker is not None and tracker in (str(found.step), found.path.rpartition("/")[2]),
-        busy=bool(problems) and any(entry.age_s < _BUSY_S for entry in found.entries),
+    if tracker is None and any(checkpoint.framework == "megatron" for checkpoint in checkpoints):
+        problems.append(f"{TRACKER_FILES[0]} is missing: Megatron loads nothing without it")
+    removable = _list_removable(checkpoints, {scan.path: scan.files for scan in scans})
+    return CheckpointSeries(
+        path=path, checkpoints=checkpoints, tracker=tracker, problems=tuple(problems), removable=tuple(removable)
     )
 
 
-def _spare(rows: Sequence[Checkpoint], entries: Mapping[str, Sequence[CheckpointFile]]) -> tuple[RemovablePath, ...]:
-    """Return torn checkpoints, and the optimizer of those that were exported and that no run resumes from.
+def _analyze(scan: ScannedCheckpoint, tracker: str | None) -> Checkpoint:
+    problems = list(_find_problems(scan.framework, scan.files))
+    tracked_step = whole_number(tracker or "")
+    if scan.framework in ("verl", "megatron") and tracked_step is not None and (scan.step or 0) > tracked_step:
+        problems.append(f"it was never finished: the tracker names step {tracker}")
+    parts: dict[CheckpointPart, int] = {}
+    for file in scan.files:
+        part = "hf" if scan.framework == "hf" and file.part == "model" else file.part
+        parts[part] = parts.get(part, 0) + file.size
+    return Checkpoint(
+        path=scan.path,
+        framework=scan.framework,
+        step=scan.step,
+        parts=parts,
+        problems=tuple(dict.fromkeys(problems)),
+        has_hf_weights=any(file.has_hf_weights(scan.framework) for file in scan.files),
+        is_latest=tracker is not None and tracker in (str(scan.step), scan.path.rpartition("/")[2]),
+        may_be_in_progress=bool(problems) and any(file.age_s < _WRITTEN_RECENTLY_S for file in scan.files),
+    )
 
-    Never touched: the one that the tracker names, the newest whole one, and what may just be being written. Of one
-    without an export nothing is spare, since it cannot be evaluated without all of its files.
+
+def _list_removable(
+    checkpoints: Sequence[Checkpoint], files: Mapping[str, Sequence[CheckpointFile]]
+) -> Iterator[RemovablePath]:
+    """Yield incomplete checkpoints, and the optimizer of those that have an export and that no run resumes from.
+
+    Never the one that the tracker names, the newest complete one, and what may be in progress. Of one without an export
+    nothing, since it cannot be evaluated without all of its files.
     """
-    able = [row for row in rows if row.whole and row.has_optimizer]
-    kept = next((row for row in able if row.latest), able[-1] if able else None)
-    found: list[RemovablePath] = []
-    for row in rows:
-        if kept is None or row is kept or row.latest or row.busy:
+    resumable = [checkpoint for checkpoint in checkpoints if checkpoint.is_complete and checkpoint.has_optimizer]
+    kept = next((checkpoint for checkpoint in resumable if checkpoint.is_latest), resumable[-1] if resumable else None)
+    for checkpoint in checkpoints if kept else ():
+        if checkpoint is kept or checkpoint.is_latest or checkpoint.may_be_in_progress:
             continue
-        if not row.whole:
-            found.append(RemovablePath(path=row.path, size=row.size, why=f"it is torn, and step {kept.step} is whole"))
-        elif row.exported:
-            found += _optimizer(row.path, entries[row.path])
-    return tuple(found)
+        if not checkpoint.is_complete:
+            reason = f"it is torn, and step {kept.step if kept else None} is whole"
+            yield RemovablePath(path=checkpoint.path, size=checkpoint.size, reason=reason)
+        elif checkpoint.has_hf_weights:
+            yield from _list_optimizer(checkpoint.path, files[checkpoint.path])
 
 
-def _optimizer(path: str, entries: Sequence[CheckpointFile]) -> list[RemovablePath]:
-    """Return an optimizer's files: the folder where it has its own, else one pattern a folder."""
+def _list_optimizer(path: str, files: Sequence[CheckpointFile]) -> Iterator[RemovablePath]:
+    """Yield an optimizer's files: its own directory, else one pattern for each directory."""
     sizes: dict[str, int] = {}
-    for entry in entries:
-        if entry.part == "optimizer":
-            folders, name = entry.path.split("/")[:-1], entry.path.rpartition("/")[2]
-            own = "optimizer" in folders
-            at = folders[: folders.index("optimizer") + 1] if own else [*folders, f"{name.partition('_rank_')[0]}*"]
-            sizes["/".join(at)] = sizes.get("/".join(at), 0) + entry.size
-    why = "the optimizer of a step that no run resumes from"
-    return [RemovablePath(path=f"{path}/{at}", size=size, why=why) for at, size in sizes.items()]
+    for file in files:
+        if file.part == "optimizer":
+            *directories, name = file.path.split("/")
+            if "optimizer" in directories:
+                parts = directories[: directories.index("optimizer") + 1]
+            else:
+                parts = [*directories, f"{name.partition('_rank_')[0]}*"]
+            sizes["/".join(parts)] = sizes.get("/".join(parts), 0) + file.size
+    for below, size in sizes.items():
+        reason = "the optimizer of a step that no run resumes from"
+        yield RemovablePath(path=f"{path}/{below}", size=size, reason=reason)
 
 
-_DISTCP = re.compile(rb"__\d+_\d+\.distcp")
-MANIFEST = "checkpoint.json"
-"""Lists every file of a checkpoint that a gate holds against it."""
-_TRACKER_BYTES = 1 << 12
-_LIST_BYTES = 64 << 20
+def _find_problems(framework: Framework, files: Sequence[CheckpointFile]) -> Iterator[str]:
+    if not files:
+        yield "it is empty"
+        return
+    names = {file.path for file in files}
+    yield from (f"{file.path}: {file.problem}" for file in files if file.problem)
+    yield from _find_missing_ranks(files)
+    for file in files:
+        missing = [name for name in file.listed if _join(file.directory, name) not in names]
+        if missing:
+            yield f"{file.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
+    yield from _find_missing_shards(names)
+    exports = {file.directory for file in files if file.has_hf_weights(framework)}
+    if not exports and (framework == "hf" or all(file.part != "model" for file in files)):
+        yield "it holds no weights"
+    for directory in sorted(exports):
+        if not names & {_join(directory, "config.json"), _join(directory, "adapter_config.json")}:
+            yield f"{_join(directory, 'config.json')} is missing"
+    for directory in sorted({file.directory for file in files if file.path.endswith(".distcp")}):
+        if _join(directory, ".metadata") not in names:
+            yield f"{_join(directory, '.metadata')} is missing, which is written last"
+
+
+def _find_missing_ranks(files: Sequence[CheckpointFile]) -> Iterator[str]:
+    fsdp: dict[tuple[str, int], set[int]] = {}
+    zero: dict[str, set[int]] = {}
+    world_sizes: dict[str, set[int]] = {}
+    for file in files:
+        if match := _FSDP_RANK.fullmatch(file.path):
+            fsdp.setdefault((match["name"], int(match[2])), set()).add(int(match[3]))
+            world_sizes.setdefault(file.directory, set()).add(int(match[2]))
+        elif match := _ZERO_RANK.fullmatch(file.path):
+            zero.setdefault(match[3], set()).add(int(match[1]))
+    for (name, count), ranks in fsdp.items():
+        yield from _report_missing(f"{name}*.pt: ranks", count, ranks)
+    for directory, counts in sorted(world_sizes.items()):
+        if len(counts) > 1:
+            *smaller, largest = sorted(counts)
+            owner = f"files of {directory}" if directory else "its files"
+            yield f"{owner} are of {', '.join(map(str, smaller))} and of {largest} ranks"
+    count = max(set().union(*zero.values()), default=-1) + 1
+    for part, ranks in sorted(zero.items()):
+        yield from _report_missing(f"zero_pp_rank_*_{part}_states.pt: ranks", count, ranks)
+
+
+def _find_missing_shards(names: set[str]) -> Iterator[str]:
+    """Yield the numbered shards that are missing; where all are there, the index: it is written last."""
+    groups: dict[tuple[str, int, str], set[int]] = {}
+    for name in sorted(names):
+        if match := _SHARD.search(name):
+            groups.setdefault((name[: match.start()], int(match[2]), match[3]), set()).add(int(match[1]))
+    for (stem, count, suffix), shards in groups.items():
+        index = f"{stem}.{suffix}.index.json"
+        if index in names:
+            continue  # which names all of them
+        problems = list(_report_missing(f"{stem}: shards", count, shards, first=1))
+        yield from problems or [f"{index} is missing, which is written last"]
+
+
+def _report_missing(label: str, count: int, present: set[int], first: int = 0) -> Iterator[str]:
+    # a file's name may make the count as great as it likes
+    numbers = (number for number in range(first, first + count) if number not in present)
+    missing = list(itertools.islice(numbers, _MAX_NUMBERS + 1))
+    if missing:
+        shown = ", ".join(map(str, missing[:_MAX_NUMBERS])) + (" …" if missing[_MAX_NUMBERS:] else "")
+        yield f"{label} missing: {shown} (of {count})"
+
+
+def _join(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory else name
 
 
 def scan_checkpoints(root: Path) -> dict[Path, list[ScannedCheckpoint]]:
-    """Return the checkpoints at, or below, `root` by the folder that they lie in; they are not searched themselves.
+    """Return the checkpoints at, or below, `root` by the directory that they lie in.
 
-    A model's folder is one only where `root` is it, or where it has a manifest, as those that gates ask for.
+    A model's directory is one only where `root` is it, or where it has a manifest, as those that gates ask for.
     """
-    found: dict[Path, list[ScannedCheckpoint]] = {}
-    if known := parse_checkpoint_name(root.name) or (("hf", None) if _is_model(root) else None):
-        found[root.parent] = [_look(root, *known)]
-        return found
-    folders = [root]
-    while folders:
-        folder = folders.pop()
-        names = [name for name in _folders(folder) if name[:1] != "."]
-        here = {name: known for name in names if (known := _kind(folder / name))}
-        if here:
-            found[folder] = [_look(folder / name, *known) for name, known in here.items()]
-        if len(folder.parts) - len(root.parts) < MAX_DEPTH:
-            folders += [folder / name for name in names if name not in here]
-    return found
+    series: dict[Path, list[ScannedCheckpoint]] = {}
+    if identity := _parse_name(root.name) or (("hf", None) if _is_model(root) else None):
+        series[root.parent] = [_scan(root, *identity)]
+        return series
+    directories = [root]
+    while directories:
+        directory = directories.pop()
+        for name in _list_directories(directory):
+            if identity := _identify(directory / name):
+                series.setdefault(directory, []).append(_scan(directory / name, *identity))
+            elif len(directory.parts) - len(root.parts) < MAX_DEPTH:
+                directories.append(directory / name)
+    return series
 
 
-def _folders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted, links not among them; none of what cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
-
-
-def read_tracker(folder: Path) -> str | None:
-    """Return what the tracker in a folder names; None where there is none."""
-    for name in TRACKERS:
+def read_tracker(directory: Path) -> str | None:
+    """Return what the tracker in a directory names; None where there is none."""
+    for name in TRACKER_FILES:
         try:
-            return read_bytes(folder / name, _TRACKER_BYTES, follow_links=True).decode("utf-8", "replace").strip()
+            return read_bytes(directory / name, _MAX_TRACKER_BYTES, links=True).decode("utf-8", "replace").strip()
         except OSError:
             continue
     return None
 
 
-def _kind(folder: Path) -> tuple[CheckpointKind, int | None] | None:
-    known = parse_checkpoint_name(folder.name)
-    if known is None and (folder / MANIFEST).is_file() and _is_model(folder):
+def _list_directories(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return sorted(name for name in names if not name.startswith("."))
+
+
+def _identify(directory: Path) -> tuple[Framework, int | None] | None:
+    """Return framework and step of a directory that is a checkpoint."""
+    identity = _parse_name(directory.name)
+    if identity is None and (directory / MANIFEST_FILE).is_file() and _is_model(directory):
         return "hf", None
-    if known and known[1] is None and not (folder.parent / TRACKERS[0]).is_file():
+    if identity and identity[1] is None and not (directory.parent / TRACKER_FILES[0]).is_file():
         return None  # `release` is a common name
-    return known
+    return identity
 
 
-def _is_model(folder: Path) -> bool:
-    return (folder / "config.json").is_file() or any(folder.glob("*.safetensors"))
+def _parse_name(name: str) -> tuple[Framework, int | None] | None:
+    for framework, pattern in _DIRECTORY_NAMES:
+        if match := pattern.fullmatch(name):
+            step = match.groupdict().get("step")
+            return framework, int(step) if step else None
+    return None
 
 
-def _look(folder: Path, kind: CheckpointKind, step: int | None) -> ScannedCheckpoint:
-    return ScannedCheckpoint(path=str(folder), kind=kind, step=step, entries=list_files(folder))
+def _is_model(directory: Path) -> bool:
+    return (directory / "config.json").is_file() or any(directory.glob("*.safetensors"))
 
 
-def list_files(folder: Path) -> tuple[CheckpointFile, ...]:
-    """Return the files below a folder, by their paths there, each looked at."""
-    return tuple(sorted(_entries(folder), key=lambda entry: entry.path))
-
-
-def _entries(folder: Path) -> Iterator[CheckpointFile]:
+def _scan(directory: Path, framework: Framework, step: int | None) -> ScannedCheckpoint:
     now = time.time()
-    for name, __ in walk_files(folder.resolve()):
-        path = folder / name
-        try:
-            facts = path.stat()
-            damage, listed = _inspect(path, facts)
-        except OSError as error:
-            yield CheckpointFile(path=name, size=0, damage=str(error.strerror))
-            continue
-        age_s = max(now - facts.st_mtime, 0.0)
-        yield CheckpointFile(path=name, size=facts.st_size, age_s=age_s, damage=damage, names=listed)
+    names = sorted(name for name, __ in walk_files(directory.resolve()))
+    files = tuple(_inspect(directory / name, name, now) for name in names)
+    return ScannedCheckpoint(path=str(directory), framework=framework, step=step, files=files)
 
 
-def _inspect(path: Path, facts: os.stat_result) -> tuple[str, tuple[str, ...]]:
-    """Return why a file is not whole (empty: nothing is wrong), and the files that it lists."""
-    size = facts.st_size
-    if not stat.S_ISREG(facts.st_mode):
+def _inspect(path: Path, name: str, now: float) -> CheckpointFile:
+    try:
+        status = path.stat()
+        problem, listed = _read_structure(path, status)
+    except OSError as error:
+        return CheckpointFile(path=name, size=0, problem=str(error.strerror))
+    age_s = max(now - status.st_mtime, 0.0)
+    return CheckpointFile(path=name, size=status.st_size, age_s=age_s, problem=problem, listed=listed)
+
+
+def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str, ...]]:
+    """Return why a file is not complete (empty: nothing is wrong), and the files that it lists."""
+    if not stat.S_ISREG(status.st_mode):
         return "it is no regular file", ()
-    if size == 0:
+    if not status.st_size:
         return "it is empty", ()
     if path.name.endswith(".safetensors"):
         problem = find_safetensors_problem(path)
         return f"it {problem}" if problem else "", ()
     if path.name.endswith((".pt", ".pth", ".bin")):
-        return _archive(path), ()
-    if path.name.endswith(".index.json") and size <= _LIST_BYTES:
-        return _listed(path, "weight_map", "it is no index of weights")
-    if path.name == MANIFEST and size <= _LIST_BYTES:
-        return _listed(path, "files", "it is no manifest")
-    if path.name == ".metadata" and size <= _LIST_BYTES:
-        return "", tuple(sorted({name.decode() for name in _DISTCP.findall(_read(path))}))
+        with open_regular_file(path, links=True) as file:  # torch.save: a ZIP archive, whose directory is at its end
+            is_archive = file.read(4) == b"PK\x03\x04"  # the form before PyTorch 1.6 is not
+            return "its end is missing" if is_archive and not zipfile.is_zipfile(file) else "", ()
+    if status.st_size > _MAX_LIST_BYTES:
+        return "", ()
+    if path.name.endswith(".index.json"):
+        return _read_list(path, "weight_map", "it is no index of weights")
+    if path.name == MANIFEST_FILE:
+        return _read_list(path, "files", "it is no manifest")
+    if path.name == ".metadata":
+        names = _DISTRIBUTED_FILE.findall(read_bytes(path, _MAX_LIST_BYTES, links=True))
+        return "", tuple(sorted({name.decode() for name in names}))
     return "", ()
 
 
-def _archive(path: Path) -> str:
-    """Return what is wrong with a file of torch.save: a ZIP archive, whose directory is at its end."""
-    with open_regular_file(path, follow_links=True) as file:
-        if file.read(4) != b"PK\x03\x04":
-            return ""  # the form before PyTorch 1.6, of which nothing is told but by reading all
-        return "" if zipfile.is_zipfile(file) else "its end is missing"
-
-
-def _listed(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]]:
-    """Return the files that a list names: those that its rows lead to, or whose facts they are."""
+def _read_list(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]]:
+    """Return the files that an index maps tensors to, or that a manifest has facts of."""
     try:
-        rows = parse_json(_read(path))[key]
-        names = {name if isinstance(facts, dict) else facts for name, facts in rows.items()}
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError(_("a name that is no text"))
-        return "", tuple(sorted(names))
+        entries = parse_json(read_bytes(path, _MAX_LIST_BYTES, links=True))[key]
+        names = {name if isinstance(value, dict) else value for name, value in entries.items()}
+        return "", tuple(sorted(os.fspath(name) for name in names))
     except (ValueError, KeyError, TypeError, AttributeError):
         return problem, ()
 
 
-def _read(path: Path) -> bytes:
-    return read_bytes(path, _LIST_BYTES, follow_links=True)
-
-
-_COLUMNS = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
-
-
 def format_series(all_series: Sequence[CheckpointSeries], *, removable: bool) -> str:
-    """Return all series as text; what can be removed only when asked for."""
-    return "\n\n".join("\n".join(_lines(series, removable)) for series in all_series)
+    """Return all series as text; `removable`: with what can be removed."""
+    return "\n\n".join("\n".join(_format_one(series, removable)) for series in all_series)
 
 
-def _lines(series: CheckpointSeries, removable: bool) -> Iterator[str]:
+def _format_one(series: CheckpointSeries, removable: bool) -> Iterator[str]:
+    head = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
     yield series.path
-    yield from (f"  {line}" for line in columns([_COLUMNS, *map(_row, series.checkpoints)]))
+    yield from (f"  {line}" for line in columns([head, *map(_format_row, series.checkpoints)]))
     for checkpoint in series.checkpoints:
         name = checkpoint.path.rpartition("/")[2]
         yield from (f"  {name}: {problem}" for problem in checkpoint.problems)
     yield from (f"  {problem}" for problem in series.problems)
-    if removable and series.spare:
-        yield f"  can be removed, {size_text(sum(row.size for row in series.spare))}:"
-        yield from (f"    {size_text(row.size):>9}  {row.path}  ({row.why})" for row in series.spare)
+    if removable and series.removable:
+        yield f"  can be removed, {size_text(sum(row.size for row in series.removable))}:"
+        yield from (f"    {size_text(row.size):>9}  {row.path}  ({row.reason})" for row in series.removable)
 
 
-def _row(row: Checkpoint) -> tuple[str, ...]:
-    state = "whole" if row.whole else "torn, or being written" if row.busy else "torn"
-    sizes = [size_text(row.parts[part]) if row.parts.get(part) else "-" for part in ("model", "optimizer")]
-    if row.kind == "megatron" and row.has_optimizer and sizes[1] == "-":
-        sizes[1] = "with the model"
-    exported = size_text(row.parts.get("hf", 0)) if row.exported else "-"
-    step = "-" if row.step is None else str(row.step)
-    return (step, row.kind, state + (", latest" if row.latest else ""), size_text(row.size), *sizes, exported)
+def _format_row(checkpoint: Checkpoint) -> tuple[str, ...]:
+    state = "torn, or being written" if checkpoint.may_be_in_progress else "torn"
+    state = "whole" if checkpoint.is_complete else state
+    sizes = {part: size_text(size) for part, size in checkpoint.parts.items() if size}
+    optimizer = "with the model" if checkpoint.framework == "megatron" and checkpoint.has_optimizer else "-"
+    return (
+        "-" if checkpoint.step is None else str(checkpoint.step),
+        checkpoint.framework,
+        state + (", latest" if checkpoint.is_latest else ""),
+        size_text(checkpoint.size),
+        sizes.get("model", "-"),
+        sizes.get("optimizer", optimizer),
+        size_text(checkpoint.parts.get("hf", 0)) if checkpoint.has_hf_weights else "-",
+    )

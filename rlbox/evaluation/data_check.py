@@ -1,6 +1,6 @@
 """Check training data: rows, columns, conversations, lengths, rows in both files, the mapping of the split.
 
-The stack's interpreter reads it, for it has the readers and the tokenizer of the training.
+The stack's interpreter reads the files, for it has the readers and the tokenizer of the training.
 """
 
 from __future__ import annotations
@@ -9,209 +9,175 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.doctor.stack import StackLocation, find_stack
+from rlbox.doctor.stack import open_stack_probe
+from rlbox.doctor.stack_location import StackLocation, find_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.evaluation.components import open_stack_probe
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import require_writable_file
 
-
-@dataclass(frozen=True, kw_only=True)
-class DataCheckOptions:
-    """What the data must be; `rows` maps `train` and `val` to how many rows there must be."""
-
-    rows: Mapping[str, int] = field(default_factory=dict)
-    longest: int = 0
+FileRows = Mapping[str, int]
+"""File (`train`, `val`) to a number of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataReport:
-    """What the data are, in lines, and what is wrong with them."""
+    """Lines about the files, what is wrong with them, and what is worth knowing."""
 
     facts: tuple[str, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def analyze_data(steps: Sequence[Mapping[str, Any]], options: DataCheckOptions, split: str | None) -> DataReport:
-    """Return the report.
-
-    Parameters
-    ----------
-    steps
-        What `probe_data.py` said.
-    split
-        Text of the split's mapping; None: there is none.
-    """
-    files = {str(row["name"]): row for row in steps if row["step"] == "file"}
-    problems = [*_files(files, options), *(str(row["error"]) for row in steps if row["step"] == "error")]
-    notes = []
-    for row in steps:
-        match row["step"]:
-            case "overlap" if row["count"]:
-                pairs = ", ".join(f"{left} = {right}" for left, right in row["rows"])
-                both = f"{row['count']} rows are in {row['left']} and in {row['right']}"
-                problems.append(f"{both} ({pairs}): val/loss would be too good")
-            case "tokens" if row["over"]:
-                notes.append(
-                    f"{row['name']}: {row['over']} rows are longer than {options.longest} tokens and will be cut"
-                )
-    notes += [f"{name}: {row['twice']} rows are there twice" for name, row in files.items() if row["twice"]]
-    if split is not None:
-        problems += _split(split, files)
-    return DataReport(facts=tuple(_facts(steps)), problems=tuple(problems), notes=tuple(notes))
-
-
-def _facts(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for row in steps:
-        match row["step"]:
-            case "file":
-                columns = ", ".join(f"{name} ({kind})" for name, kind in row["columns"].items())
-                chat = f", conversations in {row['chat']}" if row["chat"] else ""
-                yield f"{row['name']}: {counted(row['rows'], 'row', 'rows')}{chat}; columns: {columns}"
-            case "tokens":
-                yield f"{row['name']}: {row['middle']} tokens in the middle, {row['most']} at most"
-
-
-def _files(files: Mapping[str, Mapping[str, Any]], wish: DataCheckOptions) -> Iterator[str]:
-    for name, row in files.items():
-        if (wanted := wish.rows.get(name)) and wanted != row["rows"]:
-            yield f"{name}: {row['rows']} rows, not {wanted}"
-        if not row["rows"]:
-            yield f"{name}: it has no row"
-        elif not row["chat"]:
-            yield f"{name}: none of its columns holds conversations; name one with --column"
-        for found in row["problems"]:
-            rows = ", ".join(map(str, found["rows"])) + (" …" if found["count"] > len(found["rows"]) else "")
-            yield f"{name}: {found['count']} rows: {found['problem']} (rows {rows})"
-
-
-def _split(text: str, files: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield where the mapping and the files differ, in either form: lists by part, or the part by row."""
-    try:
-        told = parse_json(text)
-    except ValueError as error:
-        yield f"the split's mapping is no JSON: {error}"
-        return
-    counts = _counts(told)
-    if counts is None:
-        yield "the split's mapping has neither lists by part nor the part of each row"
-        return
-    for name, row in files.items():
-        if name in counts and counts[name] != row["rows"]:
-            yield f"the split's mapping names {counts[name]} rows for {name}, which has {row['rows']}"
-    if shared := _shared(told):
-        yield f"the split's mapping has {len(shared)} rows in train and in val: {', '.join(shared[:5])}"
-
-
-def _counts(told: Any) -> dict[str, int] | None:
-    if not isinstance(told, dict):
-        return None
-    lists = {name: len(rows) for name, rows in told.items() if isinstance(rows, list)}
-    if lists:
-        return lists
-    parts = [part for part in told.values() if isinstance(part, str)]
-    return {part: parts.count(part) for part in set(parts)} or None
-
-
-def _shared(told: Mapping[str, Any]) -> list[str]:
-    parts = [told.get(name) for name in ("train", "val")]
-    if not all(isinstance(rows, list) for rows in parts):
-        return []
-    train, val = ({json.dumps(row) for row in rows or ()} for rows in parts)
-    return sorted(train & val)
-
-
-_NEXT = "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
-
-
 def check_data(
     app: App,
     files: Mapping[str, Path],
     split: Path | None,
-    reader_settings: Mapping[str, str],
-    options: DataCheckOptions,
+    reader_options: Mapping[str, str | int],
+    expected_rows: FileRows,
     python: str,
     timeout_s: float,
 ) -> int:
-    """Check the files, print what they are and what is wrong, and return rlbox's exit code."""
-    _there(*files.values(), *([split] if split else []))
+    """Check files, print the report, and return rlbox's exit code.
+
+    Parameters
+    ----------
+    files
+        `train`, and `val` where there is one.
+    split
+        JSON that says which row went where.
+    reader_options
+        Of `probe_data.py`: `column`, `tokenizer`, `longest` (tokens).
+    """
+    for path in [*files.values(), *([split] if split else [])]:
+        _require_file(path)
     paths = {name: str(path.absolute()) for name, path in files.items()}
-    said = run_data_reader(
-        find_stack(python, _NEXT),
-        dict(os.environ),
-        {"files": paths, **reader_settings, "longest": options.longest},
-        timeout_s,
-    )
-    report = analyze_data(said, options, split.read_text(encoding="utf-8", errors="replace") if split else None)
-    lines = [*report.facts, *(f"note: {text}" for text in report.notes)]
-    lines += [f"wrong: {text}" for text in report.problems]
+    steps = _run_reader(_find_stack(python), {"files": paths, **reader_options}, timeout_s)
+    mapping = split.read_text(encoding="utf-8", errors="replace") if split else None
+    report = analyze_data(steps, expected_rows, int(reader_options["longest"]), mapping)
+    lines = [
+        *report.facts,
+        *(f"note: {text}" for text in report.notes),
+        *(f"wrong: {text}" for text in report.problems),
+    ]
     app.result({"files": paths, **asdict(report)}, "\n".join(lines))
     app.say(f"data: {len(report.problems) or 'nothing'} wrong")
     return WorkFailed.exit_code if report.problems else 0
 
 
-def write_tiny_dataset(app: App, file: Path, to: Path | None, rows: int, python: str, timeout_s: float) -> int:
+def analyze_data(
+    steps: Sequence[Mapping[str, Any]], expected_rows: FileRows, max_tokens: int, mapping: str | None
+) -> DataReport:
+    """Return what the steps of `probe_data.py` mean; `mapping` is the text of the split's JSON, if there is one."""
+    files = {str(step["name"]): step for step in steps if step["step"] == "file"}
+    facts, notes = [], []
+    problems = [*_check_files(files, expected_rows)]
+    problems += [str(step["error"]) for step in steps if step["step"] == "error"]
+    for step in steps:
+        match step["step"]:
+            case "file":
+                columns = ", ".join(f"{name} ({kind})" for name, kind in step["columns"].items())
+                chat = f", conversations in {step['chat']}" if step["chat"] else ""
+                facts.append(f"{step['name']}: {counted(step['rows'], 'row', 'rows')}{chat}; columns: {columns}")
+            case "overlap" if step["count"]:
+                pairs = ", ".join(f"{left} = {right}" for left, right in step["rows"])
+                both = f"{step['count']} rows are in {step['left']} and in {step['right']}"
+                problems.append(f"{both} ({pairs}): val/loss would be too good")
+            case "tokens":
+                facts.append(f"{step['name']}: {step['middle']} tokens in the middle, {step['most']} at most")
+                if step["over"]:
+                    over = f"{step['over']} rows are longer than {max_tokens} tokens"
+                    notes.append(f"{step['name']}: {over} and will be cut")
+    notes += [f"{name}: {step['twice']} rows are there twice" for name, step in files.items() if step["twice"]]
+    if mapping is not None:
+        problems += _check_split(mapping, {name: int(step["rows"]) for name, step in files.items()})
+    return DataReport(facts=tuple(facts), problems=tuple(problems), notes=tuple(notes))
+
+
+def _check_files(files: Mapping[str, Mapping[str, Any]], expected_rows: FileRows) -> Iterator[str]:
+    for name, step in files.items():
+        if (expected := expected_rows.get(name)) and expected != step["rows"]:
+            yield f"{name}: {step['rows']} rows, not {expected}"
+        if not step["rows"]:
+            yield f"{name}: it has no row"
+        elif not step["chat"]:
+            yield f"{name}: none of its columns holds conversations; name one with --column"
+        for problem in step["problems"]:
+            rows = ", ".join(map(str, problem["rows"])) + (" …" if problem["count"] > len(problem["rows"]) else "")
+            yield f"{name}: {problem['count']} rows: {problem['problem']} (rows {rows})"
+
+
+def _check_split(text: str, files: FileRows) -> Iterator[str]:
+    """Yield where the mapping and the files differ; it has lists of rows by part, or the part of each row."""
+    try:
+        mapping = parse_json(text)
+    except ValueError as error:
+        yield f"the split's mapping is no JSON: {error}"
+        return
+    values = mapping if isinstance(mapping, dict) else {}
+    lists = {part: {json.dumps(row) for row in rows} for part, rows in values.items() if isinstance(rows, list)}
+    parts = [part for part in values.values() if isinstance(part, str)]
+    counts = {part: len(values[part]) for part in lists} or {part: parts.count(part) for part in set(parts)}
+    if not counts:
+        yield "the split's mapping has neither lists by part nor the part of each row"
+    for name, rows in files.items():
+        if counts.get(name, rows) != rows:
+            yield f"the split's mapping names {counts[name]} rows for {name}, which has {rows}"
+    if shared := sorted(lists.get("train", set()) & lists.get("val", set())):
+        yield f"the split's mapping has {len(shared)} rows in train and in val: {', '.join(shared[:5])}"
+
+
+def write_tiny_dataset(app: App, source: Path, target: Path | None, rows: int, python: str, timeout_s: float) -> int:
     """Write the first rows of a file to a file of their own, and return rlbox's exit code."""
-    _there(file)
-    made = (to or _tiny_file(file)).absolute()
-    facts = {"from": str(file.absolute()), "to": str(made), "rows": rows}
+    _require_file(source)
+    path = (target or _default_tiny_file(source)).absolute()
+    facts = {"from": str(source.absolute()), "to": str(path), "rows": rows}
     with app.checking("file"):
-        require_writable_file(made, "another with --output")
+        require_writable_file(path, "another with --output")
     if app.dry_run:
-        return app.planned(facts, "", f"write {rows} rows of {file} to {made}")
-    asked = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
-    (step,) = run_data_reader(find_stack(python, _NEXT), dict(os.environ), asked, timeout_s)
+        return app.planned(facts, "", f"write {rows} rows of {source} to {path}")
+    request = {"tiny": facts["from"], "to": facts["to"], "rows": rows}
+    (step,) = _run_reader(_find_stack(python), request, timeout_s)
     if not step["ok"]:
         raise WorkFailed(
             _("no tiny set was made: {error}").format(error=step["error"]),
-            where=str(file),
+            where=str(source),
             next_step=_("name a larger file"),
         )
-    app.result(facts, str(made))
+    app.result(facts, str(path))
     return 0
 
 
-def _tiny_file(file: Path) -> Path:
-    folder = os.environ.get("DATA_OUTPUT_DIR", "")
-    if not folder:
+def _default_tiny_file(source: Path) -> Path:
+    directory = os.environ.get("DATA_OUTPUT_DIR", "")
+    if not directory:
         raise SpecError(
             _("it is not said where the tiny set goes"), where="DATA_OUTPUT_DIR",
             next_step=_("set DATA_OUTPUT_DIR to the folder of the data, or give --output FILE"),
         )  # fmt: skip
-    return Path(folder, f"{file.stem}_tiny{file.suffix}")
+    return Path(directory, f"{source.stem}_tiny{source.suffix}")
 
 
-def _there(*paths: Path) -> None:
-    for path in paths:
-        if not path.is_file():
-            raise SpecError(
-                _("there is no such file"), where=str(path), next_step=_("give the file that the job reads")
-            )
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise SpecError(_("there is no such file"), where=str(path), next_step=_("give the file that the job reads"))
 
 
-def run_data_reader(
-    stack: StackLocation, environ: Mapping[str, str], request: Mapping[str, object], timeout_s: float
-) -> Sequence[Mapping[str, Any]]:
-    """Return the steps of `probe_data.py`.
+def _find_stack(python: str) -> StackLocation:
+    return find_stack(python, "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE")
 
-    Raises
-    ------
-    NodeError
-        The interpreter lacks what reads the file, or does not work.
-    TimedOut
-        It did not come to an end.
-    """
-    with open_stack_probe(stack, environ) as probe:
-        facts = probe.probe_data(request, time.monotonic() + timeout_s)
-    error = next((str(row["error"]) for row in facts.steps if not row.get("ok")), "")
+
+def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: float) -> list[Mapping[str, Any]]:
+    """Return the steps of `probe_data.py`."""
+    with open_stack_probe(stack, dict(os.environ)) as probe:
+        facts = probe.data(request, time.monotonic() + timeout_s)
+    error = next((str(step["error"]) for step in facts.steps if not step.get("ok")), "")
     if facts.exit_code is None:
         raise TimedOut(_("the data were not read in time"), where=stack.python, next_step=_("give more with --timeout"))
     if "ModuleNotFoundError" in error or not facts.steps:
@@ -220,4 +186,4 @@ def run_data_reader(
             where=stack.python,
             next_step=_("name one with pyarrow and transformers: --python FILE"),
         )  # fmt: skip
-    return [row for row in facts.steps if row["step"] != "end"]
+    return [step for step in facts.steps if step["step"] != "end"]

@@ -7,22 +7,27 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rlbox.evaluation.lock import content_digest
-from rlbox.foreign import parse_json
+from rlbox.evaluation.lock import digest_json
 from rlbox.i18n import _
-from rlbox.system.files import compute_sha256
+from rlbox.system.files import sha256_file
+from rlbox.system.json_files import read_json_object
 from rlbox.system.safe_files import walk_files
 
 EXPORT_SUBDIRECTORIES = ("", "huggingface", "actor/huggingface", "hf")
 """Where a checkpoint has its export: itself, verl's trainers, slime's converter."""
-_STEP = re.compile(r"(?:global_steps?_?|step[_-]|iter_|checkpoint-)(\d+)(?:_hf)?")
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"),
+    *("special_tokens_map.json", "tokenizer_config.json", "tiktoken.model"),
+)
+CHAT_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+_STEP_DIRECTORY = re.compile(r"(?:global_steps?_?|step[_-]|iter_|checkpoint-)(\d+)(?:_hf)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """A checkpoint in Hugging Face's form: its folder, a name, the training step (-1: none, as of a base model)."""
+    """A checkpoint in Hugging Face's form; `step` is that of the training, -1 for a base model."""
 
     path: Path
     name: str
@@ -30,70 +35,67 @@ class Export:
 
 
 def find_export(path: Path) -> Export:
-    """Return the export that a checkpoint's folder is or has; `ValueError` where there is none."""
-    folder = next((path / place for place in EXPORT_SUBDIRECTORIES if (path / place / "config.json").is_file()), None)
-    if folder is None:
+    """Return the export that a checkpoint's directory is or has; `ValueError` where there is none."""
+    directories = [path / below for below in EXPORT_SUBDIRECTORIES]
+    directory = next((directory for directory in directories if (directory / "config.json").is_file()), None)
+    if directory is None:
         raise ValueError(
-            _("{path} has no config.json, nor has {path2}: it is no export").format(
-                path=path, path2=path / EXPORT_SUBDIRECTORIES[1]
-            )
+            _("{path} has no config.json, nor has {path2}: it is no export").format(path=path, path2=directories[1])
         )
-    whole = folder.resolve()
-    for part in reversed(whole.parts):
-        if found := _STEP.fullmatch(part):
-            return Export(path=folder, name=f"step_{int(found[1])}", step=int(found[1]))
-    return Export(path=folder, name=re.sub(r"[^A-Za-z0-9._-]", "_", whole.name) or "export", step=-1)
+    resolved = directory.resolve()
+    for part in reversed(resolved.parts):
+        if match := _STEP_DIRECTORY.fullmatch(part):
+            return Export(path=directory, name=f"step_{int(match[1])}", step=int(match[1]))
+    return Export(path=directory, name=re.sub(r"[^A-Za-z0-9._-]", "_", resolved.name) or "export", step=-1)
 
 
-TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"),
-    *("special_tokens_map.json", "tokenizer_config.json", "tiktoken.model"),
-)
-CHAT_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
-_CONFIG = "tokenizer_config.json"
+class FileStamp(NamedTuple):
+    """What changes when a file is written."""
 
-FileStamps = tuple[tuple[str, int, int, int], ...]
-"""Of each file its path, bytes, time of its last change and number: others where anything was written since."""
-
-ExportDigests = tuple[dict[str, Any], dict[str, Any]]
-"""The lock's `subject` and its part `tokenizer`."""
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
 
 
-def read_file_stamps(folder: Path) -> FileStamps:
-    """Return what changes when anything is written below a folder."""
-    files = walk_files(folder.resolve())
-    return tuple((name, facts.st_size, facts.st_mtime_ns, facts.st_ino) for name, facts in files)
+def read_file_stamps(directory: Path) -> list[FileStamp]:
+    """Return the stamps of all files below a directory."""
+    return [
+        FileStamp(name, status.st_size, status.st_mtime_ns, status.st_ino)
+        for name, status in walk_files(directory.resolve())
+    ]
 
 
-def list_weight_files(folder: Path) -> list[Path]:
-    """Return the files of an export's weights, by name; `FileNotFoundError` where there are none."""
-    found = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
-    if not found:
-        raise FileNotFoundError(f"{folder} holds no weights")
-    return found
+@dataclass(frozen=True, kw_only=True)
+class ExportDigests:
+    """`weights` counts the model's configuration in: the same tensors under another one are another model.
 
-
-def digest_export(folder: Path) -> ExportDigests:
-    """Return the lock's `subject` and its part `tokenizer` of a Hugging Face export; `OSError` where a file is missing.
-
-    The configuration of the model counts among its weights: the same tensors under another one are another model.
+    `chat_template` is empty where there is none.
     """
-    shards = list_weight_files(folder)
+
+    weights: str
+    tokenizer: str
+    chat_template: str
+
+
+def digest_export(directory: Path) -> ExportDigests:
+    """Read and digest a whole export; `OSError` where a file is missing."""
+    shards = sorted(path for path in directory.iterdir() if path.suffix in (".safetensors", ".bin"))
+    if not shards:
+        raise FileNotFoundError(f"{directory} holds no weights")
     with ThreadPoolExecutor(4) as pool:
-        sums = dict(zip((path.name for path in shards), pool.map(compute_sha256, shards), strict=True))
-    config = compute_sha256(folder / "config.json")
-    words = {name: compute_sha256(folder / name) for name in TOKENIZER_FILES if (folder / name).is_file()}
-    subject = {"weights": content_digest({"shards": sums, "config": config})}
-    return subject, {"sha256": content_digest(words), "chat_template": _template(folder)}
+        sums = dict(zip((path.name for path in shards), pool.map(sha256_file, shards), strict=True))
+    tokenizer = {name: sha256_file(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()}
+    return ExportDigests(
+        weights=digest_json({"shards": sums, "config": sha256_file(directory / "config.json")}),
+        tokenizer=digest_json(tokenizer),
+        chat_template=_digest_chat_template(directory),
+    )
 
 
-def _template(folder: Path) -> str:
-    """Return the digest of the chat template, which lies in a file of its own or in the tokenizer's configuration."""
+def _digest_chat_template(directory: Path) -> str:
     for name in CHAT_TEMPLATE_FILES:
-        if (folder / name).is_file():
-            return compute_sha256(folder / name)
-    try:
-        told = parse_json((folder / _CONFIG).read_bytes()).get("chat_template", "")
-    except (OSError, ValueError, AttributeError):
-        return ""
-    return hashlib.sha256(str(told).encode("utf-8", "replace")).hexdigest() if told else ""
+        if (directory / name).is_file():
+            return sha256_file(directory / name)
+    template: Any = read_json_object(directory / "tokenizer_config.json", links=True).get("chat_template", "")
+    return hashlib.sha256(str(template).encode("utf-8", "replace")).hexdigest() if template else ""

@@ -1,6 +1,7 @@
-"""Check an export: the trainer's shards are merged by the framework that wrote them, then compared tensor by tensor.
+"""Compare an export with the trainer's checkpoint (`rlbox eval check`).
 
-Merger and comparison run in an interpreter that has torch; tokenizer and configuration are compared here.
+The trainer's shards are merged by the framework that wrote them; tensors and tokenizers are compared by
+`programs/compare_export.py`. Both run in an interpreter of the stack.
 """
 
 from __future__ import annotations
@@ -16,31 +17,43 @@ from typing import Any
 
 from rlbox.errors import RlboxError
 from rlbox.evaluation.export import EXPORT_SUBDIRECTORIES
-from rlbox.evaluation.tokenizer_diff import TOKENIZER_FILES, Tokenizer, compare_tokenizers, parse_tokenizer
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, run_command, start_command
 from rlbox.values import Command
 
-_UNTOLD = (
+_PROGRAM = Path(__file__).resolve().parent / "programs/compare_export.py"
+_IGNORED_KEYS = (
     *("transformers_version", "_name_or_path", "architectures", "use_cache", "dtype", "torch_dtype", "auto_map"),
     *("_attn_implementation", "attn_implementation", "pad_token_id", "bos_token_id", "eos_token_id"),
 )
 """Keys of a configuration that savers and trainers write as they please; none decides what a model computes."""
+_FSDP_RANK = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+_MERGE_TIMEOUT_S = 4 * 3600.0
+_MAX_MESSAGE = 600
+_PACKAGE_MISSING_STATUS, _NOT_COMPARABLE_STATUS = 3, 4
+
+
+class ComparisonFailedError(Exception):
+    """Nothing can be said of an export: no torch, no merger, or a checkpoint of a form that nothing here merges."""
+
+
+class PackageMissingError(ComparisonFailedError):
+    """The interpreter lacks torch, safetensors or transformers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFault:
-    """Something of an export that is not the checkpoint's: `of` is a tensor, a file or a part, `says` a sentence."""
+    """A tensor, file or part of an export that is not the checkpoint's, with a sentence that says how."""
 
     of: str
     says: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """How a check went: the form of the trainer's checkpoint, tensors that are equal, their casts, what is wrong."""
+    """`form` is the trainer's (`FSDP`, `DeepSpeed ZeRO`); `casts` counts tensors by the trainer's type and theirs."""
 
     form: str
     ranks: int
@@ -48,118 +61,55 @@ class ExportReport:
     equal: int
     casts: Sequence[Mapping[str, Any]]
     faults: Sequence[ExportFault]
-    words: int
-    logits: Mapping[str, Any] | None = None
+    tokens: int
 
     @property
-    def good(self) -> bool:
+    def is_good(self) -> bool:
         return not self.faults
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "good": self.good,
+            "good": self.is_good,
             "source": {"form": self.form, "ranks": self.ranks},
             "tensors": self.tensors,
             "equal": self.equal,
             "casts": [dict(cast) for cast in self.casts],
-            "tokenizer": {"words": self.words},
-            "logits": dict(self.logits) if self.logits else None,
-            "faults": [{"of": one.of, "says": one.says, **one.facts} for one in self.faults],
+            "tokenizer": {"words": self.tokens},
+            "faults": [{"of": fault.of, "says": fault.says, **fault.details} for fault in self.faults],
         }
 
 
-def describe_tensor_fault(row: Mapping[str, Any]) -> ExportFault:
-    facts = {key: value for key, value in row.items() if key != "step"}
-    says = _SAYS[str(row["kind"])](row)
-    return ExportFault(of=str(row.get("tensor") or row.get("file")), says=says, facts=facts)
+@dataclass(frozen=True, kw_only=True)
+class ExportCheckOptions:
+    """What is compared.
 
+    Attributes
+    ----------
+    export, trainer
+        The export, and the trainer's checkpoint.
+    model
+        Whose tokenizer and configuration the export must have.
+    python
+        Interpreter with torch, transformers and the merger.
+    dtype
+        The cast that is due; empty: that of the export's configuration.
+    rename
+        Prefixes of the trainer's parameter names, and what they are in the export.
+    """
 
-def compare_configs(export: Mapping[str, Any], own: Mapping[str, Any], path: str = "") -> Iterator[ExportFault]:
-    """Yield the keys of both configurations that differ and that decide what the model computes."""
-    for key in sorted({*export} & {*own} - {*_UNTOLD}):
-        one, other, name = export[key], own[key], f"{path}{key}"
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from compare_configs(one, other, f"{name}.")
-        elif one != other:
-            yield ExportFault(of=f"config.json: {name}", says=f"{one!r}, not {other!r}", facts={"kind": "config"})
-
-
-def format_report(report: ExportReport, max_faults: int) -> Iterator[str]:
-    """Yield how a check went; `max_faults` faults at most."""
-    yield f"compared with {report.form} of {report.ranks} ranks"
-    yield f"tensors: {report.equal} of {report.tensors} are the trainer's, bit by bit"
-    for cast in report.casts:
-        own, into = cast["own"], cast["export"]
-        yield f"  {cast['tensors']} kept in {own}" if own == into else f"  {cast['tensors']} cast from {own} to {into}"
-    if not any(fault.facts.get("kind") == "words" for fault in report.faults):
-        yield f"tokenizer: the same {report.words} tokens and chat template"
-    if report.logits:
-        yield _logits_line(report.logits)
-    for fault in report.faults[:max_faults]:
-        yield f"[FAIL] {fault.of}: {fault.says}"
-    if len(report.faults) > max_faults:
-        yield f"and {len(report.faults) - max_faults} more"
-
-
-def _logits_line(logits: Mapping[str, Any]) -> str:
-    told = "the same" if logits["same"] else f"up to {logits['largest']:.3g} apart"
-    return f"logits of {logits['tokens']} tokens in transformers {logits['transformers']}: {told}"
-
-
-def _differs(row: Mapping[str, Any]) -> str:
-    told = f"{row['wrong']} of {row['numbers']} numbers differ"
-    if "largest" in row:
-        told = f"{told}, by {row['largest']:.3g} at most"
-    if "holds" in row:
-        return f"{told}; it is the trainer's {row['holds']}"
-    if "rounded" in row:
-        return f"{told}; it was rounded to {row['rounded']} on its way"
-    return f"{told}; it was cut, not rounded" if row.get("cut") else told
-
-
-def _dtype(row: Mapping[str, Any]) -> str:
-    if row["named"]:
-        return f"it is {row['got']}, neither the trainer's {row['own']} nor the {row['named']} that is named"
-    return f"it is {row['got']}, the trainer's is {row['own']}, and no cast is named"
-
-
-_SAYS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "differs": _differs,
-    "dtype": _dtype,
-    "shape": lambda row: f"its shape is {row['got']}, the trainer's {row['own']}",
-    "missing": lambda row: "the export has no such tensor",
-    "extra": lambda row: "the trainer has no such tensor",
-    "unread": lambda row: str(row["why"]),
-    "gone": lambda row: "the index names it, and it is not there",
-    "misplaced": lambda row: f"it holds {row['tensor']}, for which the index names another file or none",
-    "stale": lambda row: (
-        "weights of another form beside the safetensors: which of both is loaded depends on who loads"
-        if row["why"] == "beside"
-        else "no index names it: it is of another export"
-    ),
-}
-"""What is said of each kind of fault."""
-
-
-PROGRAM = Path(__file__).resolve().parent / "programs/export_tensors.py"
-_RANK = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
-_MERGE_S = 4 * 3600.0
-_TOLD = 600
-
-
-class ComparisonFailedError(Exception):
-    """Nothing can be said of an export: no torch, no merger, or a checkpoint of a form that nothing here merges."""
-
-
-class TorchMissingError(ComparisonFailedError):
-    """The interpreter has no torch."""
+    export: Path
+    trainer: Path
+    model: Path
+    python: str
+    dtype: str = ""
+    rename: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerCheckpoint:
-    """What a trainer's directory holds, and the arguments of Python that merge it into the directory `{out}`.
+    """The shards in `directory`, and the arguments of Python that merge them into the directory `{out}`.
 
-    Without a `merger` the files in `directory` hold complete tensors.
+    Without a `merger` the files hold complete tensors.
     """
 
     form: str
@@ -168,24 +118,28 @@ class TrainerCheckpoint:
     merger: tuple[str, ...] = ()
 
 
-def find_trainer_checkpoint(against: Path) -> TrainerCheckpoint:
-    """Return what a trainer's directory, its `actor/`, or the directory that its `latest` names holds.
+def find_trainer_checkpoint(path: Path) -> TrainerCheckpoint:
+    """Return the checkpoint in a directory, its `actor/`, or the directory that its `latest` names.
 
     Raises
     ------
-    NotCompared
+    ComparisonFailedError
         The form is not known here, or ranks are missing.
     """
-    for directory in _checkpoint_places(against):
-        names = sorted(path.name for path in directory.iterdir())
-        ranks = {int(match[2]): int(match[1]) for name in names if (match := _RANK.fullmatch(name))}
-        if ranks:
-            return _fsdp(directory, ranks)
+    for directory in _list_checkpoint_directories(path):
+        names = sorted(entry.name for entry in directory.iterdir())
+        world_sizes = {int(match[2]): int(match[1]) for name in names if (match := _FSDP_RANK.fullmatch(name))}
+        if world_sizes:
+            return _describe_fsdp(directory, world_sizes)
         partitions = [name for name in names if name.endswith("_optim_states.pt")]
         if partitions:
-            merge = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
-            argv = (*merge, "--safe_serialization")
-            return TrainerCheckpoint(form="DeepSpeed ZeRO", ranks=len(partitions), directory=directory, merger=argv)
+            merger = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
+            return TrainerCheckpoint(
+                form="DeepSpeed ZeRO",
+                ranks=len(partitions),
+                directory=directory,
+                merger=(*merger, "--safe_serialization"),
+            )
         if any(name.endswith(".distcp") for name in names):
             raise ComparisonFailedError(
                 _(
@@ -198,36 +152,44 @@ def find_trainer_checkpoint(against: Path) -> TrainerCheckpoint:
                 return TrainerCheckpoint(form=form, ranks=1, directory=directory)
     raise ComparisonFailedError(
         _("{against} holds no weights that are known: verl's shards, DeepSpeed's, safetensors, .bin").format(
-            against=against
+            against=path
         )
     )
 
 
-def _checkpoint_places(against: Path) -> Iterator[Path]:
-    yield from (against / name for name in ("", "actor") if (against / name).is_dir())
-    latest = against / "latest"
-    if latest.is_file() and "/" not in (tag := latest.read_text("utf-8").strip()) and (against / tag).is_dir():
-        yield against / tag
+def _list_checkpoint_directories(path: Path) -> Iterator[Path]:
+    yield from (path / name for name in ("", "actor") if (path / name).is_dir())
+    latest = path / "latest"
+    if latest.is_file() and "/" not in (tag := latest.read_text("utf-8").strip()) and (path / tag).is_dir():
+        yield path / tag
 
 
-def _fsdp(directory: Path, ranks: Mapping[int, int]) -> TrainerCheckpoint:
-    worlds = sorted(set(ranks.values()))
-    if len(worlds) > 1:
+def _describe_fsdp(directory: Path, world_sizes: Mapping[int, int]) -> TrainerCheckpoint:
+    """Return the checkpoint of ranks whose files name these world sizes."""
+    sizes = sorted(set(world_sizes.values()))
+    if len(sizes) > 1:
         raise ComparisonFailedError(
             _("{directory}: files of {worlds} ranks").format(
-                directory=directory, worlds=" and of ".join(map(str, worlds))
+                directory=directory, worlds=" and of ".join(map(str, sizes))
             )
         )
-    if missing := [rank for rank in range(worlds[0]) if rank not in ranks]:
+    if missing := [rank for rank in range(sizes[0]) if rank not in world_sizes]:
         raise ComparisonFailedError(
             _("{directory}: ranks missing: {missing} (of {world})").format(
-                directory=directory, missing=missing, world=worlds[0]
+                directory=directory, missing=missing, world=sizes[0]
             )
         )
     merge = ("-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(directory))
-    return TrainerCheckpoint(
-        form="FSDP", ranks=worlds[0], directory=directory, merger=(*merge, "--target_dir", "{out}")
-    )
+    return TrainerCheckpoint(form="FSDP", ranks=sizes[0], directory=directory, merger=(*merge, "--target_dir", "{out}"))
+
+
+def find_trainer_model(export: Path, trainer: Path) -> Path | None:
+    """Return the Hugging Face directory that a trainer keeps beside its shards, if it is not the export."""
+    for below in EXPORT_SUBDIRECTORIES:
+        directory = trainer / below
+        if (directory / "config.json").is_file() and not directory.samefile(export):
+            return directory
+    return None
 
 
 @contextlib.contextmanager
@@ -240,155 +202,126 @@ def merge_shards(checkpoint: TrainerCheckpoint, python: str) -> Iterator[Path]:
         yield checkpoint.directory
         return
     with tempfile.TemporaryDirectory(prefix="rlbox-merged-") as out:
-        arguments = tuple(argument.replace("{out}", out) for argument in checkpoint.merger)
+        arguments = (argument.replace("{out}", out) for argument in checkpoint.merger)
         try:
-            outcome = run_command(Command(argv=(python, *arguments), timeout_s=_MERGE_S))
+            result = run_command(Command(argv=(python, *arguments), timeout_s=_MERGE_TIMEOUT_S))
         except RlboxError as error:
             raise ComparisonFailedError(error.what) from error
-        if not outcome.ok:
-            last = _last_line(outcome.stderr)
+        if not result.ok:
+            last = _last_line(result.stderr)
             if "No module named 'torch'" in last:
-                raise TorchMissingError(last)
+                raise PackageMissingError(last)
             raise ComparisonFailedError(
                 _("{merger} failed with status {exit_code}: {last}").format(
-                    merger=checkpoint.merger[1], exit_code=outcome.exit_code, last=last
+                    merger=checkpoint.merger[1], exit_code=result.exit_code, last=last
                 )
             )
         yield Path(out)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportCheckOptions:
-    """What is checked: `export` against the trainer's folder `against`; `model` is whose tokenizer it must have.
-
-    `dtype` names the cast, empty: that of the export's configuration; `rename` are beginnings of the trainer's names
-    and what they are called in the export.
-    """
-
-    export: Path
-    against: Path
-    model: Path
-    python: str
-    dtype: str = ""
-    rename: Sequence[tuple[str, str]] = field(default=())
-    logits: bool = False
-
-
-def find_trainer_model(export: Path, against: Path) -> Path | None:
-    """Return the folder in Hugging Face's form that a trainer keeps beside its shards, if it is not the export."""
-    for place in EXPORT_SUBDIRECTORIES:
-        folder = against / place
-        if (folder / "config.json").is_file() and not folder.samefile(export):
-            return folder
-    return None
-
-
-def check_export(options: ExportCheckOptions, tell: Callable[[int, int], None]) -> ExportReport:
-    """Return how an export stands to its checkpoint; `tell` hears how many tensors are done, and of how many.
+def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], None]) -> ExportReport:
+    """Compare an export with its checkpoint; `on_progress` gets the tensors that are done, and all of them.
 
     Raises
     ------
-    NotCompared
-        Nothing can be compared; the text says why.
+    ComparisonFailedError
+        Nothing can be compared.
     ValueError
-        A configuration or a tokenizer cannot be read.
+        A configuration cannot be read.
     """
-    checkpoint = find_trainer_checkpoint(options.against)
-    config = _config(options.export)
-    words, own = _words(options.export), _words(options.model)
-    if not own.there:
-        raise ValueError(_("{model} has no tokenizer").format(model=options.model))
-    faults = [ExportFault(of=part, says=says, facts={"kind": "words"}) for part, says in compare_tokenizers(words, own)]
-    faults += compare_configs(config, _config(options.model))
-    end: dict[str, Any] = {}
-    logits: dict[str, Any] | None = None
-    with merge_shards(checkpoint, options.python) as weights:
-        for row in _rows(options, config, weights):
-            match row["step"]:
-                case "at":
-                    tell(row["done"], row["of"])
+    checkpoint = find_trainer_checkpoint(options.trainer)
+    config = _read_config(options.export)
+    faults = list(compare_configs(config, _read_config(options.model)))
+    tokens, end = 0, dict[str, Any]()
+    with merge_shards(checkpoint, options.python) as merged:
+        for step in _run_comparison(options, config, merged):
+            match step.pop("step"):
+                case "progress":
+                    on_progress(step["done"], step["total"])
                 case "fault":
-                    faults.append(describe_tensor_fault(row))
-                case "logits":
-                    logits = {key: value for key, value in row.items() if key != "step"}
+                    faults.append(ExportFault(of=step.pop("of"), says=step.pop("says"), details=step))
+                case "tokenizer":
+                    tokens = step["tokens"]
                 case "end":
-                    end = row
-    if logits and not logits["same"]:
-        told = f"up to {logits['largest']:.3g} apart" if logits["largest"] >= 0 else "of another shape"
-        faults.append(ExportFault(of="logits", says=told, facts={"kind": "logits"}))
+                    end = step
     return ExportReport(
         form=checkpoint.form,
         ranks=checkpoint.ranks,
+        faults=faults,
+        tokens=tokens,
         tensors=end["tensors"],
         equal=end["equal"],
         casts=end["casts"],
-        faults=faults,
-        words=len({**words.vocabulary, **words.added}),
-        logits=logits,
     )
 
 
-def _rows(wish: ExportCheckOptions, config: dict[str, Any], weights: Path) -> Iterator[dict[str, Any]]:
-    text = config.get("text_config") or {}
-    named = wish.dtype or config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or ""
-    asked = {
-        "export": str(wish.export.absolute()),
-        "against": str(weights.absolute()),
-        "model": str(wish.model.absolute()),
-        "dtype": str(named).removeprefix("torch."),
-        "rename": [list(rule) for rule in wish.rename],
-        "tied": bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
-        "logits": wish.logits,
+def _run_comparison(options: ExportCheckOptions, config: Mapping[str, Any], merged: Path) -> Iterator[dict[str, Any]]:
+    text_config = config.get("text_config") or {}
+    dtype = options.dtype or config.get("dtype") or config.get("torch_dtype") or text_config.get("dtype") or ""
+    request = {
+        "export": str(options.export.absolute()),
+        "trainer": str(merged.absolute()),
+        "model": str(options.model.absolute()),
+        "dtype": str(dtype).removeprefix("torch."),
+        "rename": [list(rule) for rule in options.rename],
+        "tied": bool(config.get("tie_word_embeddings", text_config.get("tie_word_embeddings", False))),
     }
-    command = Command(argv=(wish.python, "-W", "ignore", str(PROGRAM)), env={"PYTHONDONTWRITEBYTECODE": "1"})
-    with tempfile.TemporaryFile() as errors:
+    command = Command(argv=(options.python, "-W", "ignore", str(_PROGRAM)), env={"PYTHONDONTWRITEBYTECODE": "1"})
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(json.dumps(request).encode())
+        stdin.seek(0)
         try:
-            process = start_command(command, stdin=PIPE, stdout=PIPE, stderr=errors, die_with_parent=True)
+            process = start_command(command, stdin=stdin, stdout=PIPE, stderr=stderr, dies_with_us=True)
         except OSError as error:
-            raise ComparisonFailedError(f"{wish.python}: {error.strerror}") from error
+            raise ComparisonFailedError(f"{options.python}: {error.strerror}") from error
         with process:
-            assert process.stdin  # noqa: S101 - a pipe, as was asked for
-            assert process.stdout  # noqa: S101
-            with contextlib.suppress(BrokenPipeError):  # it has ended, and its exit status says why
-                process.stdin.write(json.dumps(asked).encode())
-                process.stdin.close()
-            yield from (dict(parse_json(line)) for line in process.stdout)
-        if process.returncode:
-            errors.seek(0)
-            _refuse(process.returncode, errors.read().decode("utf-8", "replace"))
+            yield from (dict(parse_json(line)) for line in process.stdout or ())
+        if status := process.returncode:
+            stderr.seek(0)
+            last = _last_line(stderr.read().decode("utf-8", "replace"))
+            if status == _PACKAGE_MISSING_STATUS:
+                raise PackageMissingError(last)
+            if status == _NOT_COMPARABLE_STATUS:
+                raise ComparisonFailedError(last)
+            raise ComparisonFailedError(
+                _("the comparison ended with status {status}: {told}").format(status=status, told=last)
+            )
 
 
-def _refuse(status: int, said: str) -> None:
-    told = _last_line(said)
-    if status == 3:
-        raise TorchMissingError(told)
-    raise ComparisonFailedError(
-        told if status == 4 else _("the comparison ended with status {status}: {told}").format(status=status, told=told)
-    )
+def compare_configs(export: Mapping[str, Any], model: Mapping[str, Any], prefix: str = "") -> Iterator[ExportFault]:
+    """Yield the keys of both configurations that differ and that decide what the model computes."""
+    for key in sorted({*export} & {*model} - {*_IGNORED_KEYS}):
+        got, due, name = export[key], model[key], f"{prefix}{key}"
+        if isinstance(got, Mapping) and isinstance(due, Mapping):
+            yield from compare_configs(got, due, f"{name}.")
+        elif got != due:
+            yield ExportFault(of=f"config.json: {name}", says=f"{got!r}, not {due!r}", details={"kind": "config"})
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    try:
+        config = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(_("{folder} cannot be read: {error}").format(folder=path, error=error)) from error
+    if not isinstance(config, dict):
+        raise ValueError(_("{folder} is no table").format(folder=path))
+    return config
+
+
+def format_report(report: ExportReport, max_faults: int) -> Iterator[str]:
+    yield f"compared with {report.form} of {report.ranks} ranks"
+    yield f"tensors: {report.equal} of {report.tensors} are the trainer's, bit by bit"
+    for cast in report.casts:
+        own, got = cast["own"], cast["export"]
+        yield f"  {cast['tensors']} kept in {own}" if own == got else f"  {cast['tensors']} cast from {own} to {got}"
+    if not any(fault.details.get("kind") == "words" for fault in report.faults):
+        yield f"tokenizer: the same {report.tokens} tokens and chat template"
+    for fault in report.faults[:max_faults]:
+        yield f"[FAIL] {fault.of}: {fault.says}"
+    if len(report.faults) > max_faults:
+        yield f"and {len(report.faults) - max_faults} more"
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1][-_TOLD:]
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        found = parse_json((folder / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            _("{folder} cannot be read: {error}").format(folder=folder / "config.json", error=error)
-        ) from error
-    if not isinstance(found, dict):
-        raise ValueError(_("{folder} is no table").format(folder=folder / "config.json"))
-    return found
-
-
-def _words(folder: Path) -> Tokenizer:
-    try:
-        return parse_tokenizer(
-            {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            _("the tokenizer of {folder} cannot be read: {error}").format(folder=folder, error=error)
-        ) from error
+    return (text.strip().splitlines() or [""])[-1][-_MAX_MESSAGE:]

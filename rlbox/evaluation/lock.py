@@ -1,7 +1,7 @@
-"""What decides a score, all of it, as one document with a digest: the evaluation lock.
+"""The evaluation lock: all that decides a score, as one JSON document with a digest.
 
-Two results with one lock are of the same thing; the machine they were made on is written beside it. The weights, which
-a comparison is about, are the lock's `subject` and no part of the digest.
+Two results with one lock measure the same thing. The weights, which a comparison is about, are the lock's `subject` and
+not part of the digest; the machine is written elsewhere.
 """
 
 from __future__ import annotations
@@ -20,43 +20,52 @@ LOCK_PARTS = ("suites", "prompts", "tokenizer", "decoding", "engine", "extractio
 
 @dataclass(frozen=True, kw_only=True)
 class LockDifference:
-    """A field in which two locks differ, dotted, with both values as JSON types; None where one lacks it."""
+    """A field (dotted path) in which two locks differ, with both values; None where one lacks it."""
 
     field: str
-    one: Any
-    other: Any
+    first: Any
+    second: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.first!r} and {self.second!r}"
+
+
+class LocksDifferError(Exception):
+    """Two results were made with different locks."""
+
+    def __init__(self, differences: Sequence[LockDifference]) -> None:
+        super().__init__(", ".join(difference.field for difference in differences))
+        self.differences = differences
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationLock:
-    """`parts` by name, JSON types alone; `subject` says which weights were judged, by content."""
+    """`parts` by name, as JSON types; `subject` has the digest of the weights that were evaluated."""
 
     parts: Mapping[str, Any]
     subject: Mapping[str, Any]
 
     @property
     def digest(self) -> str:
-        return content_digest(self.parts)
+        return digest_json(self.parts)
 
-    def of(self, suites: Collection[str]) -> EvaluationLock:
-        """Return it with what it says of some suites alone."""
+    def select_suites(self, suites: Collection[str]) -> EvaluationLock:
+        """Return this lock without what it says of other suites."""
 
-        def kept(name: str, part: Any) -> Any:
-            if name in ("suites", "decoding", "prompts"):
-                return {suite: row for suite, row in part.items() if suite in suites}
-            if name == "sandbox":
-                limits = {suite: row for suite, row in part.get("limits", {}).items() if suite in suites}
-                return {**part, "limits": limits}
-            return part
+        def select(part: Mapping[str, Any]) -> dict[str, Any]:
+            return {suite: value for suite, value in part.items() if suite in suites}
 
-        return EvaluationLock(parts={name: kept(name, part) for name, part in self.parts.items()}, subject=self.subject)
+        parts = {**self.parts, **{name: select(self.parts[name]) for name in ("suites", "decoding", "prompts")}}
+        sandbox = self.parts["sandbox"]
+        parts["sandbox"] = {**sandbox, "limits": select(sandbox.get("limits", {}))}
+        return EvaluationLock(parts=parts, subject=self.subject)
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, "digest": self.digest, "parts": dict(self.parts), "subject": dict(self.subject)}
 
 
 def parse_lock(document: Any) -> EvaluationLock:
-    """Return a lock that was written; `ValueError` where it is none, or is not what its digest says."""
+    """Return the lock of a JSON document; `ValueError` where it is none, or does not have the digest that it names."""
     if not isinstance(document, dict) or document.get("schema") != 1 or not isinstance(document.get("parts"), dict):
         raise ValueError(_("this is no evaluation lock"))
     missing = [name for name in LOCK_PARTS if name not in document["parts"]]
@@ -68,36 +77,43 @@ def parse_lock(document: Any) -> EvaluationLock:
     return lock
 
 
-def canonical_json(value: Any) -> bytes:
+def digest_json(value: Any) -> str:
+    """Return the sha256 of a value's canonical JSON."""
+    return hashlib.sha256(_canonical_json(value)).hexdigest()
+
+
+def _canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def content_digest(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value)).hexdigest()
-
-
-def diff_locks(one: EvaluationLock, other: EvaluationLock) -> list[LockDifference]:
-    """Return every field in which the parts of two locks differ, by name; an empty part by what fills it."""
-    first, second = dict(_leaves(one.parts)), dict(_leaves(other.parts))
-    found = [
-        LockDifference(field=field, one=first.get(field), other=second.get(field))
-        for field in sorted({*first, *second})
-        if field not in first or field not in second or canonical_json(first[field]) != canonical_json(second[field])
+def diff_locks(first: EvaluationLock, second: EvaluationLock) -> list[LockDifference]:
+    """Return every field in which two locks differ, by name; an empty table by the fields that the other has in it."""
+    old, new = dict(_iterate_fields(first.parts)), dict(_iterate_fields(second.parts))
+    changed = [
+        field
+        for field in sorted({*old, *new})
+        if field not in old or field not in new or _canonical_json(old[field]) != _canonical_json(new[field])
     ]
-    return [one for one in found if not any(other.field.startswith(f"{one.field}.") for other in found)]
-
-
-def filter_disallowed(differences: Sequence[LockDifference], across: Sequence[str]) -> list[LockDifference]:
-    """Return the differences that no name of `across` allows: a field, or all below it."""
     return [
-        one for one in differences if not any(one.field == name or one.field.startswith(f"{name}.") for name in across)
+        LockDifference(field=field, first=old.get(field), second=new.get(field))
+        for field in changed
+        if not any(other.startswith(f"{field}.") for other in changed)
     ]
 
 
-def _leaves(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        name = f"{path}.{key}" if path else str(key)
-        if isinstance(inner, Mapping) and inner:
-            yield from _leaves(inner, name)
+def remove_allowed(differences: Sequence[LockDifference], allowed: Sequence[str]) -> list[LockDifference]:
+    """Return the differences that `allowed` does not cover; it names fields, each with all below it."""
+    return [
+        difference
+        for difference in differences
+        if not any(difference.field == name or difference.field.startswith(f"{name}.") for name in allowed)
+    ]
+
+
+def _iterate_fields(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _iterate_fields(value, f"{name}.")
         else:
-            yield name, inner
+            yield name, value

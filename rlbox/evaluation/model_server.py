@@ -1,9 +1,10 @@
-"""Serve an export: by a server that is up, or by vLLM, started for each export and ended behind it (P181)."""
+"""Serve an export: by a server that is up, or by vLLM, started for each export and stopped after it (P181)."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import re
 import signal
@@ -15,147 +16,192 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlbox.amounts import limit_text
-from rlbox.evaluation.gpu_split import CUDA_VISIBLE, assign_gpus, probe_gpu_states
-from rlbox.evaluation.model_client import Model, ModelClient, ModelClientPool, ModelServerError
+from rlbox.doctor.gpu_inventory import VISIBLE_DEVICES, LocalGpu, probe_local_gpus
+from rlbox.evaluation.model_client import ModelClient, ModelServerError
 from rlbox.i18n import _
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
 from rlbox.system.http import HttpClient
-from rlbox.system.ports import describe_port_holder
+from rlbox.system.ports import find_port_holder
 from rlbox.values import Command
 
-ServeExport = Callable[[Path, Path], contextlib.AbstractContextManager[Model]]
-"""Serves an export, the log in a folder, and ends what it started behind the block."""
+ServeExport = Callable[[Path, Path], contextlib.AbstractContextManager[ModelClient]]
+"""Serves an export (first path) while the block runs, with its logs in a directory (second path)."""
+MAX_SERVERS = 64
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD")
+_PARALLEL_SETTINGS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _POLL_S = 0.5
-_FREE_S = 60.0
-_PATIENCE_S = {signal.SIGTERM: 30.0, signal.SIGKILL: 10.0}
+_PORT_TIMEOUT_S = 60.0
+_STOP_TIMEOUTS_S = {signal.SIGTERM: 30.0, signal.SIGKILL: 10.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerCommand:
-    """How an export is served: `argv` starts the server, which answers at `url` within `start_s` seconds.
-
-    `env` is added to the environment.
-    """
+    """`argv` starts a server, which answers at `url` within `start_timeout_s`; `env` is added to the environment."""
 
     argv: tuple[str, ...]
     url: str
-    start_s: float
+    start_timeout_s: float
     env: Mapping[str, str] = field(default_factory=dict)
-
-
-def build_vllm_argv(python: str, export: Path, port: int, settings: dict[str, Any]) -> tuple[str, ...]:
-    """Return the command that serves `export` on loopback (P184).
-
-    The model's own defaults of decoding (`generation_config.json`) are left out: the lock decides.
-    """
-    own = [word for name, value in sorted(settings.items()) for word in _option(name, value)]
-    return (
-        *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(export), "--served-model-name", "judged"),
-        *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm", *own),
-    )
-
-
-def describe_engine(url: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
-
-    Of a server at `url`, which others started, neither is known.
-    """
-    own = {name: value for name, value in os.environ.items() if name.startswith("VLLM_") and not _SECRET.search(name)}
-    return {"settings": settings, "environment": {} if url else own}
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """Return NAME=VALUE as name and value; a value that says yes or no is a switch."""
-    name, __, value = text.partition("=")
-    return name, {"true": True, "false": False}.get(value, value)
-
-
-def _option(name: str, value: Any) -> list[str]:
-    flag = "--" + name.replace("_", "-")
-    return [flag] if value is True else [] if value is False else [flag, str(value)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
     """The server at `url`; without one vLLM of the interpreter `python`, on loopback, with `settings` of its options.
 
-    It must be ready within `start_s` seconds. Several `servers` share the work, from `port` on, each on free GPUs of
-    its own; 0: as many as GPUs are free.
+    `servers` share the work, from `port` on, each on free GPUs of its own; 0: as many as GPUs are free.
     """
 
     url: str = ""
     python: str = ""
     port: int = 8000
     settings: Mapping[str, Any] = field(default_factory=dict)
-    start_s: float = 1800.0
+    start_timeout_s: float = 1800.0
     servers: int = 1
 
 
-def make_server_factory(wanted: EngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
-    """Return what serves exports; `ValueError` where too few GPUs are free."""
-    if wanted.url:
-        return lambda export, folder: contextlib.nullcontext(ModelClient(wanted.url, http))
-    gpus = probe_gpu_states() if wanted.servers != 1 else ()
-    shares = assign_gpus(wanted.servers, gpus, os.environ.get(CUDA_VISIBLE), wanted.settings)
-    for env in shares:
-        if CUDA_VISIBLE in env:
-            say(f"one of {len(shares)} servers: GPU {env[CUDA_VISIBLE]}")
+def build_vllm_argv(python: str, export: Path, port: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the command that serves `export` on loopback (P184).
 
-    def serve(export: Path, folder: Path) -> contextlib.AbstractContextManager[Model]:
-        ports = _ports(wanted.port, len(shares))
-        engines = [_vllm(wanted, export, port, env) for port, env in zip(ports, shares, strict=True)]
-        return run_servers(engines, folder, http)
+    The model's own defaults of decoding (`generation_config.json`) are left out: the lock decides.
+    """
+    options: list[str] = []
+    for name, value in sorted(settings.items()):
+        flag = "--" + name.replace("_", "-")
+        options += [flag] if value is True else [] if value is False else [flag, str(value)]
+    return (
+        *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(export), "--served-model-name", "judged"),
+        *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm", *options),
+    )
+
+
+def describe_engine(url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
+
+    Of a server at `url`, which others started, neither is known.
+    """
+    variables = {name: value for name, value in os.environ.items() if name.startswith("VLLM_")}
+    public = {name: value for name, value in variables.items() if not _SECRET.search(name)}
+    return {"settings": dict(settings), "environment": {} if url else public}
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Return NAME=VALUE as name and value; `true` and `false` are switches."""
+    name, __, value = text.partition("=")
+    return name, {"true": True, "false": False}.get(value, value)
+
+
+def make_export_server(options: EngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
+    """Return the function that serves exports one after the other; `ValueError` where too few GPUs are free."""
+    if options.url:
+        return lambda export, log_dir: contextlib.nullcontext(ModelClient([options.url], http))
+    gpus = probe_local_gpus() if options.servers != 1 else ()
+    environments = assign_gpus(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
+    for env in environments:
+        if VISIBLE_DEVICES in env:
+            say(f"one of {len(environments)} servers: GPU {env[VISIBLE_DEVICES]}")
+
+    def serve(export: Path, log_dir: Path) -> contextlib.AbstractContextManager[ModelClient]:
+        free_ports = (port for port in range(options.port + 1, 1 << 16) if not find_port_holder(port))
+        ports = [options.port, *itertools.islice(free_ports, len(environments) - 1)]
+        commands = [
+            ServerCommand(
+                argv=build_vllm_argv(options.python, export, port, options.settings),
+                url=f"http://127.0.0.1:{port}",
+                start_timeout_s=options.start_timeout_s,
+                env=env,
+            )
+            for port, env in zip(ports, environments, strict=True)
+        ]
+        return run_servers(commands, log_dir, http)
 
     return serve
 
 
-def _ports(first: int, count: int) -> list[int]:
-    """Return the port that is wanted and those behind it on which nobody listens."""
-    behind = (port for port in range(first + 1, 1 << 16) if not describe_port_holder(port))
-    return [first, *itertools.islice(behind, count - 1)]
+def assign_gpus(
+    servers: int, gpus: Sequence[LocalGpu], visible_devices: str | None, settings: Mapping[str, Any]
+) -> list[dict[str, str]]:
+    """Return the environment of each server, which chooses its GPUs.
 
-
-def _vllm(wanted: EngineOptions, export: Path, port: int, env: Mapping[str, str]) -> ServerCommand:
-    argv = build_vllm_argv(wanted.python, export, port, dict(wanted.settings))
-    return ServerCommand(argv=argv, url=f"http://127.0.0.1:{port}", start_s=wanted.start_s, env=env)
-
-
-@contextlib.contextmanager
-def run_servers(engines: Sequence[ServerCommand], folder: Path, http: HttpClient) -> Iterator[Model]:
-    """Yield the model behind servers that run as long as the block; what they say goes to `folder`/server.log.
-
-    Of several, the logs of the others are server-2.log and so on.
+    Parameters
+    ----------
+    servers
+        0: as many as free GPUs allow, and one at least.
+    gpus
+        Those of this machine; without any, engines compute on the processor.
+    visible_devices
+        CUDA_VISIBLE_DEVICES; None where it is not set.
+    settings
+        Of the engine: over how many GPUs one is spread.
 
     Raises
     ------
-    PolicyError
-        One ended, or was not ready in time; another listens where it should; or they are not the same engine.
+    ValueError
+        Too few are free.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if not gpus or servers == 1:
+        return [{} for __ in range(max(1, servers))]
+    plain = {name.replace("-", "_"): value for name, value in settings.items()}
+    per_server = math.prod(int(plain.get(name, 1)) for name in _PARALLEL_SETTINGS)
+    free = _list_free_gpus(gpus, visible_devices)
+    count = servers or min(MAX_SERVERS, len(free) // per_server)
+    if not count:  # it says itself what it lacks
+        return [{}]
+    if count * per_server > len(free):
+        held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.is_free) or _("none")
+        raise ValueError(
+            _("{count} servers need {count2} free GPUs, there are {free_count} (held: {held})").format(
+                count=count, count2=count * per_server, free_count=len(free), held=held
+            )
+        )
+    shares = [free[start : start + per_server] for start in range(0, count * per_server, per_server)]
+    return [{VISIBLE_DEVICES: ",".join(names), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} for names in shares]
+
+
+def _list_free_gpus(gpus: Sequence[LocalGpu], visible_devices: str | None) -> list[str]:
+    """Return the free GPUs as programs name them; a UUID counts as free."""
+    free = {str(gpu.index): gpu.is_free for gpu in gpus}
+    if visible_devices is None:
+        return [name for name, is_free in free.items() if is_free]
+    names = (name.strip() for name in visible_devices.split(","))
+    return [name for name in names if name and free.get(name, "-" in name)]
+
+
+@contextlib.contextmanager
+def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClient) -> Iterator[ModelClient]:
+    """Yield the model behind servers that run as long as the block; logs are server.log, server-2.log and so on.
+
+    Raises
+    ------
+    ModelServerError
+        One ended, or was not ready in time; another listens on its port; or they are not the same engine.
+    """
+    log_dir.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         started = []
-        for number, engine in enumerate(engines, start=1):
-            _await_port(engine.url)
-            log = folder / (f"server-{number}.log" if number > 1 else "server.log")
-            started.append((_start(engine, log), engine, log))
-            stack.callback(_end, started[-1][0])
-        deadline = time.monotonic() + max(engine.start_s for engine in engines)
-        members = [_ready(process, engine, deadline, log, http) for process, engine, log in started]
-        yield members[0] if len(members) == 1 else ModelClientPool(members)
+        for number, command in enumerate(commands, start=1):
+            _wait_for_free_port(command.url)
+            log = log_dir / (f"server-{number}.log" if number > 1 else "server.log")
+            process = _start(command, log)
+            stack.callback(_stop, process)
+            started.append((process, command, log))
+        deadline = time.monotonic() + max(command.start_timeout_s for command in commands)
+        for process, command, log in started:
+            _wait_until_ready(process, command, deadline, log, http)
+        yield ModelClient([command.url for command in commands], http)
 
 
-def _start(engine: ServerCommand, log: Path) -> ProcessHandle:
+def _start(command: ServerCommand, log: Path) -> ProcessHandle:
     # It dies with the thread that starts it (PR_SET_PDEATHSIG is of threads): so it is started by the caller's own.
     with log.open("ab") as stream:
-        command = Command(argv=engine.argv, env=engine.env)
-        return start_command(command, stdout=stream, stderr=STDOUT, die_with_parent=True)
+        return start_command(
+            Command(argv=command.argv, env=command.env), stdout=stream, stderr=STDOUT, dies_with_us=True
+        )
 
 
-def _await_port(url: str) -> None:
-    """Wait until nobody listens where the server will: one that was killed a moment ago must not answer for it."""
-    port, deadline = urlsplit(url).port or 0, time.monotonic() + _FREE_S
-    while holder := describe_port_holder(port):
+def _wait_for_free_port(url: str) -> None:
+    """Wait until nobody listens on the server's port: one that was killed a moment ago must not answer for it."""
+    port, deadline = urlsplit(url).port or 0, time.monotonic() + _PORT_TIMEOUT_S
+    while holder := find_port_holder(port):
         if time.monotonic() >= deadline:
             raise ModelServerError(
                 _("port {port} of the inference server is taken: {holder}").format(port=port, holder=holder)
@@ -163,7 +209,9 @@ def _await_port(url: str) -> None:
         time.sleep(_POLL_S)
 
 
-def _ready(process: ProcessHandle, engine: ServerCommand, deadline: float, log: Path, http: HttpClient) -> ModelClient:
+def _wait_until_ready(
+    process: ProcessHandle, command: ServerCommand, deadline: float, log: Path, http: HttpClient
+) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise ModelServerError(
@@ -172,31 +220,25 @@ def _ready(process: ProcessHandle, engine: ServerCommand, deadline: float, log: 
                 )
             )
         with contextlib.suppress(ModelServerError):
-            return ModelClient(engine.url, http)
+            ModelClient([command.url], http)
+            return
         time.sleep(_POLL_S)
     raise ModelServerError(
         _("the inference server was not ready after {start_s}; read {log}").format(
-            start_s=limit_text(engine.start_s), log=log
+            start_s=limit_text(command.start_timeout_s), log=log
         )
     )
 
 
-def _end(process: ProcessHandle) -> None:
-    """End the whole group: what the server started must be gone before the next export needs the GPU."""
-    for number, patience_s in _PATIENCE_S.items():
-        with contextlib.suppress(ProcessLookupError):
+def _stop(process: ProcessHandle) -> None:
+    """Stop the whole process group: what the server started must be gone before the next export needs the GPU."""
+    for number, timeout_s in _STOP_TIMEOUTS_S.items():
+        deadline = time.monotonic() + timeout_s
+        try:
             os.killpg(process.pid, number)
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline:
-            process.poll()
-            if not _group_lives(process.pid):
-                return
-            time.sleep(0.1)
-
-
-def _group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+            while time.monotonic() < deadline:
+                process.poll()
+                os.killpg(process.pid, 0)
+                time.sleep(0.1)
+        except (ProcessLookupError, PermissionError):
+            return

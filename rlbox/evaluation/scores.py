@@ -10,20 +10,23 @@ Bonett and Price, Journal of Educational and Behavioral Statistics 37 (2012), 47
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
 from rlbox.i18n import _
 
+ValuesByProblem = Mapping[str, Sequence[float]]
+"""Problem id to one value (0 to 1) for each answer to it."""
 CONFIDENCE = 0.95
+POWER = 0.95
 _ADDED = (0.0, 0.0, 1.0, 1.0)
+_ADDED_DIFFERENCES = (1.0, -1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A share of 0 to 1 with its interval, over `problems`."""
+    """A share (0 to 1) with its confidence interval."""
 
     value: float
     low: float
@@ -31,115 +34,106 @@ class Score:
     problems: int
 
 
-def normal_quantile(level: float) -> float:
-    """Return how many standard errors lie on either side of a mean at this level, for example 1.96 at 0.95."""
-    return NormalDist().inv_cdf(0.5 + level / 2)
-
-
-def compute_score(by_problem: Mapping[str, Sequence[float]], level: float = CONFIDENCE) -> Score:
+def compute_score(values: ValuesByProblem, confidence: float = CONFIDENCE) -> Score:
     """Return the mean over problems of the mean over each one's answers (avg@n); `ValueError` without any."""
-    means = [fmean(values) for values in by_problem.values() if values]
+    means = [fmean(answers) for answers in values.values() if answers]
     if not means:
         raise ValueError(_("no problem was judged"))
     value, adjusted = fmean(means), [*means, *_ADDED]
-    middle, error = fmean(adjusted), standard_error(adjusted)
-    reach = normal_quantile(level) * error
-    low, high = max(0.0, middle - reach), min(1.0, middle + reach)
+    center, margin = fmean(adjusted), _quantile(confidence) * _standard_error(adjusted)
+    low, high = max(0.0, center - margin), min(1.0, center + margin)
     return Score(value=value, low=min(low, value), high=max(high, value), problems=len(means))
 
 
-def standard_error(values: Sequence[float]) -> float:
-    middle = fmean(values)
-    return math.sqrt(fmean([(value - middle) ** 2 for value in values]) / len(values))
+def _quantile(confidence: float) -> float:
+    """Return the standard errors on either side of a mean: 1.96 at 0.95."""
+    return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
-def estimate_pass_at_k(k: int, right: int, answers: int) -> float:
-    """Return the chance that one of `k` answers is right, of `answers` of which `right` were: the unbiased estimate.
+def _standard_error(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return math.sqrt(fmean([(value - mean) ** 2 for value in values]) / len(values))
+
+
+def estimate_pass_at_k(k: int, correct: int, answers: int) -> float:
+    """Return the unbiased estimate of the chance that one of `k` answers is correct.
 
     Source: Chen et al., arXiv 2107.03374, section 2.1. `ValueError` where fewer than `k` answers were asked for.
     """
-    if not 0 < k <= answers or not 0 <= right <= answers:
+    if not 0 < k <= answers or not 0 <= correct <= answers:
         raise ValueError(
-            _("pass@{k} of {right} right among {answers} answers").format(k=k, right=right, answers=answers)
+            _("pass@{k} of {right} right among {answers} answers").format(k=k, right=correct, answers=answers)
         )
-    if answers - right < k:
+    if answers - correct < k:
         return 1.0
-    return 1.0 - math.prod(1.0 - k / number for number in range(answers - right + 1, answers + 1))
-
-
-def group_by_problem(rows: Sequence[tuple[str, float]]) -> dict[str, list[float]]:
-    """Return the values of each problem, in the order in which they came."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for problem, value in rows:
-        found[problem].append(value)
-    return dict(found)
-
-
-ValuesByProblem = Mapping[str, Sequence[float]]
-POWER = 0.95
-_ADDED_PAIRS = (1.0, -1.0)
+    return 1.0 - math.prod(1.0 - k / number for number in range(answers - correct + 1, answers + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedDifference:
-    """How much higher `one` scores than `other`, in shares of 1, over `problems` that both were judged on.
+    """How much higher a model scores than a reference, in shares of 1, over the problems that both have.
 
-    `won` and `lost` are the problems that `one` solved better and worse. `middle` is the adjusted difference, which the
-    interval lies about, `error` its standard error.
+    `won` and `lost` are the problems on which it scores higher and lower. `center` is the adjusted difference, which
+    the interval lies about.
     """
 
     difference: float
     low: float
     high: float
-    middle: float
-    error: float
+    center: float
+    standard_error: float
     problems: int
     won: tuple[str, ...]
     lost: tuple[str, ...]
 
     @property
-    def undecided(self) -> bool:
-        """Whether the difference is not large: its interval holds 0."""
-        return self.low <= 0.0 <= self.high
+    def is_significant(self) -> bool:
+        """Whether the interval excludes 0."""
+        return not self.low <= 0.0 <= self.high
 
 
 def compute_paired_difference(
-    one: ValuesByProblem, other: ValuesByProblem, *, level: float = CONFIDENCE, comparisons: int = 1
+    values: ValuesByProblem, reference: ValuesByProblem, *, confidence: float = CONFIDENCE, comparisons: int = 1
 ) -> PairedDifference:
-    """Return the paired difference; `comparisons` made at once share the level's room for error (Bonferroni).
+    """Return the paired difference; `comparisons` made at once share the room for error (Bonferroni).
 
     `ValueError` where no problem is common to both.
     """
-    common = [name for name in one if one[name] and other.get(name)]
+    common = [problem for problem in values if values[problem] and reference.get(problem)]
     if not common:
         raise ValueError(_("the two were judged on no common problem"))
-    gains = {name: fmean(one[name]) - fmean(other[name]) for name in common}
-    adjusted = [*gains.values(), *_ADDED_PAIRS]
-    middle, error = fmean(adjusted), standard_error(adjusted)
-    reach = normal_quantile(1 - (1 - level) / comparisons) * error
+    gains = {problem: fmean(values[problem]) - fmean(reference[problem]) for problem in common}
+    adjusted = [*gains.values(), *_ADDED_DIFFERENCES]
+    center, standard_error = fmean(adjusted), _standard_error(adjusted)
+    margin = _quantile(1 - (1 - confidence) / comparisons) * standard_error
     difference = fmean(gains.values())
     return PairedDifference(
         difference=difference,
-        low=min(difference, max(-1.0, middle - reach)),
-        high=max(difference, min(1.0, middle + reach)),
-        middle=middle,
-        error=error,
+        low=min(difference, max(-1.0, center - margin)),
+        high=max(difference, min(1.0, center + margin)),
+        center=center,
+        standard_error=standard_error,
         problems=len(common),
-        won=tuple(name for name, gain in gains.items() if gain > 0),
-        lost=tuple(name for name, gain in gains.items() if gain < 0),
+        won=tuple(problem for problem, gain in gains.items() if gain > 0),
+        lost=tuple(problem for problem, gain in gains.items() if gain < 0),
     )
 
 
-def smallest_detectable_difference(
-    pair: PairedDifference, *, level: float = CONFIDENCE, power: float = POWER, comparisons: int = 1, sides: int = 2
+def compute_detectable_difference(
+    pair: PairedDifference,
+    *,
+    confidence: float = CONFIDENCE,
+    power: float = POWER,
+    comparisons: int = 1,
+    sides: int = 2,
 ) -> float:
     """Return the smallest true difference that a comparison like this one shows with this power, in shares of 1.
 
     Both errors are shared out over `comparisons` that are made at once. A difference turns problems over that were
     equal before, which makes its own error larger: that is counted.
     """
-    normal = NormalDist()
-    alpha, beta = (1 - level) / comparisons, (1 - power) / comparisons
-    reach = (normal.inv_cdf(1 - alpha / sides) + normal.inv_cdf(1 - beta)) ** 2 / (pair.problems + len(_ADDED_PAIRS))
-    varied = pair.error**2 * (pair.problems + len(_ADDED_PAIRS))
-    return min(1.0, (reach + math.sqrt(reach**2 + 4 * reach * varied)) / 2)  # d = z * sqrt((varied + d) / n)
+    normal, size = NormalDist(), pair.problems + len(_ADDED_DIFFERENCES)
+    alpha, beta = (1 - confidence) / comparisons, (1 - power) / comparisons
+    z_squared = (normal.inv_cdf(1 - alpha / sides) + normal.inv_cdf(1 - beta)) ** 2 / size
+    variance = pair.standard_error**2 * size
+    return min(1.0, (z_squared + math.sqrt(z_squared**2 + 4 * z_squared * variance)) / 2)  # d = z * sqrt((var + d) / n)

@@ -1,4 +1,4 @@
-"""Suites: the schema of their TOML files, their problems, their protocol."""
+"""Suites: the schema of their TOML files, and their problems."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, StringConstraints, ValidationError
 
 from rlbox.amounts import size_text
 from rlbox.config.schema import SpecModel
 from rlbox.errors import RlboxError
-from rlbox.evaluation.lock import content_digest
 from rlbox.evaluation.problems import (
     ANSWER_PROMPT,
     FUNCTION_PROMPT,
@@ -23,6 +22,7 @@ from rlbox.evaluation.problems import (
     Problem,
     ProblemError,
     PromptTemplates,
+    Scorer,
     parse_problems,
 )
 from rlbox.foreign import parse_json, toml_table
@@ -30,9 +30,14 @@ from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
+SHIPPED_SUITES = Path(__file__).resolve().parent / "suites"
+_TASK_GENERATOR = Path(__file__).resolve().parent / "programs/generate_tasks.py"
+_GENERATE_TIMEOUT_S = 600.0
+_MAX_BYTES = 4 << 30  # of an unpacked set of problems; the largest of the seed's has 1.5 GB
+
 
 class Decoding(SpecModel):
-    """How answers are drawn; the defaults are the seed's EVAL@1 protocol (P135)."""
+    """How answers are sampled; the defaults are the seed's EVAL@1 protocol (P135)."""
 
     temperature: float = Field(0.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -42,7 +47,7 @@ class Decoding(SpecModel):
     seed: int = Field(0, ge=0, description="of the first answer to a problem; the next ones count on from it")
 
 
-class JudgingLimits(SpecModel):
+class RunLimits(SpecModel):
     """What a program may take; the defaults are the seed's (P135)."""
 
     run_s: float = Field(30.0, gt=0, description="processor time of one run, in seconds")
@@ -70,27 +75,85 @@ class Suite(SpecModel):
     ask_program: str = PROGRAM_PROMPT
     ask_function: str = FUNCTION_PROMPT
     ask_answer: str = ANSWER_PROMPT
-    judge: Literal["", "math", "reasoning-gym"] = Field("", description="who compares answers that are no code")
+    judge: Scorer = Field("", description="who compares answers that are no code")
     make: tuple[GeneratedTasks, ...] = Field((), description="tasks that are made instead of read")
     decoding: Decoding = Decoding()
-    limits: JudgingLimits = JudgingLimits()
+    limits: RunLimits = RunLimits()
 
-    @property
-    def asking(self) -> PromptTemplates:
-        """How its problems are asked."""
-        return PromptTemplates(
-            program=self.ask_program, function=self.ask_function, answer=self.ask_answer, judge=self.judge
+
+class SuiteProblems(NamedTuple):
+    suite: Suite
+    problems: Sequence[Problem]
+
+
+class ProblemSources(NamedTuple):
+    """Where problems come from.
+
+    `directory` has raw sets of problems, `packages` (site-packages of the stack) those that Python packages carry.
+    `manifests` may have `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line, which choose
+    problems. `python` is the interpreter that has reasoning-gym (empty: rlbox's own). `any_size`: sets of another size
+    than their suite's are taken, too.
+    """
+
+    directory: Path
+    packages: Path | None = None
+    manifests: Path = Path()
+    python: str = ""
+    any_size: bool = False
+
+
+def list_suites(directory: Path | None = None) -> list[str]:
+    """Return the names of the suites that rlbox brings, and those in a directory."""
+    directories = [SHIPPED_SUITES, *([directory] if directory else [])]
+    return sorted({path.stem for directory in directories for path in directory.glob("*.toml")})
+
+
+def load_suite(name: str, directory: Path | None = None) -> Suite:
+    """Return a suite by name, or by the path of its TOML file; `ProblemError` where it is missing or none."""
+    directories = [directory] if directory else []
+    paths = [path / f"{name}.toml" for path in (*directories, SHIPPED_SUITES)]
+    path = next((path for path in ([Path(name)] if name.endswith(".toml") else paths) if path.is_file()), None)
+    if path is None:
+        raise ProblemError(
+            _("there is no suite {name!r}; there are {suite_names}").format(
+                name=name, suite_names=", ".join(list_suites(directory))
+            )
         )
+    try:
+        return Suite.model_validate({"name": path.stem, **toml_table(path.read_text("utf-8"))})
+    except ValidationError as error:
+        details = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors())
+        raise ProblemError(f"{path}: {details}") from error
+    except ValueError as error:
+        raise ProblemError(_("{path}: {error}").format(path=path, error=error)) from error
+
+
+def load_suites_with_problems(
+    names: Sequence[str], sources: ProblemSources, directory: Path | None = None
+) -> list[SuiteProblems]:
+    """Return suites, by name or TOML file, with their problems; `ProblemError` where one or the other is missing."""
+    suites = [load_suite(name, directory) for name in names]
+    return [SuiteProblems(suite, load_problems(suite, sources)) for suite in suites]
+
+
+def load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
+    path = sources.directory / suite.file
+    if suite.package and sources.packages is not None and not path.is_file():
+        path = sources.packages / suite.file
+    rows = generate_tasks(suite.make, sources.python) if suite.make else read_problem_rows(path)
+    templates = PromptTemplates(program=suite.ask_program, function=suite.ask_function, answer=suite.ask_answer)
+    problems = parse_problems(rows, templates, suite.judge)
+    return select_problems(suite, problems, list(_read_manifest(suite.name, sources.manifests)), sources.any_size)
 
 
 def select_problems(
-    suite: Suite, problems: Mapping[str, Problem], wanted: Sequence[str], *, any_size: bool
+    suite: Suite, problems: Mapping[str, Problem], manifest: Sequence[str], any_size: bool
 ) -> list[Problem]:
-    """Return the problems of a suite in the order of its manifest, `wanted`, or as they are in the file without one.
+    """Return the problems that a manifest names, in its order; of an empty one, all.
 
     `ProblemError` where one is missing, none is left, or there are more or fewer than the suite says.
     """
-    names = list(wanted) or list(problems)
+    names = list(manifest) or list(problems)
     if missing := [name for name in names if name not in problems]:
         raise ProblemError(
             _("{suite} has no row {missing!r} of its manifest ({count} are missing)").format(
@@ -110,59 +173,19 @@ def select_problems(
     return [problems[name] for name in names]
 
 
-def describe_suite(suite: Suite, problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return what the lock holds of a suite: its problems by content, and its protocol."""
-    return {
-        "problems": len(problems),
-        "sha256": content_digest([problem.as_json() for problem in problems]),
-        "decoding": suite.decoding.model_dump(mode="json"),
-        "limits": suite.limits.model_dump(mode="json"),
-    }
-
-
-GYM_MAKE = Path(__file__).resolve().parent / "programs/gym_make.py"
-_MAKING_S = 600.0
-_MOST = 4 << 30
-"""Bytes of an unpacked set of problems; the largest of the seed's has 1.5 GB."""
-
-
-def load_problems(
-    suite: Suite, folder: Path, packages: Path | None, manifests: Path, python: str = "", *, any_size: bool
-) -> list[Problem]:
-    """Return the problems of a suite, from `folder` or from a package below `packages`.
-
-    Parameters
-    ----------
-    manifests
-        Folder that may hold `NAME.json`, a list of ids, or `NAME_manifest.jsonl` with one `problem_id` a line.
-    python
-        Interpreter that has what makes tasks; empty: rlbox's own.
-    any_size
-        A set of another size than the suite's is taken, too.
-    """
-    path = folder / suite.file
-    if suite.package and packages is not None and not path.is_file():
-        path = packages / suite.file
-    rows = generate_tasks(suite.make, python) if suite.make else read_problem_rows(path)
-    found = parse_problems(rows, suite.asking)
-    return select_problems(suite, found, list(_manifest(suite.name, manifests)), any_size=any_size)
-
-
 def generate_tasks(make: Sequence[GeneratedTasks], python: str) -> Iterator[dict[str, Any]]:
-    """Yield the tasks that reasoning-gym makes; `ProblemError` where it is missing or makes none."""
-    asked = json.dumps([one.model_dump(mode="json") for one in make])
-    command = Command(argv=(python or sys.executable, "-W", "ignore", str(GYM_MAKE)), timeout_s=_MAKING_S)
+    """Yield the rows that reasoning-gym makes; `ProblemError` where it is missing or makes none."""
+    request = json.dumps([tasks.model_dump(mode="json") for tasks in make])
+    argv = (python or sys.executable, "-W", "ignore", str(_TASK_GENERATOR))
     try:
-        done = run_command(command, asked)
+        result = run_command(Command(argv=argv, timeout_s=_GENERATE_TIMEOUT_S), request)
     except RlboxError as error:
         raise ProblemError(error.what) from error
-    if done.exit_code:
-        told = (done.stderr.strip().splitlines() or [""])[-1]
-        raise ProblemError(
-            _("reasoning-gym makes no tasks with {argv}: {told}").format(argv=command.argv[0], told=told)
-        )
-    for line in done.stdout.splitlines():
-        yield _row(GYM_MAKE, 0, line.encode())
+    if result.exit_code:
+        last = (result.stderr.strip().splitlines() or [""])[-1]
+        raise ProblemError(_("reasoning-gym makes no tasks with {argv}: {told}").format(argv=argv[0], told=last))
+    for number, line in enumerate(result.stdout.splitlines(), start=1):
+        yield _parse_row(_TASK_GENERATOR, number, line.encode())
 
 
 def read_problem_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -172,17 +195,17 @@ def read_problem_rows(path: Path) -> Iterator[dict[str, Any]]:
             size = 0
             for number, line in enumerate(stream, start=1):
                 size += len(line)
-                if size > _MOST:
-                    raise ProblemError(_("{path}: more than {most}").format(path=path, most=size_text(_MOST)))
+                if size > _MAX_BYTES:
+                    raise ProblemError(_("{path}: more than {most}").format(path=path, most=size_text(_MAX_BYTES)))
                 if line.strip():
-                    yield _row(path, number, line)
+                    yield _parse_row(path, number, line)
     except FileNotFoundError as error:
         raise ProblemError(_("{path} is missing: bring the raw problem sets (P165)").format(path=path)) from error
     except (OSError, EOFError, zlib.error) as error:
         raise ProblemError(_("{path} cannot be read: {error}").format(path=path, error=error)) from error
 
 
-def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = parse_json(line)
     except ValueError as error:
@@ -194,66 +217,13 @@ def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return row
 
 
-def _manifest(name: str, folder: Path) -> Iterator[str]:
-    whole, lines = folder / f"{name}.json", folder / f"{name}_manifest.jsonl"
-    if whole.is_file():
-        names = parse_json(whole.read_bytes())
+def _read_manifest(suite: str, directory: Path) -> Iterator[str]:
+    path, lines = directory / f"{suite}.json", directory / f"{suite}_manifest.jsonl"
+    if path.is_file():
+        names = parse_json(path.read_bytes())
         if not isinstance(names, list):
-            raise ProblemError(_("{whole} is no list of ids").format(whole=whole))
+            raise ProblemError(_("{whole} is no list of ids").format(whole=path))
         yield from map(str, names)
     elif lines.is_file():
         for row in read_problem_rows(lines):
             yield str(row.get("problem_id") or row.get("task_id") or "")
-
-
-SHIPPED_SUITES = Path(__file__).resolve().parent / "suites"
-
-
-def load_suites(names: Sequence[str], own: Path | None = None) -> list[Suite]:
-    """Return suites by name or path of a TOML file; `ProblemError` where one is missing or none."""
-    return [_load(name, own) for name in names]
-
-
-def list_suites(own: Path | None = None) -> list[str]:
-    """Return the names of all suites that there are."""
-    folders = [SHIPPED_SUITES, *([own] if own else [])]
-    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
-
-
-def load_suite_problems(
-    names: Sequence[str],
-    problems: Path,
-    *,
-    own: Path | None = None,
-    packages: Path | None = None,
-    manifests: Path = Path(),
-    python: str = "",
-    any_size: bool = False,
-) -> list[tuple[Suite, list[Problem]]]:
-    """Return suites by name with their problems; see `load_problems`."""
-    return [
-        (suite, load_problems(suite, problems, packages, manifests, python, any_size=any_size))
-        for suite in load_suites(names, own)
-    ]
-
-
-def _load(name: str, own: Path | None) -> Suite:
-    places = (
-        [Path(name)]
-        if name.endswith(".toml")
-        else [folder / f"{name}.toml" for folder in (own, SHIPPED_SUITES) if folder]
-    )
-    path = next((path for path in places if path.is_file()), None)
-    if path is None:
-        raise ProblemError(
-            _("there is no suite {name!r}; there are {suite_names}").format(
-                name=name, suite_names=", ".join(list_suites(own))
-            )
-        )
-    try:
-        return Suite.model_validate({"name": path.stem, **toml_table(path.read_text("utf-8"))})
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors())
-        raise ProblemError(f"{path}: {told}") from error
-    except ValueError as error:
-        raise ProblemError(_("{path}: {error}").format(path=path, error=error)) from error

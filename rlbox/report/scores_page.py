@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult
-from rlbox.evaluation.result_files import (
-    SUMMARY,
-    AnswerFiles,
+from rlbox.evaluation.files import (
+    SUMMARY_FILE,
+    AnswerStore,
+    compute_answer_keys,
     find_result_directories,
-    make_answer_keys,
     read_data_path,
     read_summary,
     relative_to_disk,
 )
+from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 from rlbox.foreign import parse_json
 from rlbox.record.run_dir import PLAN_FILE
 from rlbox.report.html import MOST_BYTES, load_page_labels, page_template
@@ -66,17 +66,17 @@ def read_answers(
 
     Each result comes with the folder that it lies in.
     """
-    kept = [(result, AnswerFiles(folder, make_answer_keys(result.lock))) for folder, result in results]
-    suites = dict.fromkeys(suite for _, result in results for suite in result.by_problem)
+    kept = [(result, AnswerStore(folder, compute_answer_keys(result.lock))) for folder, result in results]
+    suites = dict.fromkeys(suite for _, result in results for suite in result.values)
     for suite in suites:
-        for name in dict.fromkeys(name for _, result in results for name in result.figure(suite, ACCEPTED)):
+        for name in dict.fromkeys(name for _, result in results for name in result.get_values(suite, ACCEPTED)):
             if wanted in ("", name):
                 yield _problem(suite, name, kept, masks)
 
 
 def load_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
     """Return the result that a folder is, or those below it by step, each with its folder; see `read_summary`."""
-    paths = [folder / SUMMARY] if (folder / SUMMARY).is_file() else sorted(folder.glob(f"*/{SUMMARY}"))
+    paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
     found = [(path.parent, read_summary(path)) for path in paths]
     return sorted(found, key=lambda one: (one[1].step, one[1].name))
 
@@ -102,11 +102,11 @@ def load_run_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
 
 
 def _problem(
-    suite: str, name: str, kept: Sequence[tuple[EvaluationResult, AnswerFiles]], masks: SecretMasker
+    suite: str, name: str, kept: Sequence[tuple[EvaluationResult, AnswerStore]], masks: SecretMasker
 ) -> ProblemView:
     ask, answers = "", []
     for result, rows in kept:
-        for number in range(len(result.figure(suite, ACCEPTED).get(name, ()))):
+        for number in range(len(result.get_values(suite, ACCEPTED).get(name, ()))):
             row = rows.read(suite, name, number) or {}
             ask = ask or _text(row, "ask", masks)
             answers.append(_answer(result.name, number, row, masks))
@@ -204,7 +204,7 @@ def _row(result: EvaluationResult, suite: str) -> dict[str, Any]:
         "suite": suite,
         "problems": row.get("problems", ""),
         "accepted": _share(row, ACCEPTED),
-        "runs": _share(row, RUNS),
+        "runs": _share(row, EXECUTED),
         "outcomes": list(dict(row.get("outcomes") or {}).items()),
         "lock": result.lock.digest[:12],
     }

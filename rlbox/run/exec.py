@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.doctor.stack import find_local_stack, find_stack, get_install_dir
-from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
-from rlbox.evaluation.components import (
+from rlbox.doctor.components import (
     ComponentResult,
     format_result,
     format_summary,
     results_to_json,
     run_component_checks,
 )
+from rlbox.doctor.stack import find_local_stack, find_stack, get_install_dir
+from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from rlbox.errors import SpecError
-from rlbox.evaluation.checkpoints import TRACKERS
+from rlbox.evaluation.checkpoints import TRACKER_FILES
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
@@ -124,7 +124,7 @@ def select_result_paths(
     found = [f"runs/{row['run']}" for row in runs]
     for one in series:
         whole = [path_below_disk(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
-        trackers = [f"{path_below_disk(str(one['path']), disk)}/{name}" for name in TRACKERS] if whole else []
+        trackers = [f"{path_below_disk(str(one['path']), disk)}/{name}" for name in TRACKER_FILES] if whole else []
         found += [*whole, *trackers]
     kept = sorted(set(found))
     return tuple(path for path in kept if not any(path.startswith(f"{other}/") for other in kept))

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from fakes import Folder, Rlbox, Said
 from following import Follow
-from playbox import Player, adding, export, playing, write_rows
+from playbox import Player, adding, export, judge_argv, playing, write_rows
 
-from rlbox.evaluation.__main__ import main
+from rlbox.cli.root import run_root
 from rlbox.evaluation.sandbox_client import start_sandbox
 
 pytestmark = pytest.mark.allow("processes", "sockets")
@@ -65,10 +65,8 @@ def results(sandbox_url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = lay(tmp_path_factory.mktemp("judged"))
     for step, answers in ((100, every_third), (200, right)):
         with playing(Player(answers)) as player:
-            words = ["judge", "--export", f"step_{step}={step}={folder}/global_step_{step}/huggingface"]
-            words += ["--suites", "adding", "--own", f"{folder}/suites", "--problems", f"{folder}/problems"]
-            words += ["--out", f"{folder}/eval", "--sandbox-url", sandbox_url, "--url", player.url]
-            assert main(words) == 0
+            checkpoint, out = folder / f"global_step_{step}", str(folder / "eval")
+            assert run_root(judge_argv(folder, checkpoint, player.url, sandbox_url, "--out", out)) == 0
     return folder / "eval"
 
 

@@ -17,6 +17,7 @@ for row in ({rows}):
     print(json.dumps(row))
 """
 """Stands for the comparison: an interpreter that says these rows, whatever it is asked to run."""
+TOKENIZER = {"step": "tokenizer", "tokens": 1}
 END = {"step": "end", "equal": 1, "tensors": 1, "casts": [{"own": "float32", "export": "bfloat16", "tensors": 1}]}
 
 
@@ -24,33 +25,32 @@ END = {"step": "end", "equal": 1, "tensors": 1, "casts": [{"own": "float32", "ex
 def site(folder: Folder) -> Path:
     for name in ("global_step_1/huggingface", "base", "trainer"):
         export(folder.path / name)
-        (folder.path / name / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
     return folder.path
 
 
 def played(site: Path, *rows: object) -> str:
     path = site / "python"
-    path.write_text(f"#!{sys.executable}\n" + PLAYED.format(rows=f"{list(rows)!r}"))
+    path.write_text(f"#!{sys.executable}\n" + PLAYED.format(rows=f"{[*rows, TOKENIZER, END]!r}"))
     path.chmod(0o755)
     return str(path)
 
 
 def test_the_model_is_named(site: Path, follow: Follow) -> None:
     (site / "global_step_1/model.safetensors").write_bytes(b"")
-    step = follow("eval", "check", "global_step_1", "--against", "global_step_1", "--python", played(site, END))
+    step = follow("eval", "check", "global_step_1", "--against", "global_step_1", "--python", played(site))
     assert step.said.code == 2
     follow.again(step, *step.options({"DIR": "base"}))
 
 
 def test_an_interpreter_that_has_torch_is_named(site: Path, follow: Follow) -> None:
     step = follow("eval", "check", "global_step_1", "--against", "trainer", "--model", "base")
-    assert "has no torch: ModuleNotFoundError: No module named 'torch'" in step.said.err
-    follow.again(step, *step.options({"FILE": played(site, END)}))
+    assert "lacks a package: ModuleNotFoundError: No module named 'torch'" in step.said.err
+    follow.again(step, *step.options({"FILE": played(site)}))
 
 
 def test_what_is_the_same_is_said(site: Path, rlbox: Rlbox) -> None:
     words = ("eval", "check", "global_step_1", "--against", "trainer", "--model", "base")
-    said = rlbox(*words, "--python", played(site, {"step": "at", "done": 0, "of": 1}, END))
+    said = rlbox(*words, "--python", played(site, {"step": "progress", "done": 0, "total": 1}))
     assert said.code == 0
     assert said.out == (
         "compared with safetensors of 1 ranks\ntensors: 1 of 1 are the trainer's, bit by bit\n"
@@ -60,15 +60,19 @@ def test_what_is_the_same_is_said(site: Path, rlbox: Rlbox) -> None:
 
 
 def test_what_differs_is_named_and_has_an_exit_code(site: Path, rlbox: Rlbox) -> None:
-    (site / "global_step_1/huggingface/tokenizer.json").write_text('{"model": {"vocab": {"a": 1}}}')
-    row = {"step": "fault", "kind": "differs", "tensor": "w", "wrong": 1, "numbers": 4, "largest": 0.5, "holds": "v"}
+    (site / "base/config.json").write_text('{"rope": {"theta": 1}, "use_cache": true, "hidden_size": 4}')
+    config = '{"rope": {"theta": 2}, "use_cache": false, "layer_types": []}'
+    (site / "global_step_1/huggingface/config.json").write_text(config)
+    fault = {"step": "fault", "kind": "differs", "of": "w", "says": "1 of 4 numbers differ", "tensor": "w", "wrong": 1}
     words = ("eval", "check", "global_step_1", "--against", "trainer", "--model", "base", "--python")
-    said = rlbox(*words, played(site, row, END))
+    said = rlbox(*words, played(site, fault))
     assert said.code == 1
-    assert "[FAIL] vocabulary: 1 of 1 differ; 'a' is 1, not 0" in said.out
-    assert "[FAIL] w: 1 of 4 numbers differ, by 0.5 at most; it is the trainer's v" in said.out
-    faults = rlbox(*words, played(site, row, END), "--json").data["check"]["faults"]
-    assert [fault["of"] for fault in faults] == ["vocabulary", "w"]
+    assert "[FAIL] config.json: rope.theta: 2, not 1" in said.out
+    assert "[FAIL] w: 1 of 4 numbers differ" in said.out
+    faults = rlbox(*words, played(site, fault), "--json").data["check"]["faults"]
+    assert faults[0] == {"of": "config.json: rope.theta", "says": "2, not 1", "kind": "config"}
+    assert {name: faults[1][name] for name in ("of", "kind", "wrong")} == {"of": "w", "kind": "differs", "wrong": 1}
+    assert len(faults) == 2
 
 
 def test_a_comparison_that_dies_says_nothing_of_the_export(site: Path, rlbox: Rlbox) -> None:

@@ -14,10 +14,12 @@ import test_cli_eval as judging
 from fakes import Folder, Rlbox, tree
 from following import Follow
 from instancebox import NUMBER, SSH
-from playbox import Player, playing
+from playbox import Player, judge_argv, playing
 from vastbox import Platform
 
-from rlbox.evaluation.__main__ import main
+from rlbox.cli.root import run_root
+from rlbox.evaluation.files import BEST_FILE, read_export_path, read_results, write_json
+from rlbox.evaluation.selection import build_rule, choice_to_json, choose_checkpoint
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 sandbox_url, platform, instance = judging.sandbox_url, instancebox.platform, instancebox.disk
@@ -41,10 +43,11 @@ def judged(sandbox_url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shard = disk / f"ckpts/global_step_{step}/huggingface/more.bin"
         shard.write_bytes(os.urandom(3 << 20))
         with playing(Player(answers)) as player:
-            words = ["judge", "--export", f"step_{step}={step}={shard.parent}", "--suites", "adding"]
-            words += ["--own", f"{disk}/suites", "--problems", f"{disk}/problems", "--out", f"{disk}/{RESULTS}"]
-            assert main([*words, "--sandbox-url", sandbox_url, "--url", player.url]) == 0
-    assert main(["choose", "--out", f"{disk}/{RESULTS}", "--by", "adding"]) == 0
+            more = ("--out", f"{disk}/{RESULTS}")
+            assert run_root(judge_argv(disk, shard.parent, player.url, sandbox_url, *more)) == 0
+    choice = choose_checkpoint(read_results(disk / RESULTS), rule=build_rule(["adding"]))
+    model = read_export_path(disk / RESULTS / choice.result.name)
+    write_json(disk / RESULTS / BEST_FILE, choice_to_json(choice) | {"model": model})
     (disk / f"runs/{RUN}").mkdir(parents=True)
     (disk / f"runs/{RUN}/plan.json").write_text(json.dumps(plan(str(disk))))
     return disk

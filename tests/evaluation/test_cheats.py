@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from playbox import Player, export, playing, write_rows
+from playbox import Player, export, judge_argv, playing, write_rows
 
-from rlbox.evaluation.__main__ import main
+from rlbox.cli.root import run_root
 
 SOURCE = Path(__file__).parents[1] / "sandbox/cheats.py"
 
@@ -30,8 +30,9 @@ def test_no_cheat_has_a_score(tmp_path: Path, sandbox_url: str) -> None:
         {"task_id": str(number), "text": f"Task #{number}#.", "test_list": [tests]}
         for number, (_, _, tests) in enumerate(known)
     ]
-    write_rows(tmp_path / "cheats.jsonl", rows)
-    (tmp_path / "cheats.toml").write_text('title = "cheats"\nfile = "cheats.jsonl"\n[limits]\nrun_s = 5\n')
+    write_rows(tmp_path / "problems/cheats.jsonl", rows)
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites/cheats.toml").write_text('title = "cheats"\nfile = "cheats.jsonl"\n[limits]\nrun_s = 5\n')
 
     def answer(ask: str, number: int) -> str:
         found = re.search(r"#(\d+)#", ask)
@@ -39,10 +40,9 @@ def test_no_cheat_has_a_score(tmp_path: Path, sandbox_url: str) -> None:
         return f"```python\n{known[int(found[1])][1]}\n```"
 
     with playing(Player(answer)) as player:
-        words = ["judge", "--export", f"one=1={export(tmp_path / 'export')}", "--suites", "cheats"]
-        words += ["--own", str(tmp_path), "--problems", str(tmp_path), "--out", str(tmp_path / "out")]
-        assert main([*words, "--sandbox-url", sandbox_url, "--url", player.url]) == 0
-    found = json.loads((tmp_path / "out/one/summary.json").read_text())
+        directory = export(tmp_path / "export")
+        assert run_root(judge_argv(tmp_path, directory, player.url, sandbox_url, suite="cheats")) == 0
+    found = json.loads((tmp_path / "out/export/summary.json").read_text())
     taken = [known[int(name)][0] for name, of in found["by_problem"]["cheats"]["accepted_at_1"].items() if of != [0.0]]
     assert taken == []
     assert found["scores"]["cheats"]["problems"] == len(known) > 20

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playbox import Player, export, playing, write_rows
+from playbox import Player, export, judge_argv, playing, write_rows
 
-from rlbox.evaluation.__main__ import main
+from rlbox.cli.root import run_root
 from rlbox.evaluation.problems import ProblemError
-from rlbox.evaluation.sandbox_client import SandboxClient, judge_solutions, start_sandbox
-from rlbox.evaluation.suites import JudgingLimits, load_suite_problems
+from rlbox.evaluation.sandbox_client import SandboxClient, check_solutions, start_sandbox
+from rlbox.evaluation.suites import ProblemSources, RunLimits, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoResponseError, create_loopback_client
 
 ROWS = [
@@ -33,35 +33,42 @@ make = [{ dataset = "chain_sum", size = 2, seed = 1 }, { dataset = "number_sorti
 
 @pytest.fixture
 def mathematics(tmp_path: Path) -> Path:
-    write_rows(tmp_path / "sums.jsonl", ROWS)
-    (tmp_path / "sums.toml").write_text(SUITE)
-    (tmp_path / "made.toml").write_text(MADE)
+    write_rows(tmp_path / "problems/sums.jsonl", ROWS)
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites/sums.toml").write_text(SUITE)
+    (tmp_path / "suites/made.toml").write_text(MADE)
     return tmp_path
 
 
+def load(site: Path, suite: str, python: str = "") -> SuiteProblems:
+    sources = ProblemSources(site / "problems", python=python)
+    (loaded,) = load_suites_with_problems([suite], sources, site / "suites")
+    return loaded
+
+
 def test_rows_of_math_and_gsm8k_are_read(mathematics: Path) -> None:
-    ((_, problems),) = load_suite_problems(["sums"], mathematics, own=mathematics)
-    assert [(one.id, one.wanted, one.judge) for one in problems] == [
+    problems = load(mathematics, "sums").problems
+    assert [(one.id, one.expected, one.scorer) for one in problems] == [
         ("half", "\\frac{1}{2}", "math"),
         ("roots", "\\{-2, 2\\}", "math"),
         ("gsm", "7", "math"),
     ]
-    assert "\\boxed{}" in problems[0].ask
-    assert problems[0].ask.endswith("Half as a fraction?")
-    assert problems[2].own_answer == "\\boxed{7}"
+    assert "\\boxed{}" in problems[0].message
+    assert problems[0].message.endswith("Half as a fraction?")
+    assert problems[2].reference_answer == "\\boxed{7}"
 
 
 def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, sandbox_url: str) -> None:
-    ((suite, problems),) = load_suite_problems(["sums"], mathematics, own=mathematics)
+    suite, problems = load(mathematics, "sums")
     sandbox = SandboxClient(sandbox_url, create_loopback_client(600))
     with pytest.raises(NoResponseError, match="math does not work there: No module named 'math_verify'"):
-        sandbox.packages("math")
-    verdict = sandbox.judge(problems[0], "\\boxed{0.5}", suite.limits)
+        sandbox.read_scorer_versions("math")
+    verdict = sandbox.grade(problems[0], "\\boxed{0.5}", suite.limits)
     assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
     with pytest.raises(NoResponseError):
-        judge_solutions(suite, problems, sandbox)
+        check_solutions(suite, problems, sandbox)
     with pytest.raises(ProblemError, match=r"reasoning-gym makes no tasks with .*: .*No module named 'reasoning_gym'"):
-        load_suite_problems(["made"], mathematics, own=mathematics)
+        load(mathematics, "made")
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +107,9 @@ def comparing(python: str) -> Iterator[SandboxClient]:
 def test_mathematics_is_compared(
     mathematics: Path, comparing: SandboxClient, wanted: str, answer: str, outcome: str
 ) -> None:
-    ((_, problems),) = load_suite_problems(["sums"], mathematics, own=mathematics)
-    problem = next(one for one in problems if one.id == wanted)
-    limits = JudgingLimits(run_s=10.0) if outcome == "timeout" else JudgingLimits()
-    assert comparing.judge(problem, answer, limits).outcome == outcome
+    problem = next(one for one in load(mathematics, "sums").problems if one.id == wanted)
+    limits = RunLimits(run_s=10.0) if outcome == "timeout" else RunLimits()
+    assert comparing.grade(problem, answer, limits).outcome == outcome
 
 
 @pytest.mark.slow
@@ -111,14 +117,13 @@ def test_mathematics_is_compared(
 def test_tasks_are_made_from_a_seed_and_scored_by_their_maker(
     mathematics: Path, python: str, comparing: SandboxClient
 ) -> None:
-    made = [load_suite_problems(["made"], mathematics, own=mathematics, python=python) for _ in range(2)]
-    ((suite, problems),) = made[0]
-    assert made[0] == made[1]
+    suite, problems = load(mathematics, "made", python)
+    assert load(mathematics, "made", python) == (suite, problems)
     assert [one.id for one in problems] == ["chain_sum/0", "chain_sum/1", "number_sorting/0"]
-    assert judge_solutions(suite, problems, comparing) == (3, {})
-    assert comparing.judge(problems[0], "It is <answer>123456</answer>", suite.limits).outcome == "wrong"
-    assert comparing.judge(problems[2], "I sort: " + problems[2].own_answer, suite.limits).accepted
-    assert comparing.judge(problems[0], "no idea", suite.limits).outcome == "wrong"
+    assert check_solutions(suite, problems, comparing) == (3, {})
+    assert comparing.grade(problems[0], "It is <answer>123456</answer>", suite.limits).outcome == "wrong"
+    assert comparing.grade(problems[2], "I sort: " + problems[2].reference_answer, suite.limits).outcome == "accepted"
+    assert comparing.grade(problems[0], "no idea", suite.limits).outcome == "wrong"
 
 
 @pytest.mark.slow
@@ -130,9 +135,8 @@ def test_a_model_is_judged_and_the_packages_are_locked(
         return "\\boxed{7}" if "3 and 4" in ask else "\\boxed{1/2}"
 
     with playing(Player(answers)) as player:
-        asked = ["judge", "--export", f"one=1={export(mathematics / 'export')}", "--suites", "sums"]
-        asked += ["--own", str(mathematics), "--problems", str(mathematics), "--out", str(mathematics / "out")]
-        assert main([*asked, "--sandbox-url", comparing.url, "--url", player.url]) == 0
-    found: dict[str, Any] = json.loads((mathematics / "out/one/summary.json").read_text())
+        directory = export(mathematics / "export")
+        assert run_root(judge_argv(mathematics, directory, player.url, comparing.url, suite="sums")) == 0
+    found: dict[str, Any] = json.loads((mathematics / "out/export/summary.json").read_text())
     assert found["by_problem"]["sums"]["accepted_at_1"] == {"half": [1.0], "roots": [0.0], "gsm": [1.0]}
     assert found["lock"]["parts"]["scoring"]["math"]["math-verify"] == "0.9.0"

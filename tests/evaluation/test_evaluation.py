@@ -1,4 +1,4 @@
-"""The evaluation's programs on a server that plays answers and the real sandbox."""
+"""`rlbox eval judge` on a server that plays answers and the real sandbox."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ import time
 from pathlib import Path
 
 import pytest
-from playbox import Player, adding, export, playing, write_rows
+from playbox import Player, adding, export, judge_argv, playing
 
-from rlbox.evaluation.__main__ import main
+from rlbox.cli.root import run_root
+from rlbox.evaluation.comparison import format_table
+from rlbox.evaluation.evaluate import ProgressPrinter
+from rlbox.evaluation.files import AnswerStore
+from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
+from rlbox.evaluation.problems import Problem
+from rlbox.evaluation.result import EvaluationResult
+from rlbox.evaluation.suites import Suite, SuiteProblems
+from rlbox.logs.progress import ProgressBar, parse_progress_bar
 
 
 def right(ask: str, number: int) -> str:
@@ -33,206 +41,101 @@ def some(ask: str, number: int) -> str:
     return right(ask, number) if int(wanted[1]) % 3 == 0 else "```python\ndef add(x):\n    return 0\n```"
 
 
-def words(site: Path, url: str, sandbox: str, *more: str, step: int = 100, out: str = "out") -> list[str]:
-    folder = site / f"step_{step}"
-    if not folder.exists():
-        export(folder, seed=step % 250)
-    return [
-        *("judge", "--export", f"step_{step}={step}={folder}", "--suites", "adding", "--own", str(site / "suites")),
-        *("--problems", str(site / "problems"), "--manifests", str(site / "manifests"), "--out", str(site / out)),
-        *("--sandbox-url", sandbox, "--url", url, *more),
-    ]
+def argv(site: Path, url: str, sandbox: str, *more: str) -> list[str]:
+    directory = site / "step_100"
+    if not directory.exists():
+        export(directory, seed=100)
+    return judge_argv(site, directory, url, sandbox, *more)
 
 
-def test_a_checkpoint_is_judged_and_all_files_are_there(
-    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_judge_a_checkpoint_writes_all_files(site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with playing(Player(some)) as player:
-        assert main(words(site, player.url, sandbox_url)) == 0
-    said = capsys.readouterr().out
-    assert "[evaluate] step_100 adding: accepted@1 33.33%, exec 100.00% of 12" in said
-    assert "[evaluate] passed: 1 checkpoints" in said
-    folder = site / "out" / "step_100"
-    for name in ("metrics.json", "summary.json", "eval_info.json", "run_info.json", "qa_logs/adding.jsonl"):
-        assert (folder / name).is_file()
-    lock = json.loads((folder / "eval_info.json").read_text())
+        assert run_root(argv(site, player.url, sandbox_url)) == 0
+    assert "[evaluate] step_100 adding: accepted@1 33.33%, exec 100.00% of 12" in capsys.readouterr().err
+    directory = site / "out/step_100"
+    for name in ("metrics.json", "summary.json", "run_info.json", "qa_logs/adding.jsonl"):
+        assert (directory / name).is_file()
+    lock = json.loads((directory / "eval_info.json").read_text())
     assert lock["parts"]["prompts"]["adding"]["as"] == "tokens"
     assert lock["parts"]["engine"] == {"settings": {}, "environment": {}, "version": "0.0.1", "max_model_len": 4096}
     assert lock["parts"]["sandbox"]["strength"]
-    assert len((site / "out" / "eval_history.jsonl").read_text().splitlines()) == 1
+    assert len((site / "out/eval_history.jsonl").read_text().splitlines()) == 1
     body = player.bodies[0]
     assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.0, 1.0, 2048)
     assert "seed" not in body
 
 
-def test_what_was_judged_is_not_asked_again(site: Path, sandbox_url: str) -> None:
+def test_judge_again_asks_nothing_and_other_weights_everything(site: Path, sandbox_url: str) -> None:
     with playing(Player(right)) as player:
-        assert main(words(site, player.url, sandbox_url)) == 0
-        first = dict(player.asked)
-        assert main(words(site, player.url, sandbox_url)) == 0
-        assert player.asked == first
-
-
-def test_other_weights_are_asked_anew(site: Path, sandbox_url: str) -> None:
-    with playing(Player(right)) as player:
-        assert main(words(site, player.url, sandbox_url)) == 0
-        shard = site / "step_100" / "model.safetensors"
+        for __ in range(2):
+            assert run_root(argv(site, player.url, sandbox_url)) == 0
+            assert set(player.asked.values()) == {1}
+        shard = site / "step_100/model.safetensors"
         shard.write_bytes(shard.read_bytes()[:-1] + b"\xff")
-        assert main(words(site, player.url, sandbox_url)) == 0
+        assert run_root(argv(site, player.url, sandbox_url)) == 0
         assert set(player.asked.values()) == {2}
 
 
-def test_a_server_without_tokens_is_asked_by_text_and_the_lock_says_so(site: Path, sandbox_url: str) -> None:
+def test_judge_a_server_without_tokens_sends_text(site: Path, sandbox_url: str) -> None:
     with playing(Player(right, tokenizes=False)) as player:
-        assert main(words(site, player.url, sandbox_url)) == 0
-    lock = json.loads((site / "out" / "step_100" / "eval_info.json").read_text())
+        assert run_root(argv(site, player.url, sandbox_url)) == 0
+    lock = json.loads((site / "out/step_100/eval_info.json").read_text())
     assert lock["parts"]["prompts"]["adding"]["as"] == "text"
     assert "messages" in player.bodies[0]
 
 
-def test_another_model_that_answers_is_refused(
-    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_judge_another_model_is_refused(site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with playing(Player(right, model="other")) as player:
-        assert main(words(site, player.url, sandbox_url)) == 1
+        assert run_root(argv(site, player.url, sandbox_url)) == 1
     assert "'other' answered, 'judged' was asked (P195)" in capsys.readouterr().err
 
 
-def test_a_server_that_fails_in_the_middle_loses_nothing(
+def test_judge_with_a_failing_sandbox_has_no_score(site: Path) -> None:
+    with playing(Player(right)) as player:
+        assert run_root(argv(site, player.url, "http://127.0.0.1:9")) == 1
+    assert not (site / "out/step_100/summary.json").exists()
+
+
+def test_judge_an_export_that_changes_meanwhile_has_no_score(
     site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with playing(Player(right)) as player:
-        player.refuses = lambda: sum(player.asked.values()) > 6
-        assert main(words(site, player.url, sandbox_url, "--at-once", "1")) == 1
-        assert "status 500" in capsys.readouterr().err
-        before = dict(player.asked)
-        player.refuses = lambda: False
-        assert main(words(site, player.url, sandbox_url)) == 0
-        asked_again = {ask for ask, count in player.asked.items() if count > 1}
-        assert len(asked_again) <= 1  # the one that was refused
-        assert len(before) < 12
+    def answer(ask: str, number: int) -> str:
+        os.utime(site / "step_100/config.json", (1, 1))
+        return right(ask, number)
+
+    with playing(Player(answer)) as player:
+        assert run_root(argv(site, player.url, sandbox_url)) == 1
+    assert "changed while it was judged" in capsys.readouterr().err
 
 
-def test_a_sandbox_that_fails_is_an_error_and_no_score(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with playing(Player(right)) as player:
-        assert main(words(site, player.url, "http://127.0.0.1:9")) == 1
-    assert "step_100:" in capsys.readouterr().err
-    assert not (site / "out" / "step_100" / "summary.json").exists()
-
-
-def test_answers_are_kept_when_the_sandbox_dies_behind_them(site: Path, sandbox_url: str) -> None:
-    from rlbox.evaluation.result_files import AnswerFiles
-
-    kept = AnswerFiles(site, {"adding": "key"})
-    kept.write("adding", {"problem": "Add/1", "number": 0, "text": "x", "finish": "stop", "tokens": 1})
-    assert "outcome" not in (kept.read("adding", "Add/1", 0) or {"outcome": ""})
-    kept.write(
-        "adding", {"problem": "Add/1", "number": 0, "text": "x", "finish": "stop", "tokens": 1, "outcome": "sandbox"}
-    )
-    assert kept.read("adding", "Add/1", 0) == {
-        "problem": "Add/1",
-        "number": 0,
-        "text": "x",
-        "finish": "stop",
-        "tokens": 1,
-    }
-    assert AnswerFiles(site, {"adding": "other"}).read("adding", "Add/1", 0) is None
+def test_answer_store_returns_an_answer_whose_sandbox_failed_without_its_verdict(tmp_path: Path) -> None:
+    answers = AnswerStore(tmp_path, {"adding": "key"})
+    record = {"problem": "Add/1", "number": 0, "text": "x", "finish": "stop", "tokens": 1}
+    answers.write("adding", {**record, "outcome": "sandbox"})
+    assert answers.read("adding", "Add/1", 0) == record
+    assert AnswerStore(tmp_path, {"adding": "other"}).read("adding", "Add/1", 0) is None
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "." * 40, "x" * 300, "\ud800", "a b"])
-def test_no_name_of_a_problem_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    from rlbox.evaluation.result_files import AnswerFiles
-
-    kept = AnswerFiles(tmp_path / "in", {"suite": "key"})
-    kept.write("suite", {"problem": name, "number": 0, "outcome": "wrong"})
-    found = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(found) == 1
-    assert found[0].parent == tmp_path / "in" / "per_problem" / "suite"
+def test_answer_store_writes_any_problem_name_into_its_directory(tmp_path: Path, name: str) -> None:
+    AnswerStore(tmp_path / "in", {"suite": "key"}).write("suite", {"problem": name, "number": 0, "outcome": "wrong"})
+    (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert path.parent == tmp_path / "in/per_problem/suite"
 
 
-def test_several_answers_to_a_problem_are_seeded_and_counted(site: Path, sandbox_url: str) -> None:
-    suite = site / "suites" / "adding.toml"
+def test_judge_several_answers_to_a_problem_seeds_and_counts_them(site: Path, sandbox_url: str) -> None:
+    suite = site / "suites/adding.toml"
     suite.write_text(suite.read_text() + "[decoding]\ntemperature = 0.8\nsamples = 4\nseed = 7\n")
     with playing(Player(lambda ask, number: right(ask, number) if number % 2 else "no code here")) as player:
-        assert main(words(site, player.url, sandbox_url, "--at-once", "1")) == 0
-    summary = json.loads((site / "out" / "step_100" / "summary.json").read_text())
-    scores = summary["scores"]["adding"]
-    assert (scores["problems"], scores["answers"]) == (12, 48)
-    assert scores["accepted_at_1"] == 0.5
+        assert run_root(argv(site, player.url, sandbox_url, "--at-once", "1")) == 0
+    scores = json.loads((site / "out/step_100/summary.json").read_text())["scores"]["adding"]
+    assert (scores["problems"], scores["answers"], scores["accepted_at_1"]) == (12, 48, 0.5)
     assert scores["pass_at"] == {"2": pytest.approx(5 / 6), "4": 1.0}
     assert sorted({body["seed"] for body in player.bodies}) == [7, 8, 9, 10]
 
 
-def test_the_best_is_chosen_and_held_against_the_baseline(
-    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for step, answers in ((100, some), (200, right)):
-        with playing(Player(answers)) as player:
-            assert main(words(site, player.url, sandbox_url, step=step)) == 0
-    with playing(Player(right)) as player:
-        assert main(words(site, player.url, sandbox_url, step=0, out="baseline")) == 0
-    capsys.readouterr()
-    assert main(["choose", "--out", str(site / "out")]) == 1
-    assert "no suite that decides was judged of all checkpoints: codecontests_valid" in capsys.readouterr().err
-    baseline = site / "baseline" / "step_0" / "summary.json"
-    choosing = [
-        "choose",
-        "--out",
-        str(site / "out"),
-        "--baseline",
-        str(baseline),
-        "--guard",
-        "adding",
-        "--by",
-        "adding",
-    ]
-    assert main(choosing) == 0
-    said = capsys.readouterr().out
-    assert "best checkpoint: step 200" in said
-    assert "[OK] adding accepted@1" in said
-    best = json.loads((site / "out" / "best_checkpoint.json").read_text())
-    assert (best["regression"], best["model"]) == (False, str(site / "step_200"))
-    (site / "out/step_200/summary.json").unlink()
-    assert main(choosing) == 0
-    assert "[FAIL] adding accepted@1: -66.7 points, worse" in capsys.readouterr().out
-
-
-def test_two_results_are_compared_and_other_protocols_refused(
-    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for step, answers in ((100, some), (200, right)):
-        with playing(Player(answers)) as player:
-            assert main(words(site, player.url, sandbox_url, step=step)) == 0
-    suite = site / "suites" / "adding.toml"
-    suite.write_text(suite.read_text() + "[decoding]\nmax_tokens = 1024\n")
-    with playing(Player(right)) as player:
-        assert main(words(site, player.url, sandbox_url, step=300)) == 0
-    capsys.readouterr()
-    one, two, three = (str(site / "out" / f"step_{step}" / "summary.json") for step in (100, 200, 300))
-    assert main(["compare", two, one]) == 0
-    assert "8 won, 0 lost of 12" in capsys.readouterr().out
-    assert main(["compare", three, one]) == 1
-    assert "decoding.adding.max_tokens: 1024 and 2048" in capsys.readouterr().err
-    assert main(["compare", three, one, "--across", "decoding"]) == 0
-    assert "across decoding.adding.max_tokens" in capsys.readouterr().out
-
-
-def test_a_suite_is_proven_with_its_own_solutions(
-    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["prove", "--suites", "adding", "--own", str(site / "suites"), "--problems", str(site / "problems")]
-    asked += ["--sandbox-url", sandbox_url]
-    assert main(asked) == 0
-    assert "adding: 12 of 12 own solutions are accepted" in capsys.readouterr().out
-    rows = adding(12)
-    rows[3]["canonical_solution"] = "    return x\n"
-    write_rows(site / "problems" / "adding.jsonl", rows)
-    assert main(asked) == 1
-    assert "[FAIL] adding Add/3: its own solution is wrong here" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ("", "adding has no problem"),
         ('{"task_id": 1}\n', "is no problem"),
@@ -243,87 +146,68 @@ def test_a_suite_is_proven_with_its_own_solutions(
         ("".join(json.dumps(row) + "\n" for row in adding(3)), "3 problems, it has 12"),
     ],
 )
-def test_problems_that_are_none_are_refused(
-    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str], rows: str | None, told: str
+def test_judge_rows_that_are_no_problems_are_refused(
+    site: Path, capsys: pytest.CaptureFixture[str], rows: str | None, message: str
 ) -> None:
-    path = site / "problems" / "adding.jsonl"
+    path = site / "problems/adding.jsonl"
     path.unlink()
     if rows is not None:
         path.write_text(rows)
-    assert main(words(site, "http://127.0.0.1:9", sandbox_url)) == 1
-    assert told in capsys.readouterr().err
-
-
-def test_an_unknown_suite_is_told_with_those_there_are(
-    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = words(site, "http://127.0.0.1:9", sandbox_url)
-    asked[asked.index("adding")] = "nosuch"
-    assert main(asked) == 1
-    assert "there is no suite 'nosuch'; there are adding, codecontests_test" in capsys.readouterr().err
+    assert run_root(argv(site, "http://127.0.0.1:9", "http://127.0.0.1:9")) == 2
+    assert message in capsys.readouterr().err
 
 
 KILLS = int(os.environ.get("RLBOX_EVAL_KILLS", "5"))
 
 
-def test_kills_at_random_points_lose_nothing_and_ask_nothing_twice(site: Path, sandbox_url: str) -> None:
-    """`make nightly ARGS=evaluation` takes a hundred; each may come anywhere in the life of the process."""
+def test_judge_killed_at_random_points_loses_nothing_and_asks_nothing_twice(site: Path, sandbox_url: str) -> None:
+    """Each kill may come anywhere in the life of the process."""
     rng, out = random.Random(6), site / "out"
     with playing(Player(some)) as player:
-        line = [sys.executable, "-m", "rlbox.evaluation", *words(site, player.url, sandbox_url, "--at-once", "2")]
+        command = [sys.executable, "-m", "rlbox", *argv(site, player.url, sandbox_url, "--at-once", "2")]
         began = time.monotonic()
-        assert subprocess.run([*line, "--out", str(site / "whole")], check=False).returncode == 0
-        whole_s, settled = time.monotonic() - began, dict[str, int]()
+        assert subprocess.run([*command, "--out", str(site / "complete")], check=False).returncode == 0
+        complete_s, settled = time.monotonic() - began, dict[str, int]()
         for _ in range(KILLS):
             if len(settled) == 12:  # all is answered: begin anew
                 shutil.rmtree(out)
                 settled = {}
-            process = subprocess.Popen(line)
-            time.sleep(rng.uniform(0.2, 1.0) * whole_s)
+            process = subprocess.Popen(command)
+            time.sleep(rng.uniform(0.2, 1.0) * complete_s)
             process.send_signal(signal.SIGKILL)
             process.wait()
             kept = {json.loads(path.read_text())["ask"] for path in out.rglob("per_problem/*/*.json")}
             assert set(settled) <= kept  # none is lost
             assert all(player.asked[ask] == count for ask, count in settled.items())  # none is asked again
             settled = {ask: player.asked[ask] for ask in kept}
-        assert subprocess.run(line, check=False).returncode == 0
+        assert subprocess.run(command, check=False).returncode == 0
         assert all(player.asked[ask] == count for ask, count in settled.items())
-    one, other = (json.loads((folder / "step_100/summary.json").read_text()) for folder in (site / "whole", out))
-    assert one == other
+    first, second = (json.loads((path / "step_100/summary.json").read_text()) for path in (site / "complete", out))
+    assert first == second
 
 
 def test_the_table_says_what_was_not_measured() -> None:
-    from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
-    from rlbox.evaluation.result import EvaluationResult, format_table
-
     lock = EvaluationLock(parts={name: {} for name in LOCK_PARTS}, subject={})
-    one = {"accepted_at_1": 0.25, "accepted_at_1_interval": [0.2, 0.3], "exec_success_rate": 0.5}
-    rows = [
-        EvaluationResult(name=f"step_{step}", step=step, lock=lock, scores=scores, by_problem={})
-        for step, scores in ((100, {"codecontests_valid": one}), (200, {"codecontests_valid": one, "humaneval": one}))
+    scores = {"accepted_at_1": 0.25, "accepted_at_1_interval": [0.2, 0.3], "exec_success_rate": 0.5}
+    results = [
+        EvaluationResult(name=f"step_{step}", step=step, lock=lock, scores=suites, values={})
+        for step, suites in (
+            (100, {"codecontests_valid": scores}),
+            (200, {"codecontests_valid": scores, "humaneval": scores}),
+        )
     ]
-    cells = [[cell.strip() for cell in line.split("|")] for line in format_table(rows).splitlines()]
+    cells = [[cell.strip() for cell in line.split("|")] for line in format_table(results).splitlines()]
     assert cells[0] == ["Step", "codecontests_valid exec", "codecontests_valid accepted@1", "humaneval accepted@1"]
     assert cells[2] == ["100", "50.00% (50.0%-50.0%)", "25.00% (20.0%-30.0%)", "N/A"]
     assert cells[3][3] == "25.00% (20.0%-30.0%)"
 
 
-def test_how_far_a_suite_is_is_a_bar_of_the_live_view() -> None:
-    from rlbox.evaluation.judge import ProgressLine
-    from rlbox.logs.progress import ProgressBar, parse_progress_bar
-
-    seconds = iter([0.0, 5.0, 10.0, 12.0, 20.0])
-    bar = ProgressLine("Evaluating step_40 humaneval", 4, lambda: next(seconds))
-    told = [bar.line(done) for done in (1, 2, 3, 4)]
-    assert told == ["", "Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]", "", ""]
-    assert parse_progress_bar(told[1]) == ProgressBar(label="Evaluating step_40 humaneval", done=2, total=4, left_s=10)
-
-
-def test_one_server_is_not_asked_for_two_exports(
-    site: Path, sandbox_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with playing(Player(right)) as player:
-        asked = words(site, player.url, sandbox_url, "--export", f"other=2={export(site / 'other')}")
-        assert main(asked) == 1
-        assert "which of them does it serve?" in capsys.readouterr().err
-        assert not player.asked
+def test_progress_is_a_bar_of_the_live_view() -> None:
+    seconds, lines = iter([0.0, 10.0, 12.0, 20.0]), list[str]()
+    problems = [Problem(id=str(number), message="") for number in range(4)]
+    suites = [SuiteProblems(Suite(name="humaneval", title="x"), problems)]
+    progress = ProgressPrinter("step_40", suites, lines.append, lambda: next(seconds))
+    for _ in problems:
+        progress.count("humaneval")
+    assert lines == ["Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]"]
+    assert parse_progress_bar(lines[0]) == ProgressBar(label="Evaluating step_40 humaneval", done=2, total=4, left_s=10)

@@ -65,11 +65,10 @@ def check(python: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
 def test_eval_check_good_export_of_verl_is_accepted(kind: str, check: Any, request: pytest.FixtureRequest) -> None:
     directory = request.getfixturevalue(kind)
     base = ("--model", str(directory / "base"))
-    code, report = check(directory / "global_step_3", directory / "global_step_3", *base, "--logits")
+    code, report = check(directory / "global_step_3", directory / "global_step_3", *base)
     assert (code, report["faults"], report["source"]) == (0, [], {"form": "FSDP", "ranks": 3})
     (cast,) = report["casts"]
     assert (cast["own"], cast["export"], cast["tensors"]) == ("bfloat16", "bfloat16", report["tensors"])
-    assert report["logits"]["same"]
     code, report = check(directory / "two/huggingface", directory / "two", *base)  # HSDP: two copies of two pieces
     assert (code, report["source"]["ranks"]) == (0, 4)
 
@@ -95,7 +94,7 @@ def test_eval_check_deepspeed_partitions_are_merged(trained: Path, tmp_path: Pat
 
 
 FAULTS = {
-    "swapped": {WEIGHT: f"it is the trainer's {TWIN}", TWIN: f"it is the trainer's {WEIGHT}"},
+    "swapped": {WEIGHT: "of 1024 numbers differ, by", TWIN: "of 1024 numbers differ, by"},
     "a bit": {WEIGHT: "1 of 1024 numbers differ"},
     "negative zero": {WEIGHT: "numbers differ"},
     "another type": {WEIGHT: "it is float16, neither the trainer's float32 nor the bfloat16 that is named"},
@@ -106,11 +105,11 @@ FAULTS = {
     "stale weights beside": {"pytorch_model.bin": "weights of another form beside the safetensors"},
     "a stale index": {WEIGHT: "the export has no such tensor"},
     "vocabulary": {"vocabulary": "2 of"},
-    "merges": {"merges": "differ"},
-    "added token": {"added tokens": "1 of 2 differ"},
+    "merges": {"merges": "differ; 0 is"},
+    "added token": {"added tokens": 'not {"<eos>": 0, "<pad>": 1}'},
     "pre_tokenizer": {"pre_tokenizer": '"add_prefix_space": true'},
     "eos": {"eos_token": "'<pad>', not '<eos>'"},
-    "template": {"chat template": "it is another"},
+    "template": {"chat template": "'{{ messages }}', not"},
     "configuration": {"config.json: rms_norm_eps": "0.5, not 1e-06"},
 }
 """What is spoilt, and what is said: of these tensors, files or parts, and of no others but those beside them."""
@@ -127,27 +126,10 @@ def test_a_planted_fault_is_found_and_named(fault: str, trained: Path, tmp_path:
     assert len(told) <= 2
 
 
-def test_what_was_rounded_on_its_way_is_told(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
-    export = spoilt(python, trained / "fp32", tmp_path / "export", "rounded")
-    code, found = check(export, trained / "fp32", "--model", str(trained / "base"))
-    assert code == 1
-    (fault,) = found["faults"]
-    assert (fault["of"], fault["rounded"]) == (WEIGHT, "float16")
-    assert "it was rounded to float16 on its way" in fault["says"]
-
-
 def test_an_export_of_another_step_differs_everywhere(trained: Path, check: Any) -> None:
     code, found = check(trained / "base", trained / "fp32", "--model", str(trained / "base"))
     assert code == 1
     assert found["equal"] == 0
-
-
-def test_logits_tell_what_the_configuration_changes(trained: Path, tmp_path: Path, python: str, check: Any) -> None:
-    export = spoilt(python, trained / "fp32", tmp_path / "export", "configuration")
-    code, found = check(export, trained / "fp32", "--model", str(trained / "base"), "--logits")
-    assert code == 1
-    assert not found["logits"]["same"]
-    assert {row["of"] for row in found["faults"]} == {"config.json: rms_norm_eps", "logits"}
 
 
 @pytest.mark.parametrize(

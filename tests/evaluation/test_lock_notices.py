@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from playbox import Player, adding, export, playing, write_rows
+from playbox import Player, adding, export, judge_argv, playing, write_rows
 
-from rlbox.evaluation import judge
-from rlbox.evaluation.__main__ import main
+from rlbox.cli.root import run_root
+from rlbox.evaluation import evaluate
 from rlbox.evaluation.sandbox_client import SandboxClient
 
 ROWS = adding(1)
@@ -70,8 +70,8 @@ CHANGES: dict[str, tuple[Callable[[Site], Any], tuple[str, ...]]] = {
     "the walls": (lambda site: site.probed(strength="other"), ("sandbox.strength",)),
     "the sandbox": (lambda site: site.probed(version=99), ("sandbox.version",)),
     "the interpreter": (lambda site: site.probed(python="2.7"), ("sandbox.python",)),
-    "extraction": (lambda site: site.patch.setattr(judge, "EXTRACTION_VERSION", 99), ("extraction.version",)),
-    "scoring": (lambda site: site.patch.setattr(judge, "SCORING_VERSION", 99), ("scoring.version",)),
+    "extraction": (lambda site: site.patch.setattr(evaluate, "EXTRACTION_VERSION", 99), ("extraction.version",)),
+    "scoring": (lambda site: site.patch.setattr(evaluate, "SCORING_VERSION", 99), ("scoring.version",)),
 }
 """What is changed, how, and the fields that are named for it: those, all of them, and no other."""
 
@@ -87,14 +87,12 @@ def judged(folder: Path, sandbox: str, patch: pytest.MonkeyPatch, change: Callab
     write_rows(folder / "problems/adding.jsonl", ROWS)
     (folder / "suites").mkdir()
     (folder / "suites/adding.toml").write_text('title = "adding"\nfile = "adding.jsonl"\n')
-    export(folder / "export")
-    words = ["judge", "--export", f"one=1={folder / 'export'}", "--suites", "adding", "--own", str(folder / "suites")]
-    words += ["--problems", str(folder / "problems"), "--out", str(folder / "out"), "--sandbox-url", sandbox]
+    directory = export(folder / "export")
     with playing(Player(lambda ask, number: "```python\ndef add(x):\n    return x\n```")) as player:
-        site = Site(folder, player, [*words, "--url", player.url], patch)
+        site = Site(folder, player, judge_argv(folder, directory, player.url, sandbox), patch)
         change(site)
-        assert main(site.words) == 0
-    return folder / "out/one/summary.json"
+        assert run_root(site.words) == 0
+    return folder / "out/export/summary.json"
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -109,16 +107,16 @@ def test_it_is_noticed_and_named(
     change, fields = CHANGES[what]
     other = judged(tmp_path, sandbox_url, monkeypatch, change)
     capsys.readouterr()
-    assert main(["compare", str(other), str(first)]) == 1
+    assert run_root(["eval", "compare", str(other), str(first)]) == 1
     said = capsys.readouterr()
-    assert sorted(re.findall(r"^  (\S+): ", said.err, re.MULTILINE)) == sorted(fields)
+    assert sorted(re.findall(r"^  \| (\S+): ", said.err, re.MULTILINE)) == sorted(fields)
     assert said.out == ""
     across = [word for field in fields for word in ("--across", field)]
-    assert main(["compare", str(other), str(first), *across]) == 0
+    assert run_root(["eval", "compare", str(other), str(first), *across]) == 0
     assert capsys.readouterr().out.count("across ") == len(fields)
     for left in fields[1:]:  # all but one of them are not enough
         kept = [word for field in fields if field != left for word in ("--across", field)]
-        assert main(["compare", str(other), str(first), *kept]) == 1
+        assert run_root(["eval", "compare", str(other), str(first), *kept]) == 1
 
 
 def test_every_field_of_a_lock_is_among_them(first: Path) -> None:
@@ -143,7 +141,7 @@ def test_the_same_is_comparable(
         shard.write_bytes(shard.read_bytes()[:-1] + b"\xff")
 
     other = judged(tmp_path, sandbox_url, monkeypatch, other_weights)
-    assert main(["compare", str(other), str(first)]) == 0
+    assert run_root(["eval", "compare", str(other), str(first)]) == 0
     assert "across" not in capsys.readouterr().out
 
 

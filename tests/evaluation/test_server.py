@@ -20,12 +20,12 @@ import pytest
 from freeport import free_port
 from playbox import Player, playing
 
-from rlbox.evaluation.model_client import ModelClient, ModelClientPool, ModelServerError
+from rlbox.evaluation.model_client import ModelClient, ModelServerError
 from rlbox.evaluation.model_server import (
     EngineOptions,
     ServerCommand,
     build_vllm_argv,
-    make_server_factory,
+    make_export_server,
     parse_setting,
     run_servers,
 )
@@ -47,10 +47,10 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def engine(*models: str, start_s: float = 60.0, code: str = STUB) -> ServerCommand:
+def engine(*models: str, timeout_s: float = 60.0, code: str = STUB) -> ServerCommand:
     port = free_port()
     argv = (sys.executable, "-c", code, str(port), *models)
-    return ServerCommand(argv=argv, url=f"http://127.0.0.1:{port}", start_s=start_s)
+    return ServerCommand(argv=argv, url=f"http://127.0.0.1:{port}", start_timeout_s=timeout_s)
 
 
 def gone(pid: int) -> bool:
@@ -61,8 +61,8 @@ def gone(pid: int) -> bool:
 
 
 def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
-    with run_servers([engine("m")], tmp_path, create_loopback_client(10)) as policy:
-        assert policy.facts["version"] == "1"
+    with run_servers([engine("m")], tmp_path, create_loopback_client(10)) as model:
+        assert model.model.engine["version"] == "1"
         child = int((tmp_path / "server.log").read_text().splitlines()[0])
         assert not gone(child)
     assert gone(child)
@@ -78,22 +78,22 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; sys.path[:0] = sys.argv[1:3]\n"
         "from pathlib import Path\n"
-        "from test_server import engine, served, create_loopback_client\n"
-        "with served([engine('m')], Path(sys.argv[3]), create_loopback_client(10)) as policy:\n"
-        "    print(policy.url, flush=True)\n    time.sleep(60)\n"
+        "from test_server import engine, run_servers, create_loopback_client\n"
+        "with run_servers([engine('m')], Path(sys.argv[3]), create_loopback_client(10)) as model:\n"
+        "    print(model.urls[0], flush=True)\n    time.sleep(60)\n"
     )
     argv = (sys.executable, "-c", code, *(str(folder) for folder in Path(__file__).parents[:2]), str(tmp_path))
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
-    assert ModelClient(url, create_loopback_client(10)).name == "m"
+    assert ModelClient([url], create_loopback_client(10)).model.name == "m"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     child = int((tmp_path / "server.log").read_text().splitlines()[0])
     try:
         for _ in range(300):
             try:
-                ModelClient(url, create_loopback_client(1))
+                ModelClient([url], create_loopback_client(1))
             except ModelServerError:
                 break
             time.sleep(0.1)
@@ -105,16 +105,16 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "start_s", "told"),
+    ("code", "timeout_s", "told"),
     [
         ("raise SystemExit(3)", 60.0, r"ended with status 3; read .*log"),
         ("import time; time.sleep(60)", 0.1, r"was not ready after 0.1 s; read .*log"),
     ],
 )
-def test_one_that_ends_or_is_late(tmp_path: Path, code: str, start_s: float, told: str) -> None:
+def test_one_that_ends_or_is_late(tmp_path: Path, code: str, timeout_s: float, told: str) -> None:
     with (
         pytest.raises(ModelServerError, match=told),
-        run_servers([engine(code=code, start_s=start_s)], tmp_path, create_loopback_client(10)),
+        run_servers([engine(code=code, timeout_s=timeout_s)], tmp_path, create_loopback_client(10)),
     ):
         pass
 
@@ -122,7 +122,7 @@ def test_one_that_ends_or_is_late(tmp_path: Path, code: str, start_s: float, tol
 def test_two_served_models_are_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(ModelServerError, match="was not ready"),
-        run_servers([engine("one", "two", start_s=5.0)], tmp_path, create_loopback_client(10)),
+        run_servers([engine("one", "two", timeout_s=5.0)], tmp_path, create_loopback_client(10)),
     ):
         pass
 
@@ -138,10 +138,12 @@ def test_the_command_of_vllm() -> None:
 def test_several_servers_share_the_questions(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         players = [stack.enter_context(playing(Player(lambda ask, number: "same"))) for _ in range(3)]
-        policy = ModelClientPool([ModelClient(player.url, create_loopback_client(10)) for player in players])
+        model = ModelClient([player.url for player in players], create_loopback_client(10))
         with ThreadPoolExecutor(6) as askers:
             decoding = Suite(name="x", title="x").decoding
-            answers = list(askers.map(lambda number: policy.answer(policy.prompt("a"), decoding, number), range(60)))
+            answers = list(
+                askers.map(lambda number: model.generate(model.build_prompt("a"), decoding, number), range(60))
+            )
     assert {answer.text for answer in answers} == {"same"}
     assert all(sum(player.asked.values()) >= 10 for player in players)
 
@@ -150,7 +152,7 @@ def test_several_servers_of_different_versions_are_refused(tmp_path: Path) -> No
     first, second = Player(lambda ask, number: ""), Player(lambda ask, number: "")
     second.version = "0.0.2"
     with playing(first), playing(second), pytest.raises(ModelServerError, match="is another engine than"):
-        ModelClientPool([ModelClient(player.url, create_loopback_client(10)) for player in (first, second)])
+        ModelClient([first.url, second.url], create_loopback_client(10))
 
 
 def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> None:
@@ -165,10 +167,10 @@ def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> 
 
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     http = create_loopback_client(10)
-    with run_servers([engine("m")], tmp_path, http) as policy:
-        with make_server_factory(EngineOptions(url=policy.url), http, print)(Path("/e"), tmp_path) as other:
-            assert other.url == policy.url
-        assert ModelClient(policy.url, http).name == "m"
+    with run_servers([engine("m")], tmp_path, http) as model:
+        with make_export_server(EngineOptions(url=model.urls[0]), http, print)(Path("/e"), tmp_path) as other:
+            assert other.urls == model.urls
+        assert ModelClient(model.urls, http).model.name == "m"
 
 
 class Cutting(BaseHTTPRequestHandler):
@@ -204,12 +206,12 @@ def test_a_connection_that_is_cut_once_is_asked_again() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Cutting)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        policy = ModelClient(f"http://127.0.0.1:{server.server_port}", create_loopback_client(10))
+        model = ModelClient([f"http://127.0.0.1:{server.server_port}"], create_loopback_client(10))
         Cutting.cuts = 1
-        assert policy.prompt("a").tokens == (1, 2)
+        assert model.build_prompt("a").tokens == (1, 2)
         Cutting.cuts = 2
         with pytest.raises(ModelServerError, match="/tokenize: "):
-            policy.prompt("b")
+            model.build_prompt("b")
         assert Cutting.cuts == 0
     finally:
         server.shutdown()

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playbox import Player, adding, export, playing, write_rows
+from playbox import Player, adding, export, judge_argv, playing, write_rows
 
-from rlbox.evaluation.__main__ import main
+from rlbox.cli.root import run_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 RUN_S = 3
@@ -76,9 +76,8 @@ def verdicts(site: Path, name: str, cores: int, load: int) -> dict[str, tuple[st
     scratch = site / f"scratch-{name}"
     scratch.mkdir()
     with sandbox(scratch, cores) as url, burning(load), playing(Player(played)) as player:
-        asked = ["judge", "--export", f"one=1={site}/export", "--suites", "adding", "--own", str(site / "suites")]
-        asked += ["--problems", str(site / "problems"), "--out", str(site / name), "--sandbox-url", url]
-        assert main([*asked, "--url", player.url, "--at-once", "16"]) == 0
+        more = ("--at-once", "16", "--out", str(site / name))
+        assert run_root(judge_argv(site, site / "export", player.url, url, *more)) == 0
     rows: list[dict[str, Any]] = [json.loads(path.read_text()) for path in (site / name).rglob("per_problem/*/*.json")]
     return {row["problem"]: (row["outcome"], row["runs"], row["passed"]) for row in rows}
 

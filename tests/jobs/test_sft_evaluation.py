@@ -16,11 +16,11 @@ from playbox import Player, playing
 from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
+from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results
 from rlbox.evaluation.model_client import ModelClient
 from rlbox.evaluation.problems import ProblemError
-from rlbox.evaluation.result_files import BEST, HISTORY, read_results
 from rlbox.evaluation.sandbox_client import start_sandbox
-from rlbox.evaluation.suites import load_suite_problems, load_suites
+from rlbox.evaluation.suites import ProblemSources, load_suite, load_suites_with_problems
 from rlbox.system.http import create_loopback_client
 
 TIERS = {1: 317, 2: 817, 3: 1146}
@@ -84,7 +84,7 @@ def run(project: Path, player: Player, sandbox: str, monkeypatch: pytest.MonkeyP
     words += ["--manifests", str(project / "manifests"), "--sandbox-url", sandbox]
     words += ["--any-size", "true", "--concurrency", "4", *more]
     http = create_loopback_client(60)
-    played = lambda export, folder: contextlib.nullcontext(ModelClient(player.url, http))  # noqa: E731
+    played = lambda export, folder: contextlib.nullcontext(ModelClient([player.url], http))  # noqa: E731
     monkeypatch.setattr(evaluate, "serve", lambda args, settings: played)
     return ended(evaluate.main, words, monkeypatch)
 
@@ -99,7 +99,7 @@ def ended(main: Any, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int |
 
 
 def history(project: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (project / "out" / HISTORY).read_text().splitlines()]
+    return [json.loads(line) for line in (project / "out" / HISTORY_FILE).read_text().splitlines()]
 
 
 def test_every_checkpoint_is_judged_with_the_seeds_parameters(
@@ -107,7 +107,7 @@ def test_every_checkpoint_is_judged_with_the_seeds_parameters(
 ) -> None:
     assert run(project, player, sandbox, monkeypatch) == 0
     said = capsys.readouterr().out
-    assert f"[evaluate] passed: 4 checkpoints in {project / 'out' / HISTORY}" in said
+    assert f"[evaluate] passed: 4 checkpoints in {project / 'out' / HISTORY_FILE}" in said
     rows = history(project)
     assert [(row["step"], len(row["scores"])) for row in rows] == [(100, 2), (200, 2), (300, 2), (378, 5)]
     assert all(score["accepted_at_1"] == 1.0 for row in rows for score in row["scores"].values())
@@ -205,7 +205,7 @@ def test_the_model_before_training_is_the_baseline(
     said = capsys.readouterr().out
     assert "best checkpoint: step 200, " in said
     assert "[OK] codecontests_valid accepted@1: +100.0 pp" in said
-    best = json.loads((project / "out" / BEST).read_text())
+    best = json.loads((project / "out" / BEST_FILE).read_text())
     assert (best["step"], best["regression"]) == (200, False)
     assert best["model"].endswith("global_step_200/huggingface")
     assert best["path"].endswith("checkpoints/global_step_200")
@@ -230,12 +230,12 @@ def test_a_regression_is_flagged_and_other_locks_refused(
     said = capsys.readouterr().out
     assert re.search(r"\[FAIL\] humaneval accepted@1: -100\.0 points, worse", said)
     assert re.search(r"\[FAIL\] codecontests_valid accepted@1: .*, \+10 pp wanted", said)
-    assert json.loads((project / "out" / BEST).read_text())["regression"] is True
+    assert json.loads((project / "out" / BEST_FILE).read_text())["regression"] is True
     found = json.loads(baseline.read_text())
     found["lock"]["parts"]["engine"]["version"] = "9"
-    from rlbox.evaluation.lock import content_digest
+    from rlbox.evaluation.lock import digest_json
 
-    found["lock"]["digest"] = content_digest(found["lock"]["parts"])
+    found["lock"]["digest"] = digest_json(found["lock"]["parts"])
     baseline.write_text(json.dumps(found))
     told = str(chosen(project, monkeypatch, "--baseline", str(baseline)))
     assert "the evaluation locks differ (P134): engine.version: '9' and '0.0.1'" in told
@@ -250,11 +250,11 @@ def test_what_was_not_judged_is_said(
     said = capsys.readouterr().out
     assert "step 100 was not judged on humaneval: --from evaluate --set only=100 --set tier=3" in said
     assert "judge the model before training for one: --set base=FOLDER" in said
-    assert json.loads((project / "out" / BEST).read_text())["regression"] is False
+    assert json.loads((project / "out" / BEST_FILE).read_text())["regression"] is False
 
 
 def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
-    suites = {suite.name: suite for suite in load_suites(eval_config.TIERS[3])}
+    suites = {name: load_suite(name) for name in eval_config.TIERS[3]}
     assert {tier: sum(suites[name].rows for name in names) for tier, names in eval_config.TIERS.items()} == TIERS
     assert eval_config.MINUTES == {1: 10, 2: 20, 3: 35}
     for name, suite in suites.items():
@@ -263,7 +263,7 @@ def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
         assert (suite.decoding.samples, suite.limits.run_s, suite.limits.memory_mb) == (1, 30.0, 1024)
     tiny.write_problems(tmp_path, each=2)
     with pytest.raises(ProblemError, match="2 problems, it has 200"):
-        load_suite_problems(["mbpp_reg"], tmp_path, manifests=tmp_path)
+        load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, manifests=tmp_path))
 
 
 def test_checkpoints_are_found_by_number(tmp_path: Path) -> None:
@@ -295,4 +295,4 @@ def test_how_an_export_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     evaluate.serve(small, {})(Path("/e"), tmp_path)
     (((engine,), folder),) = started
     assert engine.argv == ("/opt/python", "-m", "sft.hf_server", "--model", "/e", "--port", "1")
-    assert (engine.url, engine.start_s, folder) == ("http://127.0.0.1:1", 7.0, tmp_path)
+    assert (engine.url, engine.start_timeout_s, folder) == ("http://127.0.0.1:1", 7.0, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from sft import checkpoints, choose, corridor, data, plan, train
 
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
-from rlbox.evaluation.result import ACCEPTED, RUNS, EvaluationResult
+from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 
 
 def test_bytes_of_a_parameter() -> None:
@@ -73,11 +73,11 @@ def test_what_is_no_checkpoint_is_passed_over(tmp_path: Path) -> None:
 def judged(step: int, **right: int) -> EvaluationResult:
     """Return a result in which so many of a suite's hundred problems are right, the first ones."""
     figures = {
-        suite: {name: {str(n): [float(n < count)] for n in range(100)} for name in (ACCEPTED, RUNS)}
+        suite: {name: {str(n): [float(n < count)] for n in range(100)} for name in (ACCEPTED, EXECUTED)}
         for suite, count in right.items()
     }
     lock = EvaluationLock(parts={name: {} for name in LOCK_PARTS}, subject={})
-    return EvaluationResult(name=f"step_{step}", step=step, lock=lock, scores={}, by_problem=figures)
+    return EvaluationResult(name=f"step_{step}", step=step, lock=lock, scores={}, values=figures)
 
 
 @pytest.mark.parametrize(

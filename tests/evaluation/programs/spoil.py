@@ -78,7 +78,6 @@ def torn():
 
 FAULTS = {
     "swapped": swap,
-    "rounded": lambda: change(NAME, lambda one: one.to(torch.float16).to(one.dtype)),
     "a bit": lambda: change(NAME, last_bit),
     "transposed": lambda: change(NAME, lambda one: one.T.contiguous()),
     "negative zero": lambda: change(NAME, lambda one: -torch.zeros_like(one)),

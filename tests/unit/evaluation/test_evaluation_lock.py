@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.lock import EvaluationLock, diff_locks, filter_disallowed, parse_lock
+from rlbox.evaluation.lock import EvaluationLock, diff_locks, parse_lock, remove_allowed
 
 PARTS: dict[str, Any] = {
     "suites": {"humaneval": {"problems": 164, "sha256": "aa"}},
@@ -48,7 +48,9 @@ def test_every_field_is_noticed_and_named(path: tuple[str, ...]) -> None:
     holder[path[-1]] = ["another"]
     other = EvaluationLock(parts=changed, subject=LOCK.subject)
     assert other.digest != LOCK.digest
-    assert [(one.field, one.one, one.other) for one in diff_locks(LOCK, other)] == [(".".join(path), was, ["another"])]
+    assert [(change.field, change.first, change.second) for change in diff_locks(LOCK, other)] == [
+        (".".join(path), was, ["another"])
+    ]
 
 
 def test_the_weights_are_what_is_compared() -> None:
@@ -59,15 +61,17 @@ def test_the_weights_are_what_is_compared() -> None:
 
 def test_a_field_of_one_alone_is_named() -> None:
     other = EvaluationLock(parts=PARTS | {"more": {"field": 1}}, subject={})
-    assert [(one.field, one.one, one.other) for one in diff_locks(LOCK, other)] == [("more.field", None, 1)]
+    assert [(change.field, change.first, change.second) for change in diff_locks(LOCK, other)] == [
+        ("more.field", None, 1)
+    ]
 
 
 def test_across_allows_a_field_or_all_below_it() -> None:
     engine = PARTS["engine"] | {"version": "0.24.0", "max_num_seqs": 64}
     found = diff_locks(LOCK, EvaluationLock(parts=PARTS | {"engine": engine}, subject={}))
-    assert [one.field for one in filter_disallowed(found, ["engine.version"])] == ["engine.max_num_seqs"]
-    assert not filter_disallowed(found, ["engine"])
-    assert len(filter_disallowed(found, ["eng"])) == 2
+    assert [one.field for one in remove_allowed(found, ["engine.version"])] == ["engine.max_num_seqs"]
+    assert not remove_allowed(found, ["engine"])
+    assert len(remove_allowed(found, ["eng"])) == 2
 
 
 def test_it_is_read_as_it_was_written() -> None:

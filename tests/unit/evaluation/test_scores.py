@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from rlbox.evaluation.scores import compute_score, estimate_pass_at_k, group_by_problem
+from rlbox.evaluation.scores import compute_score, estimate_pass_at_k
 
 
 def test_answers_to_one_problem_are_one_mean() -> None:
@@ -44,7 +44,3 @@ def test_pass_at_k_counts_all_choices(k: int, right: int, answers: int) -> None:
 def test_pass_at_k_of_too_few_answers(k: int, right: int, answers: int) -> None:
     with pytest.raises(ValueError, match="pass@"):
         estimate_pass_at_k(k, right, answers)
-
-
-def test_rows_are_grouped_by_problem() -> None:
-    assert group_by_problem([("a", 1.0), ("b", 0.0), ("a", 0.0)]) == {"a": [1.0, 0.0], "b": [0.0]}

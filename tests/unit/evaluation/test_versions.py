@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 
 from rlbox.evaluation import problems, verdict
-from rlbox.evaluation.sandbox_client import SCORERS, SandboxClient
+from rlbox.evaluation.sandbox_client import SCORE_PROGRAM, SandboxClient
 from rlbox.sandbox import answer
 
 PROGRAMS = Path(answer.__file__).parent / "programs"
 KNOWN = {
-    "extraction": (verdict.EXTRACTION_VERSION, (verdict.extract_code, verdict._BLOCK, verdict._CODE)),
+    "extraction": (verdict.EXTRACTION_VERSION, (verdict.extract_code, verdict._CODE_BLOCK, verdict._CODE_LINE)),
     "scoring": (
         verdict.SCORING_VERSION,
         (
-            *(verdict.parse_check_reply, verdict.judge_run, verdict.is_same_output, verdict._lines),
-            *(verdict.parse_score_reply, verdict.read_score_line, *SCORERS.values()),
+            *(verdict.parse_check_reply, verdict.parse_run_reply, verdict.is_same_output, verdict._split_lines),
+            *(verdict.parse_score_reply, verdict.read_score, SCORE_PROGRAM),
             *(
-                SandboxClient.judge,
-                SandboxClient._check,
+                SandboxClient.grade,
+                SandboxClient._check_functions,
                 SandboxClient._run,
-                problems._humaneval,
-                problems._mbpp,
-                problems._codecontests,
+                problems._parse_humaneval,
+                problems._parse_mbpp,
+                problems._parse_codecontests,
             ),
         ),
     ),
@@ -37,8 +37,8 @@ KNOWN = {
     ),
 }
 DIGESTS = {
-    ("extraction", 1): "a925c03b32cdb7a7",
-    ("scoring", 1): "24f253a1acd9bdca",
+    ("extraction", 1): "f5d1e79d25d0f78b",
+    ("scoring", 1): "1cc90aecbc4e6cde",
     ("sandbox", 1): "47c6c107a2f18ea5",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""

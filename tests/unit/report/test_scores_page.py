@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rlbox.evaluation.files import AnswerStore, compute_answer_keys, write_result
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
-from rlbox.evaluation.result_files import AnswerFiles, build_result, make_answer_keys, write_result_files
+from rlbox.evaluation.result import build_result
 from rlbox.report.html import MOST_BYTES
 from rlbox.report.scores_page import MOST_TEXT, default_name, load_results, read_answers, render_scores, shorten_middle
 from rlbox.secrets.masks import SecretMasker
@@ -26,7 +27,7 @@ def write_results(
     for step in steps:
         parts = {name: {} for name in LOCK_PARTS} | {"suites": {"adding": {"problems": problems}}}
         lock = EvaluationLock(parts=parts, subject={"weights": f"w{step}"})
-        kept = AnswerFiles(out / f"step_{step}", make_answer_keys(lock))
+        kept = AnswerStore(out / f"step_{step}", compute_answer_keys(lock))
         rows = []
         for number in range(problems):
             right = step >= 100 * number
@@ -36,7 +37,7 @@ def write_results(
                 row |= {"finish": "stop", "tokens": 7, "executed": True, "detail": f"printed {text}", **verdict}
                 rows.append(kept.write("adding", row))
         result = build_result(f"step_{step}", step, lock, {"adding": rows})
-        write_result_files(out / f"step_{step}", result, {"adding": rows}, {})
+        write_result(out / f"step_{step}", result, {"adding": rows}, {})
     return out
 
 

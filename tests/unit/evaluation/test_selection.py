@@ -38,7 +38,7 @@ def training(rng: random.Random) -> tuple[list[Candidate], list[float]]:
     for step, loss in enumerate(losses):
         runs = answers(rng, hard, loss, flips)
         right = {name: [value[0] * (rng.random() < 0.6)] for name, value in runs.items()}
-        judged.append(Candidate(name=str(step), step=step, figures=(runs, right)))
+        judged.append(Candidate(name=str(step), step=step, metrics=(runs, right)))
     return judged, losses
 
 
@@ -48,34 +48,34 @@ def test_a_checkpoint_that_is_worse_than_what_shows_is_not_chosen() -> None:
         judged, losses = training(rng)
         choice = select_best(judged)
         truth = losses[int(choice.best)] * RUNS
-        wrong += truth > max(rung.smallest for rung in choice.rungs)
+        wrong += truth > max(step.detectable for step in choice.eliminations)
     assert wrong / TRAININGS <= 0.05
 
 
 def test_the_earlier_of_equals_is_chosen() -> None:
     same = {str(number): [float(number % 2)] for number in range(50)}
-    judged = [Candidate(name=f"step {step}", step=step, figures=(same, same)) for step in (300, 100, 200)]
+    judged = [Candidate(name=f"step {step}", step=step, metrics=(same, same)) for step in (300, 100, 200)]
     choice = select_best(judged)
     assert choice.best == "step 100"
-    assert [len(rung.left) for rung in choice.rungs] == [3, 3]
+    assert [len(step.remaining) for step in choice.eliminations] == [3, 3]
 
 
 def test_a_clear_leader_is_chosen_whatever_the_second_figure_says() -> None:
     runs = {str(number): [1.0] for number in range(100)}
     none = {str(number): [0.0] for number in range(100)}
-    judged = [Candidate(name="a", step=1, figures=(none, runs)), Candidate(name="b", step=2, figures=(runs, none))]
+    judged = [Candidate(name="a", step=1, metrics=(none, runs)), Candidate(name="b", step=2, metrics=(runs, none))]
     assert select_best(judged).best == "b"
 
 
 def test_what_is_alike_in_what_runs_is_decided_by_what_is_right() -> None:
     runs = {str(number): [1.0] for number in range(100)}
     none = {str(number): [0.0] for number in range(100)}
-    judged = [Candidate(name="a", step=1, figures=(runs, none)), Candidate(name="b", step=2, figures=(runs, runs))]
+    judged = [Candidate(name="a", step=1, metrics=(runs, none)), Candidate(name="b", step=2, metrics=(runs, runs))]
     assert select_best(judged).best == "b"
 
 
 def test_one_checkpoint_is_its_own_choice() -> None:
-    assert select_best([Candidate(name="only", step=5, figures=())]).best == "only"
+    assert select_best([Candidate(name="only", step=5, metrics=())]).best == "only"
     with pytest.raises(ValueError, match="no checkpoint"):
         select_best([])
 
@@ -88,7 +88,7 @@ def test_regressions_are_flagged_and_equals_are_not(flips: float) -> None:
         baseline, equal = answers(rng, hard, 0.0, flips), answers(rng, hard, 0.0, flips)
         found = check_regression(equal, baseline)
         false += found.verdict == "worse"
-        planted = answers(rng, hard, min(1.0, found.smallest / RUNS), flips)
+        planted = answers(rng, hard, min(1.0, found.detectable / RUNS), flips)
         missed += check_regression(planted, baseline).verdict != "worse"
     assert false / TRAININGS <= 0.05
     assert missed / TRAININGS <= 0.05

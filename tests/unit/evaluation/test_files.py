@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.export import _STEP
-from rlbox.evaluation.result_files import find_result_directories, parse_best, read_data_path, relative_to_disk
+from rlbox.evaluation.files import find_result_directories, parse_best, read_data_path, relative_to_disk
 
 
 def test_the_folders_in_which_gates_ask_for_results() -> None:
@@ -38,18 +37,3 @@ def test_a_path_is_below_one_of_the_names_of_the_disk() -> None:
 def test_what_names_no_best_export_is_refused(document: Any) -> None:
     with pytest.raises(ValueError, match="does not say which export is the best"):
         parse_best(document)
-
-
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("global_step_7", "7"),
-        ("global_step7_hf", "7"),
-        ("global_steps_7", "7"),
-        ("checkpoint-7", "7"),
-        ("step_x", None),
-    ],
-)
-def test_the_step_is_in_the_name(name: str, step: str | None) -> None:
-    found = _STEP.fullmatch(name)
-    assert (found[1] if found else None) == step

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.gpu_split import GpuState, assign_gpus
+from rlbox.doctor.gpu_inventory import LocalGpu
+from rlbox.evaluation.model_server import assign_gpus
 
 GIB = 1 << 30
 
 
-def gpus(*used: int) -> list[GpuState]:
-    return [GpuState(index=at, name="GPU", used=of * GIB, total=80 * GIB) for at, of in enumerate(used)]
+def gpus(*used: int) -> list[LocalGpu]:
+    return [LocalGpu(index=at, name="GPU", used=of * GIB, total=80 * GIB) for at, of in enumerate(used)]
 
 
 def seen(shares: list[dict[str, str]]) -> list[str]:

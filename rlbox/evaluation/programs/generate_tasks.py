@@ -1,4 +1,4 @@
-"""Makes tasks of reasoning-gym: a JSON list of datasets on standard input, a JSON row for each task on standard output.
+"""Make tasks of reasoning-gym: a JSON list of datasets on standard input, a JSON row for each task on standard output.
 
 Exit status 3: reasoning-gym is missing.
 """

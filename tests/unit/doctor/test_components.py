@@ -8,35 +8,34 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.gpus import GpuFacts
-from rlbox.doctor.programs.probe_installed import is_there
-from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.stack import LinkerFacts, ProgramFacts
-from rlbox.evaluation.components import (
+from rlbox.doctor.components import (
     NO_GPU,
     Component,
     ComponentResult,
-    StackContext,
+    StackInfo,
     format_result,
     format_summary,
     load_components,
-    make_absent_result,
     report_driver,
     report_import,
-    report_links,
+    report_linker,
+    report_missing,
     report_nccl,
     report_ray,
     report_torch,
 )
+from rlbox.doctor.programs.probe_installed import is_there
+from rlbox.doctor.requirements import Requirements
+from rlbox.doctor.stack import LinkerFacts, ProgramFacts
 
 PACKAGES = {"torch": "2.8.0", "triton": "3.4.0", "ray": "2.60.0", "vllm": "0.11.0", "nvidia-cuda-runtime-cu12": "12.8"}
-BARE = StackContext(
+BARE = StackInfo(
     python="/opt/venv/bin/python",
     version="3.12.3",
     packages=PACKAGES,
     modules=frozenset({"vllm"}),
     devices=0,
-    demands=Requirements(gpus=2),
+    requirements=Requirements(gpus=2),
 )
 GPUS = replace(BARE, devices=2)
 VLLM = Component(name="vLLM", package="vllm", imports=("vllm:LLM",))
@@ -111,11 +110,11 @@ def test_the_driver() -> None:
     works = {"step": "driver", "ok": True, "code": 0, "cuda": 12080, "count": 2, "library": "/lib/libcuda.so.570"}
     missing = {"step": "driver", "ok": False, "code": -1, "name": "libcuda.so.1: cannot open", "cuda": 0, "count": 0}
     stub = {**works, "ok": False, "code": 34, "name": "CUDA_ERROR_STUB_LIBRARY", "library": "/usr/stubs/libcuda.so"}
-    assert report_driver(GpuFacts(cuda=said(works)), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
-    assert report_driver(GpuFacts(cuda=said(missing)), BARE).state == "no-gpu"
-    assert report_driver(GpuFacts(cuda=said(missing)), GPUS).state == "failed"
-    for ground in (BARE, GPUS):
-        part = report_driver(GpuFacts(cuda=said(stub)), ground)
+    assert report_driver(said(works), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
+    assert report_driver(said(missing), BARE).state == "no-gpu"
+    assert report_driver(said(missing), GPUS).state == "failed"
+    for stack in (BARE, GPUS):
+        part = report_driver(said(stub), stack)
         assert part.state == "failed"
         assert part.detail == (
             "the loader takes CUDA's stub for the driver: cuInit gives 34 CUDA_ERROR_STUB_LIBRARY"
@@ -136,26 +135,26 @@ def test_nccl() -> None:
 
 def test_ray() -> None:
     assert report_ray(said({"step": "task", "ok": True}), BARE).detail == "2.60.0, one node did one task"
-    late = report_ray(said(exit_code=None, was_idle=True, seconds=20.0), BARE)
+    late = report_ray(said(exit_code=None, idle=True, seconds=20.0), BARE)
     assert (late.state, late.detail) == ("failed", "no answer in 20 s: it waits for something that does not come")
 
 
 @pytest.mark.parametrize(
-    ("ground", "cudart", "cuda", "expected"),
+    ("stack", "cudart", "cuda", "expected"),
     [
         (BARE, "", "", ["ok", "ok", "ok"]),
         (BARE, "cannot find -lcudart", "cannot find -lcuda", ["ok", "failed", "no-gpu"]),
         (GPUS, "", "cannot find -lcuda", ["ok", "ok", "failed"]),
     ],
 )
-def test_links(ground: StackContext, cudart: str, cuda: str, expected: list[str]) -> None:
-    facts = LinkerFacts(compiler="/usr/bin/cc", error_by_library={"cudart": cudart, "cuda": cuda})
-    assert [part.state for part in report_links(facts, ground)] == expected
+def test_links(stack: StackInfo, cudart: str, cuda: str, expected: list[str]) -> None:
+    facts = LinkerFacts(compiler="/usr/bin/cc", libraries={"cudart": cudart, "cuda": cuda})
+    assert [part.state for part in report_linker(facts, stack)] == expected
 
 
 def test_no_compiler() -> None:
-    assert states(report_links(LinkerFacts(compiler=""), BARE)) == [("C compiler", "absent")]
-    assert states(report_links(LinkerFacts(compiler="", compiler_required=True), BARE)) == [("C compiler", "failed")]
+    assert states(report_linker(LinkerFacts(compiler=""), BARE)) == [("C compiler", "absent")]
+    assert states(report_linker(LinkerFacts(compiler="", wanted=True), BARE)) == [("C compiler", "failed")]
 
 
 def test_imports() -> None:
@@ -185,8 +184,8 @@ def test_a_first_kernel() -> None:
 
 
 def test_what_the_lock_has_must_be_there() -> None:
-    assert make_absent_result(VLLM, BARE).state == "absent"
-    part = make_absent_result(VLLM, replace(BARE, demands=Requirements(packages={"vllm": "0.11.0"})))
+    assert report_missing(VLLM, BARE).state == "absent"
+    part = report_missing(VLLM, replace(BARE, requirements=Requirements(packages={"vllm": "0.11.0"})))
     assert (part.state, part.detail) == ("failed", "the lock has vllm, and vllm is not there")
 
 

@@ -1,0 +1,434 @@
+"""Self-test of a stack (`rlbox components`): the stack's interpreter uses each component once, in a process each."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from rlbox.amounts import duration_text
+from rlbox.config.schema import SingleLine, SpecModel, validate_spec
+from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
+from rlbox.doctor.requirements import Requirements
+from rlbox.doctor.stack import (
+    MANUAL_LOAD,
+    LinkerFacts,
+    ProgramFacts,
+    StackProbe,
+    check_linker,
+    check_ray,
+    check_torch,
+    format_wait_command,
+    open_stack_probe,
+)
+from rlbox.doctor.stack_location import StackLocation
+from rlbox.errors import NodeError
+from rlbox.findings import Finding
+from rlbox.foreign import parse_json
+from rlbox.i18n import _
+from rlbox.system.gpu import probe_driver
+
+NO_GPU = "no GPU here"
+NOT_INSTALLED = "not in this stack"
+COMPONENTS_FILE = Path(__file__).with_name("components.toml")
+_DRIVER = "libcuda.so.1"
+_GPU_CODE = "import torch; torch.ones(1).cuda()"
+_DRIVER_CODE = f"import ctypes; ctypes.CDLL('{_DRIVER}').cuInit(0)"
+_CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
+_DEFAULT_ARCH = "sm_80"  # what Triton compiles for where neither a GPU nor a target says it
+_LIST_TIMEOUT_S = 30.0
+_MAX_WORKERS = 8  # an import of an inference engine takes more than a GiB
+
+ComponentState = Literal["ok", "failed", "late", "no-gpu", "absent"]
+_LABELS: dict[ComponentState, str] = {
+    "ok": "ok", "failed": "failed", "late": "late", "no-gpu": "no GPU", "absent": "absent"
+}  # fmt: skip
+_COUNTS: dict[ComponentState, str] = {
+    "ok": "ok",
+    "failed": "failed",
+    "late": "not done in time",
+    "no-gpu": "not tested: there is no GPU here",
+    "absent": "not in this stack",
+}
+ImportPath = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
+
+
+class Component(SpecModel):
+    """A package, or git tree, of a stack."""
+
+    name: SingleLine
+    package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
+    also: tuple[SingleLine, ...] = Field((), description="packages that have the same modules")
+    imports: tuple[ImportPath, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
+    kernel: str = Field("", description="lines of Python with torch that run a first kernel of its own")
+
+    @property
+    def module(self) -> str:
+        return self.imports[0].partition(":")[0]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The names that it can have in a lock."""
+        return (self.package, *self.also) if self.package else self.also
+
+
+class ComponentList(SpecModel):
+    part: tuple[Component, ...]
+
+
+@cache
+def load_components() -> tuple[Component, ...]:
+    from rlbox.config.toml_files import load_toml
+
+    return validate_spec(ComponentList, load_toml(COMPONENTS_FILE), str(COMPONENTS_FILE)).part
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentResult:
+    """`late`: a busy machine did not come to its end; `absent`: the stack has no such component."""
+
+    name: str
+    state: ComponentState
+    detail: str = ""
+    next_step: str = ""
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        row = asdict(self)
+        return {**row, "next": row.pop("next_step"), "seconds": round(self.seconds, 2)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackInfo:
+    """The stack under test: canonical names and versions of its packages, the importable modules of the table.
+
+    `devices` counts the GPUs whose device files are here.
+    """
+
+    python: str
+    version: str
+    packages: Mapping[str, str]
+    modules: frozenset[str]
+    devices: int
+    requirements: Requirements
+
+    @property
+    def uses_cuda(self) -> bool:
+        return self.requirements.wants_gpu or any(name in self.packages for name in _CUDA_RUNTIMES)
+
+    @property
+    def prefix(self) -> str:
+        return self.python.removesuffix("/bin/python")
+
+
+def make_result(
+    name: str, facts: ProgramFacts, stack: StackInfo, findings: Iterable[Finding], detail: str, code: str
+) -> ComponentResult:
+    """Return a component's result: what its program did not end with, its first error, or `detail`.
+
+    Parameters
+    ----------
+    code
+        Does the same by hand, for a program that only waited.
+    """
+    if facts.exit_code is None:
+        late = f"no answer in {duration_text(facts.seconds)}"
+        if facts.idle:
+            next_step = format_wait_command(stack.python, code)
+            return _failed(name, f"{late}: it waits for something that does not come", next_step, facts.seconds)
+        return ComponentResult(
+            name=name, state="late", detail=f"{late}: the machine was busy", seconds=facts.seconds,
+            next_step="once more: what was compiled is kept; or a larger --timeout",
+        )  # fmt: skip
+    error = next((finding for finding in findings if finding.level == "error"), None)
+    if error is None:
+        return ComponentResult(name=name, state="ok", detail=detail, seconds=facts.seconds)
+    seen = f"{error.title}: {error.seen}" if error.seen else error.title
+    seen += f" ({error.where})" if error.where.startswith("/") and error.where not in seen else ""
+    return _failed(name, seen, error.remedy, facts.seconds)
+
+
+def _failed(name: str, detail: str, next_step: str = "", seconds: float = 0.0) -> ComponentResult:
+    return ComponentResult(name=name, state="failed", detail=detail, next_step=next_step, seconds=seconds)
+
+
+def report_torch(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
+    """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
+    steps = {str(step["step"]): step for step in facts.steps}
+    findings = list(check_torch(facts, stack.requirements, stack.prefix))
+    cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
+    version = steps.get("import", {}).get("version", "")
+    yield make_result("torch", cpu, stack, findings, f"{version}, multiplies on the CPU", MANUAL_LOAD["torch"])
+    if not steps.get("import", {}).get("ok"):
+        return
+    untimed = replace(facts, seconds=0.0) if facts.exit_code is not None else facts
+    yield _report_torch_on_gpus(untimed, stack, str(steps["import"].get("cuda", "")))
+    yield _report_triton(untimed, stack, steps)
+
+
+def _report_torch_on_gpus(facts: ProgramFacts, stack: StackInfo, cuda: str) -> ComponentResult:
+    name = "torch on GPUs"
+    if not cuda:
+        return ComponentResult(name=name, state="absent", detail="this torch is built for the CPU")
+    if not stack.devices:
+        return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
+    gpus = [step for step in facts.steps if step["step"] == "gpu"]
+    good, bad = [step for step in gpus if step.get("ok")], [step for step in gpus if not step.get("ok")]
+    findings = [finding for finding in check_gpu_kernels(facts, stack.requirements) if finding.id != "jit-triton"]
+    if bad and not findings:
+        findings = [Finding(id="gpu-kernel", title=_("torch cannot calculate on a GPU"), seen=str(bad[0].get("error")))]
+    if not gpus and not findings:
+        findings = [Finding(id="gpu-kernel", title=_("torch said nothing of the GPUs"), seen=facts.last_error)]
+    models = ", ".join(sorted({f"{step['name']} {step['arch']}" for step in good}))
+    return make_result(name, facts, stack, findings, f"multiplies on {len(good)} x {models}, CUDA {cuda}", _GPU_CODE)
+
+
+def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Mapping[str, Any]]) -> ComponentResult:
+    name = "Triton JIT"
+    if "triton" not in stack.packages:
+        return ComponentResult(name=name, state="absent", detail=NOT_INSTALLED)
+    if not stack.devices:  # it can still show that it makes machine code
+        compiled = steps.get("triton-compile")
+        if compiled is None:
+            return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
+        if compiled.get("ok"):
+            detail = f"compiles a kernel for {compiled['arch']}; not run: {NO_GPU}"
+            return ComponentResult(name=name, state="ok", detail=detail)
+        next_step = "the error names what it misses; TRITON_CACHE_DIR must be writable"
+        return _failed(name, f"Triton cannot compile: {compiled.get('error')}", next_step)
+    findings = [finding for finding in check_gpu_kernels(facts, stack.requirements) if finding.id == "jit-triton"]
+    if "triton" not in steps and not findings:
+        findings = [Finding(id="jit-triton", title=_("Triton was not reached"), seen=_("see torch on GPUs"))]
+    detail = f"{stack.packages['triton']}, compiles and runs a kernel"
+    return make_result(name, facts, stack, findings, detail, _GPU_CODE)
+
+
+def report_driver(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
+    name = "CUDA driver"
+    driver = next((step for step in facts.steps if step["step"] == "driver"), {})
+    if int(driver.get("code", -1)) == -1 and not stack.devices:
+        return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
+    version = int(driver.get("cuda", 0))
+    cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
+    return make_result(name, facts, stack, check_gpus(facts, stack.requirements), detail, _DRIVER_CODE)
+
+
+def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentResult:
+    findings = list(check_all_reduce(facts, count))
+    if not findings and facts.exit_code:
+        return _failed("NCCL", facts.last_error, seconds=facts.seconds)
+    done = replace(facts, exit_code=0) if findings else facts  # an error says more than that it did not end
+    return make_result("NCCL", done, stack, findings, f"{count} processes added up a tensor", _GPU_CODE)
+
+
+def report_ray(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
+    findings = check_ray(facts, stack.requirements, stack.prefix)
+    detail = f"{stack.packages.get('ray', '')}, one node did one task"
+    return make_result("Ray", facts, stack, findings, detail, MANUAL_LOAD["Ray"])
+
+
+def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
+    """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
+    ended, name = ProgramFacts(), "C compiler"
+    compiler = make_result(name, ended, stack, check_linker(replace(facts, libraries={})), facts.compiler, "")
+    if not facts.compiler and compiler.state == "ok":
+        compiler = ComponentResult(name=name, state="absent", detail=NOT_INSTALLED)
+    yield compiler
+    for library in ("cudart", "cuda") if facts.compiler else ():
+        name = f"link -l{library}"
+        if library not in facts.libraries:
+            detail = "needs a C compiler that works" if compiler.state == "failed" else NOT_INSTALLED
+            yield ComponentResult(name=name, state="absent", detail=detail)
+            continue
+        linked = LinkerFacts(compiler=facts.compiler, libraries={library: facts.libraries[library]})
+        result = make_result(name, ended, stack, check_linker(linked), "links", "")
+        if result.state == "failed" and library == "cuda" and not stack.devices:
+            detail = f"{NO_GPU}, and no stub of its driver: {result.detail}"
+            result = ComponentResult(name=name, state="no-gpu", detail=detail)
+        yield result
+
+
+def report_import(component: Component, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
+    last = facts.steps[-1] if facts.steps else {}
+    version = next((stack.packages[name] for name in component.packages if name in stack.packages), "")
+    imported = last.get("ok") and last.get("last")
+    if imported or facts.exit_code is None:
+        detail = f"{version}, " if version else ""
+        detail += f"imports {', '.join(component.imports).replace(':', '.')}"
+        detail += ", runs a kernel" if last.get("step") == "kernel" and stack.devices else ""
+        ended = replace(facts, exit_code=0) if imported else facts
+        return make_result(component.name, ended, stack, (), detail, f"import {component.module}")
+    if last.get("step") == "kernel" and "no kernel image is available" in str(last.get("all", "")):
+        detail = f"{version} has no kernels for this GPU: {last['error']}"
+        next_step = "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
+        return _failed(component.name, detail, next_step, facts.seconds)
+    if not stack.devices and _DRIVER in str(last.get("all", "")):
+        detail = f"{NO_GPU}: it needs {_DRIVER}"
+        return ComponentResult(name=component.name, state="no-gpu", detail=detail, seconds=facts.seconds)
+    signal = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
+    error = str(last.get("error") or signal or facts.last_error or "ended without a word")
+    detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
+    shown = f"{stack.python} -c 'import {component.module}' shows all of it; compare the versions with the lock"
+    return _failed(component.name, detail, shown, facts.seconds)
+
+
+def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
+    """Return the result of a component whose module is not there: a failure where the lock has it."""
+    locked = next((name for name in component.packages if name in stack.requirements.packages), "")
+    if not locked:
+        return ComponentResult(name=component.name, state="absent", detail=NOT_INSTALLED)
+    detail = f"the lock has {locked}, and {component.module} is not there"
+    return _failed(
+        component.name, detail, "start a new container, or bring the machine to its lock again: rlbox apply TARGET"
+    )
+
+
+def run_component_checks(
+    stack: StackLocation, environ: Mapping[str, str], data_files: Sequence[Path], timeout_s: float
+) -> Iterator[ComponentResult]:
+    """Yield results as they come; all checks together have `timeout_s` seconds.
+
+    Raises
+    ------
+    NodeError
+        The interpreter does not say what packages it has.
+    """
+    deadline = time.monotonic() + timeout_s
+    workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _MAX_WORKERS)))
+    with open_stack_probe(stack, environ) as probe:
+        try:
+            info = _probe_stack(probe, stack)
+            yield ComponentResult(name="Python", state="ok", detail=f"{info.version}, {len(info.packages)} packages")
+            yield from map(check_data_file, data_files)
+            futures = [workers.submit(check) for check in _list_checks(probe, info, deadline)]
+            for future in as_completed(futures):
+                yield from future.result()
+        finally:
+            workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
+    modules = [component.module for component in load_components()]
+    facts = probe.installed(modules, time.monotonic() + _LIST_TIMEOUT_S)
+    if not facts.steps:
+        why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
+        raise NodeError(
+            _("the stack's interpreter does not work: {why}").format(why=why), where=stack.python,
+            next_step=_("start a new container, or name another interpreter with --python FILE"),
+        )  # fmt: skip
+    installed = facts.steps[-1]
+    return StackInfo(
+        python=stack.python,
+        version=str(installed["python"]),
+        packages=installed["packages"],
+        modules=frozenset(installed["modules"]),
+        devices=probe_driver().devices,
+        requirements=stack.requirements,
+    )
+
+
+def _list_checks(
+    probe: StackProbe, stack: StackInfo, deadline: float
+) -> Iterator[Callable[[], Sequence[ComponentResult]]]:
+    """Yield the checks: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
+    arch = stack.requirements.arch or _DEFAULT_ARCH
+    for name, run in (
+        ("torch", lambda: list(report_torch(probe.probe_torch(tuple, deadline, arch), stack))),
+        ("Ray", lambda: [report_ray(probe.ray(deadline), stack)]),
+    ):
+        component = Component(name=name, package=name.lower(), imports=(name.lower(),))
+        installed = component.package in stack.packages
+        yield run if installed else partial(_report_missing_components, [component], stack)
+    yield lambda: [report_driver(probe.gpu(deadline), stack)]
+    yield lambda: list(report_linker(probe.link(stack.requirements, cuda=stack.uses_cuda), stack))
+    table = load_components()
+    for component in table:
+        if component.module in stack.modules:
+            yield partial(_import_component, probe, stack, deadline, component)
+    yield lambda: [_check_nccl(probe, stack, deadline)]
+    missing = [component for component in table if component.module not in stack.modules]
+    yield partial(_report_missing_components, missing, stack)
+
+
+def _report_missing_components(components: Sequence[Component], stack: StackInfo) -> list[ComponentResult]:
+    return [report_missing(component, stack) for component in components]
+
+
+def _import_component(
+    probe: StackProbe, stack: StackInfo, deadline: float, component: Component
+) -> list[ComponentResult]:
+    return [report_import(component, probe.imports(component.imports, component.kernel, deadline), stack)]
+
+
+def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
+    if not stack.uses_cuda or "torch" not in stack.packages:
+        return ComponentResult(name="NCCL", state="absent", detail=NOT_INSTALLED)
+    if not stack.devices:
+        return ComponentResult(name="NCCL", state="no-gpu", detail=NO_GPU)
+    count = min(stack.devices, stack.requirements.gpus or stack.devices)
+    return report_nccl(probe.all_reduce(count, deadline), count, stack)
+
+
+def check_data_file(path: Path) -> ComponentResult:
+    """Return whether a file is there and has its beginning and end, or a directory any entry."""
+    try:
+        kind, problem = _inspect_data_file(path)
+    except OSError as error:
+        kind, problem = "", "it is not there" if isinstance(error, FileNotFoundError) else str(error.strerror)
+    if problem:
+        remedy = "bring the file to this path, or give the one that the job reads"
+        return _failed("data file", f"{path}: {problem}", remedy)
+    return ComponentResult(name="data file", state="ok", detail=f"{path}: {kind}")
+
+
+def _inspect_data_file(path: Path) -> tuple[str, str]:
+    """Return what a file is, and what is wrong with it (empty: nothing)."""
+    if path.is_dir():
+        count = len(os.listdir(path))
+        return f"a folder of {count}", "" if count else "the folder is empty"
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if not size:
+            return "", "the file is empty"
+        if path.suffix == ".parquet":
+            begin = file.read(4)
+            file.seek(-4, os.SEEK_END)
+            is_complete = begin == file.read(4) == b"PAR1"
+            return f"Parquet, {size} bytes", "" if is_complete else "no Parquet file, or one that is cut short"
+        if path.suffix == ".jsonl":
+            line = file.readline(1 << 20)
+            try:
+                if line.endswith(b"\n") or len(line) < 1 << 20:
+                    parse_json(line)
+            except ValueError as error:
+                return "", f"its first line is no JSON: {error}"
+            return f"JSON Lines, {size} bytes", ""
+    return f"{size} bytes", ""
+
+
+def format_result(result: ComponentResult) -> str:
+    """Return one line, with the next step below it when it failed."""
+    line = f"{_LABELS[result.state]:<7} {result.name:<18} {result.detail}"
+    line += f", {duration_text(result.seconds)}" if result.seconds >= 0.1 else ""
+    return f"{line}\n{'':<8}next: {result.next_step}" if result.next_step else line
+
+
+def format_summary(results: Sequence[ComponentResult], seconds: float) -> str:
+    """Return one line: `components: 9 ok, 1 failed, 4 not in this stack, 8.2 s`."""
+    counts = [(sum(result.state == state for result in results), state, text) for state, text in _COUNTS.items()]
+    shown = [f"{count} {text}" for count, state, text in counts if count or state == "ok"]
+    return f"components: {', '.join(shown)}, {duration_text(seconds)}"
+
+
+def results_to_json(results: Sequence[ComponentResult], python: str, seconds: float) -> dict[str, Any]:
+    failed, late = ([result.name for result in results if result.state == state] for state in ("failed", "late"))
+    rows = [result.as_json() for result in results]
+    return {"python": python, "seconds": round(seconds, 2), "failed": failed, "late": late, "parts": rows}

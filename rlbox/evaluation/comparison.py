@@ -1,0 +1,165 @@
+"""Compare results that have one lock, and format results and comparisons as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlbox.amounts import columns
+from rlbox.evaluation.lock import LockDifference, LocksDifferError, diff_locks, remove_allowed
+from rlbox.evaluation.result import ACCEPTED, EXECUTED, SELECTION_RULE, EvaluationResult
+from rlbox.evaluation.scores import PairedDifference, compute_detectable_difference, compute_paired_difference
+from rlbox.i18n import _
+
+_SUITE_COLUMNS = ("suite", "problems", "accepted@1", "exec", "outcomes")
+_SHORT_NAMES = {ACCEPTED: "accepted@1", EXECUTED: "exec"}
+_MAX_NAMES = 12
+"""Problems that are named in a line, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A result against a reference: allowed differences of their locks, and the suites that both have."""
+
+    result: EvaluationResult
+    reference: EvaluationResult
+    lock_differences: Sequence[LockDifference]
+    suites: Mapping[str, PairedDifference]
+
+    def detectable_difference(self, suite: str) -> float:
+        """Return the true difference (share of 1) that this suite shows with a chance of 95 %, beside the others."""
+        return compute_detectable_difference(self.suites[suite], comparisons=len(self.suites))
+
+
+def require_equal_locks(results: Sequence[EvaluationResult], allowed: Sequence[str] = ()) -> list[LockDifference]:
+    """Return the fields in which locks differ, which `allowed` covers; raise `LocksDifferError` for others.
+
+    Suites that one of two was not judged on are no difference: what both were judged on is compared.
+    """
+    differences: dict[str, LockDifference] = {}
+    for result in results[1:]:
+        common = set(results[0].values) & set(result.values)
+        changes = diff_locks(results[0].lock.select_suites(common), result.lock.select_suites(common))
+        if refused := remove_allowed(changes, allowed):
+            raise LocksDifferError(refused)
+        differences |= {change.field: change for change in changes}
+    return [differences[field] for field in sorted(differences)]
+
+
+def compare_suites(result: EvaluationResult, reference: EvaluationResult) -> dict[str, PairedDifference]:
+    """Return the difference in accepted@1 for each suite that both have."""
+    common = [suite for suite in result.values if suite in reference.values]
+    return {
+        suite: compute_paired_difference(
+            result.get_values(suite, ACCEPTED), reference.get_values(suite, ACCEPTED), comparisons=len(common)
+        )
+        for suite in common
+    }
+
+
+def compare_results(result: EvaluationResult, reference: EvaluationResult, allowed: Sequence[str] = ()) -> Comparison:
+    """Compare two results; fields of the lock that `allowed` covers may differ.
+
+    Raises
+    ------
+    LocksDifferError
+        Other fields differ.
+    ValueError
+        They have no suite in common.
+    """
+    differences = require_equal_locks([result, reference], allowed)
+    suites = compare_suites(result, reference)
+    if not suites:
+        raise ValueError(
+            _("{one} and {other} were judged on no common suite").format(one=result.name, other=reference.name)
+        )
+    return Comparison(result=result, reference=reference, lock_differences=differences, suites=suites)
+
+
+def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "one": comparison.result.describe(),
+        "other": comparison.reference.describe(),
+        "across": [
+            {"field": change.field, "one": change.first, "other": change.second}
+            for change in comparison.lock_differences
+        ],
+        "suites": {
+            suite: difference_to_json(pair, comparison.detectable_difference(suite))
+            for suite, pair in comparison.suites.items()
+        },
+    }
+
+
+def difference_to_json(pair: PairedDifference, detectable: float) -> dict[str, Any]:
+    return {
+        "difference": pair.difference,
+        "interval": [pair.low, pair.high],
+        "undecided": not pair.is_significant,
+        "smallest": detectable,
+        "problems": pair.problems,
+        "won": list(pair.won),
+        "lost": list(pair.lost),
+    }
+
+
+def format_comparison(comparison: Comparison) -> Iterator[str]:
+    yield from (f"across {change}" for change in comparison.lock_differences)
+    for suite, pair in comparison.suites.items():
+        yield f"{suite}: {format_points(pair)}, {len(pair.won)} won, {len(pair.lost)} lost of {pair.problems}"
+        verdict = "not told apart" if not pair.is_significant else "higher" if pair.difference > 0 else "lower"
+        detectable = comparison.detectable_difference(suite)
+        yield f"  {verdict}; a difference of {detectable:.1%} shows with a chance of 95 %"
+        for label, names in (("won", pair.won), ("lost", pair.lost)):
+            if names:
+                more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+                yield f"  {label}: {', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def format_points(pair: PairedDifference) -> str:
+    """Return a difference with its interval, in percentage points: `+2.1 points (-3.8 to +8.0)`."""
+    return f"{100 * pair.difference:+.1f} points ({100 * pair.low:+.1f} to {100 * pair.high:+.1f})"
+
+
+def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[str]:
+    yield f"{result.name}, step {result.step}" if result.step >= 0 else result.name
+    facts = result.describe()
+    yield from columns([("  lock:", facts["lock"]), ("  weights:", facts["weights"])])
+    rows = [
+        (
+            suite,
+            str(scores.get("problems", "")),
+            _format_metric(scores, ACCEPTED, "-"),
+            _format_metric(scores, EXECUTED, "-"),
+            ", ".join(f"{count} {outcome}" for outcome, count in scores.get("outcomes", {}).items()),
+        )
+        for suite, scores in result.scores.items()
+    ]
+    yield from (f"  {line}" for line in columns([_SUITE_COLUMNS, *rows]))
+    for suite in result.scores if list_unsolved else ():
+        unsolved = [name for name, values in result.get_values(suite, ACCEPTED).items() if not any(values)]
+        if unsolved:
+            yield f"  {suite}, not solved: {', '.join(unsolved)}"
+
+
+def format_table(results: Sequence[EvaluationResult]) -> str:
+    """Return a table of checkpoints and suites; N/A for what was not measured (P188)."""
+    suites = dict.fromkeys(suite for result in results for suite in result.scores)
+    rule = [(suite, metric) for suite, metric in SELECTION_RULE if suite in suites]
+    metrics = list(dict.fromkeys([*rule, *((suite, ACCEPTED) for suite in suites)]))
+    head = ["Step", *(f"{suite} {_SHORT_NAMES[metric]}" for suite, metric in metrics)]
+    rows = [
+        [str(result.step), *(_format_metric(result.scores.get(suite, {}), metric, "N/A") for suite, metric in metrics)]
+        for result in results
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(" | ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _format_metric(scores: Mapping[str, Any], metric: str, missing: str) -> str:
+    if scores.get(metric) is None:
+        return missing
+    low, high = scores.get(f"{metric}_interval", (scores[metric], scores[metric]))
+    return f"{scores[metric]:.2%} ({low:.1%}-{high:.1%})"

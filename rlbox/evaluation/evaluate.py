@@ -1,0 +1,285 @@
+"""Evaluate checkpoints: ask for answers, grade them meanwhile, write the lock and the result of each."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlbox.evaluation.export import Export, ExportDigests, digest_export, read_file_stamps
+from rlbox.evaluation.files import (
+    AnswerStore,
+    append_history,
+    compute_answer_keys,
+    write_json,
+    write_result,
+)
+from rlbox.evaluation.lock import EvaluationLock, digest_json
+from rlbox.evaluation.model_client import ModelClient, ModelServerError, Prompt
+from rlbox.evaluation.model_server import ServeExport
+from rlbox.evaluation.problems import Problem
+from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySuite, build_result
+from rlbox.evaluation.sandbox_client import SandboxClient
+from rlbox.evaluation.suites import Suite, SuiteProblems
+from rlbox.evaluation.verdict import EXTRACTION_VERSION, SCORING_VERSION
+from rlbox.i18n import _
+from rlbox.system.http import NoResponseError
+from rlbox.terminal import remove_controls
+
+_PROGRESS_INTERVAL_S = 10.0
+
+
+class EvaluationError(Exception):
+    """A checkpoint has no result; what was answered and graded before is kept, and is not asked again."""
+
+
+def print_line(line: str) -> None:
+    """Write a line to standard output, at once."""
+    sys.stdout.write(f"{remove_controls(line)}\n")
+    sys.stdout.flush()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationTask:
+    """An export to evaluate on suites; `run_info` is written into its `run_info.json` besides."""
+
+    export: Export
+    suites: Sequence[SuiteProblems]
+    run_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class EvaluationOutcome:
+    """Results in the order of the tasks, and why exports have none, by name."""
+
+    results: list[EvaluationResult] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointEvaluator:
+    """`engine` is what the lock says of the server beside its version; `concurrency` counts answers of one server."""
+
+    sandbox: SandboxClient
+    serve: ServeExport
+    engine: Mapping[str, Any]
+    out: Path
+    concurrency: int
+    say: Callable[[str], None] = print_line
+
+    def evaluate_all(self, tasks: Sequence[EvaluationTask]) -> EvaluationOutcome:
+        """Evaluate one export after the other; one that fails does not stop the others (P182)."""
+        outcome = EvaluationOutcome()
+        for task in tasks:
+            try:
+                outcome.results.append(self.evaluate(task))
+            except EvaluationError as error:
+                outcome.errors[task.export.name] = str(error)
+        return outcome
+
+    def evaluate(self, task: EvaluationTask) -> EvaluationResult:
+        """Return the result of one export, and write its files; `EvaluationError` where it has none."""
+        export, began = task.export, time.monotonic()
+        started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self.say(f"[evaluate] {export.name}: {sum(len(problems) for __, problems in task.suites)} problems")
+        try:
+            stamps, digests = read_file_stamps(export.path), digest_export(export.path)
+            lock, records, servers = self._collect(task, digests)
+            # a trainer may still write the export: answers of changed files belong to no weights that anyone could name
+            if read_file_stamps(export.path) != stamps:
+                raise EvaluationError(
+                    _("the files of {path} changed while it was judged: judge it again").format(path=export.path)
+                )
+        except (ModelServerError, NoResponseError, OSError) as error:
+            raise EvaluationError(str(error)) from error
+        failed = [suite for suite, rows in records.items() if any(row["outcome"] == "sandbox" for row in rows)]
+        if failed:
+            raise EvaluationError(
+                _("the code sandbox failed while {broken} ran: these have no score; run it again").format(
+                    broken=", ".join(failed)
+                )
+            )
+        result = build_result(export.name, export.step, lock, records)
+        run_info = {
+            "export": os.path.abspath(export.path),
+            "began": started_at,
+            "machine": {"host": platform.node(), "cores": os.cpu_count(), "kernel": platform.release()},
+            "servers": servers,
+            **task.run_info,
+            "took_s": round(time.monotonic() - began, 1),
+        }
+        write_result(self.out / export.name, result, records, run_info)
+        append_history(self.out, result, started_at)
+        for suite, scores in result.scores.items():
+            self.say(
+                f"[evaluate] {export.name} {suite}: accepted@1 {scores['accepted_at_1']:.2%}, "
+                f"exec {scores['exec_success_rate']:.2%} of {scores['problems']}",
+            )
+        return result
+
+    def _collect(self, task: EvaluationTask, digests: ExportDigests) -> tuple[EvaluationLock, RecordsBySuite, int]:
+        """Return the lock, the graded answers, and how many servers gave them."""
+        export, directory = task.export, self.out / task.export.name
+        scorers: dict[str, Any] = {
+            suite.judge: self.sandbox.read_scorer_versions(suite.judge) for suite, __ in task.suites if suite.judge
+        }
+        sandbox = self.sandbox.probe()
+        with self.serve(export.path, directory) as model:
+            _require_model_of(export, model)
+            servers = len(model.urls)
+            prompts = fetch_prompts(task.suites, model, self.concurrency * servers)
+            engine = {**self.engine, **model.model.engine}
+            lock = build_lock(task.suites, prompts, engine, sandbox, digests, scorers)
+            write_json(directory / "lock.json", lock.as_json())
+            answers = AnswerStore(directory, compute_answer_keys(lock))
+            progress = ProgressPrinter(export.name, task.suites, self.say)
+            collector = AnswerCollector(model, self.sandbox, answers, progress)
+            return lock, collector.collect(task.suites, prompts, self.concurrency * servers), servers
+
+
+def _require_model_of(export: Export, model: ModelClient) -> None:
+    """Refuse a server that says it serves another directory of this machine (P195)."""
+    served = Path(model.model.path) if model.model.path else export.path
+    if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
+        raise ModelServerError(
+            _("{url} serves {served}, not {path} (P195)").format(url=model.urls[0], served=served, path=export.path)
+        )
+
+
+PromptsBySuite = Mapping[str, Mapping[str, Prompt]]
+"""Suite name to problem id to prompt."""
+
+
+def fetch_prompts(suites: Sequence[SuiteProblems], model: ModelClient, concurrency: int) -> PromptsBySuite:
+    """Return the prompts that the server makes of all problems."""
+    with ThreadPoolExecutor(concurrency) as pool:
+        return {
+            suite.name: dict(
+                zip(
+                    (problem.id for problem in problems),
+                    pool.map(model.build_prompt, [problem.message for problem in problems]),
+                    strict=True,
+                )
+            )
+            for suite, problems in suites
+        }
+
+
+def build_lock(
+    suites: Sequence[SuiteProblems],
+    prompts: PromptsBySuite,
+    engine: Mapping[str, Any],
+    sandbox: Mapping[str, Any],
+    digests: ExportDigests,
+    scorers: Mapping[str, Any],
+) -> EvaluationLock:
+    """Return the lock; `scorers` maps what compares answers that are no code to the versions of its packages."""
+    parts = {
+        "suites": {
+            suite.name: {"problems": len(problems), "sha256": digest_json([problem.as_json() for problem in problems])}
+            for suite, problems in suites
+        },
+        "prompts": {suite.name: _describe_prompts(prompts[suite.name]) for suite, __ in suites},
+        "decoding": {suite.name: suite.decoding.model_dump(mode="json") for suite, __ in suites},
+        "tokenizer": {"sha256": digests.tokenizer, "chat_template": digests.chat_template},
+        "engine": dict(engine),
+        "extraction": {"version": EXTRACTION_VERSION},
+        "sandbox": {**sandbox, "limits": {suite.name: suite.limits.model_dump(mode="json") for suite, __ in suites}},
+        "scoring": {"version": SCORING_VERSION, **scorers},
+    }
+    return EvaluationLock(parts=parts, subject={"weights": digests.weights})
+
+
+def _describe_prompts(prompts: Mapping[str, Prompt]) -> dict[str, Any]:
+    """Return one digest of all prompts, and whether it is of token ids or of text that the server makes them of."""
+    as_tokens = all(prompt.tokens for prompt in prompts.values())
+    content = {problem: list(prompt.tokens) if as_tokens else prompt.text for problem, prompt in prompts.items()}
+    return {"as": "tokens" if as_tokens else "text", "sha256": digest_json(content)}
+
+
+class ProgressPrinter:
+    """Prints a bar as tqdm does, which live views read, for each suite at most every ten seconds."""
+
+    def __init__(
+        self,
+        export: str,
+        suites: Sequence[SuiteProblems],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._export, self._say, self._clock = export, say, clock
+        self._totals = {suite.name: len(problems) * suite.decoding.samples for suite, problems in suites}
+        self._done: Counter[str] = Counter()
+        self._began: dict[str, float] = {}
+        self._printed: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def count(self, suite: str) -> None:
+        """Count one graded answer."""
+        with self._lock:
+            now = self._clock()
+            self._done[suite] += 1
+            done, total = self._done[suite], self._totals[suite]
+            elapsed = now - self._began.setdefault(suite, now)
+            if now - self._printed.setdefault(suite, now) < _PROGRESS_INTERVAL_S or done >= total:
+                return
+            self._printed[suite] = now
+            times = f"{_format_clock(elapsed)}<{_format_clock(elapsed / done * (total - done))}"
+            self._say(f"Evaluating {self._export} {suite}: {100 * done // total}%| | {done}/{total} [{times}]")
+
+
+def _format_clock(seconds: float) -> str:
+    """Return a duration as tqdm writes it: 0:01:05."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+class AnswerCollector:
+    """Asks a model for every answer that is not stored, and grades answers by threads of their own meanwhile."""
+
+    def __init__(
+        self, model: ModelClient, sandbox: SandboxClient, answers: AnswerStore, progress: ProgressPrinter
+    ) -> None:
+        self._model, self._sandbox, self._answers, self._progress = model, sandbox, answers, progress
+        self._graders = ThreadPoolExecutor(os.cpu_count() or 1)
+
+    def collect(self, suites: Sequence[SuiteProblems], prompts: PromptsBySuite, concurrency: int) -> RecordsBySuite:
+        """Return the graded answers of each suite; `ModelServerError` where the server fails."""
+        records: dict[str, list[Future[Future[AnswerRecord]]]] = {}
+        with self._graders, ThreadPoolExecutor(concurrency) as askers:
+            for suite, problems in suites:
+                for problem in problems:
+                    for number in range(suite.decoding.samples):
+                        ask = askers.submit(self._ask, suite, problem, number, prompts[suite.name][problem.id])
+                        records.setdefault(suite.name, []).append(ask)
+            try:
+                for future in as_completed(future for futures in records.values() for future in futures):
+                    future.result()
+            except BaseException:
+                askers.shutdown(cancel_futures=True)
+                raise
+        return {suite: [future.result().result() for future in futures] for suite, futures in records.items()}
+
+    def _ask(self, suite: Suite, problem: Problem, number: int, prompt: Prompt) -> Future[AnswerRecord]:
+        record = self._answers.read(suite.name, problem.id, number)
+        if record is None:
+            answer = asdict(self._model.generate(prompt, suite.decoding, number))
+            record = self._answers.write(
+                suite.name, {"problem": problem.id, "number": number, "ask": problem.message, **answer}
+            )
+        return self._graders.submit(self._grade, suite, problem, record)
+
+    def _grade(self, suite: Suite, problem: Problem, record: AnswerRecord) -> AnswerRecord:
+        if "outcome" not in record:
+            verdict = self._sandbox.grade(problem, record["text"], suite.limits)
+            record = self._answers.write(suite.name, {**record, **asdict(verdict), "executed": verdict.executed})
+        self._progress.count(suite.name)
+        return record

@@ -1,0 +1,178 @@
+"""The files of an evaluation: one per answer, those of a result, the history, the choice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from rlbox.evaluation.lock import EvaluationLock
+from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySuite, parse_result
+from rlbox.foreign import parse_json
+from rlbox.i18n import _
+from rlbox.system.files import write_atomic
+from rlbox.system.json_files import read_json_object
+
+HISTORY_FILE, BEST_FILE = "eval_history.jsonl", "best_checkpoint.json"
+"""What a gate asks for in a directory of results (P186)."""
+SUMMARY_FILE, RUN_INFO_FILE = "summary.json", "run_info.json"
+_MAX_ANSWER_BYTES = 64 << 20
+_ANSWER_FIELDS = ("problem", "number", "ask", "text", "finish", "tokens")
+_SAMPLE_ANSWERS = 20
+
+
+def compute_answer_keys(lock: EvaluationLock) -> dict[str, str]:
+    """Return what answers of each suite are stored under: the lock of that suite, and the weights."""
+    weights = lock.subject.get("weights", "")
+    return {suite: f"{lock.select_suites([suite]).digest}:{weights}" for suite in lock.parts["suites"]}
+
+
+class AnswerStore:
+    """One file per answer, in `per_problem` of a result's directory; a record of another key counts as missing."""
+
+    def __init__(self, directory: Path, keys: Mapping[str, str]) -> None:
+        self._directory, self._keys = directory / "per_problem", keys
+
+    def read(self, suite: str, problem: str, number: int) -> AnswerRecord | None:
+        """Return a stored record; None where it is missing, torn or another's.
+
+        A record without `outcome` is an answer that was not graded, or whose sandbox failed: it is not asked for again.
+        """
+        path = self._path(suite, problem, number)
+        try:
+            if path.stat().st_size > _MAX_ANSWER_BYTES:
+                return None
+            record = parse_json(path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        if not isinstance(record, dict) or (record.get("key"), record.get("problem")) != (
+            self._keys.get(suite),
+            problem,
+        ):
+            return None
+        if record.get("outcome") == "sandbox":
+            return {name: record[name] for name in _ANSWER_FIELDS if name in record}
+        return record
+
+    def write(self, suite: str, record: AnswerRecord) -> AnswerRecord:
+        """Store a record and return it with its key."""
+        path = self._path(suite, record["problem"], record["number"])
+        record = {**record, "key": self._keys[suite]}
+        write_json(path, record)
+        return record
+
+    def find_problem(self, problem: str) -> Iterator[tuple[str, AnswerRecord]]:
+        """Yield suite and record of each answer to a problem."""
+        for suite in self._keys:
+            number = 0
+            while record := self.read(suite, problem, number):
+                yield suite, record
+                number += 1
+
+    def _path(self, suite: str, problem: str, number: int) -> Path:
+        """Names of problems are others': a name that is changed or cut carries the digest of the whole one."""
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", problem)[:100].lstrip(".") or "_"
+        if name != problem:
+            name += "-" + hashlib.sha256(problem.encode("utf-8", "replace")).hexdigest()[:10]
+        return self._directory / suite / f"{name}.{number}.json"
+
+
+def write_result(
+    directory: Path, result: EvaluationResult, records: RecordsBySuite, run_info: Mapping[str, Any]
+) -> None:
+    """Write the files of one checkpoint; `run_info` is the machine and the time, which decide nothing."""
+    metrics = {
+        f"{suite}/{name}": value
+        for suite, scores in result.scores.items()
+        for name, value in scores.items()
+        if isinstance(value, (int, float))
+    }
+    write_json(directory / "metrics.json", metrics)
+    write_json(directory / "eval_info.json", result.lock.as_json())
+    write_json(directory / RUN_INFO_FILE, dict(run_info))
+    for suite, rows in records.items():
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows[:_SAMPLE_ANSWERS])
+        _write_text(directory / "qa_logs" / f"{suite}.jsonl", lines)
+    write_json(directory / SUMMARY_FILE, result.as_json())
+
+
+def append_history(out: Path, result: EvaluationResult, started_at: str) -> None:
+    """Append one evaluation to the history, in one write."""
+    row = {"step": result.step, "name": result.name, "lock": result.lock.digest, "began": started_at}
+    with (out / HISTORY_FILE).open("a") as stream:
+        stream.write(
+            json.dumps(row | {"scores": {suite: dict(scores) for suite, scores in result.scores.items()}}) + "\n"
+        )
+
+
+def read_summary(path: Path) -> EvaluationResult:
+    """Return the result that a file holds; `ValueError` names the file where it is none."""
+    try:
+        return parse_result(parse_json(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise ValueError(_("{path}: {error}").format(path=path, error=error)) from error
+
+
+def read_results(out: Path) -> list[EvaluationResult]:
+    """Return the results in the directories below `out`, by step."""
+    results = [read_summary(path) for path in sorted(out.glob(f"*/{SUMMARY_FILE}"))]
+    return sorted(results, key=lambda result: (result.step, result.name))
+
+
+def read_export_path(directory: Path) -> str:
+    """Return the path of the export that a result is of, as it was then; empty where that is lost."""
+    return str(read_json_object(directory / RUN_INFO_FILE, links=True).get("export") or "")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write `data`; the file is complete or not there."""
+    _write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text.encode("utf-8", "replace"))  # an answer may hold half a character
+
+
+class BestExport(NamedTuple):
+    """The checkpoint that a run chose: its name, and its export's path as the run's processes saw it."""
+
+    name: str
+    path: str
+
+
+def parse_best(document: Any) -> BestExport:
+    """Return what `best_checkpoint.json` says; `ValueError` where it is none, or does not know the export."""
+    if not isinstance(document, Mapping) or not document.get("name") or not document.get("model"):
+        raise ValueError(_("it does not say which export is the best"))
+    return BestExport(str(document["name"]), str(document["model"]))
+
+
+def find_result_directories(plan: Mapping[str, Any]) -> list[str]:
+    """Return the directories of results of a run (its `plan.json`), as its processes see them: those of its gates."""
+    stages = plan.get("stages")
+    paths = [
+        PurePosixPath(str(file.get("path", "")))
+        for stage in (stages if isinstance(stages, list) else ())
+        for file in (isinstance(stage, Mapping) and stage.get("files")) or ()
+        if isinstance(file, Mapping)
+    ]
+    return list(dict.fromkeys(str(path.parent) for path in paths if path.name in (HISTORY_FILE, BEST_FILE)))
+
+
+def read_data_path(plan: Mapping[str, Any]) -> str:
+    """Return the data disk as the processes of a run see it; empty where its plan does not say."""
+    paths = plan.get("paths")
+    return str(paths.get("data") or "") if isinstance(paths, Mapping) else ""
+
+
+def relative_to_disk(path: str, disks: Sequence[str]) -> str:
+    """Return a path below the data disk, which has several names; `ValueError` when it is below none."""
+    pure = PurePosixPath(path)
+    for disk in disks:
+        if disk and ".." not in pure.parts and pure.is_relative_to(disk):
+            return str(pure.relative_to(disk))
+    raise ValueError(_("{path} is not on the data disk {disk}").format(path=path, disk=disks[-1]))

@@ -1,0 +1,37 @@
+"""What warming refuses, and what it says of the page cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlbox.errors import NodeError
+from rlbox.evaluation.prefetch import CachedFile, CacheReport, format_report, require_free_memory
+
+GIB = 1 << 30
+
+
+def report(*files: tuple[int, int | None], read: int = 0) -> CacheReport:
+    rows = [
+        CachedFile(path=f"/m/{number}", size=size, resident=resident) for number, (size, resident) in enumerate(files)
+    ]
+    return CacheReport(files=tuple(rows), resident_before=None, read=read, seconds=2.0)
+
+
+def test_files_larger_than_the_memory_are_refused() -> None:
+    require_free_memory(report((30 * GIB, 0)), 30 * GIB)
+    with pytest.raises(NodeError, match=r"32.2 GB do not stay in memory: the page cache can have 17.2 GB here"):
+        require_free_memory(report((30 * GIB, 0)), 16 * GIB)
+
+
+def test_what_the_kernel_does_not_tell_is_not_claimed() -> None:
+    warmed = report((10, 10), (10, None), read=20)
+    assert (warmed.resident, warmed.is_warm) == (None, None)
+    said = "2 files, 20 B: read, but the kernel does not tell how much of it is in memory, 20 B read in 2 s (10 B/s)"
+    assert format_report(warmed) == said
+
+
+def test_a_share_is_never_rounded_up_to_all() -> None:
+    warmed = report((100_000, 99_999), read=100_000)
+    assert warmed.is_warm
+    assert "99.9 % in memory" in format_report(warmed)
+    assert report((1000, 998)).is_warm is False
