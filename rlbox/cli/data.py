@@ -61,7 +61,7 @@ def data(
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
       rlbox data tiny data/train.parquet --output data/train_tiny.parquet
     """
-    from rlbox.evaluation.data_check import check_data, write_tiny_dataset
+    from rlbox.doctor.data_check import check_data, write_tiny_dataset
 
     if action == "tiny":
         return write_tiny_dataset(app, file, to, rows or 2, python, timeout)
@@ -88,13 +88,13 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
       rlbox ckpt check /data/ckpts/holdem
     """
     from rlbox.errors import SpecError, WorkFailed
-    from rlbox.evaluation.checkpoints import analyze_series, format_series, read_tracker, scan_checkpoints
+    from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints, format_series
 
     roots = [path.absolute() for path in paths] or [open_existing_run_store(app, target, data).data_dir]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
-    found = {folder: rows for root in roots for folder, rows in scan_checkpoints(root).items()}
-    series = [analyze_series(str(folder), rows, read_tracker(folder)) for folder, rows in sorted(found.items())]
+    found = {directory: rows for root in roots for directory, rows in find_checkpoints(root).items()}
+    series = [analyze_series(directory, rows) for directory, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.is_complete]
     text = format_series(shown, removable=action == "ls") if series else "no checkpoint yet"
     app.result({"series": [one.as_json() for one in series]}, text)
@@ -122,13 +122,13 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.errors import WorkFailed
-    from rlbox.evaluation.prefetch import (
+    from rlbox.system.limits import available_memory
+    from rlbox.system.prefetch import (
         format_report,
         measure_page_cache,
         read_into_page_cache,
         require_free_memory,
     )
-    from rlbox.system.limits import available_memory
     from rlbox.system.progress import show_byte_progress
 
     report = measure_page_cache(paths)

@@ -9,16 +9,17 @@ Face: `checkpoint-N/`, or a model's directory. Ends, headers and lists of files 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 import stat
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlbox.amounts import columns, size_text
 from rlbox.foreign import parse_json, whole_number
@@ -85,36 +86,50 @@ class CheckpointFile:
         return self.path.endswith((".safetensors", ".bin")) and (framework == "hf" or self.part == "hf")
 
 
+class CheckpointDirectory(NamedTuple):
+    """A directory that is a checkpoint by its name; `step` is None where the name has none."""
+
+    path: Path
+    framework: Framework
+    step: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
-class ScannedCheckpoint:
-    """A checkpoint's directory: framework and step by its name, and its files."""
+class Checkpoint:
+    """`is_latest`: the tracker names it, so that a run resumes from it."""
 
     path: str
     framework: Framework
     step: int | None
     files: tuple[CheckpointFile, ...]
+    problems: tuple[str, ...]
+    is_latest: bool
 
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """`parts` has bytes. `has_hf_weights`: it can be evaluated. `is_latest`: a run resumes from it, by the tracker."""
-
-    path: str
-    framework: Framework
-    step: int | None
-    parts: Mapping[CheckpointPart, int]
-    problems: tuple[str, ...] = ()
-    has_hf_weights: bool = False
-    is_latest: bool = False
-    may_be_in_progress: bool = False
+    @property
+    def parts(self) -> dict[CheckpointPart, int]:
+        """Bytes by part."""
+        sizes: dict[CheckpointPart, int] = {}
+        for file in self.files:
+            part = "hf" if self.framework == "hf" and file.part == "model" else file.part
+            sizes[part] = sizes.get(part, 0) + file.size
+        return sizes
 
     @property
     def size(self) -> int:
-        return sum(self.parts.values())
+        return sum(file.size for file in self.files)
 
     @property
     def is_complete(self) -> bool:
         return not self.problems
+
+    @property
+    def may_be_in_progress(self) -> bool:
+        return bool(self.problems) and any(file.age_s < _WRITTEN_RECENTLY_S for file in self.files)
+
+    @property
+    def has_hf_weights(self) -> bool:
+        """Whether it can be evaluated."""
+        return any(file.has_hf_weights(self.framework) for file in self.files)
 
     @property
     def has_optimizer(self) -> bool:
@@ -128,13 +143,12 @@ class Checkpoint:
         return {**facts, "size": self.size, **flags, "parts": self.parts, "problems": list(self.problems)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemovablePath:
-    """A path, or pattern, that nothing needs; its bytes."""
+class RemovablePath(NamedTuple):
+    """A path, or pattern, that nothing needs, for the reason `why`; its bytes."""
 
     path: str
     size: int
-    reason: str
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +157,9 @@ class CheckpointSeries:
 
     path: str
     checkpoints: tuple[Checkpoint, ...]
-    tracker: str | None = None
-    problems: tuple[str, ...] = ()
-    removable: tuple[RemovablePath, ...] = ()
+    tracker: str | None
+    problems: tuple[str, ...]
+    removable: tuple[RemovablePath, ...]
 
     @property
     def is_complete(self) -> bool:
@@ -154,70 +168,73 @@ class CheckpointSeries:
     def as_json(self) -> dict[str, Any]:
         facts = {"path": self.path, "tracker": self.tracker, "whole": self.is_complete, "problems": list(self.problems)}
         checkpoints = [checkpoint.as_json() for checkpoint in self.checkpoints]
-        removable = [{"path": row.path, "size": row.size, "why": row.reason} for row in self.removable]
+        removable = [row._asdict() for row in self.removable]
         return {**facts, "checkpoints": checkpoints, "removable": removable}
 
 
-def analyze_series(path: str, scans: Sequence[ScannedCheckpoint], tracker: str | None) -> CheckpointSeries:
+def analyze_series(directory: Path, checkpoints: Sequence[CheckpointDirectory]) -> CheckpointSeries:
     """Return the checkpoints of one directory, judged by their files and by the tracker beside them."""
-    ordered = sorted(scans, key=lambda scan: (-1 if scan.step is None else scan.step, scan.path))
-    checkpoints = tuple(_analyze(scan, tracker) for scan in ordered)
+    tracker = _read_tracker(directory)
+    ordered = sorted(
+        checkpoints, key=lambda checkpoint: (-1 if checkpoint.step is None else checkpoint.step, checkpoint)
+    )
+    analyzed = tuple(_analyze(checkpoint, tracker) for checkpoint in ordered)
     problems = []
-    if tracker is not None and not any(checkpoint.is_latest for checkpoint in checkpoints):
+    if tracker is not None and not any(checkpoint.is_latest for checkpoint in analyzed):
         problems.append(f"the tracker names {tracker!r}, which is not there: nothing can be resumed")
-    if tracker is None and any(checkpoint.framework == "megatron" for checkpoint in checkpoints):
+    if tracker is None and any(checkpoint.framework == "megatron" for checkpoint in analyzed):
         problems.append(f"{TRACKER_FILES[0]} is missing: Megatron loads nothing without it")
-    removable = _list_removable(checkpoints, {scan.path: scan.files for scan in scans})
     return CheckpointSeries(
-        path=path, checkpoints=checkpoints, tracker=tracker, problems=tuple(problems), removable=tuple(removable)
+        path=str(directory),
+        checkpoints=analyzed,
+        tracker=tracker,
+        problems=tuple(problems),
+        removable=tuple(_list_removable(analyzed)),
     )
 
 
-def _analyze(scan: ScannedCheckpoint, tracker: str | None) -> Checkpoint:
-    problems = list(_find_problems(scan.framework, scan.files))
+def _analyze(directory: CheckpointDirectory, tracker: str | None) -> Checkpoint:
+    path, framework, step = directory
+    now = time.time()
+    files = tuple(_inspect(path / name, name, now) for name in sorted(name for name, __ in walk_files(path.resolve())))
+    problems = list(_find_problems(framework, files))
     tracked_step = whole_number(tracker or "")
-    if scan.framework in ("verl", "megatron") and tracked_step is not None and (scan.step or 0) > tracked_step:
+    if framework in ("verl", "megatron") and tracked_step is not None and (step or 0) > tracked_step:
         problems.append(f"it was never finished: the tracker names step {tracker}")
-    parts: dict[CheckpointPart, int] = {}
-    for file in scan.files:
-        part = "hf" if scan.framework == "hf" and file.part == "model" else file.part
-        parts[part] = parts.get(part, 0) + file.size
     return Checkpoint(
-        path=scan.path,
-        framework=scan.framework,
-        step=scan.step,
-        parts=parts,
+        path=str(path),
+        framework=framework,
+        step=step,
+        files=files,
         problems=tuple(dict.fromkeys(problems)),
-        has_hf_weights=any(file.has_hf_weights(scan.framework) for file in scan.files),
-        is_latest=tracker is not None and tracker in (str(scan.step), scan.path.rpartition("/")[2]),
-        may_be_in_progress=bool(problems) and any(file.age_s < _WRITTEN_RECENTLY_S for file in scan.files),
+        is_latest=tracker is not None and tracker in (str(step), path.name),
     )
 
 
-def _list_removable(
-    checkpoints: Sequence[Checkpoint], files: Mapping[str, Sequence[CheckpointFile]]
-) -> Iterator[RemovablePath]:
+def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath]:
     """Yield incomplete checkpoints, and the optimizer of those that have an export and that no run resumes from.
 
     Never the one that the tracker names, the newest complete one, and what may be in progress. Of one without an export
     nothing, since it cannot be evaluated without all of its files.
     """
     resumable = [checkpoint for checkpoint in checkpoints if checkpoint.is_complete and checkpoint.has_optimizer]
-    kept = next((checkpoint for checkpoint in resumable if checkpoint.is_latest), resumable[-1] if resumable else None)
-    for checkpoint in checkpoints if kept else ():
+    if not resumable:
+        return
+    kept = next((checkpoint for checkpoint in resumable if checkpoint.is_latest), resumable[-1])
+    for checkpoint in checkpoints:
         if checkpoint is kept or checkpoint.is_latest or checkpoint.may_be_in_progress:
             continue
         if not checkpoint.is_complete:
-            reason = f"it is torn, and step {kept.step if kept else None} is whole"
-            yield RemovablePath(path=checkpoint.path, size=checkpoint.size, reason=reason)
+            reason = f"it is torn, and step {kept.step} is whole"
+            yield RemovablePath(checkpoint.path, checkpoint.size, reason)
         elif checkpoint.has_hf_weights:
-            yield from _list_optimizer(checkpoint.path, files[checkpoint.path])
+            yield from _list_optimizer(checkpoint)
 
 
-def _list_optimizer(path: str, files: Sequence[CheckpointFile]) -> Iterator[RemovablePath]:
+def _list_optimizer(checkpoint: Checkpoint) -> Iterator[RemovablePath]:
     """Yield an optimizer's files: its own directory, else one pattern for each directory."""
     sizes: dict[str, int] = {}
-    for file in files:
+    for file in checkpoint.files:
         if file.part == "optimizer":
             *directories, name = file.path.split("/")
             if "optimizer" in directories:
@@ -227,7 +244,7 @@ def _list_optimizer(path: str, files: Sequence[CheckpointFile]) -> Iterator[Remo
             sizes["/".join(parts)] = sizes.get("/".join(parts), 0) + file.size
     for below, size in sizes.items():
         reason = "the optimizer of a step that no run resumes from"
-        yield RemovablePath(path=f"{path}/{below}", size=size, reason=reason)
+        yield RemovablePath(f"{checkpoint.path}/{below}", size, reason)
 
 
 def _find_problems(framework: Framework, files: Sequence[CheckpointFile]) -> Iterator[str]:
@@ -302,72 +319,60 @@ def _join(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
 
 
-def scan_checkpoints(root: Path) -> dict[Path, list[ScannedCheckpoint]]:
+def find_checkpoints(root: Path) -> dict[Path, list[CheckpointDirectory]]:
     """Return the checkpoints at, or below, `root` by the directory that they lie in.
 
     A model's directory is one only where `root` is it, or where it has a manifest, as those that gates ask for.
     """
-    series: dict[Path, list[ScannedCheckpoint]] = {}
-    if identity := _parse_name(root.name) or (("hf", None) if _is_model(root) else None):
-        series[root.parent] = [_scan(root, *identity)]
-        return series
+    if checkpoint := _parse_name(root) or (CheckpointDirectory(root, "hf", None) if _is_model(root) else None):
+        return {root.parent: [checkpoint]}
+    series: dict[Path, list[CheckpointDirectory]] = {}
     directories = [root]
     while directories:
         directory = directories.pop()
-        for name in _list_directories(directory):
-            if identity := _identify(directory / name):
-                series.setdefault(directory, []).append(_scan(directory / name, *identity))
+        for path in _list_directories(directory):
+            if checkpoint := _identify(path):
+                series.setdefault(directory, []).append(checkpoint)
             elif len(directory.parts) - len(root.parts) < MAX_DEPTH:
-                directories.append(directory / name)
+                directories.append(path)
     return series
 
 
-def read_tracker(directory: Path) -> str | None:
-    """Return what the tracker in a directory names; None where there is none."""
-    for name in TRACKER_FILES:
-        try:
-            return read_bytes(directory / name, _MAX_TRACKER_BYTES, links=True).decode("utf-8", "replace").strip()
-        except OSError:
-            continue
-    return None
-
-
-def _list_directories(directory: Path) -> list[str]:
+def _list_directories(directory: Path) -> list[Path]:
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    return sorted(name for name in names if not name.startswith("."))
+    return [directory / name for name in sorted(names) if not name.startswith(".")]
 
 
-def _identify(directory: Path) -> tuple[Framework, int | None] | None:
-    """Return framework and step of a directory that is a checkpoint."""
-    identity = _parse_name(directory.name)
-    if identity is None and (directory / MANIFEST_FILE).is_file() and _is_model(directory):
-        return "hf", None
-    if identity and identity[1] is None and not (directory.parent / TRACKER_FILES[0]).is_file():
+def _identify(path: Path) -> CheckpointDirectory | None:
+    checkpoint = _parse_name(path)
+    if checkpoint is None and (path / MANIFEST_FILE).is_file() and _is_model(path):
+        return CheckpointDirectory(path, "hf", None)
+    if checkpoint and checkpoint.step is None and not (path.parent / TRACKER_FILES[0]).is_file():
         return None  # `release` is a common name
-    return identity
+    return checkpoint
 
 
-def _parse_name(name: str) -> tuple[Framework, int | None] | None:
+def _parse_name(path: Path) -> CheckpointDirectory | None:
     for framework, pattern in _DIRECTORY_NAMES:
-        if match := pattern.fullmatch(name):
+        if match := pattern.fullmatch(path.name):
             step = match.groupdict().get("step")
-            return framework, int(step) if step else None
+            return CheckpointDirectory(path, framework, int(step) if step else None)
     return None
 
 
-def _is_model(directory: Path) -> bool:
-    return (directory / "config.json").is_file() or any(directory.glob("*.safetensors"))
+def _is_model(path: Path) -> bool:
+    return (path / "config.json").is_file() or any(path.glob("*.safetensors"))
 
 
-def _scan(directory: Path, framework: Framework, step: int | None) -> ScannedCheckpoint:
-    now = time.time()
-    names = sorted(name for name, __ in walk_files(directory.resolve()))
-    files = tuple(_inspect(directory / name, name, now) for name in names)
-    return ScannedCheckpoint(path=str(directory), framework=framework, step=step, files=files)
+def _read_tracker(directory: Path) -> str | None:
+    for name in TRACKER_FILES:
+        with contextlib.suppress(OSError):
+            return read_bytes(directory / name, _MAX_TRACKER_BYTES, links=True).decode("utf-8", "replace").strip()
+    return None
 
 
 def _inspect(path: Path, name: str, now: float) -> CheckpointFile:
@@ -430,7 +435,7 @@ def _format_one(series: CheckpointSeries, removable: bool) -> Iterator[str]:
     yield from (f"  {problem}" for problem in series.problems)
     if removable and series.removable:
         yield f"  can be removed, {size_text(sum(row.size for row in series.removable))}:"
-        yield from (f"    {size_text(row.size):>9}  {row.path}  ({row.reason})" for row in series.removable)
+        yield from (f"    {size_text(row.size):>9}  {row.path}  ({row.why})" for row in series.removable)
 
 
 def _format_row(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -232,14 +233,8 @@ class ProgressPrinter:
             if now - self._printed.setdefault(suite, now) < _PROGRESS_INTERVAL_S or done >= total:
                 return
             self._printed[suite] = now
-            times = f"{_format_clock(elapsed)}<{_format_clock(elapsed / done * (total - done))}"
-            self._say(f"Evaluating {self._export} {suite}: {100 * done // total}%| | {done}/{total} [{times}]")
-
-
-def _format_clock(seconds: float) -> str:
-    """Return a duration as tqdm writes it: 0:01:05."""
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+            passed, left = (timedelta(seconds=int(span)) for span in (elapsed, elapsed / done * (total - done)))
+            self._say(f"Evaluating {self._export} {suite}: {100 * done // total}%| | {done}/{total} [{passed}<{left}]")
 
 
 class AnswerCollector:

@@ -81,20 +81,10 @@ class ExportReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCheckOptions:
-    """What is compared.
+    """An export, the trainer's checkpoint, and the model whose tokenizer and configuration the export must have.
 
-    Attributes
-    ----------
-    export, trainer
-        The export, and the trainer's checkpoint.
-    model
-        Whose tokenizer and configuration the export must have.
-    python
-        Interpreter with torch, transformers and the merger.
-    dtype
-        The cast that is due; empty: that of the export's configuration.
-    rename
-        Prefixes of the trainer's parameter names, and what they are in the export.
+    `python` has torch, transformers and the merger. `dtype` is the cast that is due (empty: that of the export's
+    configuration), `rename` has prefixes of the trainer's parameter names, and what they are in the export.
     """
 
     export: Path

@@ -19,7 +19,6 @@ from rlbox.system.json_files import read_json_object
 HISTORY_FILE, BEST_FILE = "eval_history.jsonl", "best_checkpoint.json"
 """What a gate asks for in a directory of results (P186)."""
 SUMMARY_FILE, RUN_INFO_FILE = "summary.json", "run_info.json"
-_MAX_ANSWER_BYTES = 64 << 20
 _ANSWER_FIELDS = ("problem", "number", "ask", "text", "finish", "tokens")
 _SAMPLE_ANSWERS = 20
 
@@ -41,11 +40,8 @@ class AnswerStore:
 
         A record without `outcome` is an answer that was not graded, or whose sandbox failed: it is not asked for again.
         """
-        path = self._path(suite, problem, number)
         try:
-            if path.stat().st_size > _MAX_ANSWER_BYTES:
-                return None
-            record = parse_json(path.read_bytes())
+            record = parse_json(self._path(suite, problem, number).read_bytes())
         except (OSError, ValueError):
             return None
         if not isinstance(record, dict) or (record.get("key"), record.get("problem")) != (

@@ -9,13 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rlbox.amounts import size_text
 from rlbox.evaluation.suites import Decoding
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.http import HttpClient, NoResponseError
-
-_MAX_RESPONSE_BYTES = 64 << 20
 
 
 class ModelServerError(Exception):
@@ -159,27 +155,15 @@ class ModelClient:
         headers = {"Content-Type": "application/json"} if body else {}
         for is_retry in (False, True):
             try:
-                with self._http.stream(method, url, headers=headers, body=body) as response:
-                    status, content = response.status, _read_bounded(response.iter_bytes())
+                response = self._http.request(method, url, headers=headers, body=body)
                 break
             except (NoResponseError, OSError) as error:
                 if is_retry or not isinstance(error, NoResponseError) or error.kind != "cut":
                     raise ModelServerError(_("{url}: {error}").format(url=url, error=error)) from error
         try:
-            return status, parse_json(content)
+            return response.status, response.json()
         except ValueError:
-            return status, content[:2000].decode("utf-8", "replace")
-
-
-def _read_bounded(blocks: Iterator[bytes]) -> bytes:
-    content = bytearray()
-    for block in blocks:
-        content += block
-        if len(content) > _MAX_RESPONSE_BYTES:
-            raise ModelServerError(
-                _("an answer of more than {most_answer}").format(most_answer=size_text(_MAX_RESPONSE_BYTES))
-            )
-    return bytes(content)
+            return response.status, response.read()[:2000].decode("utf-8", "replace")
 
 
 def _unexpected(url: str, status: int, reply: Any) -> ModelServerError:

@@ -181,21 +181,16 @@ def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClie
         for number, command in enumerate(commands, start=1):
             _wait_for_free_port(command.url)
             log = log_dir / (f"server-{number}.log" if number > 1 else "server.log")
-            process = _start(command, log)
+            # it dies with the thread that starts it (PR_SET_PDEATHSIG is of threads): this one waits for the block
+            with log.open("ab") as stream:
+                argv = Command(argv=command.argv, env=command.env)
+                process = start_command(argv, stdout=stream, stderr=STDOUT, dies_with_us=True)
             stack.callback(_stop, process)
             started.append((process, command, log))
         deadline = time.monotonic() + max(command.start_timeout_s for command in commands)
         for process, command, log in started:
             _wait_until_ready(process, command, deadline, log, http)
         yield ModelClient([command.url for command in commands], http)
-
-
-def _start(command: ServerCommand, log: Path) -> ProcessHandle:
-    # It dies with the thread that starts it (PR_SET_PDEATHSIG is of threads): so it is started by the caller's own.
-    with log.open("ab") as stream:
-        return start_command(
-            Command(argv=command.argv, env=command.env), stdout=stream, stderr=STDOUT, dies_with_us=True
-        )
 
 
 def _wait_for_free_port(url: str) -> None:

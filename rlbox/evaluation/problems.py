@@ -88,37 +88,35 @@ class PromptTemplates:
     answer: str = ANSWER_PROMPT
 
 
-def parse_problem(
-    row: Mapping[str, Any], templates: PromptTemplates = PromptTemplates(), scorer: Scorer = ""
-) -> Problem:
-    """Return the problem of a row of HumanEval, MBPP or CodeContests, or of a question with its answer (`scorer`)."""
-    try:
-        if scorer:
-            return _parse_question(row, templates.answer, scorer)
-        if "entry_point" in row:
-            return _parse_humaneval(row, templates.function)
-        if "test_list" in row:
-            return _parse_mbpp(row, templates.function)
-        return _parse_codecontests(row, templates.program)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProblemError(
-            _("a row with the keys {row} is no problem: {error!r}").format(row=", ".join(map(str, row)), error=error)
-        ) from error
-
-
 def parse_problems(
     rows: Iterable[Mapping[str, Any]], templates: PromptTemplates, scorer: Scorer = ""
 ) -> dict[str, Problem]:
     """Return problems by their id, in the order of the rows; two with one id, or one without a test, are refused."""
     problems: dict[str, Problem] = {}
     for row in rows:
-        problem = parse_problem(row, templates, scorer)
+        try:
+            problem = _parse_problem(row, templates, scorer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            keys = ", ".join(map(str, row))
+            raise ProblemError(
+                _("a row with the keys {row} is no problem: {error!r}").format(row=keys, error=error)
+            ) from error
         if problem.id in problems:
             raise ProblemError(_("two problems are called {id!r}").format(id=problem.id))
         if not problem.stdin_tests and not problem.test_code.strip() and not problem.expected:
             raise ProblemError(_("problem {id!r} has no test").format(id=problem.id))
         problems[problem.id] = problem
     return problems
+
+
+def _parse_problem(row: Mapping[str, Any], templates: PromptTemplates, scorer: Scorer) -> Problem:
+    if scorer:
+        return _parse_question(row, templates.answer, scorer)
+    if "entry_point" in row:
+        return _parse_humaneval(row, templates.function)
+    if "test_list" in row:
+        return _parse_mbpp(row, templates.function)
+    return _parse_codecontests(row, templates.program)
 
 
 def _parse_humaneval(row: Mapping[str, Any], template: str) -> Problem:

@@ -107,7 +107,10 @@ def score_suite(records: Sequence[AnswerRecord]) -> dict[str, Any]:
     samples = min(map(len, accepted.values()))
     powers = [2**power for power in range(1, samples.bit_length()) if 2**power <= samples]
     if powers:
-        scores["pass_at"] = {str(k): _compute_pass_at_k(k, accepted) for k in powers}
+        scores["pass_at"] = {
+            str(k): sum(estimate_pass_at_k(k, int(sum(row)), len(row)) for row in accepted.values()) / len(accepted)
+            for k in powers
+        }
     count = len(records)
     return scores | {
         "pass_ratio": sum(record["passed"] / max(1, record["runs"]) for record in records) / count,
@@ -124,7 +127,3 @@ def collect_values(records: Sequence[AnswerRecord], metric: str) -> dict[str, li
         value = record["outcome"] == "accepted" if metric == ACCEPTED else bool(record["executed"])
         values.setdefault(str(record["problem"]), []).append(float(value))
     return values
-
-
-def _compute_pass_at_k(k: int, accepted: ValuesByProblem) -> float:
-    return sum(estimate_pass_at_k(k, int(sum(values)), len(values)) for values in accepted.values()) / len(accepted)

@@ -8,7 +8,7 @@ interval without 0, shared out over all comparisons of the choice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Any, Literal
 
@@ -37,13 +37,8 @@ RegressionVerdict = Literal["worse", "kept", "unsure"]
 _MARKS = {"worse": "FAIL", "kept": "OK", "unsure": "WARN"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One checkpoint with its values of each metric of the rule, in the rule's order."""
-
-    name: str
-    step: int
-    metrics: Sequence[ValuesByProblem]
+Rule = Sequence[tuple[str, str]]
+"""Suites and metrics that decide, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,42 +62,38 @@ class Selection:
     eliminations: tuple[Elimination, ...]
 
 
-def select_best(candidates: Sequence[Candidate], *, confidence: float = CONFIDENCE) -> Selection:
-    """Return the best of checkpoints that were judged on the same problems; `ValueError` without any."""
-    if not candidates:
+def select_best(
+    results: Sequence[EvaluationResult], rule: Rule = SELECTION_RULE, *, confidence: float = CONFIDENCE
+) -> Selection:
+    """Return the best of results that have every metric of the rule; `ValueError` without any."""
+    if not results:
         raise ValueError(_("no checkpoint was judged"))
-    remaining, metrics = list(candidates), min(len(candidate.metrics) for candidate in candidates)
-    comparisons = max(1, len(candidates) - 1) * max(1, metrics)
-    eliminations: list[Elimination] = []
-    for metric in range(metrics):
+    remaining, eliminations = list(results), list[Elimination]()
+    comparisons = max(1, len(results) - 1) * max(1, len(rule))
+    for suite, metric in rule:
         if len(remaining) == 1:
             break
-        eliminations.append(_eliminate(remaining, metric, confidence, comparisons))
-        remaining = [candidate for candidate in remaining if candidate.name in eliminations[-1].remaining]
-    best = min(remaining, key=lambda candidate: candidate.step)
+        values = {result.name: result.get_values(suite, metric) for result in remaining}
+        eliminations.append(_eliminate(remaining, values, confidence, comparisons))
+        remaining = [result for result in remaining if result.name in eliminations[-1].remaining]
+    best = min(remaining, key=lambda result: result.step)
     return Selection(best=best.name, eliminations=tuple(eliminations))
 
 
-def _eliminate(candidates: Sequence[Candidate], metric: int, confidence: float, comparisons: int) -> Elimination:
-    def mean(candidate: Candidate) -> float:
-        return fmean(fmean(values) for values in candidate.metrics[metric].values())
-
-    leader = max(candidates, key=lambda candidate: (mean(candidate), -candidate.step))
+def _eliminate(
+    results: Sequence[EvaluationResult], values: Mapping[str, ValuesByProblem], confidence: float, comparisons: int
+) -> Elimination:
+    means = {name: fmean(fmean(answers) for answers in row.values()) for name, row in values.items()}
+    leader = max(results, key=lambda result: (means[result.name], -result.step)).name
     differences = {
-        candidate.name: compute_paired_difference(
-            candidate.metrics[metric], leader.metrics[metric], confidence=confidence, comparisons=comparisons
-        )
-        for candidate in candidates
-        if candidate is not leader
+        name: compute_paired_difference(row, values[leader], confidence=confidence, comparisons=comparisons)
+        for name, row in values.items()
+        if name != leader
     }
     return Elimination(
-        leader=leader.name,
+        leader=leader,
         differences=differences,
-        remaining=tuple(
-            candidate.name
-            for candidate in candidates
-            if candidate is leader or not differences[candidate.name].is_significant
-        ),
+        remaining=tuple(name for name in values if name == leader or not differences[name].is_significant),
         detectable=max(
             compute_detectable_difference(pair, confidence=confidence, comparisons=comparisons)
             for pair in differences.values()
@@ -165,16 +156,16 @@ class ChosenCheckpoint:
     candidates: Sequence[EvaluationResult]
     selection: Selection
     guard: str
-    baseline: EvaluationResult | None = None
-    differences: Mapping[str, PairedDifference] = field(default_factory=dict)
-    regression: Regression | None = None
+    baseline: EvaluationResult | None
+    differences: Mapping[str, PairedDifference]
+    regression: Regression | None
 
     @property
     def has_regressed(self) -> bool:
         return self.regression is not None and self.regression.verdict == "worse"
 
 
-def build_rule(suites: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def build_rule(suites: Sequence[str]) -> Rule:
     """Return the seed's rule on other suites: of each, the share that runs before the share that is right."""
     return tuple((suite, metric) for suite in suites for __, metric in SELECTION_RULE) or SELECTION_RULE
 
@@ -185,7 +176,7 @@ def choose_checkpoint(
     baseline: EvaluationResult | None = None,
     guard: str = GUARD_SUITE,
     margin: float = 0.0,
-    rule: Sequence[tuple[str, str]] = SELECTION_RULE,
+    rule: Rule = SELECTION_RULE,
 ) -> ChosenCheckpoint:
     """Return the best of the results of checkpoints.
 
@@ -194,7 +185,7 @@ def choose_checkpoint(
     margin
         Loss on the guard suite that must be ruled out, as a share of 1; 0: the smallest that shows.
     rule
-        Suites and metrics that decide, in order; what was not judged of all is left out.
+        What was not judged of all is left out.
 
     Raises
     ------
@@ -207,36 +198,28 @@ def choose_checkpoint(
     if not checkpoints:
         raise ValueError(_("no checkpoint was judged"))
     require_equal_locks(checkpoints)
-    metrics = [
-        (suite, metric) for suite, metric in rule if all(result.get_values(suite, metric) for result in checkpoints)
-    ]
-    if not metrics:
+    judged = [row for row in rule if all(result.get_values(*row) for result in checkpoints)]
+    if not judged:
         raise ValueError(
             _("no suite that decides was judged of all checkpoints: {rule} (P189)").format(rule=", ".join(dict(rule)))
         )
-    selection = select_best(
-        [
-            Candidate(
-                name=result.name,
-                step=result.step,
-                metrics=[result.get_values(suite, metric) for suite, metric in metrics],
-            )
-            for result in checkpoints
-        ]
-    )
+    selection = select_best(checkpoints, judged)
     best = next(result for result in checkpoints if result.name == selection.best)
-    if baseline is None:
-        return ChosenCheckpoint(result=best, candidates=checkpoints, selection=selection, guard=guard)
-    require_equal_locks([baseline, best])
-    own, reference = best.get_values(guard, ACCEPTED), baseline.get_values(guard, ACCEPTED)
+    differences: dict[str, PairedDifference] = {}
+    regression = None
+    if baseline is not None:
+        require_equal_locks([baseline, best])
+        differences = compare_suites(best, baseline)
+        own, reference = best.get_values(guard, ACCEPTED), baseline.get_values(guard, ACCEPTED)
+        regression = check_regression(own, reference, margin=margin) if own and reference else None
     return ChosenCheckpoint(
         result=best,
         candidates=checkpoints,
         selection=selection,
         guard=guard,
         baseline=baseline,
-        differences=compare_suites(best, baseline),
-        regression=check_regression(own, reference, margin=margin) if own and reference else None,
+        differences=differences,
+        regression=regression,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from rlbox.amounts import size_text
 from rlbox.config.schema import SpecModel
 from rlbox.errors import RlboxError
 from rlbox.evaluation.problems import (
@@ -33,7 +32,6 @@ from rlbox.values import Command
 SHIPPED_SUITES = Path(__file__).resolve().parent / "suites"
 _TASK_GENERATOR = Path(__file__).resolve().parent / "programs/generate_tasks.py"
 _GENERATE_TIMEOUT_S = 600.0
-_MAX_BYTES = 4 << 30  # of an unpacked set of problems; the largest of the seed's has 1.5 GB
 
 
 class Decoding(SpecModel):
@@ -192,11 +190,7 @@ def read_problem_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file of JSON lines, packed by gzip or not; `ProblemError` names the line that is none."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            size = 0
             for number, line in enumerate(stream, start=1):
-                size += len(line)
-                if size > _MAX_BYTES:
-                    raise ProblemError(_("{path}: more than {most}").format(path=path, most=size_text(_MAX_BYTES)))
                 if line.strip():
                     yield _parse_row(path, number, line)
     except FileNotFoundError as error:

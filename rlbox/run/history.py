@@ -8,7 +8,7 @@ from pathlib import Path
 from rlbox.amounts import moment
 from rlbox.app import App
 from rlbox.errors import RlboxError
-from rlbox.evaluation.checkpoints import scan_checkpoints
+from rlbox.evaluation.checkpoints import find_checkpoints
 from rlbox.planner.budget import StageMeasurement
 from rlbox.record.removal import RemovalCandidate
 from rlbox.record.run_dir import load_plan
@@ -28,7 +28,7 @@ def list_removal_candidates(run_store: RunStore, app: App, folders: Iterable[Pat
 def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> RemovalCandidate:
     run, state = folder.name, _state(run_store, folder)
     holder = found.lock_owner is not None and found.lock_owner.run == run
-    paths = [row.path for rows in scan_checkpoints(folder).values() for row in rows]
+    paths = [row.path for rows in find_checkpoints(folder).values() for row in rows]
     return RemovalCandidate(
         run=run,
         job=state.job if state else _OF_NO_JOB,
@@ -36,7 +36,7 @@ def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> Removal
         began=(moment(state.started_at) or 0.0) if state else 0.0,
         size=directory_bytes(folder),
         held=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
-        checkpoints=tuple(sorted(str(Path(path).relative_to(folder)) for path in paths)),
+        checkpoints=tuple(sorted(str(path.relative_to(folder)) for path in paths)),
     )
 
 

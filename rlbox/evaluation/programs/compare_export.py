@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,10 +23,7 @@ except ImportError as error:
     raise SystemExit(3) from error
 
 INDEX = "model.safetensors.index.json"
-COMPUTED = "rotary_emb.inv_freq"
-"""A buffer that models of some versions save and that all compute again when they load."""
 EMBEDDINGS, HEADS = ("embed_tokens.weight", "wte.weight", "embed_in.weight"), ("lm_head.weight", "embed_out.weight")
-_WRAPPERS = re.compile(r"(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
 _PROGRESS_EVERY = 16
 _TOKENIZER_STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token")
@@ -75,10 +71,9 @@ def load_trainer(directory: Path, rename: list[list[str]]) -> dict[str, Any]:
 
 
 def rename_parameter(name: str, rules: list[list[str]]) -> str:
-    """Return a parameter's name without what FSDP's and the compiler's wrappers put into it, by the first rule."""
-    plain = _WRAPPERS.sub("", name).removeprefix("module.")
-    old, new = next(((old, new) for old, new in rules if plain.startswith(old)), ("", ""))
-    return new + plain.removeprefix(old)
+    """Return what the export calls a parameter, by the first rule that fits."""
+    old, new = next(((old, new) for old, new in rules if name.startswith(old)), ("", ""))
+    return new + name.removeprefix(old)
 
 
 def load_export(directory: Path) -> dict[str, Any]:
@@ -116,8 +111,6 @@ def compare_tensors(request: dict[str, Any], trainer: dict[str, Any], export: di
                 casts[dtype_name(trainer[name].dtype), dtype_name(export[name].dtype)] += 1
         elif request["tied"] and is_tied(name, trainer if name in trainer else export):
             equal += 1
-        elif name.endswith(COMPUTED):
-            continue
         elif name in trainer:
             print_fault("missing", name, "the export has no such tensor", tensor=name)
         else:

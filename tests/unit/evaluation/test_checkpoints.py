@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rlbox.evaluation.checkpoints import ScannedCheckpoint, analyze_series
+from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints
 
 
-@pytest.mark.parametrize(("tracker", "unfinished"), [("2", True), ("3", False), ("²", False), ("9" * 5000, False)])
-def test_a_step_beyond_the_tracker_was_never_finished(tracker: str, unfinished: bool) -> None:
-    row = ScannedCheckpoint(path="/c/global_step_3", framework="verl", step=3, files=())
-    (found,) = analyze_series("/c", [row], tracker).checkpoints
-    assert any("never finished" in problem for problem in found.problems) is unfinished
+@pytest.mark.parametrize(("tracker", "unfinished"), [("2", True), ("3", False), ("²", False), ("9" * 4000, False)])
+def test_a_step_beyond_the_tracker_was_never_finished(tmp_path: Path, tracker: str, unfinished: bool) -> None:
+    (tmp_path / "global_step_3").mkdir()
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text(tracker)
+    ((directory, checkpoints),) = find_checkpoints(tmp_path).items()
+    (checkpoint,) = analyze_series(directory, checkpoints).checkpoints
+    assert any("never finished" in problem for problem in checkpoint.problems) is unfinished

@@ -7,13 +7,21 @@ import random
 
 import pytest
 
+from rlbox.evaluation.lock import EvaluationLock
+from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 from rlbox.evaluation.scores import ValuesByProblem, compute_paired_difference
-from rlbox.evaluation.selection import Candidate, check_regression, select_best
+from rlbox.evaluation.selection import check_regression, select_best
 
 TRAININGS = int(os.environ.get("RLBOX_EVAL_TRAININGS", "1000"))
 PROBLEMS = 117
 RUNS = 0.44
 """Share of problems whose program runs, of a model that has lost nothing."""
+
+
+def candidate(step: int, executed: ValuesByProblem, accepted: ValuesByProblem) -> EvaluationResult:
+    lock = EvaluationLock(parts={}, subject={})
+    values = {"codecontests_valid": {EXECUTED: executed, ACCEPTED: accepted}}
+    return EvaluationResult(name=str(step), step=step, lock=lock, scores={}, values=values)
 
 
 def answers(rng: random.Random, hard: list[float], loss: float, flips: float) -> ValuesByProblem:
@@ -29,7 +37,7 @@ def hardness(rng: random.Random) -> list[float]:
     return [float(rng.random() < RUNS) if rng.random() < 0.7 else rng.random() for _ in range(PROBLEMS)]
 
 
-def training(rng: random.Random) -> tuple[list[Candidate], list[float]]:
+def training(rng: random.Random) -> tuple[list[EvaluationResult], list[float]]:
     """Return the checkpoints of a training, and what each has truly lost of all that it could solve."""
     hard, flips = hardness(rng), rng.uniform(0.05, 0.4)
     losses = [rng.uniform(0.0, 0.9) for _ in range(rng.randint(2, 8))]
@@ -38,7 +46,7 @@ def training(rng: random.Random) -> tuple[list[Candidate], list[float]]:
     for step, loss in enumerate(losses):
         runs = answers(rng, hard, loss, flips)
         right = {name: [value[0] * (rng.random() < 0.6)] for name, value in runs.items()}
-        judged.append(Candidate(name=str(step), step=step, metrics=(runs, right)))
+        judged.append(candidate(step, runs, right))
     return judged, losses
 
 
@@ -54,28 +62,28 @@ def test_a_checkpoint_that_is_worse_than_what_shows_is_not_chosen() -> None:
 
 def test_the_earlier_of_equals_is_chosen() -> None:
     same = {str(number): [float(number % 2)] for number in range(50)}
-    judged = [Candidate(name=f"step {step}", step=step, metrics=(same, same)) for step in (300, 100, 200)]
+    judged = [candidate(step, same, same) for step in (300, 100, 200)]
     choice = select_best(judged)
-    assert choice.best == "step 100"
+    assert choice.best == "100"
     assert [len(step.remaining) for step in choice.eliminations] == [3, 3]
 
 
 def test_a_clear_leader_is_chosen_whatever_the_second_figure_says() -> None:
     runs = {str(number): [1.0] for number in range(100)}
     none = {str(number): [0.0] for number in range(100)}
-    judged = [Candidate(name="a", step=1, metrics=(none, runs)), Candidate(name="b", step=2, metrics=(runs, none))]
-    assert select_best(judged).best == "b"
+    judged = [candidate(1, none, runs), candidate(2, runs, none)]
+    assert select_best(judged).best == "2"
 
 
 def test_what_is_alike_in_what_runs_is_decided_by_what_is_right() -> None:
     runs = {str(number): [1.0] for number in range(100)}
     none = {str(number): [0.0] for number in range(100)}
-    judged = [Candidate(name="a", step=1, metrics=(runs, none)), Candidate(name="b", step=2, metrics=(runs, runs))]
-    assert select_best(judged).best == "b"
+    judged = [candidate(1, runs, none), candidate(2, runs, runs)]
+    assert select_best(judged).best == "2"
 
 
 def test_one_checkpoint_is_its_own_choice() -> None:
-    assert select_best([Candidate(name="only", step=5, metrics=())]).best == "only"
+    assert select_best([candidate(5, {}, {})]).best == "5"
     with pytest.raises(ValueError, match="no checkpoint"):
         select_best([])
 

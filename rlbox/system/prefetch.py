@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,34 +147,26 @@ def _measure(paths: Iterable[str]) -> tuple[CachedFile, ...]:
 
 
 def _measure_file(path: str) -> CachedFile:
-    handle = _open(path)
-    try:
+    with _open(path) as handle:
         size = os.fstat(handle).st_size
         return CachedFile(path=path, size=size, resident=count_cached_bytes(handle, 0, size) if size else 0)
-    finally:
-        os.close(handle)
 
 
 def _read_chunk(path: str, offset: int, on_bytes: Callable[[int], None]) -> int:
-    handle, done = _open(path), 0
-    buffer = memoryview(bytearray(_BLOCK_BYTES))
-    try:
+    done, buffer = 0, memoryview(bytearray(_BLOCK_BYTES))
+    with _open(path) as handle:
         while done < _CHUNK_BYTES and (count := os.preadv(handle, [buffer], offset + done)):
             done += count
             on_bytes(count)
-        return done
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    finally:
-        os.close(handle)
+    return done
 
 
-def _open(path: str) -> int:
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[int]:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0) as file:
+            yield file.fileno()
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: OSError) -> WorkFailed:
-    return WorkFailed(_("the file cannot be read: {strerror}").format(strerror=error.strerror), where=path)
+        raise WorkFailed(
+            _("the file cannot be read: {strerror}").format(strerror=error.strerror), where=path
+        ) from error

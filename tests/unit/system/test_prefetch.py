@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.evaluation.prefetch import CachedFile, CacheReport, format_report, require_free_memory
+from rlbox.system.prefetch import CachedFile, CacheReport, format_report, require_free_memory
 
 GIB = 1 << 30
 
