@@ -122,7 +122,7 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.errors import WorkFailed
-    from rlbox.system.limits import available_memory
+    from rlbox.system.limits import get_available_memory
     from rlbox.system.prefetch import (
         format_report,
         measure_page_cache,
@@ -134,11 +134,11 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
     report = measure_page_cache(paths)
     if app.dry_run:
         with app.checking("memory"):
-            require_free_memory(report, available_memory())
+            require_free_memory(report, get_available_memory())
         would = f"read {size_text(report.missing)} into memory" if report.missing else "read nothing: it is in memory"
         return app.planned(report.as_json(), format_report(report), would)
     if report.missing:
-        require_free_memory(report, available_memory())
+        require_free_memory(report, get_available_memory())
         with show_byte_progress(app, "into memory", report.missing) as on_bytes:
             report = read_into_page_cache(report, on_bytes)
     app.result(report.as_json(), format_report(report))

@@ -140,7 +140,7 @@ def make_result(
     """
     if facts.exit_code is None:
         late = f"no answer in {duration_text(facts.seconds)}"
-        if facts.idle:
+        if facts.was_idle:
             next_step = format_wait_command(stack.python, code)
             return _failed(name, f"{late}: it waits for something that does not come", next_step, facts.seconds)
         return ComponentResult(
@@ -238,17 +238,17 @@ def report_ray(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
 def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
     ended, name = ProgramFacts(), "C compiler"
-    compiler = make_result(name, ended, stack, check_linker(replace(facts, libraries={})), facts.compiler, "")
+    compiler = make_result(name, ended, stack, check_linker(replace(facts, error_by_library={})), facts.compiler, "")
     if not facts.compiler and compiler.state == "ok":
         compiler = ComponentResult(name=name, state="absent", detail=NOT_INSTALLED)
     yield compiler
     for library in ("cudart", "cuda") if facts.compiler else ():
         name = f"link -l{library}"
-        if library not in facts.libraries:
+        if library not in facts.error_by_library:
             detail = "needs a C compiler that works" if compiler.state == "failed" else NOT_INSTALLED
             yield ComponentResult(name=name, state="absent", detail=detail)
             continue
-        linked = LinkerFacts(compiler=facts.compiler, libraries={library: facts.libraries[library]})
+        linked = LinkerFacts(compiler=facts.compiler, error_by_library={library: facts.error_by_library[library]})
         result = make_result(name, ended, stack, check_linker(linked), "links", "")
         if result.state == "failed" and library == "cuda" and not stack.devices:
             detail = f"{NO_GPU}, and no stub of its driver: {result.detail}"
@@ -317,7 +317,7 @@ def run_component_checks(
 
 def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
     modules = [component.module for component in load_components()]
-    facts = probe.installed(modules, time.monotonic() + _LIST_TIMEOUT_S)
+    facts = probe.probe_installed(modules, time.monotonic() + _LIST_TIMEOUT_S)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
         raise NodeError(
@@ -330,7 +330,7 @@ def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
         version=str(installed["python"]),
         packages=installed["packages"],
         modules=frozenset(installed["modules"]),
-        devices=probe_driver().devices,
+        devices=probe_driver().device_count,
         requirements=stack.requirements,
     )
 
@@ -342,13 +342,13 @@ def _list_checks(
     arch = stack.requirements.arch or _DEFAULT_ARCH
     for name, run in (
         ("torch", lambda: list(report_torch(probe.probe_torch(tuple, deadline, arch), stack))),
-        ("Ray", lambda: [report_ray(probe.ray(deadline), stack)]),
+        ("Ray", lambda: [report_ray(probe.probe_ray(deadline), stack)]),
     ):
         component = Component(name=name, package=name.lower(), imports=(name.lower(),))
         installed = component.package in stack.packages
         yield run if installed else partial(_report_missing_components, [component], stack)
-    yield lambda: [report_driver(probe.gpu(deadline), stack)]
-    yield lambda: list(report_linker(probe.link(stack.requirements, cuda=stack.uses_cuda), stack))
+    yield lambda: [report_driver(probe.probe_gpus(deadline), stack)]
+    yield lambda: list(report_linker(probe.probe_linker(stack.requirements, cuda=stack.uses_cuda), stack))
     table = load_components()
     for component in table:
         if component.module in stack.modules:
@@ -365,7 +365,7 @@ def _report_missing_components(components: Sequence[Component], stack: StackInfo
 def _import_component(
     probe: StackProbe, stack: StackInfo, deadline: float, component: Component
 ) -> list[ComponentResult]:
-    return [report_import(component, probe.imports(component.imports, component.kernel, deadline), stack)]
+    return [report_import(component, probe.probe_imports(component.imports, component.kernel, deadline), stack)]
 
 
 def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
@@ -374,7 +374,7 @@ def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> Compone
     if not stack.devices:
         return ComponentResult(name="NCCL", state="no-gpu", detail=NO_GPU)
     count = min(stack.devices, stack.requirements.gpus or stack.devices)
-    return report_nccl(probe.all_reduce(count, deadline), count, stack)
+    return report_nccl(probe.probe_all_reduce(count, deadline), count, stack)
 
 
 def check_data_file(path: Path) -> ComponentResult:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import card_text
-from rlbox.doctor.ray_state import read_ray_nodes
+from rlbox.doctor.ray_state import fetch_ray_nodes
 from rlbox.errors import NodeError
 from rlbox.system.gpu import GpuStatus, probe_gpus
 from rlbox.system.process_table import find_process_owner, probe_command_line, probe_process
@@ -201,7 +201,7 @@ def probe_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
     """Return the GPUs here, and those of the Ray head whose dashboard is at the URL `dashboard`."""
     gpus, visible = probe_local_gpus(), environ.get(VISIBLE_DEVICES)
     try:
-        nodes = tuple(map(_parse_node, read_ray_nodes(dashboard)))
+        nodes = tuple(map(_parse_node, fetch_ray_nodes(dashboard)))
     except NodeError as error:
         return GpuInventory(gpus=gpus, visible_devices=visible, ray_error=error.what)
     return GpuInventory(gpus=gpus, visible_devices=visible, ray=nodes)

@@ -342,13 +342,13 @@ class StackProbe:
 @contextmanager
 def open_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield a probe of the stack's interpreter; what it started and wrote is gone when the block ends."""
-    bytecode = make_bytecode_directory(environ, stack.requirements.mount, stack.lock) if stack.lock else None
+    bytecode = make_bytecode_directory(environ, stack.requirements.data_mount, stack.lock) if stack.lock else None
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as directory:
         probe = StackProbe(environ, stack.python, directory, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
         try:
             yield probe
         finally:
-            probe.end()
+            probe.kill()
 
 
 def _cuda_flags(environ: Mapping[str, str]) -> list[str]:

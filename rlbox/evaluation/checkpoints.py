@@ -371,7 +371,9 @@ def _is_model(path: Path) -> bool:
 def _read_tracker(directory: Path) -> str | None:
     for name in TRACKER_FILES:
         with contextlib.suppress(OSError):
-            return read_bytes(directory / name, _MAX_TRACKER_BYTES, links=True).decode("utf-8", "replace").strip()
+            return (
+                read_bytes(directory / name, _MAX_TRACKER_BYTES, follow_links=True).decode("utf-8", "replace").strip()
+            )
     return None
 
 
@@ -395,7 +397,9 @@ def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str,
         problem = find_safetensors_problem(path)
         return f"it {problem}" if problem else "", ()
     if path.name.endswith((".pt", ".pth", ".bin")):
-        with open_regular_file(path, links=True) as file:  # torch.save: a ZIP archive, whose directory is at its end
+        with open_regular_file(
+            path, follow_links=True
+        ) as file:  # torch.save: a ZIP archive, whose directory is at its end
             is_archive = file.read(4) == b"PK\x03\x04"  # the form before PyTorch 1.6 is not
             return "its end is missing" if is_archive and not zipfile.is_zipfile(file) else "", ()
     if status.st_size > _MAX_LIST_BYTES:
@@ -405,7 +409,7 @@ def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str,
     if path.name == MANIFEST_FILE:
         return _read_list(path, "files", "it is no manifest")
     if path.name == ".metadata":
-        names = _DISTRIBUTED_FILE.findall(read_bytes(path, _MAX_LIST_BYTES, links=True))
+        names = _DISTRIBUTED_FILE.findall(read_bytes(path, _MAX_LIST_BYTES, follow_links=True))
         return "", tuple(sorted({name.decode() for name in names}))
     return "", ()
 
@@ -413,7 +417,7 @@ def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str,
 def _read_list(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]]:
     """Return the files that an index maps tensors to, or that a manifest has facts of."""
     try:
-        entries = parse_json(read_bytes(path, _MAX_LIST_BYTES, links=True))[key]
+        entries = parse_json(read_bytes(path, _MAX_LIST_BYTES, follow_links=True))[key]
         names = {name if isinstance(value, dict) else value for name, value in entries.items()}
         return "", tuple(sorted(os.fspath(name) for name in names))
     except (ValueError, KeyError, TypeError, AttributeError):

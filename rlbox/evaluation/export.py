@@ -11,7 +11,7 @@ from typing import Any
 
 from rlbox.evaluation.lock import digest_json
 from rlbox.i18n import _
-from rlbox.system.files import sha256_file
+from rlbox.system.files import compute_sha256
 from rlbox.system.json_files import read_json_object
 from rlbox.system.safe_files import walk_files
 
@@ -73,10 +73,10 @@ def digest_export(directory: Path) -> ExportDigests:
     if not shards:
         raise FileNotFoundError(f"{directory} holds no weights")
     with ThreadPoolExecutor(4) as pool:
-        sums = dict(zip((path.name for path in shards), pool.map(sha256_file, shards), strict=True))
-    tokenizer = {name: sha256_file(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()}
+        sums = dict(zip((path.name for path in shards), pool.map(compute_sha256, shards), strict=True))
+    tokenizer = {name: compute_sha256(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()}
     return ExportDigests(
-        weights=digest_json({"shards": sums, "config": sha256_file(directory / "config.json")}),
+        weights=digest_json({"shards": sums, "config": compute_sha256(directory / "config.json")}),
         tokenizer=digest_json(tokenizer),
         chat_template=_digest_chat_template(directory),
     )
@@ -85,6 +85,6 @@ def digest_export(directory: Path) -> ExportDigests:
 def _digest_chat_template(directory: Path) -> str:
     for name in CHAT_TEMPLATE_FILES:
         if (directory / name).is_file():
-            return sha256_file(directory / name)
-    template: Any = read_json_object(directory / "tokenizer_config.json", links=True).get("chat_template", "")
+            return compute_sha256(directory / name)
+    template: Any = read_json_object(directory / "tokenizer_config.json", follow_links=True).get("chat_template", "")
     return hashlib.sha256(str(template).encode("utf-8", "replace")).hexdigest() if template else ""

@@ -261,7 +261,7 @@ def _run_comparison(options: ExportCheckOptions, config: Mapping[str, Any], merg
         stdin.write(json.dumps(request).encode())
         stdin.seek(0)
         try:
-            process = start_command(command, stdin=stdin, stdout=PIPE, stderr=stderr, dies_with_us=True)
+            process = start_command(command, stdin=stdin, stdout=PIPE, stderr=stderr, die_with_parent=True)
         except OSError as error:
             raise ComparisonFailedError(f"{options.python}: {error.strerror}") from error
         with process:

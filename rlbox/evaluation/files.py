@@ -120,7 +120,7 @@ def read_results(out: Path) -> list[EvaluationResult]:
 
 def read_export_path(directory: Path) -> str:
     """Return the path of the export that a result is of, as it was then; empty where that is lost."""
-    return str(read_json_object(directory / RUN_INFO_FILE, links=True).get("export") or "")
+    return str(read_json_object(directory / RUN_INFO_FILE, follow_links=True).get("export") or "")
 
 
 def write_json(path: Path, data: Any) -> None:

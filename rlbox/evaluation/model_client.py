@@ -161,9 +161,9 @@ class ModelClient:
                 if is_retry or not isinstance(error, NoResponseError) or error.kind != "cut":
                     raise ModelServerError(_("{url}: {error}").format(url=url, error=error)) from error
         try:
-            return response.status, response.json()
+            return response.status, response.parse_json()
         except ValueError:
-            return response.status, response.read()[:2000].decode("utf-8", "replace")
+            return response.status, response.read_body()[:2000].decode("utf-8", "replace")
 
 
 def _unexpected(url: str, status: int, reply: Any) -> ModelServerError:

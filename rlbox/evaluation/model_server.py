@@ -21,7 +21,7 @@ from rlbox.evaluation.model_client import ModelClient, ModelServerError
 from rlbox.i18n import _
 from rlbox.system.command import STDOUT, ProcessHandle, start_command
 from rlbox.system.http import HttpClient
-from rlbox.system.ports import find_port_holder
+from rlbox.system.ports import describe_port_holder
 from rlbox.values import Command
 
 ServeExport = Callable[[Path, Path], contextlib.AbstractContextManager[ModelClient]]
@@ -101,7 +101,7 @@ def make_export_server(options: EngineOptions, http: HttpClient, say: Callable[[
             say(f"one of {len(environments)} servers: GPU {env[VISIBLE_DEVICES]}")
 
     def serve(export: Path, log_dir: Path) -> contextlib.AbstractContextManager[ModelClient]:
-        free_ports = (port for port in range(options.port + 1, 1 << 16) if not find_port_holder(port))
+        free_ports = (port for port in range(options.port + 1, 1 << 16) if not describe_port_holder(port))
         ports = [options.port, *itertools.islice(free_ports, len(environments) - 1)]
         commands = [
             ServerCommand(
@@ -184,7 +184,7 @@ def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClie
             # it dies with the thread that starts it (PR_SET_PDEATHSIG is of threads): this one waits for the block
             with log.open("ab") as stream:
                 argv = Command(argv=command.argv, env=command.env)
-                process = start_command(argv, stdout=stream, stderr=STDOUT, dies_with_us=True)
+                process = start_command(argv, stdout=stream, stderr=STDOUT, die_with_parent=True)
             stack.callback(_stop, process)
             started.append((process, command, log))
         deadline = time.monotonic() + max(command.start_timeout_s for command in commands)
@@ -196,7 +196,7 @@ def run_servers(commands: Sequence[ServerCommand], log_dir: Path, http: HttpClie
 def _wait_for_free_port(url: str) -> None:
     """Wait until nobody listens on the server's port: one that was killed a moment ago must not answer for it."""
     port, deadline = urlsplit(url).port or 0, time.monotonic() + _PORT_TIMEOUT_S
-    while holder := find_port_holder(port):
+    while holder := describe_port_holder(port):
         if time.monotonic() >= deadline:
             raise ModelServerError(
                 _("port {port} of the inference server is taken: {holder}").format(port=port, holder=holder)

@@ -117,8 +117,8 @@ class SandboxClient:
         content = {"run_timeout": limits.run_s, "memory_limit_MB": limits.memory_mb, "language": "python", **request}
         try:
             body = json.dumps(content).encode()
-            with self._http.stream("POST", self.url + path, body=body, silent_s=_SILENT_S) as response:
-                text = response.read()
+            with self._http.stream("POST", self.url + path, body=body, idle_timeout_s=_SILENT_S) as response:
+                text = response.read_body()
             reply = parse_json(text)
         except (NoResponseError, ValueError) as error:
             return {"status": SANDBOX_ERROR, "message": str(error)}
@@ -147,7 +147,7 @@ def start_sandbox(python: str, cpu_s: float, memory_mb: int) -> Iterator[str]:
     argv = [sys.executable, "-m", "rlbox.sandbox", "serve", "--port", "0", "--python", python or sys.executable]
     with tempfile.TemporaryDirectory(prefix="rlbox-sandbox-") as scratch:
         argv += ["--cpu-s", f"{cpu_s:g}", "--memory-mb", str(memory_mb), "--scratch", scratch]
-        process = start_command(Command(argv=tuple(argv)), stdout=PIPE, dies_with_us=True)
+        process = start_command(Command(argv=tuple(argv)), stdout=PIPE, die_with_parent=True)
         stdout = process.stdout
         try:  # it prints its strength, then where it listens
             strength, listens = (stdout.readline(), stdout.readline()) if stdout else (b"", b"")

@@ -135,7 +135,7 @@ def test_nccl() -> None:
 
 def test_ray() -> None:
     assert report_ray(said({"step": "task", "ok": True}), BARE).detail == "2.60.0, one node did one task"
-    late = report_ray(said(exit_code=None, idle=True, seconds=20.0), BARE)
+    late = report_ray(said(exit_code=None, was_idle=True, seconds=20.0), BARE)
     assert (late.state, late.detail) == ("failed", "no answer in 20 s: it waits for something that does not come")
 
 
@@ -148,13 +148,13 @@ def test_ray() -> None:
     ],
 )
 def test_links(stack: StackInfo, cudart: str, cuda: str, expected: list[str]) -> None:
-    facts = LinkerFacts(compiler="/usr/bin/cc", libraries={"cudart": cudart, "cuda": cuda})
+    facts = LinkerFacts(compiler="/usr/bin/cc", error_by_library={"cudart": cudart, "cuda": cuda})
     assert [part.state for part in report_linker(facts, stack)] == expected
 
 
 def test_no_compiler() -> None:
     assert states(report_linker(LinkerFacts(compiler=""), BARE)) == [("C compiler", "absent")]
-    assert states(report_linker(LinkerFacts(compiler="", wanted=True), BARE)) == [("C compiler", "failed")]
+    assert states(report_linker(LinkerFacts(compiler="", compiler_required=True), BARE)) == [("C compiler", "failed")]
 
 
 def test_imports() -> None:
