@@ -15,12 +15,13 @@ from pydantic import Field, StringConstraints
 
 from rlbox.amounts import duration_text
 from rlbox.config.schema import SingleLine, SpecModel, validate_spec
-from rlbox.doctor.gpus import check_all_reduce, check_gpu_kernels, check_gpus
+from rlbox.doctor.gpus import GpuFacts, check_all_reduce, check_gpu_kernels, check_gpus, probe_gpus
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     MANUAL_LOAD,
     LinkerFacts,
     ProgramFacts,
+    StackLocation,
     StackProbe,
     check_linker,
     check_ray,
@@ -28,7 +29,6 @@ from rlbox.doctor.stack import (
     format_wait_command,
     open_stack_probe,
 )
-from rlbox.doctor.stack_location import StackLocation
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
@@ -210,15 +210,15 @@ def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Ma
     return make_result(name, facts, stack, findings, detail, _GPU_CODE)
 
 
-def report_driver(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
+def report_driver(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     name = "CUDA driver"
-    driver = next((step for step in facts.steps if step["step"] == "driver"), {})
+    driver = next((step for step in facts.cuda.steps if step["step"] == "driver"), {})
     if int(driver.get("code", -1)) == -1 and not stack.devices:
         return ComponentResult(name=name, state="no-gpu", detail=NO_GPU)
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
-    return make_result(name, facts, stack, check_gpus(facts, stack.requirements), detail, _DRIVER_CODE)
+    return make_result(name, facts.cuda, stack, check_gpus(facts, stack.requirements), detail, _DRIVER_CODE)
 
 
 def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentResult:
@@ -347,7 +347,7 @@ def _list_checks(
         component = Component(name=name, package=name.lower(), imports=(name.lower(),))
         installed = component.package in stack.packages
         yield run if installed else partial(_report_missing_components, [component], stack)
-    yield lambda: [report_driver(probe.probe_gpus(deadline), stack)]
+    yield lambda: [report_driver(probe_gpus(probe, deadline), stack)]
     yield lambda: list(report_linker(probe.probe_linker(stack.requirements, cuda=stack.uses_cuda), stack))
     table = load_components()
     for component in table:

@@ -15,8 +15,7 @@ from typing import Any
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.doctor.stack import open_stack_probe
-from rlbox.doctor.stack_location import StackLocation, find_stack
+from rlbox.doctor.stack import StackLocation, find_stack, open_stack_probe
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _

@@ -24,6 +24,7 @@ from rlbox.doctor.components import (
     report_ray,
     report_torch,
 )
+from rlbox.doctor.gpus import GpuFacts
 from rlbox.doctor.programs.probe_installed import is_there
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import LinkerFacts, ProgramFacts
@@ -110,11 +111,11 @@ def test_the_driver() -> None:
     works = {"step": "driver", "ok": True, "code": 0, "cuda": 12080, "count": 2, "library": "/lib/libcuda.so.570"}
     missing = {"step": "driver", "ok": False, "code": -1, "name": "libcuda.so.1: cannot open", "cuda": 0, "count": 0}
     stub = {**works, "ok": False, "code": 34, "name": "CUDA_ERROR_STUB_LIBRARY", "library": "/usr/stubs/libcuda.so"}
-    assert report_driver(said(works), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
-    assert report_driver(said(missing), BARE).state == "no-gpu"
-    assert report_driver(said(missing), GPUS).state == "failed"
+    assert report_driver(GpuFacts(cuda=said(works)), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
+    assert report_driver(GpuFacts(cuda=said(missing)), BARE).state == "no-gpu"
+    assert report_driver(GpuFacts(cuda=said(missing)), GPUS).state == "failed"
     for stack in (BARE, GPUS):
-        part = report_driver(said(stub), stack)
+        part = report_driver(GpuFacts(cuda=said(stub)), stack)
         assert part.state == "failed"
         assert part.detail == (
             "the loader takes CUDA's stub for the driver: cuInit gives 34 CUDA_ERROR_STUB_LIBRARY"
