@@ -27,6 +27,12 @@ for path in sys.path:
     except OSError: pass
 def f(x): return 0"""
 
+_LIAR = "class P:\n    __eq__ = __lt__ = __gt__ = __contains__ = lambda s, o: True\n    __ne__ = lambda s, o: False\n    __hash__ = lambda s: 0\n"
+_LIAR += "    __sub__ = __rsub__ = lambda s, o: s\n    __mul__ = lambda s, o: 0\n    __abs__ = lambda s: 0\ndef f(x): return P()"
+_ASK = "import os, sys, time\ndef ask(do, at, name, *words):\n    import gc\n    peer = next(o for o in gc.get_objects() if type(o).__name__ == '_Candidate')\n"
+_ASK += "    return peer.ask({'do': do, 'at': at, 'name': name, 'words': list(words)})\n"
+_HANDS = "W = 'wanted'\ndef g(): return 'wanted'\nassert f(g) == W"
+
 CHEATS = (
     # what the program raises must not end a loop of the tests as if all were well
     ("StopIteration in map", "def f(x):\n    raise StopIteration", "assert all(map(lambda c: f(c) == 'wanted', [1, 2]))"),
@@ -64,4 +70,29 @@ CHEATS = (
      "assert f(1) == 'wanted'"),
     ("numbers without end", "import os, time\nt = b'{\"value\": {\"k\": \"Decimal\", \"v\": \"1e999999999\"}}'\n"
      "for i in range(9): os.write(3, len(t).to_bytes(4, 'big') + t)\ntime.sleep(.5)", "assert f(1) == 1"),
+    # operators of a class that the tests name must not decide a comparison with their values
+    ("a named class equals all", _LIAR, "P()\nassert f(3) == 'wanted'"),
+    ("a named class is close to all", _LIAR, "P()\nassert abs(f(3) - 0.5) < 1e-9"),
+    ("a named class, squared", _LIAR, "P()\nd = f(3) - 0.5\nassert d * d < 1e-9"),
+    ("a named class, ordered", _LIAR, "P()\nassert 0.4 < f(3) < 0.6"),
+    ("a subclass of a named class", f"{_LIAR}\nclass Q(P): pass\ndef f(x): return Q()", "P()\nassert f(3) == 'wanted'"),
+    # what the tests hand to the program must not lead to what they expect, and not be changed in its place
+    ("globals of a handed function", "def f(g): return g.__globals__['W']", _HANDS),
+    ("globals of a handed function, asked by hand", f"{_ASK}def f(g): return ask('get', 0, '__globals__')['W']", _HANDS),
+    ("code of a handed function", "def f(g): return g.__code__.co_consts[1]", _HANDS),
+    ("frame of a raised error", "def f(g):\n    try: g()\n    except Exception as e: return e.__traceback__.tb_frame.f_globals['W']",
+     "W = 'wanted'\ndef g(): raise ValueError\nassert f(g) == W"),
+    ("a handed class is changed", f"{_ASK}def f(i):\n    for n in range(9):\n        try: ask('set', n, 'value', 'wanted')\n"
+     "        except Exception: pass", "class I: value = 'x'\nf(I())\nassert I.value == 'wanted'"),
+    ("an instance of a class of the tests", f"{_ASK}def f(i):\n    t = b'{{\"talk\": \"c2\", \"value\": {{\"k\": \"mine\", \"v\": 90, \"of\": "
+     "{\"k\": \"yours\", \"v\": 1}}}'\n    os.write(3, len(t).to_bytes(4, 'big') + t)\n    time.sleep(9)",
+     "class I:\n    def __eq__(self, other): return True\nassert f(I()) == 'wanted'"),
+    # answers that nobody asked for
+    ("answers before the question", "import os\nfor n in range(9):\n    t = b'{\"talk\": \"c%d\", \"value\": \"wanted\"}' % n\n"
+     "    os.write(3, len(t).to_bytes(4, 'big') + t)\ndef f(x): return 'wanted-not'", "assert f(1) == 'wanted'"),
+    ("questions without end", f"{_ASK}def f(x):\n    for n in range(999):\n        t = b'{{\"talk\": \"p%d\", \"ask\": {{\"do\": \"get\", "
+     "\"at\": 0, \"name\": \"x\"}}' % (n + 99)\n        os.write(3, len(t).to_bytes(4, 'big') + t)\n    return x",
+     "assert f(1) == 'wanted'"),
+    ("gone while a thread waits", "import os, threading\ndef f(x):\n    threading.Timer(.1, os._exit, (0,)).start()\n    threading.Event().wait()",
+     "import threading\nt = threading.Thread(target=f, args=(1,))\nt.start()\nt.join()"),
 )  # fmt: skip

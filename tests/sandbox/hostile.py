@@ -40,7 +40,7 @@ class Attack:
 def attacks() -> list[Attack]:
     """Return all of them; no two have one name."""
     found = [*_endings(), *_liars(), *_forgers(), *_readers(), *_reaching(), *_changing(), *_signals(), *_network()]
-    return [*found, *_leaving(), *_bombs(), *_kernel(), *_asking(), *_looking_away(), *_hiding()]
+    return [*found, *_leaving(), *_bombs(), *_kernel(), *_asking(), *_looking_away(), *_hiding(), *_crossing()]
 
 
 def _cheat(name: str, code: str, slow: bool = False) -> Attack:
@@ -94,6 +94,47 @@ def _hiding() -> Iterator[Attack]:
     )
     yield _tried("hide from looks", "libc.inotify_init1(0) >= 0")
     yield _tried("hide from looks by dnotify", "libc.fcntl(os.open('.', 0), 1026, 0x80000001) == 0")
+
+
+def _crossing() -> Iterator[Attack]:
+    """Ways to other processes, around the limits, and to what the checker has."""
+    ways = {
+        "write the parent's memory": "open(f'/proc/{os.getppid()}/mem', 'r+b').read(1) or True",
+        "write own memory by its file": "open('/proc/self/mem', 'r+b') and True",
+        "a descriptor of the parent": "libc.syscall(438, libc.syscall(434, os.getppid(), 0), 0, 0) >= 0",
+        "trace a neighbour": "any(libc.ptrace(16, os.getpid() + n, 0, 0) == 0 for n in range(-9, 9) if n)",
+        "memory of a neighbour": "any(libc.process_vm_readv(os.getpid() + n, b, 1, b, 1, 0) >= 0 for n in range(-9, 0) for b in [(ctypes.c_uint64 * 2)()])",
+        "a session keyring": "libc.syscall(250, 1, b'{LEFT}') >= 0",
+        "request a key": "libc.syscall(249, b'user', b'{LEFT}', b'', -3) >= 0",
+        "fanotify": "libc.syscall(300, 0, 0) >= 0",
+        "a program in memory": "os.memfd_create('x') >= 0",
+        "secret memory": "libc.syscall(447, 0) >= 0",
+        "io_uring by register": "libc.syscall(427, -1, 33, 0, 0) >= 0",
+        "namespaces of init": "libc.setns(os.open('/proc/1/ns/mnt', 0), 0) == 0",
+        "namespaces of a child": "libc.syscall(56, 0x20000000 | 17, 0, 0, 0, 0) >= 0",
+        "limits of a child up": "pid = os.fork()\npid or (__import__('time').sleep(1), os._exit(0))\n__import__('resource').prlimit(pid, 7, (4096, 4096)) and True",
+        "descriptors over a pair": "import socket\na, b = socket.socketpair()\nsocket.send_fds(a, [b'x'], [0]) and True",
+        "a new session": "os.setsid()\nos.getsid(0) == os.getpid() and os.getpgid(0) != os.getsid(0)",
+        "a group of its own": "p = os.fork()\np or (__import__('time').sleep(1), os._exit(0))\nos.setpgid(p, p)\nos.getpgid(p) == p",
+        "its group": "os.killpg(0, 0) or True",
+        "the cgroup's door": "open('/sys/fs/cgroup/cgroup.procs', 'w').write(str(os.getpid()))",
+        "its own filter off": "libc.prctl(22, 0, 0, 0, 0) == 0 or libc.syscall(317, 1, 0, 0) == 0",
+        "capabilities back": "libc.syscall(126, (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(-1, -1, 0, -1, -1, 0)) == 0",
+        "a file by its handle": "libc.syscall(303, -100, b'/', (ctypes.c_uint32 * 40)(128), (ctypes.c_int * 1)(), 0) >= 0",
+        "user dispatch": "libc.prctl(59, 1, 0, 0, 0) == 0",
+    }  # fmt: skip
+    for name, code in ways.items():
+        yield _tried(f"cross {name}", code)
+    patches = {
+        "peer": "p = sys.modules['peer']\np.Peer.decode = lambda s, v: 'wanted'\np.Remote.__eq__ = lambda s, o: True",
+        "wire of the checker": "w = sys.modules['wire']\nw.decode = lambda v, f: True",
+        "at exit": "import atexit\natexit.register(lambda: os.write(1, b'0 passed'))\natexit.register(os._exit, 0)",
+        "questions": "import gc\nc = next(o for o in gc.get_objects() if type(o).__name__ == '_Candidate')\nc.questions.put(None)",
+        "neighbours": "import signal\nfor n in range(1, 99):\n    try: os.kill(os.getpid() - n, 9)\n    except OSError: pass",
+        "checker's descriptors": "for n in range(-9, 9):\n  for d in (4, 5):\n    try: os.write(os.open(f'/proc/{os.getpid() + n}/fd/{d}', 2), b'passed')\n    except OSError: pass",
+    }  # fmt: skip
+    for name, code in patches.items():
+        yield _cheat(f"cross to {name}", f"import sys, os\n{code}\ndef f(x):\n    return x")
 
 
 def _endings() -> Iterator[Attack]:

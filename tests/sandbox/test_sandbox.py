@@ -1,5 +1,6 @@
 """The sandbox over HTTP, with real programs: protocol, limits, verdicts, and a sample of what attacks it."""
 
+# ruff: noqa: E501 a program a line
 from __future__ import annotations
 
 import contextlib
@@ -145,6 +146,36 @@ os.waitpid(pid, 0)
          "        self.assertEqual(f(3), 3)\n        with self.assertRaises(TypeError): f()\nu.main()", "accepted"),
         ("import threading\ndef f(x): return x", "from concurrent.futures import ThreadPoolExecutor\n"
          "with ThreadPoolExecutor(8) as pool: assert list(pool.map(f, range(99))) == list(range(99))", "accepted"),
+        # tests that use classes: of the program, and of their own
+        ("class S(list):\n    pass\nclass N:\n    def __init__(self, v): self.v, self.next = v, None\n"
+         "def length(n):\n    return 0 if n is None else 1 + length(n.next)",
+         "a, b = N(1), N(2)\na.next = b\nassert length(a) == 2 and a.next is b and isinstance(b, N)", "accepted"),
+        ("class V:\n    def __init__(self, x): self.x = x\n    def __add__(self, o): return V(self.x + o.x)\n"
+         "    def __eq__(self, o): return self.x == o.x\n    def __len__(self): return 3\n    def __iter__(self): return iter('ab')",
+         "v = V(1) + V(2)\nassert v == V(3) and v != V(4) and len(v) == 3 and list(v) == ['a', 'b'] and 'b' in v", "accepted"),
+        ("class Low(ValueError): pass\ndef f(x): raise Low('no')",
+         "for kind in (Low, ValueError):\n    try: f(1)\n    except kind as error: assert str(error) == 'no'", "accepted"),
+        ("def f(items): return sum(item.w for item in items)",
+         "class I:\n    def __init__(self, w): self.w = w\nassert f([I(1), I(2)]) == 3", "accepted"),
+        ("def memo(g):\n    known = {}\n    def h(x):\n        if x not in known: known[x] = g(x)\n        return known[x]\n"
+         "    return h", "calls = []\n@memo\ndef sq(x):\n    calls.append(x)\n    return x * x\n"
+         "assert (sq(3), sq(3), calls) == (9, 9, [3])", "accepted"),
+        # threads and a queue, of the program and of the tests
+        ("import queue\nclass Q:\n    def __init__(self): self.q = queue.Queue()\n    def put(self, x): self.q.put(x)\n"
+         "    def get(self): return self.q.get()",
+         "import threading, time\nq, r = Q(), []\nt = threading.Thread(target=lambda: r.append(q.get()))\nt.start()\n"
+         "time.sleep(.1)\nq.put(4)\nt.join()\nassert r == [4]", "accepted"),
+        ("def f(q): q.put(3)", "import queue\nq = queue.Queue()\nf(q)\nassert q.get() == 3", "accepted"),
+        ("import datetime\nfrom collections import deque, namedtuple\nP = namedtuple('P', 'x y')\n"
+         "def f(): return datetime.date(2020, 1, 2), deque([1]), P(1, 2)",
+         "import datetime, collections\nd, q, p = f()\nassert d == datetime.date(2020, 1, 2) and q == collections.deque([1])\n"
+         "assert p == (1, 2) and p.y == 2", "accepted"),
+        ("import asyncio\nasync def f(x):\n    await asyncio.sleep(.01)\n    return x",
+         "import asyncio\nassert asyncio.run(f(3)) == 3", "accepted"),
+        # lone surrogates get a verdict
+        ("def f(): return '\\ud800'", "assert f() == '\\ud800'", "accepted"),
+        ("def f(): return '\ud800'", "assert f() == 'x'", "failed"),
+        ("def f(): return 1", "s = '\ud800'\nassert f() == 1", "failed"),
     ],
 )  # fmt: skip
 def test_verdicts(server: Server, code: str, tests: str, verdict: str) -> None:

@@ -1,69 +1,50 @@
-"""Run a program and answer calls of its functions, over descriptor 3; it knows nothing of what is expected.
+"""Run a program and answer what the checker asks of it, over descriptor 3; it knows nothing of what is expected.
 
 `main.py` in the working folder is the program. Run by the stack's interpreter, behind the same walls as the program.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from types import ModuleType
+from types import CoroutineType, ModuleType
 from typing import Any
 
-import wire  # type: ignore[import-not-found]  # beside it, where it runs
-
-_LINE = 3
+import peer  # type: ignore[import-not-found]  # beside it, where it runs
 
 
-class _Kept:
-    """What has no plain kind, by number."""
+class _Candidate(peer.Peer):  # type: ignore[misc]
+    side = "p"
 
-    def __init__(self) -> None:
-        self.things: list[Any] = []
+    def __init__(self, fd: int, space: dict[str, Any]) -> None:
+        super().__init__(fd)
+        self._space = space
 
-    def keep(self, thing: Any) -> dict[str, Any]:
-        self.things.append(thing)
-        return {"k": "kept", "v": len(self.things) - 1, "of": type(thing).__name__}
+    def carry_out(self, question: dict[str, Any]) -> Any:
+        if question["do"] == "load":
+            with open("main.py", encoding="utf-8") as stream:
+                return exec(compile(stream.read(), "main.py", "exec"), self._space)  # noqa: S102 this is what it is for
+        if question["do"] == "name":
+            return self._space[question["name"]]
+        if question["do"] == "await":
+            return asyncio.run(self.things[question["at"]])
+        return super().carry_out(question)
 
-    def find(self, value: dict[str, Any]) -> Any:
-        return self.things[value["v"]]
+    def refer(self, thing: Any) -> dict[str, Any]:
+        reference: dict[str, Any] = super().refer(thing)
+        return {**reference, "k": "coroutine"} if isinstance(thing, CoroutineType) else reference
 
 
 def main() -> None:
-    """Load the program, say that it is there or what it raised, and answer until the line is closed."""
-    kept, module = _Kept(), ModuleType("__main__")
-    sys.modules["__main__"], space = module, module.__dict__
+    """Answer until the line is closed."""
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
     sys.path[0] = os.getcwd()
-    with open("main.py", encoding="utf-8") as stream:
-        text = stream.read()
-    try:
-        exec(compile(text, "main.py", "exec"), space)  # noqa: S102 this is what it is for
-        wire.send(_LINE, {"value": None})
-    except BaseException as error:
-        wire.send(_LINE, _raised(error))
-        raise
-    while True:
-        asked = wire.receive(_LINE)
-        try:
-            answer = {"value": wire.encode(_do(asked, kept, space), kept.keep)}
-        except BaseException as error:
-            answer = _raised(error)
-        wire.send(_LINE, answer)
-
-
-def _do(asked: dict[str, Any], kept: _Kept, space: dict[str, Any]) -> Any:
-    if asked["do"] == "name":
-        return space[asked["name"]]
-    thing = kept.things[asked["at"]]
-    if asked["do"] == "get":
-        return getattr(thing, asked["name"])
-    words = wire.decode(asked["words"], kept.find)
-    names = {name: wire.decode(value, kept.find) for name, value in asked["names"].items()}
-    return thing(*words, **names)
-
-
-def _raised(error: BaseException) -> dict[str, Any]:
-    return {"raised": [type(error).__name__, str(error)[:500]]}
+    candidate = _Candidate(3, module.__dict__)
+    candidate.start()
+    while message := candidate.questions.get():
+        candidate.answer(message)
 
 
 if __name__ == "__main__":

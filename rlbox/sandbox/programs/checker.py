@@ -1,10 +1,10 @@
-"""Check a program that runs in another process, and say the last word over a line that the program does not hold.
+"""Check a program that runs in another process, and give the verdict on a line that the program does not hold.
 
-Descriptor 3 leads to the program, 4 takes the word, 5 has what is to be checked: `before` (source that is trusted, such
-as the head of a task), `check` (source of the tests), `names` (functions of the program that the tests call) and the
-number that was drawn for this word. The tests run here; each call of the program's functions goes to it as plain values
-and comes back as such. Tests that end well without having asked the program anything say nothing about it, and once it
-is gone no test counts, whatever the tests themselves catch. Run by the stack's interpreter, which has no rlbox.
+Descriptor 3 leads to the program, 4 takes the verdict, 5 has what is to be checked: `before` (source that is trusted,
+such as the head of a task), `tests` (source), `names` (functions of the program that the tests call) and the number
+that proves the verdict. The tests run here; each call of the program's functions goes to it as plain values and comes
+back as such. Tests that end well without having asked the program anything say nothing about it, and once it is gone no
+test counts, whatever the tests themselves catch. Run by the stack's interpreter, which has no rlbox.
 """
 
 from __future__ import annotations
@@ -15,100 +15,99 @@ import importlib.util
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator
-from types import ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
-import wire  # type: ignore[import-not-found]  # beside it, where it runs
+import peer  # type: ignore[import-not-found]  # beside it, where it runs
+import wire  # type: ignore[import-not-found]
 
-_LINE, _WORD, _GIVEN = 3, 4, 5
+_LINE, _VERDICT, _TESTS = 3, 4, 5
 _SHORT = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot"}
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)  # what runs when it is called
+_INTROSPECTION = (FrameType, TracebackType, CodeType, ModuleType)  # lead to what the tests expect
 
 
 class _Gone(BaseException):
     """The program is not there any more, or does not answer as it must."""
 
 
-class _Talk:
-    """What was said with the program so far: one question at a time, whichever thread of the tests has it."""
+class _Checker(peer.Peer):  # type: ignore[misc]
+    """Asks the program, and lets it use what the tests hand to it."""
 
-    lock = threading.Lock()
-    asked = False
-    gone: _Gone | None = None
+    side = "c"
 
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.was_called = False
+        self.ended = ""
 
-class _Thing:
-    """A thing of the program: it can be called, asked for its attributes, and handed back; it equals only itself."""
-
-    def __init__(self, number: int) -> None:
-        object.__setattr__(self, "_number", number)
-
-    def __call__(self, *words: Any, **names: Any) -> Any:
-        return _ask(
-            {
-                "do": "call",
-                "at": self._number,
-                "words": [wire.encode(word, _keep) for word in words],
-                "names": {name: wire.encode(value, _keep) for name, value in names.items()},
-            }
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _ask({"do": "get", "at": self._number, "name": name})
-
-
-def _keep(thing: Any) -> dict[str, Any]:
-    if isinstance(thing, _Thing):
-        return {"k": "kept", "v": thing._number}
-    raise TypeError(f"a {type(thing).__name__} cannot be handed to a program that is checked from outside")
-
-
-def _find(value: dict[str, Any]) -> Any:
-    number = value.get("v")
-    if value.get("k") != "kept" or not isinstance(number, int):
-        raise wire.WireError("no value")
-    return _Thing(number)
-
-
-def _ask(asked: dict[str, Any] | None) -> Any:
-    try:
-        with _Talk.lock:
-            if asked:
-                wire.send(_LINE, asked)
-                _Talk.asked = _Talk.asked or asked["do"] != "name"
-            answer = wire.receive(_LINE)
-        if "raised" not in answer:
-            return wire.decode(answer.get("value"), _find)
-        name, text = map(str, answer["raised"])
-    except (wire.WireError, OSError, RecursionError, TypeError, ValueError, MemoryError) as error:
-        _Talk.gone = _Gone(f"the program does not answer: {error}")
-        raise _Talk.gone from error
-    raise _error(name, text)
-
-
-def _error(name: str, text: str) -> BaseException:
-    """Return what the tests get to see of an exception of the program."""
-    if name in ("StopIteration", "StopAsyncIteration"):  # would end a loop of the tests, as if all were well
-        return RuntimeError(f"the program raised {name}")
-    kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    def ask(self, question: dict[str, Any]) -> Any:
+        self.was_called = self.was_called or question["do"] not in ("load", "name")
         try:
-            raised: BaseException = kind(text)
-        except TypeError:  # UnicodeDecodeError wants more words
-            raised = ValueError(text)
-        return raised
-    if name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit"):
-        _Talk.gone = _Gone(f"the program ended itself: {name}")
-        return _Talk.gone
-    made: type[Exception] = type(name.replace("\0", ""), (Exception,), {})
-    return made(text)
+            return super().ask(question)
+        except wire.WireError as error:
+            self.ended = f"the program does not answer: {error}"
+            raise _Gone(self.ended) from error
+
+    def build_error(self, raised: Any) -> BaseException:
+        builtin = raised["builtin"]
+        if builtin in ("StopIteration", "StopAsyncIteration"):  # would end a loop of the tests, as if all were well
+            return RuntimeError(f"the program raised {builtin}")
+        if builtin in ("SystemExit", "KeyboardInterrupt", "GeneratorExit"):
+            self.ended = f"the program ended itself: {builtin}"
+            return _Gone(self.ended)
+        error: BaseException = super().build_error(raised)
+        return error
+
+    def operate(self, remote: Any, name: str, words: tuple[Any, ...], reflected: bool = False) -> Any:
+        """Ask the program for an operator of one of its things.
+
+        Its word must never decide a comparison with a value of the tests. So it is asked for classes alone that the
+        tests name, compares its things with each other alone, and arithmetic must give a thing again.
+        """
+        is_known = type(remote).allow_operators
+        if name in peer.COMPARISONS:
+            if not (is_known and isinstance(words[0], peer.Remote)):
+                return NotImplemented
+            return super().operate(remote, name, words) is True
+        if not is_known and name in ("bool", "hash", "repr", "str"):
+            return {"bool": True, "hash": id(remote)}.get(name, object.__repr__(remote))
+        if not is_known:
+            raise TypeError(f"the tests do not name the class of this object of the program: no operator {name}")
+        if name == "exit":  # a traceback would lead to the tests
+            words = (words[0] and words[0].__name__, words[1] and str(words[1]), None)
+        value = super().operate(remote, name, words, reflected)
+        if name in (*peer.ARITHMETIC, *peer.UNARY) and not isinstance(value, peer.Remote):
+            raise TypeError(f"operator {name} of an object of the program gives no such object: compare attributes")
+        return value
+
+    def refer(self, thing: Any) -> dict[str, Any]:
+        if isinstance(thing, _INTROSPECTION):
+            raise TypeError(f"a {type(thing).__name__} cannot be handed to a program that is checked from outside")
+        reference: dict[str, Any] = super().refer(thing)
+        return reference
+
+    def find(self, reference: dict[str, Any]) -> Any:
+        return self._await(reference.get("v")) if reference.get("k") == "coroutine" else super().find(reference)
+
+    async def _await(self, number: Any) -> Any:
+        return self.ask({"do": "await", "at": number})
+
+    def set_attribute(self, thing: Any, name: str, value: Any) -> None:
+        if isinstance(thing, (type, FunctionType)):
+            raise AttributeError(f"a program cannot change {thing.__name__} of the tests")
+        setattr(thing, name, value)
+
+    def take(self, name: str) -> Any:
+        """Return what the program defines under a name."""
+        value = self.ask({"do": "name", "name": name})
+        if isinstance(value, peer.RemoteClass):
+            value.allow_operators = True
+        return value
 
 
-def _asked_names(tree: ast.AST, space: dict[str, Any]) -> Iterable[str]:
+def _list_used_names(tree: ast.AST, space: dict[str, Any]) -> Iterable[str]:
     """Return the names that the tests use and neither they nor what stands before them define."""
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     for node in ast.walk(tree):
@@ -124,7 +123,7 @@ def _asked_names(tree: ast.AST, space: dict[str, Any]) -> Iterable[str]:
     return sorted(used - bound - set(space) - set(dir(builtins)))
 
 
-def _own_modules(tree: ast.AST, names: Iterable[str]) -> dict[str, str]:
+def _find_own_modules(tree: ast.AST, names: Iterable[str]) -> dict[str, str]:
     """Return those of the names that stand for modules here: tests take nothing but attributes of them.
 
     A program that brought a `math` of its own would answer for `math.isclose`.
@@ -135,51 +134,52 @@ def _own_modules(tree: ast.AST, names: Iterable[str]) -> dict[str, str]:
     return {name: module for name, module in full.items() if name in _SHORT or importlib.util.find_spec(name)}
 
 
-def _read_at_once(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that are read when a source is carried out, whether or not its functions are called."""
+def _list_names_read_at_once(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that are read when a source is executed, whether or not its functions are called."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Name):
             yield node.id
         if not isinstance(node, _INNER):
-            yield from _read_at_once(node)
+            yield from _list_names_read_at_once(node)
 
 
-def _take_names(given: dict[str, Any], space: dict[str, Any]) -> str:
-    """Put what the tests use of the program into `space`; return a word where it lacks something, else nothing."""
+def _take_names(given: dict[str, Any], space: dict[str, Any], checker: _Checker) -> str:
+    """Put what the tests use of the program into `space`; return a verdict where it lacks something, else nothing."""
     tree = ast.parse(given["tests"])
-    names = given["names"] or _asked_names(tree, space)
-    modules = {} if given["names"] else _own_modules(tree, names)
-    read = set(_read_at_once(tree))
+    names = given["names"] or _list_used_names(tree, space)
+    modules = {} if given["names"] else _find_own_modules(tree, names)
+    read = set(_list_names_read_at_once(tree))
     for name in names:
         if name in modules:
             space[name] = importlib.import_module(modules[name])
             continue
         try:
-            space[name] = _ask({"do": "name", "name": name})
+            space[name] = checker.take(name)
         except KeyError:
             return f"failed NameError: the program does not define {name}"
-        _Talk.asked = _Talk.asked or (name in read and not isinstance(space[name], _Thing))
+        is_plain = not isinstance(space[name], (peer.Remote, peer.RemoteClass))
+        checker.was_called = checker.was_called or (name in read and is_plain)
     return ""
 
 
-def _judge(given: dict[str, Any]) -> str:
-    word = _carry_out(given)
-    if word == "passed" and _Talk.gone:
-        return f"failed {_Talk.gone}"
-    if word == "passed" and not _Talk.asked:
+def _judge(given: dict[str, Any], checker: _Checker) -> str:
+    verdict = _run_tests(given, checker)
+    if verdict == "passed" and checker.ended:
+        return f"failed {checker.ended}"
+    if verdict == "passed" and not checker.was_called:
         return "failed the tests ended without a call of the program: do they call what they define?"
-    return word
+    return verdict
 
 
-def _carry_out(given: dict[str, Any]) -> str:
+def _run_tests(given: dict[str, Any], checker: _Checker) -> str:
     """Return how the tests ended."""
     sys.modules["__main__"] = module = ModuleType("__main__")  # where unittest.main looks for tests
     space = module.__dict__
     try:
-        _ask(None)  # the program is loaded
+        checker.ask({"do": "load"})
         exec(compile(given["before"], "before", "exec"), space)  # noqa: S102 trusted, as all that is given
-        if word := _take_names(given, space):
-            return word
+        if verdict := _take_names(given, space, checker):
+            return verdict
         exec(compile(given["tests"], "check", "exec"), space)  # noqa: S102
     except AssertionError as error:
         return f"wrong {error}"
@@ -193,11 +193,16 @@ def _carry_out(given: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Check the program, and give the word."""
-    del sys.path[0], sys.modules["wire"]  # what lies here is no module of the tests
-    with os.fdopen(_GIVEN, "rb") as stream:
+    """Check the program, and give the verdict."""
+    del sys.path[0], sys.modules["wire"], sys.modules["peer"]  # what lies here is no module of the tests
+    with os.fdopen(_TESTS, "rb") as stream:
         given = json.load(stream)
-    os.write(_WORD, f"{given['nonce']} {_judge(given)[:2000]}".encode("utf-8", "replace"))
+    checker = _Checker(_LINE)
+    checker.start()
+    verdict = _judge(given, checker)[:2000]
+    os.write(_VERDICT, f"{given['nonce']} {verdict}".encode("utf-8", "replace"))
+    sys.stdout.flush()
+    os._exit(0)  # threads of the tests may still wait for the program
 
 
 if __name__ == "__main__":
