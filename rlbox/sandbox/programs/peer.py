@@ -270,7 +270,6 @@ class Peer:
         object.__setattr__(remote, "_number", number)
         return remote
 
-
     def _find_class(self, reference: Message) -> type:
         kind = self.find(reference)
         if not isinstance(kind, RemoteClass):
