@@ -22,7 +22,7 @@ from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.root_cause import RootCauseAnalyzer
 from rlbox.diagnose.signatures import SignatureSet, read_signature_file
 from rlbox.diagnose.sources import LogSource, is_compressed
-from rlbox.logs.lines import LineBlock, LineSplitter, strip_terminal_codes
+from rlbox.logs.lines import LineSplitter, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
 from rlbox.system.tail import FORWARD_LIMIT, STEP, find_offset_above, find_offset_below
@@ -96,15 +96,6 @@ class FirstFatalFinder:
     def _begin(self) -> None:
         self._reader = EventReader(self._catalogue, is_excused=self._benign)
         self._found, self._seen = None, ()
-
-
-@functools.cache
-def compile_patterns() -> None:
-    """Compile all patterns now: 50 to 100 ms that the first failure's report need not wait."""
-    finder, block = FirstFatalFinder(), LineBlock(b"step:1 - loss:0.5\nValueError: read ahead", 2)
-    block.hits = (1,)
-    finder.feed(1, 0, block)
-    _ = finder.position
 
 
 def make_position(candidate: Candidate) -> FatalPosition:

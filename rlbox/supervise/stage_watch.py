@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.diagnose.cause import describe_exit
-from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, compile_patterns, load_run_signatures
+from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, load_run_signatures
 from rlbox.gate.gate import GateChecker
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
@@ -60,7 +60,6 @@ class StageWatch:
         self._begun = time.monotonic()
         catalogue = load_run_signatures(context.run_dir)
         self._scanned = catalogue.scan_expressions
-        compile_patterns()
         self._finders = {name: FirstFatalFinder(partial(self.gate.is_benign, name), catalogue) for name in names}
         self._metric_files = MetricFiles(self.gate)
         self._command_begun: float | None = None

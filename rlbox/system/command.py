@@ -42,7 +42,7 @@ def start_command(
     environ
         What `command.env` is added to, in place of the caller's environment.
     stdin, stdout, stderr
-        `PIPE`, `NOTHING`, `WITH_OUTPUT`, an open file, or None for the caller's own.
+        `PIPE`, `DEVNULL`, `STDOUT`, an open file, or None for the caller's own.
     new_session
         Whether it leads a session of its own, which neither Ctrl-C nor a hang-up of the terminal reaches.
     pass_fds

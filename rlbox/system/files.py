@@ -32,15 +32,6 @@ def state_path(*names: str) -> Path:
     return Path(base, "rlbox", *names)
 
 
-def make_writable_directory(path: Path) -> Path | None:
-    """Return `path`, made when it was missing; None when it cannot be made or written."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return path if os.access(path, os.W_OK) else None
-
-
 def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
     """Write a whole file or nothing: readers see the old text or the new one.
 

@@ -1,38 +1,31 @@
 """Files below a data disk, which programs of runs write: opened without following a link, regular ones only, bounded.
 
 A folder that a container sees may hold anything by the time it is looked at on the host: a link to a file of the user's
-in the place of a record, a pipe that nobody writes to, a file without end. So every path below a data disk is walked by
-the kernel with no link allowed in it (`openat2`; where there is none, folder by folder with `O_NOFOLLOW`), what is
-opened must be a regular file, and writing is a rename within the opened folder. Whoever names a data disk resolves it
+in the place of a record, a pipe that nobody writes to, a file without end. So every path below a data disk is walked
+folder by folder with `O_NOFOLLOW` (openat2(2) would do it in one call, which engines' filters refuse), what is opened
+must be a regular file, and writing is a rename within the opened folder. Whoever names a data disk resolves it
 first: links that lead to it are the user's, links below it are not. `..` is no part of such a path.
 
 A program can also nest folders deeper than a path may be long, or than a program may call itself: walking ends at a
 depth, and removing brings what lies deep to the top first.
-
-Source: openat2(2), RESOLVE_NO_SYMLINKS, Linux 5.6. An engine's filter may answer EPERM or ENOSYS for it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fnmatch
 import itertools
 import os
 import secrets
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from rlbox.system.libc import LIBC
-
 MAX_BYTES = 8 << 20
 """Of a file that is read whole: records of rlbox have kilobytes, a lock 100 of them."""
 
-_OPENAT2, _NO_SYMLINKS, _HERE = 437, 0x04, -100
 _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of a file that nobody can have put there before: whoever may write into a folder may put a link there."""
@@ -40,10 +33,6 @@ NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLO
 _BEGUN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 DIRECTORY_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class _How(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, follow_links: bool = False) -> int:
@@ -75,12 +64,12 @@ def open_regular_fd(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644, *, 
 
 
 def open_regular_file(path: Path, *, follow_links: bool = False) -> BinaryIO:
-    """Return the regular file `path`, open for reading; raises as `open_handle`."""
+    """Return the regular file `path`, open for reading; raises as `open_regular_fd`."""
     return os.fdopen(open_regular_fd(path, follow_links=follow_links), "rb")
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES, *, follow_links: bool = False) -> bytes:
-    """Return what a file holds; raises as `open_handle`, and `EFBIG` when that is more than `max_bytes` bytes."""
+    """Return what a file holds; raises as `open_regular_fd`, and `EFBIG` when that is more than `max_bytes` bytes."""
     with open_regular_file(path, follow_links=follow_links) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -174,7 +163,7 @@ def recreate_as_directory(path: Path) -> None:
 
 
 def recreate_as_directories(root: Path, below: str) -> Path:
-    """Make the folders of a path below one that is there, each as `make_own_folder` does; return the last."""
+    """Make the folders of a path below one that is there, each as `recreate_as_directory` does; return the last."""
     for part in Path(below).parts:
         root = root / part
         recreate_as_directory(root)
@@ -223,31 +212,10 @@ def open_directory(path: Path) -> Iterator[int]:
 def _open(path: Path, flags: int, mode: int) -> int:
     if ".." in path.parts or "\0" in str(path):
         raise OSError(errno.EINVAL, "a path below a data disk has no .. and no NUL in it", str(path))
-    flags |= _ALWAYS
     try:
-        return _open_at_once(path, flags, mode)
-    except NotImplementedError:
-        pass
+        return _open_by_walk(path, flags | _ALWAYS, mode)
     except OSError as error:
         raise _explained(error, path) from None
-    try:
-        return _open_by_walk(path, flags, mode)
-    except OSError as error:
-        raise _explained(error, path) from None
-
-
-def _open_at_once(path: Path, flags: int, mode: int) -> int:
-    """Have the kernel walk; `NotImplementedError` where it does not know how, or may not."""
-    if sys.platform != "linux":
-        raise NotImplementedError
-    how = _How(flags, mode if flags & os.O_CREAT else 0, _NO_SYMLINKS)
-    handle = int(LIBC.syscall(_OPENAT2, _HERE, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)))
-    if handle >= 0:
-        return handle
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EPERM):
-        raise NotImplementedError
-    raise OSError(number, os.strerror(number), str(path))
 
 
 def _open_by_walk(path: Path, flags: int, mode: int) -> int:

@@ -22,7 +22,7 @@ from rlbox.engine.data_disk import choose_data_dir, create_or_check_data_disk
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.system.command import PIPE, check_command, communicate, run_command, run_in_foreground, start_command
 from rlbox.system.file_lock import hold_lock
-from rlbox.system.files import cache_path, make_writable_directory, write_atomic, write_if_changed
+from rlbox.system.files import cache_path, write_atomic, write_if_changed
 from rlbox.values import Command, Outcome
 
 
@@ -60,12 +60,6 @@ def test_a_write_that_fails_leaves_the_old_text(tmp_path: Path, monkeypatch: pyt
 def test_write_if_changed(tmp_path: Path) -> None:
     path = tmp_path / "a"
     assert [write_if_changed(path, text) for text in ("x", "x", "y")] == [True, False, True]
-
-
-def test_make_folder(tmp_path: Path) -> None:
-    assert make_writable_directory(tmp_path / "a/b") == tmp_path / "a/b"
-    (tmp_path / "file").write_text("")
-    assert make_writable_directory(tmp_path / "file/below") is None
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:

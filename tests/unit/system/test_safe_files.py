@@ -12,18 +12,6 @@ import pytest
 
 from rlbox.system import safe_files
 
-WAYS = ["openat2", "walk"]
-
-
-@pytest.fixture(params=WAYS, autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    def refuse(path: Path, flags: int, mode: int) -> int:
-        raise NotImplementedError
-
-    if request.param == "walk":
-        monkeypatch.setattr(safe_files, "_open_at_once", refuse)
-    return str(request.param)
-
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
