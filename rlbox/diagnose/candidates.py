@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from rlbox.diagnose.clock import parse_clock, to_unix_seconds
 from rlbox.diagnose.event_reader import LogEvents
@@ -35,6 +36,13 @@ SUMMARY_LINE = re.compile(r"\bvalidation errors? for \w+")
 _SPEAKS = re.compile(r"NCCL WARN|Retry\(total=\d|death signal|has been marked dead|closing signal")
 
 
+class EventTime(NamedTuple):
+    """Seconds on the first log's clock, and how far they may be off."""
+
+    seconds: float
+    uncertainty_s: float
+
+
 @dataclass(slots=True, eq=False)
 class Candidate:
     """An event as a candidate for the root cause; `number` and `text` are the line that says most.
@@ -53,7 +61,7 @@ class Candidate:
     score: float = 0.0
     benign_reason: str = ""
     is_wrapper: bool = False
-    time: tuple[float, float] | None = None
+    time: EventTime | None = None
     log_order: int = 0
     full_line: str = ""
     quote_bonus: float = 0.0

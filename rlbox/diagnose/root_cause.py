@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Literal, NamedTuple
 
-from rlbox.diagnose.candidates import Candidate, classify_event, find_recovery_reason, has_work_resumed, is_at_log_end
+from rlbox.diagnose.candidates import (
+    Candidate,
+    EventTime,
+    classify_event,
+    find_recovery_reason,
+    has_work_resumed,
+    is_at_log_end,
+)
 from rlbox.diagnose.clock import ClockTime, parse_clock, to_unix_seconds
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_logged_exception
@@ -51,8 +58,8 @@ class Timeline:
         self.log_orders = dict(zip(named, range(len(logs)), strict=True))
         self.skews_s = self._skews()
 
-    def get_time(self, candidate: Candidate) -> tuple[float, float] | None:
-        """Return seconds on the first log's clock, and how far they may be off.
+    def get_time(self, candidate: Candidate) -> EventTime | None:
+        """Return when an event was, on the first log's clock.
 
         A line without a clock was written after the one above it that has one; how long after is not known.
         """
@@ -62,7 +69,7 @@ class Timeline:
         if at is None:
             return None
         off_s = _UNKNOWN_S if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
-        return at - self.skews_s[event.file], off_s
+        return EventTime(at - self.skews_s[event.file], off_s)
 
     def _at(self, clock: str) -> float | None:
         moment = parse_clock(clock) if clock else None

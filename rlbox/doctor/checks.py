@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rlbox.amounts import duration_text
 from rlbox.doctor.check_group import CheckGroup
-from rlbox.doctor.disks import check_data_disk, check_directories, check_directory, probe_directories
+from rlbox.doctor.disks import RunDirectory, check_data_disk, check_directories, check_directory, probe_directories
 from rlbox.doctor.engine import check_engine, probe_engine
 from rlbox.doctor.environment import check_environment, check_tokens, probe_environment
 from rlbox.doctor.fix_checks import check_fix, run_fix_checks, select_fix_checks
@@ -186,7 +186,7 @@ class CheckContext:
     requirements: Requirements
     deadline_s: float
     env_file_dirs: tuple[str, ...]
-    directories: Sequence[tuple[str, str]] | None
+    directories: Sequence[RunDirectory] | None
     get_driver_requirements: Callable[[], DriverRequirements]
     get_required_ports: Callable[[], Mapping[str, int]]
     list_mirrors: Callable[[], Sequence[Endpoint]] = tuple

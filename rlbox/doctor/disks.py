@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rlbox.amounts import GIB, MIB, limit_text, size_text
 from rlbox.doctor.check_group import CheckGroup
@@ -245,14 +246,21 @@ DIRECTORY_VARIABLES = (
 )  # fmt: skip
 
 
-def find_directories(environ: Mapping[str, str], data_mount: str) -> list[tuple[str, str]]:
-    """Return role and path of the folders to look at; a variable that names none is left out."""
+class RunDirectory(NamedTuple):
+    """A folder that a run writes to; `role` is data, tmp, or the variable that names it."""
+
+    role: str
+    path: str
+
+
+def find_directories(environ: Mapping[str, str], data_mount: str) -> list[RunDirectory]:
+    """Return the folders to look at; a variable that names none is left out."""
     temporary = environ.get("TMPDIR") or "/tmp"  # noqa: S108 - where programs write
-    named = [(name, environ[name]) for name in DIRECTORY_VARIABLES if environ.get(name, "").startswith("/")]
-    return [("data", data_mount), ("tmp", temporary), *named]
+    named = [RunDirectory(name, environ[name]) for name in DIRECTORY_VARIABLES if environ.get(name, "").startswith("/")]
+    return [RunDirectory("data", data_mount), RunDirectory("tmp", temporary), *named]
 
 
-def probe_directories(directories: Sequence[tuple[str, str]]) -> tuple[DirectoryFacts, ...]:
+def probe_directories(directories: Sequence[RunDirectory]) -> tuple[DirectoryFacts, ...]:
     """Return the state of each folder; one that does not answer in 4 s (a dead network disk) is called slow."""
     found: dict[int, DirectoryFacts] = {}
 

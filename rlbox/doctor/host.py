@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.artifacts.profile import load_profile
 from rlbox.doctor.checks import CheckContext, select_families
 from rlbox.doctor.container import BUDGET_S, ProbeThreads, examine_container
-from rlbox.doctor.disks import is_responsive
+from rlbox.doctor.disks import RunDirectory, is_responsive
 from rlbox.doctor.engine import check_image_state
 from rlbox.doctor.gpu_choice import (
     choose_container_gpus,
@@ -127,7 +128,7 @@ def _make_context(
 ) -> CheckContext:
     usable = _usable(folder)
     made_by_a_run = image is not None and usable is not None and would_create_data_disk(usable, image.container)
-    disk = [("data", str(folder))] if folder else []
+    disk = [RunDirectory("data", str(folder))] if folder else []
     shares_network = image is not None and image.container.network == "host"
     return CheckContext(
         environ=dict(os.environ),
@@ -286,14 +287,21 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
     return examine_host(app, name, data, gpus, budget_s)
 
 
-def repair_findings(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
-    """Carry out what can safely be done and yield each finding with what was done, or why it was not."""
+class Repair(NamedTuple):
+    """A finding that can be repaired, and what was done, or why it was not."""
+
+    finding: Finding
+    outcome: str
+
+
+def repair_findings(findings: Iterable[Finding]) -> Iterator[Repair]:
+    """Carry out what can safely be done."""
     for finding in findings:
         if finding.repair:
             try:
-                yield finding, _carry_out(finding.repair)
+                yield Repair(finding, _carry_out(finding.repair))
             except OSError as error:
-                yield (
+                yield Repair(
                     finding,
                     _("not repaired: {filename}: {strerror}").format(filename=error.filename, strerror=error.strerror),
                 )

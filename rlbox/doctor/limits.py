@@ -7,6 +7,7 @@ import resource
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rlbox.amounts import GIB, MIB, asked_text, size_text
 from rlbox.doctor.check_group import CheckGroup
@@ -34,6 +35,11 @@ _RLIMITS = (
 _ASKED = {"nofile": 65536}
 
 
+class ShmFile(NamedTuple):
+    path: str
+    bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class LimitFacts:
     """Limits as the kernel tells them; sizes in bytes, None where there is none, `UNLIMITED` in rlimits.
@@ -44,7 +50,7 @@ class LimitFacts:
     shm_total: int | None
     shm_free: int = 0
     shm_error: str = ""
-    shm_largest: tuple[tuple[str, int], ...] = ()
+    shm_largest: tuple[ShmFile, ...] = ()
     pids_max: int | None = None
     pids_now: int = 0
     memory_max: int | None = None
@@ -235,7 +241,7 @@ def _probe_rlimit(name: str) -> int:
     return UNLIMITED if limit == resource.RLIM_INFINITY else limit
 
 
-def _shm() -> tuple[int | None, int, str, tuple[tuple[str, int], ...]]:
+def _shm() -> tuple[int | None, int, str, tuple[ShmFile, ...]]:
     if not os.path.isdir(SHM):
         return None, 0, "", ()
     facts = os.statvfs(SHM)
@@ -249,12 +255,13 @@ def _shm() -> tuple[int | None, int, str, tuple[tuple[str, int], ...]]:
     return facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize, error, _largest()
 
 
-def _largest() -> tuple[tuple[str, int], ...]:
+def _largest() -> tuple[ShmFile, ...]:
     found = []
     for folder, __, names in os.walk(SHM):
         for name in names:
             try:
-                found.append((os.path.join(folder, name), os.lstat(os.path.join(folder, name)).st_blocks * 512))
+                path = os.path.join(folder, name)
+                found.append(ShmFile(path, os.lstat(path).st_blocks * 512))
             except OSError:
                 continue
-    return tuple(sorted(found, key=lambda row: -row[1])[:3])
+    return tuple(sorted(found, key=lambda file: -file.bytes)[:3])

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from rlbox.system.command import PIPE, communicate, start_command
 from rlbox.system.counters import probe_process_usage
-from rlbox.system.process_table import Process, find_by_environment, find_process_family, probe_processes, read_text
+from rlbox.system.process_table import (
+    Process,
+    ProcessKey,
+    find_by_environment,
+    find_process_family,
+    probe_processes,
+    read_text,
+)
 from rlbox.values import Command
 
 PROCESS_MARK = "RLBOX_DOCTOR"
@@ -40,7 +47,7 @@ class Program:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
         self._mark = {PROCESS_MARK: token}
-        self._known: set[tuple[int, int]] = set()
+        self._known: set[ProcessKey] = set()
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 

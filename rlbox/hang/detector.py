@@ -152,6 +152,13 @@ class Stall:
     deadlock: Deadlock | None = None
 
 
+class AgedRates(NamedTuple):
+    """Rates, and how many seconds ago they were measured."""
+
+    age_s: float
+    rates: ActivityRates
+
+
 class HangDetector:
     """Takes what a stage says and does, in the order in which it happens; `now_s` is any clock that only goes on.
 
@@ -184,9 +191,9 @@ class HangDetector:
         """Return how long there was no sign of life."""
         return now_s - self._alive_s
 
-    def list_recent_rates(self, now_s: float) -> list[tuple[float, ActivityRates]]:
+    def list_recent_rates(self, now_s: float) -> list[AgedRates]:
         """Return the activities of the last minute, each with how many seconds ago it was measured."""
-        return [(now_s - at, rates) for at, rates in self._recent]
+        return [AgedRates(now_s - at, rates) for at, rates in self._recent]
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
         """Take whole lines of the stage's log; return those that began or ended a phase."""

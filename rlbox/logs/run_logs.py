@@ -6,6 +6,7 @@ import contextlib
 import fnmatch
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT_PREFIX
@@ -42,6 +43,11 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
+class LogChunk(NamedTuple):
+    log: Path
+    data: bytes
+
+
 class LogFollower:
     """What the logs of a run gain from now on, after their last few lines."""
 
@@ -58,13 +64,13 @@ class LogFollower:
                     path, find_last_lines_offset(path, lines if path.parent == latest else 0)
                 )
 
-    def read(self) -> Iterator[tuple[Path, bytes]]:
+    def read(self) -> Iterator[LogChunk]:
         """Yield what is new, a block of each log at most, with the log's path."""
         for path in self._find():
             tail = self._tails.setdefault(path, FileFollower(path))
             with contextlib.suppress(OSError):  # no log, whatever has its name
                 if data := tail.read():
-                    yield path, data
+                    yield LogChunk(path, data)
 
     def close(self) -> None:
         """Let go of all files."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rlbox.errors import NodeError
 from rlbox.i18n import _
@@ -90,7 +91,14 @@ def remove_temporary_files(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def restore_original_file(layout: Layout, record: InstallRecord, path: str) -> tuple[InstallRecord, str]:
+class RestoredFile(NamedTuple):
+    """The record without the file, and what is to say of it; empty: nothing."""
+
+    record: InstallRecord
+    note: str
+
+
+def restore_original_file(layout: Layout, record: InstallRecord, path: str) -> RestoredFile:
     """Put back what stood at a path before rlbox laid something there; return the record without it, and a note.
 
     A file that was changed since it was laid stays as it is, and the note says so; out of one that a platform fills
@@ -114,7 +122,7 @@ def restore_original_file(layout: Layout, record: InstallRecord, path: str) -> t
     kept = (*record.kept, own.backup) if note and own.backup else record.kept
     record = replace(record, laid=laid, kept=kept)
     write_record(layout, record)
-    return record, note
+    return RestoredFile(record, note)
 
 
 def _restore(path: Path, before: PathState, backup: str) -> None:

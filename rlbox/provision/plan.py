@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlbox.findings import Finding
 from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_variable_lines
@@ -398,22 +398,38 @@ def skipped_to_json(skipped: Iterable[SkippedItem]) -> list[dict[str, str]]:
     return [{"what": row.item, "fix": row.source_id, "reason": row.reason} for row in skipped]
 
 
-def compare_result(desired: DesiredState, plan: ApplyPlan, *, differences: bool) -> tuple[dict[str, Any], str]:
-    """Return what a machine lacks of what is wanted, as JSON types and as text."""
+class FixCheckCounts(NamedTuple):
+    """How many fixes have checks, and a finding for each whose check fails."""
+
+    total: int
+    findings: Sequence[Finding]
+
+
+class CommandResult(NamedTuple):
+    """What a command prints: as JSON types, and as text."""
+
+    data: dict[str, Any]
+    text: str
+
+
+def make_comparison_result(desired: DesiredState, plan: ApplyPlan, *, differences: bool) -> CommandResult:
+    """Return what a machine lacks of what is wanted."""
     layout, state = desired.layout, "differs" if plan.steps else "unchanged"
     lines = [f"{desired.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
     lines += [*format_plan_lines(plan, differences=differences), *format_skipped_lines(plan.skipped)]
-    data = {"target": desired.target, "prefix": layout.prefix, "state": state}
-    return {**data, "steps": steps_to_json(plan.steps), "left": skipped_to_json(plan.skipped)}, "\n".join(lines)
+    data: dict[str, Any] = {"target": desired.target, "prefix": layout.prefix, "state": state}
+    return CommandResult(
+        {**data, "steps": steps_to_json(plan.steps), "left": skipped_to_json(plan.skipped)}, "\n".join(lines)
+    )
 
 
-def apply_result(
+def make_apply_result(
     desired: DesiredState,
     skipped: Sequence[SkippedItem],
     steps: Sequence[PathChange],
     kept: Sequence[str],
-    checks: tuple[int, Sequence[Finding]],
-) -> tuple[dict[str, Any], str]:
+    checks: FixCheckCounts,
+) -> CommandResult:
     """Return what was done, as JSON types and as text; `checks` are how many there are, and those that fail."""
     layout, state = desired.layout, "applied" if steps else "unchanged"
     count, findings = checks
@@ -431,4 +447,4 @@ def apply_result(
         "left": skipped_to_json(skipped),
         "checks": {"count": count, "failed": [row.as_json() for row in findings]},
     }
-    return data, "\n".join(lines)
+    return CommandResult(data, "\n".join(lines))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from rlbox.app import App
 from rlbox.artifacts.fetch import create_missing_files_error, fetch_artifacts
@@ -19,7 +20,6 @@ from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import create_or_check_data_disk
 from rlbox.errors import NodeError, SpecError
-from rlbox.findings import Finding
 from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.fixes.conditions import collect_stack_versions
 from rlbox.fixes.render import render_fixes
@@ -31,7 +31,7 @@ from rlbox.provision.base import adopt_base_packages, choose_venv_python, import
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_layout, forget_layout, lock_layout, record_layout
-from rlbox.provision.plan import ApplyPlan, PathChange, choose_venv_disk, plan_apply
+from rlbox.provision.plan import ApplyPlan, FixCheckCounts, PathChange, choose_venv_disk, plan_apply
 from rlbox.provision.probe import (
     find_existing_parent,
     list_installed_apt_packages,
@@ -331,6 +331,14 @@ def _of_image(layout: Layout) -> dict[str, str]:
     return {name: text for name, text in told.items() if not looks_like_secret(name, text)}
 
 
+class ProvisionResult(NamedTuple):
+    """What is wanted, what was lacking at the last look, and what was done."""
+
+    prepared: PreparedTarget
+    plan: ApplyPlan
+    applied: ApplyResult
+
+
 def provision_target(
     app: App,
     image: ImagePlan,
@@ -339,8 +347,8 @@ def provision_target(
     *,
     plan_only: bool,
     on_changes: Callable[[int], None] = lambda changes: None,
-) -> tuple[PreparedTarget, ApplyPlan, ApplyResult]:
-    """Bring a target to this machine; return what is wanted, what was lacking at the last look, and what was done.
+) -> ProvisionResult:
+    """Bring a target to this machine.
 
     Parameters
     ----------
@@ -360,7 +368,7 @@ def provision_target(
         plan = plan_target(prepared, options.apt_unavailable_reason)
         if app.dry_run:
             check_supplies_in_dry_run(app, prepared, plan, options)
-        return prepared, plan, EMPTY_RESULT
+        return ProvisionResult(prepared, plan, EMPTY_RESULT)
     with lock_layout(app, layout):
         plan, done = plan_target(prepared, options.apt_unavailable_reason), EMPTY_RESULT
         if plan.steps:
@@ -372,11 +380,19 @@ def provision_target(
             plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_unavailable_reason)
         if plan.steps:
             done = done.merge(apply_plan(app, prepared, plan, options))
-    return prepared, plan, done
+    return ProvisionResult(prepared, plan, done)
 
 
-def remove_target(app: App, target: str, layout: Layout) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Lay everything back as it was; return the state in a word, the paths that it is about, and what is to say.
+class RemovalResult(NamedTuple):
+    """`paths` are those that the removal is about, `notes` what is to say of it."""
+
+    state: Literal["unchanged", "laid", "removed"]
+    paths: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
+    """Lay everything back as it was.
 
     Raises
     ------
@@ -385,7 +401,7 @@ def remove_target(app: App, target: str, layout: Layout) -> tuple[str, tuple[str
     """
     record = read_record(layout)
     if record is None:
-        return "unchanged", (), ()
+        return RemovalResult("unchanged")
     if record.target != target:
         raise NodeError(
             _("what was laid here is target {target}").format(target=record.target),
@@ -394,18 +410,18 @@ def remove_target(app: App, target: str, layout: Layout) -> tuple[str, tuple[str
         )
     paths = (*record.laid, *record.parts, *([layout.map_path(VENV)] if record.environment else []))
     if app.dry_run:
-        return "laid", paths, ()
+        return RemovalResult("laid", paths)
     with lock_layout(app, layout):
         notes = uninstall(layout, lambda path: app.say(path) if app.verbosity > 0 else None)
     forget_layout(target, layout)
-    return "removed", paths, notes
+    return RemovalResult("removed", paths, notes)
 
 
-def run_target_fix_checks(layout: Layout) -> tuple[int, tuple[Finding, ...]]:
-    """Return how many fixes have checks, and a finding for each whose check fails in the place's environment."""
+def run_target_fix_checks(layout: Layout) -> FixCheckCounts:
+    """Run the checks of fixes in the environment of an applied target."""
     manifest = read_json_object(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
     found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, make_stage_environment(layout).env)
-    return len(select_fix_checks(manifest, "doctor")), found
+    return FixCheckCounts(len(select_fix_checks(manifest, "doctor")), found)
 
 
 def _check_image(image: ImagePlan) -> None:

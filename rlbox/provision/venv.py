@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from uv import find_uv_bin
 
@@ -152,6 +153,13 @@ def _requirements(desired: DesiredState, supply: PackageSource) -> Iterator[tupl
         yield [*words, "requirements.txt"], folder
 
 
+class AptResult(NamedTuple):
+    """`error` is why apt failed, empty when it did not."""
+
+    new_packages: tuple[str, ...] = ()
+    error: str = ""
+
+
 def download_apt_packages(names: Sequence[str]) -> str:
     """Bring apt packages here from the machine's own sources, changing nothing else; return why that failed."""
     failed = ""
@@ -162,11 +170,11 @@ def download_apt_packages(names: Sequence[str]) -> str:
     return failed
 
 
-def install_apt_packages(names: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def install_apt_packages(names: Sequence[str]) -> AptResult:
     """Install apt packages that are here; return what is new, and why it did not work (empty: it did)."""
     before = list_installed_apt_packages()
     failed = _apt("install", *names)
-    return tuple(sorted(list_installed_apt_packages() - before)), failed
+    return AptResult(tuple(sorted(list_installed_apt_packages() - before)), failed)
 
 
 def remove_apt_packages(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlbox.record.state import parse_as
 from rlbox.system.counters import ActivitySample, Pressure, ProcessUsage, compute_cpu_usage, compute_rates
+from rlbox.system.process_table import ProcessKey
 
 RESOURCES_FILE = "resources.jsonl"
 _FOREVER_S = 366 * 24 * 3600.0
@@ -142,7 +143,7 @@ def seconds_until_disk_full(history: Sequence[tuple[float, int]]) -> float | Non
 
 
 def _part_sample(
-    pids: set[int], processes: Sequence[ProcessUsage], earlier: Mapping[tuple[int, int], float], seconds: float
+    pids: set[int], processes: Sequence[ProcessUsage], earlier: Mapping[ProcessKey, float], seconds: float
 ) -> PartSample:
     own = [process for process in processes if process.pid in pids]
     used = sum(max(0.0, process.cpu_s - earlier.get(process.key, 0.0)) for process in own)

@@ -27,7 +27,7 @@ from rlbox.record.state import parse_as
 from rlbox.system.files import write_atomic
 from rlbox.system.identity import BootIdentity, read_boot_identity
 from rlbox.system.json_files import read_json_object
-from rlbox.system.process_table import Process, probe_command_line, probe_process
+from rlbox.system.process_table import Process, ProcessKey, probe_command_line, probe_process
 from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import create_file
 from rlbox.system.stop_signal import StopSignal
@@ -151,7 +151,7 @@ class ProcessRecorder:
     def __init__(self, run_dir: Path, parts: Callable[[], dict[str, set[int]]]) -> None:
         self._path = _processes_file(run_dir)
         self._parts = parts
-        self._written: list[tuple[int, int]] = []
+        self._written: list[ProcessKey] = []
         self.seen: set[int] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="process-record", daemon=True)

@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _PREFIX = "rlbox-run-"
 _INNER = "rlbox-sandbox-"
@@ -65,8 +66,15 @@ class RunCgroup:
         return found - {0, os.getpid()}
 
 
-def find_own_cgroups(controllers: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield controller (empty: version 2) and folder of each group that this process is in, in the order given."""
+class OwnCgroup(NamedTuple):
+    """A control group that this process is in; the controller is empty for version 2."""
+
+    controller: str
+    directory: Path
+
+
+def find_own_cgroups(controllers: Iterable[str]) -> Iterator[OwnCgroup]:
+    """Yield each group that this process is in, in the order given."""
     with contextlib.suppress(OSError):
         groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         mounts = list(_mounts(Path("/proc/self/mountinfo").read_text()))
@@ -74,7 +82,7 @@ def find_own_cgroups(controllers: Iterable[str]) -> Iterator[tuple[str, Path]]:
             for _, known, path in groups:
                 if wanted in known.split(","):
                     found = ((root, top) for names, root, top in mounts if wanted in names)
-                    yield from ((wanted, folder) for root, top in found for folder in _at(top, root, path))
+                    yield from (OwnCgroup(wanted, folder) for root, top in found for folder in _at(top, root, path))
 
 
 def _mounts(text: str) -> Iterator[tuple[set[str], str, Path]]:

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TypeAlias
+from typing import IO, NamedTuple, TypeAlias
 
 from rlbox.amounts import limit_text
 from rlbox.errors import TimedOut, WorkFailed
@@ -74,10 +74,15 @@ def _end_with_parent() -> Callable[[], None]:
     return functools.partial(set_parent_death_signal, os.getpid())
 
 
-def communicate(process: ProcessHandle, stdin: bytes, timeout_s: float) -> tuple[bytes, bytes] | None:
+class ProcessOutput(NamedTuple):
+    stdout: bytes
+    stderr: bytes
+
+
+def communicate(process: ProcessHandle, stdin: bytes, timeout_s: float) -> ProcessOutput | None:
     """Give a process with three pipes its input and return all it says until it ends; None: it has not by then."""
     try:
-        return process.communicate(stdin or None, timeout=timeout_s)
+        return ProcessOutput(*process.communicate(stdin or None, timeout=timeout_s))
     except subprocess.TimeoutExpired:
         return None
 

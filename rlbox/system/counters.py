@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.system.cgroup import find_own_cgroups
 from rlbox.system.gpu import GpuStatus, probe_gpus
 from rlbox.system.limits import CpuLimit, CpuLimitReader
-from rlbox.system.process_table import read_stat_fields, read_text
+from rlbox.system.process_table import ProcessKey, read_stat_fields, read_text
 
 _NO_TIME_S = 1e-3
 _PAGE_BYTES = 4096
@@ -50,8 +50,8 @@ class ProcessUsage:
         return self.state == "D"
 
     @property
-    def key(self) -> tuple[int, int]:
-        return self.pid, self.started
+    def key(self) -> ProcessKey:
+        return ProcessKey(self.pid, self.started)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,14 @@ _SHARE_WINDOW_S = 5.0
 T = TypeVar("T")
 
 
+class GpuShare(NamedTuple):
+    """What a process had of a GPU of late: percent of its computing time, and of that of its memory."""
+
+    pid: int
+    compute_percent: int
+    memory_percent: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuStatus:
     """One GPU now: `utilization` 0-100, `processes` their ids as the driver sees them (a container's may differ).
@@ -34,7 +42,7 @@ class GpuStatus:
     total_bytes: int
     processes: tuple[int, ...]
     memory_utilization: int = 0
-    shares: tuple[tuple[int, int, int], ...] = ()
+    shares: tuple[GpuShare, ...] = ()
 
     @property
     def power_ratio(self) -> float:
@@ -219,7 +227,7 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
     )
 
 
-def _read_shares(nvml: Any, device: Any) -> tuple[tuple[int, int, int], ...]:
+def _read_shares(nvml: Any, device: Any) -> tuple[GpuShare, ...]:
     """Return for each process that used a GPU in the last seconds its id and its shares of computing and memory."""
     since_us = int((time.time() - _SHARE_WINDOW_S) * 1e6)
     try:
@@ -227,7 +235,7 @@ def _read_shares(nvml: Any, device: Any) -> tuple[tuple[int, int, int], ...]:
     except nvml.NVMLError:  # "not found" where no process used it
         return ()
     newest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
-    return tuple((pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items()))
+    return tuple(GpuShare(pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items()))
 
 
 def _text(name: str | bytes) -> str:

@@ -11,6 +11,14 @@ import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+
+class ProcessKey(NamedTuple):
+    """What tells a process from a later one with the same id."""
+
+    pid: int
+    start_ticks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +35,8 @@ class Process:
     threads: int
 
     @property
-    def key(self) -> tuple[int, int]:
-        return self.pid, self.start_ticks
+    def key(self) -> ProcessKey:
+        return ProcessKey(self.pid, self.start_ticks)
 
     @property
     def has_ended(self) -> bool:
@@ -61,10 +69,17 @@ def probe_process(pid: int) -> Process | None:
     )
 
 
-def read_stat_fields(pid: int) -> tuple[str, list[str]]:
+class StatFields(NamedTuple):
+    """Name of a process, and the fields of its `stat` from the state on."""
+
+    name: str
+    fields: list[str]
+
+
+def read_stat_fields(pid: int) -> StatFields:
     """Return the name of a process and the fields of its `stat` from its state on; none when it is gone."""
     head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")  # the name itself may hold blanks and brackets
-    return head.partition("(")[2], tail.split()
+    return StatFields(head.partition("(")[2], tail.split())
 
 
 def read_text(path: str | Path) -> str:

@@ -22,6 +22,7 @@ from rlbox.system.command import ProcessHandle, start_command
 from rlbox.system.libc import prctl, set_child_subreaper
 from rlbox.system.process_table import (
     Process,
+    ProcessKey,
     find_ancestors,
     find_by_environment,
     find_process_family,
@@ -99,7 +100,7 @@ class RunProcesses:
         self._known = frozenset(known)
         self._group = RunCgroup(run_dir)
         self._children: list[ChildProcess] = []
-        self._zombies: set[tuple[int, int]] = set()
+        self._zombies: set[ProcessKey] = set()
         table = probe_processes()
         self._strangers = {p.key for p in table.values() if p.parent_pid == os.getpid()}
 
@@ -205,7 +206,7 @@ class RunProcesses:
         self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None
     ) -> tuple[Process, ...]:
         begun = time.monotonic()
-        told: set[tuple[int, int]] = set()
+        told: set[ProcessKey] = set()
         while True:
             self.reap()
             table = probe_processes()

@@ -21,7 +21,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 MAX_BYTES = 8 << 20
 """Of a file that is read whole: records of rlbox have kilobytes, a lock 100 of them."""
@@ -250,9 +250,14 @@ _MOST_NAMES = 100_000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def walk_files(
-    path: Path, *, max_depth: int = MAX_DEPTH, include_directories: bool = False
-) -> Iterator[tuple[str, os.stat_result]]:
+class WalkedFile(NamedTuple):
+    """A path below the walked folder, with `/`, and what `stat` says of it."""
+
+    path: str
+    stat: os.stat_result
+
+
+def walk_files(path: Path, *, max_depth: int = MAX_DEPTH, include_directories: bool = False) -> Iterator[WalkedFile]:
     """Yield what lies below a folder and is none, links themselves too: its path there with `/`, and its facts.
 
     `include_directories`: yield them too, each before what lies in it.
@@ -264,7 +269,7 @@ def walk_files(
         with open_directory(path) as folder:
             for name, facts in _walk(folder, "", max_depth):
                 if include_directories or not stat.S_ISDIR(facts.st_mode):
-                    yield name, facts
+                    yield WalkedFile(name, facts)
     except OSError:
         return
 
@@ -306,7 +311,7 @@ def remove_tree(path: Path) -> None:
             os.rmdir(path.name, dir_fd=above)
 
 
-def _walk(folder: int, above: str, deepest: int) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(folder: int, above: str, deepest: int) -> Iterator[WalkedFile]:
     folders: dict[str, os.stat_result] = {}
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in itertools.islice(entries, _MOST_NAMES))
@@ -318,9 +323,9 @@ def _walk(folder: int, above: str, deepest: int) -> Iterator[tuple[str, os.stat_
         if stat.S_ISDIR(facts.st_mode):
             folders[name] = facts
         else:
-            yield f"{above}{name}", facts
+            yield WalkedFile(f"{above}{name}", facts)
     for name, facts in folders.items():
-        yield f"{above}{name}", facts
+        yield WalkedFile(f"{above}{name}", facts)
         if deepest <= 0:
             continue
         try:
