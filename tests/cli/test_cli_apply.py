@@ -180,7 +180,7 @@ def test_a_file_changed_since_is_left_and_named(rlbox: Rlbox, prefix: Path) -> N
 
 @pytest.mark.slow
 def test_killed_at_any_moment_and_repeated_it_is_the_same(rlbox: Rlbox, prefix: Path, folder: Folder) -> None:
-    """Ten times ended without a word: nothing is ever half laid, and the end is that of one quiet call."""
+    """Ended six times without a word: nothing is ever half laid, and the end is that of one quiet call."""
     assert rlbox(*words(prefix)).code == 0
     wanted = tree(prefix)
     assert rlbox(*words(prefix, "--remove")).code == 0
@@ -190,7 +190,7 @@ def test_killed_at_any_moment_and_repeated_it_is_the_same(rlbox: Rlbox, prefix: 
     took_s = time.monotonic() - began
     assert rlbox(*words(prefix, "--remove")).code == 0
     pause, ended = random.Random(5), 0
-    for _ in range(10):
+    while ended < 6:
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         time.sleep(pause.uniform(0.2, 1.0) * took_s)
         whole = process.poll() is not None
@@ -198,11 +198,11 @@ def test_killed_at_any_moment_and_repeated_it_is_the_same(rlbox: Rlbox, prefix: 
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if whole:  # the next one is to find work
+        if whole:  # the next one is to find work, and less time
+            took_s *= 0.8
             assert rlbox(*words(prefix, "--remove")).code == 0
         for path in prefix.rglob("*.sh"):
             assert path.read_bytes().endswith(b"\n"), f"{path} is half laid"
-    assert ended > 3
     assert rlbox(*words(prefix)).code == 0
     assert rlbox(*words(prefix, "--json")).data["state"] == "unchanged"
     found = tree(prefix)
