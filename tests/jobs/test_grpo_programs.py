@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from grpo import data, proof
+from grpo import data
 
 
 class Table:
@@ -88,31 +88,3 @@ def test_a_sum_is_asked_of_a_model_without_eyes() -> None:
     one, other = (int(word.strip("?.")) for word in asked.split() if word.strip("?.").isdigit())
     assert row["reward_model"]["ground_truth"] == str(one + other)
     assert "images" not in row
-
-
-@pytest.mark.parametrize(
-    ("action", "at", "there", "code", "given"),
-    [
-        ("ask", "start", False, 1, False),
-        ("ask", "start", True, 0, True),
-        ("ask", "end", False, 0, False),
-        ("skip", "start", False, 0, False),
-        ("skip", "end", False, 0, False),
-        ("give", "start", False, 0, False),
-        ("give", "end", False, 0, True),
-    ],
-)
-def test_who_gives_and_who_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, at: str, there: bool, code: int, given: bool
-) -> None:
-    facts = {"gpus": "one"}
-    monkeypatch.setattr(proof, "machine", lambda: facts)
-    monkeypatch.setattr(sys, "argv", ["proof", action, "--at", at, "--folder", str(tmp_path)])
-    if there:
-        proof.proof_file(tmp_path, facts).touch()
-    ended = 0
-    try:
-        proof.main()
-    except SystemExit as exit_:
-        ended = 1 if exit_.code else 0
-    assert (ended, proof.proof_file(tmp_path, facts).is_file()) == (code, given)

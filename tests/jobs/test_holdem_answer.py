@@ -55,6 +55,7 @@ def test_reads_nothing_where_there_is_no_decision(text: str) -> None:
         ("raise 50", "bet 50", 0.25),
         ("fold", "raise 11", 0.0),
         ("raise 5", "raise", 1.0),
+        (f"raise {'9' * 400}", "raise 10", 0.5),
     ],
 )
 def test_scores_by_kind_then_by_amount(given: str, label: str, score: float) -> None:

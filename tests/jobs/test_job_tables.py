@@ -43,18 +43,25 @@ def table(job: str) -> Iterator[str]:
         yield from ("", "# On a cluster", "", *_flat("cluster", found.cluster.model_dump(exclude_defaults=True)))
     for profile in found.profiles:
         yield from ("", f"# Profile {profile}", "", *_changes(plain, _lines(plan_of(job, profile))))
-    own = {profile for stage in found.stages for profile in stage.profiles}
     for name, param in found.params.items():
-        for profile in ("", *sorted(own)) if isinstance(param.default, bool) else ():
-            before = plan_of(job, profile)
-            after = plan_of(job, profile, {name: str(not before.params[name]).lower()})
-            yield from ("", f"# {profile} --set {name}={after.params[name]}", "")
-            yield from _changes(_lines(before), _lines(after))
+        if isinstance(param.default, bool):
+            yield from _switched(job, name, ["", *sorted({one for stage in found.stages for one in stage.profiles})])
     for stage in found.stages:
         if stage.resume or found.resume.params:
             before = plan_of(job, next(iter(stage.profiles), ""))
             again = _lines(plan_resume(found, before, {stage.name: 2}))
             yield from ("", f"# {stage.name} again", "", *_changes(_lines(before), again))
+
+
+def _switched(job: str, name: str, profiles: list[str]) -> Iterator[str]:
+    """What a switch changes, in the first profile where it changes more than itself."""
+    for profile in profiles:
+        before = plan_of(job, profile)
+        after = plan_of(job, profile, {name: str(not before.params[name]).lower()})
+        changes = _changes(_lines(before), _lines(after))
+        if len(changes) > 2 or profile == profiles[-1]:
+            yield from ("", f"# {profile} --set {name}={after.params[name]}", "", *changes)
+            return
 
 
 def _parameter(name: str, param: Any) -> str:

@@ -9,15 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sft import checkpoints, choose, corridor, data, plan, train
+from sft import checkpoints, choose, data, plan
 
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
-
-
-def test_bytes_of_a_parameter() -> None:
-    assert (plan.MODEL, plan.OPTIMIZER, plan.EXPORT) == (4, 8, 4)
-
 
 # --------------------------------------------------------------------------------------------------------- checkpoints
 
@@ -107,48 +102,6 @@ def test_what_is_wanted_over_the_baseline(name: str, before: int, after: int, ve
 # ------------------------------------------------------------------------------------------------------------ training
 
 
-def test_the_corridor_of_the_seed(tmp_path: Path) -> None:
-    for step, name, low, high in (
-        (100, "train/loss", 0.8, 1.2),
-        (200, "train/loss", 0.5, 0.8),
-        (300, "train/loss", 0.3, 0.6),
-        (378, "train/loss", 0.2, 0.5),
-        (100, "val/loss", 1.0, 1.5),
-        (200, "val/loss", 0.8, 1.2),
-        (300, "val/loss", 0.8, 1.5),
-        (378, "val/loss", 0.8, 2.0),
-    ):
-        for value, fits in ((low, True), (high, True), (low - 0.01, False), (high + 0.01, False)):
-            series = ([(step, value)], []) if name == "train/loss" else ([], [(step, value)])
-            assert (corridor.notes(*series, []) == []) == fits, (step, name, value)
-    assert corridor.notes([(105, 9.0)], [], []) != []
-    assert corridor.notes([(106, 9.0)], [], []) == []
-    assert corridor.notes([], [], [(1, 1.0), (2, 1.0), (3, 10.0)]) == []
-    assert len(corridor.notes([], [], [(1, 1.0), (2, 1.0), (3, 10.1)])) == 1
-    assert corridor.notes([], [], [(1, 0.0), (2, 0.0), (3, 10.1)]) == []
-    assert corridor.notes([], [(1, 1.0), (2, 1.0)], []) == []
-    file = tmp_path / "m.jsonl"
-    assert corridor.read_series(file, "a") == []
-    file.write_text('{"step": 1, "data": {"a": 2}}\n{"step": 2, "data": {"b": 2}}\n{"step": 3, "da')
-    assert corridor.read_series(file, "a") == [(1, 2.0)]
-
-
-def test_a_loss_is_flat_over_its_first_twenty_steps() -> None:
-    late = [(step, 2.0 if step <= 20 else 0.1) for step in range(1, 60)]
-    assert corridor.flat(late)
-    assert corridor.flat([(1, 2.0), (2, 2.0)]) == []
-    assert corridor.flat([(1, 2.0), (2, 1.0), (3, 2.0)])
-
-
-def test_steps_that_are_saved_and_room() -> None:
-    assert plan.saved_steps(20, 1, 2, 1, 0, 5) == [5, 10]
-    assert plan.saved_steps(20, 1, 2, 1, 0, 50) == [10]
-    assert plan.saved_steps(20, 1, 2, 1, 7, 5) == [5, 7]
-    assert plan.saved_steps(0, 1, 2, 1, 0, 5) == []
-    assert plan.saved_steps(20, 4, 2, 1, 0, 100) == [5]
-    assert plan.room_needed(1, 4, 9) == plan.room_needed(1, 4, 0)
-
-
 def args(**more: Any) -> Any:
     known = {"batch": 4, "gpus": 1, "micro_batch": 2, "rows": 8, "epochs": 1, "steps": 0, "save_every": 1}
     return SimpleNamespace(**known | {"billions": 0.0, "keep_optimizer": 0, "save": "optimizer"} | more)
@@ -164,29 +117,11 @@ def test_a_plan_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert plan.problem(args(billions=2e-9), tmp_path) == ""
 
 
-def test_shards_go_only_where_an_export_stays(tmp_path: Path) -> None:
-    assert train.prune(tmp_path, 1) == []  # no tracker yet
-    (tmp_path / train.TRACKER).write_text("x")
-    assert train.prune(tmp_path, 1) == []
-    assert train.check_exports(tmp_path, [1]) == [f"no checkpoint in {tmp_path}"]
-    export(tmp_path / "global_step_1/huggingface")
-    assert train.check_exports(tmp_path, [1]) == []
-    assert train.check_exports(tmp_path, [1, 2]) == [f"global_step_2 was not saved in {tmp_path}"]
-
-
 # ---------------------------------------------------------------------------------------------------------------- data
 
 
 def turns(*pairs: tuple[str, str]) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in pairs]
-
-
-def test_conversations_that_are_none() -> None:
-    assert data.problem_of(None) == "is empty"
-    assert data.problem_of(turns(("system", "s"), ("assistant", "a"))).startswith("has the roles")
-    for row in ({"prompt": "q"}, {"response": "a"}, {"prompt": "", "response": "a"}):
-        with pytest.raises(data.DataError, match="has no question and answer"):
-            data.conversation(row)
 
 
 def test_data_are_split_once_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
