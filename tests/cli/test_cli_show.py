@@ -100,23 +100,3 @@ def test_completion(rlbox: Rlbox, shell: str, word: str) -> None:
     assert word in said.out
     assert "_RLBOX_COMPLETE=" in said.out
     assert rlbox("completion", shell, "--json").data["script"] + "\n" == said.out
-
-
-@pytest.mark.parametrize(
-    ("words", "offers"),
-    [
-        ("rlbox ren", ["render"]),
-        ("rlbox run", ["run", "runs"]),
-        ("rlbox build l", ["local"]),
-        ("rlbox render mine m", ["mine"]),
-        ("rlbox run s", ["sft", "smoke"]),
-        ("rlbox show --schema j", ["job"]),
-        ("rlbox run smoke --pl", ["--place"]),
-        ("rlbox build --project EMPTY m", []),
-    ],
-)
-def test_what_is_offered(rlbox: Rlbox, folder: Folder, words: str, offers: list[str]) -> None:
-    folder.target("mine")
-    (folder.path / "empty").mkdir()
-    words = words.replace("EMPTY", str(folder.path / "empty"))
-    assert [line.partition(",")[2] for line in rlbox.offers(words)] == offers

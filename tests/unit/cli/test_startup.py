@@ -9,7 +9,6 @@ import sys
 import pytest
 from fakes import CHECKOUT, Rlbox
 
-from rlbox import __version__
 from rlbox.cli import main
 from rlbox.cli.root import COMMANDS
 
@@ -36,11 +35,6 @@ def test_nothing_heavy_is_imported(words: list[str], code: int) -> None:
     assert sorted({name.partition(".")[0] for name in names} & set(HEAVY)) == []
     verbs = [name for name in names if name in {f"rlbox.cli.{command}" for command in COMMANDS}]
     assert verbs == [f"rlbox.cli.{word}" for word in words[:1] if word == "build"]
-
-
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"rlbox {__version__}\n"
 
 
 def test_help_fits_the_terminal_and_starts_with_examples(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.diagnose.cause import Cause
 from rlbox.diagnose.first_fatal import (
     CONTEXT_LINES,
-    NO_SIGNATURES,
     FatalLine,
     FatalPosition,
     FirstFatalFinder,
@@ -232,22 +230,6 @@ def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
     return finder.position
 
 
-@given(st.lists(NOISE, max_size=40), st.sets(st.integers(0, 60)))
-def test_candidates_that_others_found_give_the_same_line(lines: list[str], others: set[int]) -> None:
-    text = "".join(f"{line}\n" for line in lines).encode()
-    block, searched = LineSplitter().feed(text), LineSplitter().feed(text)
-    fatal = {
-        index for index, line in enumerate(block) if re.search("|".join(NO_SIGNATURES.scan_expressions), f"\n{line}\n")
-    }
-    searched.hits = sorted(fatal | {index for index in others if index < len(block)})
-    found = []
-    for texts in (block, searched):
-        finder = FirstFatalFinder()
-        finder.feed(1, 0, texts)
-        found.append(finder.position)
-    assert found[0] == found[1]
-
-
 def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalPosition:
     return FatalPosition(number=number, text=text, block_number=block_number, block_offset=block_offset)
 
@@ -264,29 +246,6 @@ def test_a_hundred_lines_on_each_side(tmp_path: Path) -> None:
     assert (line.before[0], line.before[-1], len(line.before)) == ("line 150", "line 249", CONTEXT_LINES)
     assert (line.after[0], line.after[-1], len(line.after)) == ("line 251", "line 350", CONTEXT_LINES)
     assert log.read_bytes()[line.offset :].startswith(b"ValueError: bad\n")
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    lines=st.lists(
-        st.sampled_from(["", "x", "y" * 300, "a\rb", "\x1b[1mred\x1b[0m", "\udcff"]), min_size=1, max_size=400
-    ),
-    data=st.data(),
-)
-def test_every_line_is_found_from_every_block(tmp_path: Path, lines: list[str], data: st.DataObject) -> None:
-    raw = [line.encode("utf-8", "surrogateescape") for line in lines]
-    log = tmp_path / "stage.log"
-    log.write_bytes(b"\n".join(raw) + data.draw(st.sampled_from([b"", b"\n"])))
-    at = data.draw(st.integers(0, len(lines) - 1))
-    block = data.draw(st.integers(0, at))
-    offsets = [sum(len(row) + 1 for row in raw[:index]) for index in (block, at)]
-    line = read_fatal_line(log, spot(at + 1, "text", block + 1, offsets[0]))
-    shown = {"a\rb": "b", "\x1b[1mred\x1b[0m": "red", "\udcff": "�"}
-    texts = [shown.get(text, text) for text in lines]
-    assert line.offset == offsets[1]
-    assert list(line.before) == texts[max(0, at - CONTEXT_LINES) : at]
-    after = texts[at + 1 : at + 1 + CONTEXT_LINES]
-    assert list(line.after) == after or (list(line.after) == after[:-1] and not lines[-1])
 
 
 def test_a_log_that_is_gone_keeps_the_line(tmp_path: Path) -> None:
@@ -306,11 +265,6 @@ def test_the_last_line_that_is_not_blank(tmp_path: Path, text: str, number: int,
     line = read_last_line(log)
     assert line is not None
     assert (line.number, line.text) == (number, quoted)
-
-
-def test_an_empty_log_has_no_last_line(tmp_path: Path) -> None:
-    (tmp_path / "stage.log").write_text("\n \n")
-    assert read_last_line(tmp_path / "stage.log") is None
 
 
 def test_the_last_lines(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 
 import pytest
@@ -99,33 +97,6 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
     ):
         found = find_known_cause(line, run_dir)
         assert found is None or found.id != other
-
-
-@pytest.mark.slow
-def test_signatures_that_would_never_end_read_a_line_at_once(tmp_path: Path) -> None:
-    """With Python's own expressions the first took 39 s for 26 letters."""
-    (tmp_path / "spec").mkdir()
-    for pattern in (r"(\w+\s?)+!!", r"(a*)*b", r"(.*)(.*)(.*)x$"):
-        row = {"pattern": pattern, "cause": "x", "fix": "x", "title": "x", "remedy": "x"}
-        (tmp_path / SIGNATURES_FILE).write_text(json.dumps([row]))
-        load_run_signatures.cache_clear()
-        begun = time.process_time()
-        assert find_known_cause("a" * 60_000, tmp_path) is None
-        assert time.process_time() - begun < 1
-
-
-def test_what_is_no_list_of_signatures_knows_nothing(tmp_path: Path) -> None:
-    (tmp_path / "spec").mkdir()
-    for text in (
-        "[" * 200_000,
-        "{}",
-        '[{"pattern": "(?=a)", "cause": "x", "fix": "x", "title": "x", "remedy": "x"}]',
-        "[1]",
-        "\0",
-    ):
-        (tmp_path / SIGNATURES_FILE).write_text(text)
-        load_run_signatures.cache_clear()
-        assert find_known_cause("a", tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fakes import CHECKOUT
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from test_cases import cases
 
 from rlbox.config.project import Project
-from rlbox.diagnose.diagnose import diagnose_events, diagnose_paths
+from rlbox.diagnose.diagnose import diagnose_events
 from rlbox.diagnose.diagnosis import LogStats
 from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
@@ -81,38 +78,3 @@ def test_a_log_without_its_end_says_so_or_the_same(plain: list[tuple[str, dict[s
 def test_pieces_of_any_size_give_the_same() -> None:
     for _, log in KNOWN[:40]:
         assert len({str(read(log.encode(), at=size)["first_fatal"]) for size in (7, 64, 4096)}) == 1
-
-
-def pieces() -> Iterator[str]:
-    for _, log in KNOWN:
-        yield from log.split("\n")
-
-
-LINES = sorted(set(pieces()))
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=80)), max_size=60))
-def test_any_lines_in_any_order_are_answered(lines: list[str]) -> None:
-    text = "\n".join(lines)
-    found = read(text.encode("utf-8", "surrogatepass"))
-    assert found["fatal"] == (found["first_fatal"] is not None) == (found["cause"] is not None)
-    if first := found["first_fatal"]:
-        assert 1 <= first["line"] <= text.count("\n") + 1
-        assert found["chain"][0]["of"] == -1
-        assert all(-1 <= step["of"] < place for place, step in enumerate(found["chain"]))
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=3000), st.integers(1, 700))
-def test_any_bytes_are_answered(data: bytes, at: int) -> None:
-    assert read(data + b"\nValueError: " + data, at=at)["schema"] == 1
-
-
-@pytest.mark.allow("processes")
-def test_a_line_that_does_not_end(tmp_path: Path) -> None:
-    path = tmp_path / "one.log"
-    with path.open("wb") as file:
-        for _ in range(64):
-            file.write(b"ERROR x " * (1 << 17))
-    assert diagnose_paths([path], CATALOGUE).files[0].bytes == 64 << 20

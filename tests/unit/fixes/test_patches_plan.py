@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import CHECKOUT
-from patchbox import SCRIPTS, Box, patch, scripts
+from patchbox import Box, patch, scripts
 
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables
@@ -18,14 +17,12 @@ from rlbox.errors import SpecError
 from rlbox.fixes.fix import Fix, FixPatch
 from rlbox.fixes.patches import (
     ResolvedPatch,
-    format_patch,
     has_patches_to_apply,
     list_patch_notes,
     render_patch_manifest,
     resolve_patches,
 )
 from rlbox.foreign import toml_table
-from rlbox.image.templates import render_template
 from rlbox.target.target import DEFAULTS, Target
 
 DIFF = "--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-bad\n+good  # rlbox: f\n"
@@ -69,11 +66,6 @@ def test_a_tree_beside_the_package_of_its_name_is_left_as_it_is() -> None:
     assert row.skip == "verl 0.6.1 is not >=0.7"
 
 
-def test_a_folder_may_be_named() -> None:
-    (row,) = rows_of(fix({"into": "/opt/python{{ python }}"}))
-    assert row.into == "/opt/python3.11"
-
-
 def test_the_first_package_that_the_stack_has_counts() -> None:
     (row,) = rows_of(fix({"package": ["verl", "six"]}), versions={"six": "1.16.0"})
     assert (row.package, row.skip) == ("six", "")
@@ -103,14 +95,6 @@ def test_a_target_has_patches_of_its_own() -> None:
     assert list_patch_notes(plain) == ("six.patch: changes /srv",)
 
 
-def test_patches_of_a_fix_with_one_reason_share_a_note() -> None:
-    [row] = resolve_patches([fix({})], target(), {"six": "1.16.0"}, {})
-    rows = [replace(row, name=f"f/{name}", reason=reason) for name, reason in (("a", "x"), ("b", "y"), ("c", "x"))]
-    assert list_patch_notes([*rows, replace(row, name="other/a", fix="other", reason="x")]) == (
-        "f/a, c: x", "f/b: y", "other/a: x",
-    )  # fmt: skip
-
-
 def test_a_broken_template_is_refused() -> None:
     with pytest.raises(SpecError, match=re.escape("templates/fixes/f.toml: broken template: 'nowhere' is undefined")):
         rows_of(fix({"into": "{{ nowhere }}"}))
@@ -132,20 +116,6 @@ def test_the_manifest_is_what_the_script_reads(tmp_path: Path, capsys: pytest.Ca
     assert box.record()[0]["made_from"] == sums
 
 
-def test_the_lines_of_a_patch() -> None:
-    one = fix({"package": ["verl>=0.6", "code"], "upstream": "PR 1", "files": {"verl/a.py": "0" * 64}}).bake.patch[0]
-    assert format_patch(one) == (
-        "patch p",
-        "  changes: verl/a.py",
-        "  of: verl>=0.6 or code",
-        "  made for: verl 0.6.1",
-        "  reason: it is bad",
-        "  upstream: PR 1",
-        "  marker: # rlbox: f",
-        f"  made from: verl/a.py {'0' * 64}",
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -162,11 +132,6 @@ def test_a_patch_that_is_wrong_is_refused(change: dict[str, Any], problem: str) 
     with pytest.raises(SpecError) as refused:
         validate_spec(FixPatch, {**ROW, **change}, "f")
     assert problem in refused.value.what
-
-
-def test_the_scripts_are_rendered_as_they_are() -> None:
-    for name in ("apply_patches.py", "unified_diff.py"):
-        assert render_template([CHECKOUT / "templates"], f"scripts/{name}", {}) == (SCRIPTS / name).read_text()
 
 
 @pytest.mark.parametrize("path", sorted((CHECKOUT / "templates/fixes").glob("*.toml")), ids=lambda path: path.stem)

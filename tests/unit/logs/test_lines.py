@@ -64,12 +64,6 @@ def test_overwritten_states_are_told_at_once() -> None:
     assert (last.rewritten_lines, list(last), cutter.number) == (((0, b" 2%"),), [" 3%", "next"], 3)
 
 
-def test_rows_are_the_same_however_they_are_asked_for() -> None:
-    texts = LineSplitter().feed(b"a\nb\xff\nc\n")
-    assert [texts[0], texts[1], texts[-1], texts.last, texts[0:2]] == ["a", "b�", "c", "c", ["a", "b�"]]
-    assert list(texts) == ["a", "b�", "c"] == texts
-
-
 @pytest.mark.parametrize(
     ("text", "ways"),
     [
@@ -83,16 +77,6 @@ def test_rows_are_the_same_however_they_are_asked_for() -> None:
 )
 def test_views(text: str, ways: list[str]) -> None:
     assert list_line_variants(text) == ways
-
-
-@given(st.binary(max_size=300))
-def test_bytes_one_by_one(data: bytes) -> None:
-    assert cut(*(data[i : i + 1] for i in range(len(data)))) == cut(data)
-
-
-@given(st.text(st.characters(blacklist_characters="\n\r\x1b", blacklist_categories=["Cs"])))
-def test_plain_text_is_kept(text: str) -> None:
-    assert cut(f"{text}\n".encode()) == [text]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +121,3 @@ def test_long_lines_are_cut_and_the_next_is_whole() -> None:
 def test_ray_wrapping(text: str, bare: str, times: int) -> None:
     assert strip_ray_prefix(text) == bare
     assert count_ray_repeats(text) == times
-
-
-def test_clean_text_without_colour_is_the_same_object() -> None:
-    text = "plain"
-    assert strip_terminal_codes(text) is text

@@ -20,11 +20,6 @@ def test_every_fact_has_a_source() -> None:
     assert [fact.id for fact in FACTS.values() if len(fact.source) < 8] == []
 
 
-def test_versions_stand_newest_first() -> None:
-    for name, versions in TABLE.versions.items():
-        assert sorted(versions, key=Version, reverse=True) == list(versions), name
-
-
 @pytest.mark.parametrize("fact", FACTS.values(), ids=FACTS)
 def test_a_fact_can_hold_and_can_be_broken(fact: Fact) -> None:
     """Some versions fit it while its conditions hold, and some do not: a fact that forbids nothing is dead."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,11 +49,6 @@ def test_it_is_made_when_the_record_grew(live: LivePage, tmp_path: Path) -> None
     assert headers["Cache-Control"] == "no-store"
 
 
-def test_what_only_looks_gets_no_page(live: LivePage) -> None:
-    status, headers, text = ask(live, method="HEAD")
-    assert (status, headers["Content-Length"], text) == (200, "13", "")
-
-
 def test_a_page_that_a_browser_was_led_to_gets_nothing(live: LivePage) -> None:
     """As by a name of somebody else's that leads to 127.0.0.1."""
     assert ask(live, Host=f"evil.example:{live.port}")[0] == 421
@@ -92,19 +85,3 @@ def test_a_record_that_cannot_be_read_now_is_asked_for_again(tmp_path: Path, cap
         assert ask(server)[::2] == (200, "whole")
         server.shutdown()
     assert capfd.readouterr().err == ""
-
-
-def test_two_that_look_at_once_get_one_page(tmp_path: Path) -> None:
-    made: list[int] = []
-
-    def page() -> str:
-        made.append(1)
-        time.sleep(0.2)
-        return "whole"
-
-    with LivePage(tmp_path, page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with ThreadPoolExecutor(4) as looks:
-            assert {answer[0] for answer in looks.map(lambda _: ask(server), range(4))} == {200}
-        server.shutdown()
-    assert made == [1]

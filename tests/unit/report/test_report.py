@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 from reportbox import FATAL, iso, write_run, write_wide_run
 
-from rlbox.config.project import PACKAGE
 from rlbox.errors import SpecError
 from rlbox.record.state import RunState, write_run_state
 from rlbox.report.html import MOST_BYTES, make_timeline, render_report, time_range
@@ -251,12 +249,6 @@ def test_many_stages_are_still_usable(tmp_path: Path, stages: int) -> None:
     assert any(a.get("type") == "search" for a in page.all("input")) == (stages > 12)
 
 
-def test_days_of_samples_stay_small(tmp_path: Path) -> None:
-    folder = tmp_path / "days"
-    write_run(folder, samples=4000, steps=500)
-    assert len(report(folder).encode()) < MOST_BYTES / 3
-
-
 def events(*rows: tuple[float, str, str]) -> list[dict[str, str]]:
     kinds = {"stage": "state", "phase": "phase"}
     return [{"t": iso(at), "stage": "smoke", "event": kind, kinds[kind]: value} for at, kind, value in rows]
@@ -297,34 +289,3 @@ def test_a_run_without_events_has_the_times_of_its_state(tmp_path: Path) -> None
     assert stage.seconds == 20000 - 5400
     assert all(service.bars for service in services)
     assert time_range([], None, None) == (0.0, 1.0)
-
-
-def _contrast(one: str, other: str) -> float:
-    """Return the contrast of two colours. Source: WCAG 2.1, 1.4.3."""
-
-    def light(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-    low, high = sorted((light(one), light(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_everything_can_be_read_in_light_and_dark() -> None:
-    css = (PACKAGE / "report/page/report.css").read_text()
-    schemes = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[:2]
-    assert len(schemes) == 2
-    for scheme in schemes:
-        colours = dict(re.findall(r"--([\w-]+): (#\w{6})", scheme))
-        pairs = [
-            ("ink", "page"),
-            ("ink", "card"),
-            ("soft", "page"),
-            ("soft", "card"),
-            ("link", "page"),
-            ("ink", "mark"),
-        ]
-        pairs += [(name, f"{name}-back") for name in ("good", "bad", "warn", "going", "idle")]
-        pairs += [(f"c{n}", "card") for n in range(8)] + [("page", f"c{n}") for n in range(8)]
-        assert [pair for pair in pairs if _contrast(colours[pair[0]], colours[pair[1]]) < 4.5] == []

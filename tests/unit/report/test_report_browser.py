@@ -159,11 +159,3 @@ def test_in_a_browser(tmp_path: Path) -> None:
     assert int(found["heights"]) == len(re.findall("<polyline[^>]* data-name", html))
     assert found["wide"] == "false"
     assert re.search(r'<time datetime="[^"]+" title="2026-11-20 08:00:00 UTC">2026-11-20 ', dom)
-
-
-def test_the_page_itself_forbids_every_request(tmp_path: Path) -> None:
-    write_run(tmp_path / "holdem", samples=5, steps=5)
-    html = render_report(load_run_record(tmp_path / "holdem", SecretMasker({}), points=400), made_at=iso(30000))
-    page = tmp_path / "report.html"
-    page.write_text(html.replace("</body>", '<img src="http://127.0.0.1:9/x.png"></body>'))
-    assert "Content Security Policy" in browse(page)[1]

@@ -12,7 +12,7 @@ from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
 from rlbox.logs.progress import read_log_progress
 from rlbox.record.resources import GpuSample, PartSample, Sample
-from rlbox.report.plots import Series, axis_ticks, draw_plot, merge_samples, resource_plots, thin_points
+from rlbox.report.plots import merge_samples, resource_plots, thin_points
 
 
 def sample(number: int) -> Sample:
@@ -59,14 +59,6 @@ def test_what_others_had_is_drawn_and_what_was_got_where_it_was_less() -> None:
     assert plots[words["share"]] == [words["share_got"]]
 
 
-def test_ticks_are_round() -> None:
-    assert axis_ticks(0, 10) == [0, 2, 4, 6, 8, 10]
-    assert axis_ticks(0.013, 0.049) == pytest.approx([0.02, 0.03, 0.04])
-    assert axis_ticks(-5, 5) == [-4, -2, 0, 2, 4]
-    for low, high in ((3, 3), (5, 1), (0, float("inf"))):
-        assert axis_ticks(low, high) == [low]
-
-
 def test_lines_of_a_log_have_their_times(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
     log.write_bytes(b"hello\nstep 1 loss 0.5\nstep 2 loss 0.4\n")
@@ -77,15 +69,6 @@ def test_lines_of_a_log_have_their_times(tmp_path: Path) -> None:
     assert list(read_log_progress(tmp_path / "missing.log")) == []
 
 
-def test_no_line_is_lost_or_told_twice_between_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "stage.log"
-    log.write_bytes(b"".join(b"step %d loss 0.5\n" % n for n in range(500)))
-    for block in (64, 65, 1000, 7777):
-        monkeypatch.setattr(log_metrics, "_BLOCK", block)
-        monkeypatch.setattr(log_metrics, "_BLOCKS", 1000)
-        assert [found.step for _, found in read_log_progress(log)] == list(range(500))
-
-
 def test_a_log_that_is_too_long_is_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "stage.log"
     log.write_bytes(b"".join(b"step %d loss 0.5\n" % n for n in range(100_000)))
@@ -94,26 +77,3 @@ def test_a_log_that_is_too_long_is_read_in_places(tmp_path: Path, monkeypatch: p
     assert len(steps) < 10_000
     assert steps[0] == 0
     assert steps[-1] == 99_999
-
-
-def test_a_bar_that_never_ends_its_line(tmp_path: Path) -> None:
-    log = tmp_path / "stage.log"
-    log.write_bytes(b"\r".join(b" 5%%|#  | %d/90000 [00:10<03:00, 2.0s/it]" % n for n in range(20_000)))
-    steps = [found.step for _, found in read_log_progress(log)]
-    assert steps[-1] == 19_999
-    assert 100 < len(steps) < 2000
-
-
-def test_a_merged_gpu_that_was_lost(tmp_path: Path) -> None:
-    rows = [sample(1), dataclasses.replace(sample(2), gpus=())]
-    assert merge_samples(rows, 1)[0].gpus[0].utilization == 1
-
-
-@pytest.mark.parametrize("unit", ["bytes", "bytes/s", "%", "W"])
-@pytest.mark.parametrize("value", [0.0, 0.4, 1.0, 3.0])
-def test_an_axis_says_nothing_twice(unit: str, value: float) -> None:
-    plot = draw_plot("t", [Series(name="n", points=((0.0, value), (1.0, value)))], unit=unit, from_zero=True)
-    assert plot
-    texts = [text for _, text in plot.y_ticks]
-    assert sorted(set(texts), key=texts.index) == texts
-    assert texts[0].startswith("0 ")

@@ -23,7 +23,7 @@ from rlbox.gate.rule_state import RuleState
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.report.activity import RunWatch
-from rlbox.report.run_view import Painter, StatusView, run_frame, run_view, status_view, summary_text
+from rlbox.report.run_view import Painter, StatusView, run_frame, run_view, status_view
 from rlbox.secrets.masks import SecretMasker
 from rlbox.terminal import remove_controls
 
@@ -147,22 +147,10 @@ def test_it_fits_any_terminal(run_dir: Path, width: int, height: int) -> None:
         assert any("stages before" in line for line in lines) == (height < 40)
 
 
-def test_a_run_without_any_file_is_shown(tmp_path: Path) -> None:
-    assert len(shown(tmp_path)) == 5  # head, three stages, what is waited for
-    assert len(shown(tmp_path, state=run(stage("a")))) == 2
-
-
 def test_a_broken_rule_is_named_first(tmp_path: Path) -> None:
     gate = (*TRAINING.gate, RuleState(kind="forbid", rule="OOM", state="broken", seen="CUDA OOM"))
     state = run(dataclasses.replace(TRAINING, gate=gate))
     assert any(line.startswith("waits    forbid OOM BROKEN · require saved") for line in shown(tmp_path, state=state))
-
-
-def test_files_that_did_not_grow_are_not_read_again(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = RunWatch(run_dir)
-    first = watch.look(STATE)
-    monkeypatch.setattr("rlbox.report.activity.read_last_bytes", lambda path: pytest.fail(f"{path} was read again"))
-    assert watch.look(STATE) == first
 
 
 @pytest.mark.parametrize(
@@ -180,10 +168,6 @@ def test_files_that_did_not_grow_are_not_read_again(run_dir: Path, monkeypatch: 
 )
 def test_spans(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
-
-
-def test_the_summary_is_a_table_of_stages() -> None:
-    assert remove_controls(summary_text(STATE)).splitlines()[2] == "eval   WAITING                    0/0 held"
 
 
 class Screen:
@@ -254,16 +238,6 @@ def test_an_equal_frame_writes_nothing(terminal: Terminal) -> None:
     screen.feed(terminal.getvalue())
     assert screen.lines == ["$ rlbox run smoke", "one", "2", "drei", "vier"]
     painter.clear()
-
-
-def test_clearing_leaves_what_stood_above(terminal: Terminal) -> None:
-    screen, painter = Screen(80, 24), Painter(terminal)
-    screen.feed("above\r\n")
-    paint(painter, "one", "two")
-    painter.clear()
-    painter.clear()
-    screen.feed(terminal.getvalue())
-    assert screen.lines == ["above", ""]
 
 
 def test_a_narrower_terminal_is_painted_anew(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

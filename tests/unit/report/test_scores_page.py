@@ -12,7 +12,7 @@ from rlbox.evaluation.files import AnswerStore, compute_answer_keys, write_resul
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.result import build_result
 from rlbox.report.html import MOST_BYTES
-from rlbox.report.scores_page import MOST_TEXT, default_name, load_results, read_answers, render_scores, shorten_middle
+from rlbox.report.scores_page import MOST_TEXT, load_results, read_answers, render_scores
 from rlbox.secrets.masks import SecretMasker
 
 NO_MASKS = SecretMasker({})
@@ -133,14 +133,3 @@ def test_two_locks_are_warned_of(tmp_path: Path) -> None:
     row["lock"] = EvaluationLock(parts=parts, subject=row["lock"]["subject"]).as_json()
     path.write_text(json.dumps(row))
     assert "made with different evaluation locks" in page(tmp_path / "eval")
-
-
-def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
-    text = shorten_middle("a" * 90 + "b" * 90, 90)
-    assert text == "a" * 60 + "\n[… 90 …]\n" + "b" * 30
-    assert shorten_middle("short", 90) == "short"
-
-
-def test_the_file_is_called_after_what_it_shows(tmp_path: Path) -> None:
-    assert default_name(tmp_path / "eval", "") == "eval.html"
-    assert default_name(tmp_path / "eval", "Human Eval/../3") == "eval-Human_Eval_.._3.html"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 from pathlib import Path
 
@@ -64,12 +63,6 @@ def test_all_that_a_snapshot_says(tmp_path: Path, mounted: bool) -> None:
     assert ("Archive" in text) == mounted
 
 
-def test_nothing_was_met(tmp_path: Path) -> None:
-    plan, state = passed(tmp_path)
-    text = write_status(tmp_path, plan, state, "").read_text("utf-8")
-    assert "- nothing: every stage passed at its first attempt\n" in text
-
-
 @pytest.mark.parametrize("status", ["passed", "failed"])
 def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
     run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
@@ -80,18 +73,3 @@ def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
     app = App(project=PROJECT)
     assert reconcile_and_report_result(app, run_store, run_dir, plan, LockOwner(what="a test")) == code
     assert (run_dir / "STATUS.md").is_file() == (status == "passed")
-
-
-def test_a_disk_that_is_full_costs_the_page_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
-    plan, state = passed(tmp_path / "runs/h-1")
-    run_dir = run_store.create_run(plan, None, {})
-    write_run_state(run_dir, state, SecretMasker({}))
-    monkeypatch.setattr("rlbox.report.status.replace_file", full)
-    assert reconcile_and_report_result(App(project=PROJECT), run_store, run_dir, plan, LockOwner(what="a test")) == 0
-    assert "status: not written: No space left on device\n" in capsys.readouterr().err
