@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,24 +93,6 @@ def test_interrupt(bench: Bench, number: signal.Signals) -> None:
     assert bench.cause().what == f"interrupted by {number.name}"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_interrupt_at_a_random_moment(bench: Bench, seed: int) -> None:
-    port = free_port()
-    work = "import time\nfor i in range(8): print(i, flush=True); time.sleep(0.05)"
-    bench.stage("first", python(work), services=(service("reward", port),))
-    bench.stage("second", python(work), services=(service("reward", port),))
-    supervisor = bench.start()
-    wait_for(lambda: (bench.run_dir / "run.json").exists())
-    time.sleep(random.Random(seed).uniform(0, 2.5))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        supervisor.send_signal(number)
-    code, _ = bench.finish()
-    state = bench.state()
-    assert (code, state.state) in {(130, "interrupted"), (0, "passed")}
-    assert all(stage.state in {"passed", "interrupted", "not started"} for stage in state.stages)
-    assert state.exit_code == code
-
-
 def test_hang_up_is_no_reason_to_stop(bench: Bench) -> None:
     bench.stage("train", python("import time; print('up', flush=True); time.sleep(1); print('done')"))
     supervisor = bench.start()
@@ -148,17 +128,6 @@ def test_bug_leaves_nothing_behind(bench: Bench) -> None:
     assert bench.states() == ["failed", "not started"]
     assert bench.cause().what == "error in rlbox: IndexError: list index out of range"
     assert "Traceback" in (bench.run_dir / "supervisor-error.log").read_text()
-
-
-def test_pattern_that_does_not_compile(bench: Bench) -> None:
-    bench.stage("train", ("true",), require=(line_rule("loss ("),))
-    bench.start()
-    code, err = bench.finish()
-    assert code == 2
-    assert err.splitlines()[0] == (
-        r"rlbox: error: stage train: 'loss (' is no regular expression of RE2: missing ): loss (; "
-        r"write \ before a character that stands for itself: \( \[ \* \+ \?"
-    )
 
 
 def test_supervisor_runs_without_click() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -21,17 +20,6 @@ from rlbox.secrets.masks import SecretMasker
 
 SECRET = "planted-5ecret"
 SECRETS = {"RLBOX_SECRETS": "WANDB", "WANDB": SECRET}
-HOLDER = """
-import array, socket, sys, time
-server = socket.socket(socket.AF_UNIX)
-server.bind(sys.argv[1]); server.listen(); print("up", flush=True)
-connection, _ = server.accept()
-_, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(4))
-held = array.array("i", ancillary[0][2])
-connection.send(b"x")
-time.sleep(600)
-"""
-"""A process outside of the run that is handed a stage's output and keeps it."""
 
 
 @pytest.fixture
@@ -97,18 +85,6 @@ def test_logs_that_fill_the_disk(tiny_disk: Path) -> None:
     assert all(b.startswith("line ") for _, b in pairwise(text.splitlines()[:-1]))
 
 
-def test_removed_log_directory(bench: Bench) -> None:
-    bench.stage("train", python("import time\nfor i in range(6000): print(i, flush=True); time.sleep(0.01)"))
-    bench.start()
-    folder = bench.run_dir / "stages/1-train"
-    wait_for(lambda: (folder / "stage.log").exists() and (folder / "stage.log").read_text())
-    shutil.rmtree(folder)
-    assert bench.finish()[0] == 5
-    assert bench.cause().kind == "disk"
-    assert bench.cause().what == "the run directory cannot be written: No such file or directory"
-    assert bench.cause().where == str(folder / "stage.log")
-
-
 @pytest.mark.parametrize("how", ["remove", "rename", "replace"])
 def test_a_log_that_is_taken_away_is_there_again(bench: Bench, tmp_path: Path, how: str) -> None:
     go = tmp_path / "go"
@@ -125,49 +101,6 @@ def test_a_log_that_is_taken_away_is_there_again(bench: Bench, tmp_path: Path, h
     go.touch()
     assert bench.finish()[0] == 0
     assert log.read_text() == "one\ntwo\n"
-
-
-def test_a_log_that_is_emptied_goes_on(bench: Bench, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    code = (
-        "import os, time\nprint('one ' * 99, flush=True)\n"
-        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('two')"
-    )
-    bench.stage("train", python(code), require=(line_rule("one"), line_rule("^two")))
-    bench.start()
-    log = bench.run_dir / "stages/1-train/stage.log"
-    wait_for(lambda: (bench.run_dir / "run.json").exists() and bench.last("train").gate[0].state == "held")
-    os.truncate(log, 0)
-    go.touch()
-    assert bench.finish()[0] == 0
-    assert log.read_text() == "two\n"
-    assert [event["log"] for event in events(bench, "log-emptied")] == ["stage"]
-
-
-def test_binary_log(bench: Bench) -> None:
-    code = (
-        "import os, random\nrandom.seed(5)\nos.write(1, random.randbytes(3 << 20))\n"
-        "os.write(1, b'\\n\\x00\\xff Final\\n')\nos.write(1, random.randbytes(99))"
-    )
-    bench.stage("train", python(code), require=(line_rule("Final$"),), forbid=(line_rule("nothing like this"),))
-    assert bench.run() == 0
-    assert (bench.run_dir / "stages/1-train/stage.log").stat().st_size == (3 << 20) + 10 + 99
-
-
-def test_an_outsider_that_holds_the_output_does_not_delay_the_end(bench: Bench, tmp_path: Path) -> None:
-    place = tmp_path / "holder"
-    code = (
-        "import array, socket, sys\n"
-        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print('handed over', flush=True)\n"
-        "s.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [1]))]); s.recv(1)"
-    )
-    with subprocess.Popen(python(HOLDER, str(place)), stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        bench.stage("train", python(code, str(place)), require=(line_rule("handed over"),))
-        assert bench.run() == 0
-        assert holder.poll() is None
-        holder.kill()
 
 
 def test_last_words_are_not_cut_short(bench: Bench) -> None:

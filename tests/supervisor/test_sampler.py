@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from supervised import Bench, free_port, python, service, wait_for
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
 from rlbox.record.state import RunState
 from rlbox.supervise.sampler import Sampler
-from rlbox.system.json_files import LineAppender
 
 SPIN = "import time\nheld = bytearray(50 << 20)\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass"
 IDLE = RunState(run_id="r", job="j", target="t", place="here", profile="", supervisor_pid=1)
@@ -40,41 +38,6 @@ def test_a_run_leaves_what_it_used(bench: Bench) -> None:
     assert any("main" in row.parts for row in rows)
     assert all(row.disk_free_bytes > 0 for row in rows)
     assert (rows[-1].stage, rows[-1].resident_bytes) == ("", 0)  # nothing is left
-
-
-def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / RESOURCES_FILE).symlink_to("/dev/full")
-    one = sampler(tmp_path, 0.01)
-    one.start()
-    one.close()
-    (tmp_path / RESOURCES_FILE).unlink()
-    two = sampler(tmp_path, 0.01)
-    two.start()
-    wait_for((tmp_path / RESOURCES_FILE).exists)
-    two.close()
-    assert samples(tmp_path)
-
-
-def test_a_removed_directory_ends_nothing(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    one = sampler(run_dir, 0.01)
-    one.start()
-    wait_for((run_dir / RESOURCES_FILE).exists)
-    shutil.rmtree(run_dir)
-    run_dir.mkdir()
-    wait_for((run_dir / RESOURCES_FILE).exists)
-    one.close()
-    assert samples(run_dir)[-1].resident_bytes > 0
-
-
-def test_rows_of_a_directory_that_came_again_begin_at_its_first_line(tmp_path: Path) -> None:
-    rows = LineAppender(tmp_path / "run" / RESOURCES_FILE)
-    with pytest.raises(FileNotFoundError):
-        rows.append(b"{}")
-    (tmp_path / "run").mkdir()
-    rows.append(b"{}")
-    assert (tmp_path / "run" / RESOURCES_FILE).read_bytes() == b"{}\n"
 
 
 @pytest.mark.parametrize("event", ["stage", "service", "phase"])

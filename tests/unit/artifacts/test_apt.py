@@ -235,13 +235,6 @@ def test_what_apt_prints() -> None:
     )
 
 
-def test_an_archive_may_end_with_a_slash() -> None:
-    text = f"'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
-    for url in (MAIN.url, f"{MAIN.url}/"):
-        [deb] = parse_print_uris(text, {url: "debian"})
-        assert (deb.archive, deb.path) == ("debian", "pool/a_1_all.deb")
-
-
 FOREIGN = f"'http://other.example/debian/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
 BESIDE = f"'http://apt.example/debian-security/pool/a_1_all.deb' a_1_all.deb 1 SHA256:{A}"
 WEAK = "'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 MD5Sum:0123456789abcdef0123456789abcdef"
@@ -252,10 +245,6 @@ def test_what_is_no_package_of_the_archives(line: str) -> None:
     with pytest.raises(WorkFailed) as caught:
         parse_print_uris(line + "\n", {MAIN.url: "debian"})
     assert str(caught.value) == f"apt printed what is no package of its archives: {line}"
-
-
-def test_an_image_that_has_everything() -> None:
-    assert parse_print_uris("\n", URLS) == ()
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
-from rlbox.artifacts.download import DownloadError, FailedAttempt, mask_url_credentials
+from rlbox.artifacts.download import mask_url_credentials
 from rlbox.artifacts.fetch import FetchProgress, FetchResult, fetch_artifacts
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
@@ -287,15 +286,6 @@ def test_progress(store: ObjectStore, mirror: Mirror) -> None:
     assert seen[-1] == FetchProgress(artifact=FILE, state="done", done_bytes=len(DATA), mirror="a")
 
 
-def test_an_error_of_ours_ends_the_fetch(store: ObjectStore, mirror: Mirror) -> None:
-    def broken(progress: FetchProgress) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fetch_artifacts([FILE], FakeLocator(a=mirror.url), store, broken)
-    assert "fetch" not in [thread.name for thread in threading.enumerate()]
-
-
 def test_an_object_that_somebody_wrote_to_is_fetched_again(store: ObjectStore, mirror: Mirror) -> None:
     fetch(store, a=mirror.url)
     path = store.path(FILE.sha256)
@@ -315,10 +305,3 @@ def test_an_object_that_somebody_wrote_to_is_fetched_again(store: ObjectStore, m
 )
 def test_passwords_in_addresses_are_masked(text: str, masked: str) -> None:
     assert mask_url_credentials(text) == masked
-
-
-def test_unfetched_names_its_tries() -> None:
-    error = DownloadError(
-        (FailedAttempt(mirror="a", reason="down"), FailedAttempt(mirror="b", reason="gone", http_status=404))
-    )
-    assert str(error) == "a: down; b: gone"

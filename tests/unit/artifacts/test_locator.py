@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from mirrorbox import Answer, MirrorServer, artifact, mirrors, sha256
+from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
 from rlbox.artifacts.locator import FileLocator
 from rlbox.artifacts.mirrors import FileUrl, MachineSources
@@ -143,19 +142,6 @@ def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer
     assert len(found.said) == 1
 
 
-def test_a_page_is_read_once_by_many_threads_and_only_when_it_is_its_turn(
-    hosts: list[MirrorServer], client: HttpClient
-) -> None:
-    for host in hosts[:2]:
-        host.index("/simple/six/", {SIX.file: f"/{SIX.file}"})
-    found = Found(client, index(hosts[0], "a"), index(hosts[1], "b"))
-    with ThreadPoolExecutor(8) as pool:
-        firsts = list(pool.map(lambda _: next(found.locator.list_urls(SIX)), range(16)))
-    assert len(set(firsts)) == 1
-    assert hosts[0].asked == ["/simple/six/"]
-    assert hosts[1].asked == []
-
-
 def test_files_and_repositories_by_address(client: HttpClient) -> None:
     rules = [
         MirrorRule(kind="http", protocol="url-prefix", url="https://p.example", match="https://github.com/"),
@@ -169,7 +155,3 @@ def test_files_and_repositories_by_address(client: HttpClient) -> None:
         FileUrl(url="https://g.example/a.git", mirror="g.example"),
     )
     assert list(locator.list_urls(artifact(b"", "x.tar", "git", origin="https://github.com/a.git " + "a" * 40))) == []
-
-
-def test_digests_are_of_the_bytes() -> None:
-    assert SIX.sha256 == sha256(BODY)

@@ -14,7 +14,6 @@ from rlbox.artifacts.mirrors import (
     choose_archive_urls,
     find_response_error,
     is_image_allowed,
-    is_same_file_name,
     list_file_urls,
     list_git_urls,
     list_http_urls,
@@ -213,11 +212,6 @@ def test_references_of_images() -> None:
 )
 def test_allow_lists(pattern: str, image: str, allowed: bool) -> None:
     assert is_image_allowed(image, [pattern]) is allowed
-
-
-def test_file_names_are_one_however_the_plus_is_written() -> None:
-    assert is_same_file_name("torch-2%2Bcpu.whl", "torch-2+cpu.whl")
-    assert not is_same_file_name("torch-2+cpu.whl", "torch-2+cu128.whl")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from rlbox.artifacts.mirror_probe import (
     save_ranking,
     sort_probes,
 )
-from rlbox.artifacts.mirrors import MachineSources, MirrorChoice
+from rlbox.artifacts.mirrors import MachineSources
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.artifacts.source_selection import choose_mirrors
 from rlbox.system.network_settings import NetworkSettings
@@ -206,14 +206,6 @@ def test_choosing_without_a_probe_takes_the_first_that_answers(hosts: list[Mirro
     assert len(hosts[2].asked) == 2
 
 
-@pytest.mark.allow("sockets")
-def test_choosing_before_there_is_a_lock(hosts: list[MirrorServer]) -> None:
-    hosts[0].answers["/a/"] = Answer(status=503)
-    choice = choose_mirrors(profile(index(hosts[0], "a"), index(hosts[1], "b")), NetworkSettings())
-    assert choice.dead_mirrors == (("a", "answered 503"),)
-    assert [rule.title for rule in choice.rules_by_kind["python"]] == ["b"]
-
-
 def test_a_fresh_ranking_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (MirrorRule(kind="python", protocol="index", url=f"https://{name}.example") for name in "ab")
     mine = profile(a, b)
@@ -223,9 +215,3 @@ def test_a_fresh_ranking_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     later = time.time() + RANKING_MAX_AGE_S
     monkeypatch.setattr(time, "time", lambda: later)
     assert load_ranking(mine) is None
-
-
-def test_a_profile_without_rules_asks_nobody() -> None:
-    assert choose_mirrors(Profile(name="direct", title=""), NetworkSettings(), [SIX]) == MirrorChoice(
-        profile_name="direct"
-    )

@@ -10,10 +10,8 @@ from fakes import CASES, CHECKOUT, Folder
 
 from rlbox.artifacts.profile import (
     PROTOCOLS,
-    MirrorRule,
     Profile,
     create_machine_default_rule,
-    load_hidden_hosts,
     load_profile,
 )
 from rlbox.config.toml_files import load_toml
@@ -84,13 +82,3 @@ def test_an_included_profile_comes_after(folder: Folder) -> None:
     folder.write("sources/under.toml", 'title = "u"\n' + rule.format("https://b.example"))
     folder.write("sources/over.toml", 'title = "o"\ninclude = "under"\n' + rule.format("https://a.example"))
     assert [one.title for one in load_profile(folder.project, "over").rule] == ["a.example", "b.example"]
-
-
-def test_a_rule_without_a_host_is_named_by_its_address() -> None:
-    assert MirrorRule(kind="python", protocol="flat", url="file:///wheels").title == "file:///wheels"
-
-
-def test_hidden_hosts_are_dated_and_say_what_closes_them() -> None:
-    rows = load_hidden_hosts()
-    assert len(rows) > 10
-    assert [row.host for row in rows if not (row.why and row.rule and row.source)] == []

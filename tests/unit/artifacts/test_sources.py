@@ -143,10 +143,6 @@ def test_local_wheels_by_name() -> None:
     )
 
 
-def test_a_machine_without_settings(tmp_path: Path) -> None:
-    assert read_network_settings({"HOME": str(tmp_path)}) == NetworkSettings()
-
-
 def pip_conf(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -177,11 +173,6 @@ def test_folders_of_wheels(tmp_path: Path) -> None:
         pip_conf(tmp_path / "wheels" / name, "")
     found = read_network_settings({"HOME": str(tmp_path), "PIP_FIND_LINKS": f"~/nothing {tmp_path}/wheels"}).find_links
     assert found == {f"{tmp_path}/wheels": ("b.whl", WHEEL)}
-
-
-def test_a_broken_file_is_pips_to_report(tmp_path: Path) -> None:
-    pip_conf(tmp_path / ".pip/pip.conf", "index-url = https://no-section\n")
-    assert read_network_settings({"HOME": str(tmp_path)}) == NetworkSettings()
 
 
 def test_certificates_and_proxies(tmp_path: Path) -> None:

@@ -139,22 +139,6 @@ def test_defaults_are_a_target_but_for_what_has_none() -> None:
     ]
 
 
-def test_specs_cannot_be_changed(folder: Folder) -> None:
-    folder.target("mine")
-    target = load_target(folder.project, "mine").target
-    with pytest.raises(ValueError, match="frozen"):
-        target.run.pids = 3  # type: ignore[misc]
-
-
-def test_checking_does_not_change_what_it_checks(folder: Folder) -> None:
-    folder.target("mine")
-    path = folder.path / "images/mine/target.toml"
-    data = {**merge_tables(load_toml(DEFAULTS), load_toml(path)), "name": "mine"}
-    before = repr(data)
-    validate_spec(Target, data, "x")
-    assert repr(data) == before
-
-
 @pytest.mark.parametrize(
     ("under", "over", "merged"),
     [

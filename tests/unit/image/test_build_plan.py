@@ -104,20 +104,6 @@ def test_a_failed_build_by_docker_20_10() -> None:
     ]
 
 
-def test_a_good_build_by_docker_20_10() -> None:
-    log, _ = read("built-docker-20.10")
-    assert {step.state for step in log.steps.values()} == {"done"}
-    assert [(step.name, step.seconds) for number, step in sorted(log.steps.items()) if number >= 7] == [
-        ("[deps 4/4] RUN df /mnt/t", 0.1),
-        ("[final 1/4] COPY --from=deps /stamp /stamp", 0.0),
-        ("[final 2/4] COPY hello.txt /hello.txt", 0.0),
-        ("[final 3/4] COPY --chmod=0755 sub /sub", 0.0),
-        ('[final 4/4] RUN echo final w; sleep 1.3; echo err >&2; printf "a\\rb\\n"', 1.4),
-        ("[internal] load build context", 1.3),
-        ("exporting to image", 1.1),
-    ]
-
-
 def test_steps_that_run_at_once_take_turns() -> None:
     """BuildKit breaks off with `#5 ...`, names the other step again, and comes back: nothing begins twice."""
     log, told = read("interleaved-docker-26")
@@ -159,11 +145,3 @@ def test_lines_that_say_nothing_of_a_step(line: str) -> None:
     log.feed_line("#5 [stage-0 2/4] RUN --mount=type=cache,target=/c --network=none echo one\n")
     assert log.feed_line(line) is None
     assert log.steps == {5: BuildStep(number=5, name="[stage-0 2/4] RUN echo one")}
-
-
-def test_long_steps_and_windows_line_ends() -> None:
-    log = BuildLogParser()
-    log.feed_line("#12 [stack 9/9] RUN make\r\n")
-    assert log.feed_line("#12 DONE 1234.5s\r\n") == BuildStep(
-        number=12, name="[stack 9/9] RUN make", state="done", seconds=1234.5
-    )

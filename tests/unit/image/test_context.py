@@ -222,19 +222,6 @@ def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
     )
 
 
-def test_leftovers_of_editors_and_interpreters_are_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("a.py", "data/b.toml", ".a.py.swp", "a.pyc", "__pycache__/a.cpython-311.pyc", "_shipped/images/x"):
-        source(tmp_path / name, "x")
-    monkeypatch.setattr("rlbox.image.context.PACKAGE", tmp_path)
-    found = {
-        name
-        for name in {**list_hashed_entries(image_plan()), **list_unhashed_entries()}
-        if name.startswith((LIB, OTHER))
-    }
-    own = {name for name in found if not name.startswith(f"{OTHER}_shipped/")}  # which lies beside the package here
-    assert own == {f"{LIB}a.py", f"{OTHER}data/b.toml"}
-
-
 def test_an_image_knows_no_mirrors() -> None:
     found = {name for name in list_unhashed_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
     assert found == {f"{OTHER}artifacts/profiles/direct.toml"}
@@ -332,15 +319,6 @@ def test_a_stranger_in_the_place_of_an_entry(tmp_path: Path) -> None:
     assert not (folder / "Dockerfile").is_symlink()
 
 
-def test_writing_twice_touches_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "context"
-    found = entries(tmp_path / "src")
-    write_build_context(found, folder)
-    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
-    write_build_context(found, folder)
-    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in before} == before
-
-
 def test_changes_are_brought(tmp_path: Path) -> None:
     folder = tmp_path / "context"
     found = entries(tmp_path / "src")
@@ -378,37 +356,6 @@ def test_what_the_lock_names_is_linked(tmp_path: Path, name: str) -> None:
     assert (kept.read_text(), f"{kept.stat().st_mode:o}", kept.stat().st_mtime) == ("x", "100444", SEAL)
 
 
-@pytest.mark.parametrize("name", LINKED)
-def test_without_links_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    def refuse(*paths: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    kept = sealed(tmp_path / "object", "x")
-    write_build_context({name: kept}, tmp_path / "context")
-    copy = tmp_path / "context" / name
-    assert (copy.read_text(), f"{copy.stat().st_mode:o}") == ("x", "100444")
-    write_build_context({name: sealed(tmp_path / "other", "y")}, tmp_path / "context")
-    assert copy.read_text() == "y"
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_another_object_of_the_same_size_replaces_the_link(tmp_path: Path, name: str) -> None:
-    """All objects of the store have one time stamp, and archives are often of one size."""
-    write_build_context({name: sealed(tmp_path / "one", "1")}, tmp_path / "context")
-    write_build_context({name: sealed(tmp_path / "two", "2")}, tmp_path / "context")
-    assert (tmp_path / "context" / name).read_text() == "2"
-    assert (tmp_path / "one").read_text() == "1"
-
-
-def test_what_was_linked_once_is_left_alone(tmp_path: Path) -> None:
-    kept = sealed(tmp_path / "object", "x")
-    (tmp_path / "context/files").mkdir(parents=True)
-    os.link(kept, tmp_path / "context/files/object")
-    write_build_context({"files/object": kept}, tmp_path / "context")
-    assert f"{kept.stat().st_mode:o}" == "100444"
-
-
 def test_a_folder_of_the_user_is_not_emptied(tmp_path: Path) -> None:
     require_replaceable_context_dir(tmp_path / "new")
     (tmp_path / "empty").mkdir()
@@ -424,17 +371,3 @@ def test_a_folder_of_the_user_is_not_emptied(tmp_path: Path) -> None:
             f"  where: {folder}\n"
             "  next:  name an empty or a new folder"
         )
-
-
-@pytest.mark.parametrize("change", ["bytes", "inode", "mode"])
-def test_the_digest_notices_a_change(tmp_path: Path, change: str) -> None:
-    path = source(tmp_path / "a", "one")
-    first = build_digest({"a": path}, image_plan())
-    match change:
-        case "bytes":
-            source(path, "two")
-        case "inode":
-            shutil.move(source(tmp_path / "b", "two"), path)
-        case "mode":
-            source(path, "one", mode=0o755)
-    assert build_digest({"a": path}, image_plan()) != first

@@ -27,12 +27,3 @@ def lint(*files: Path) -> tuple[int, str]:
 def test_rendered_dockerfiles_are_clean() -> None:
     assert len(FILES) >= 4
     assert lint(*FILES) == (0, "")
-
-
-@pytest.mark.allow("processes")
-def test_the_linter_sees_what_is_wrong(tmp_path: Path) -> None:
-    bad = tmp_path / "Dockerfile"
-    bad.write_text("FROM debian:latest\nRUN cd /x && wget http://example.org/a | sh\n")
-    code, said = lint(bad)
-    assert code == 1
-    assert {"DL3007", "DL3003", "DL4006"} <= {word for line in said.splitlines() for word in line.split()}

@@ -19,7 +19,6 @@ from rlbox.fixes.catalogue import load_fixes, load_target_with_fixes
 from rlbox.image.export import render_export
 from rlbox.image.forms.apptainer import render_apptainer_definition
 from rlbox.image.forms.compose import render_compose
-from rlbox.image.templates import quote_apptainer
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -110,10 +109,6 @@ def test_what_no_definition_can_set_is_said(folder: Folder) -> None:
         assert words in told
 
 
-def test_arguments_of_the_build_are_broken_up() -> None:
-    assert quote_apptainer("a{{ b }}") == "'a{''{ b }}'"
-
-
 def test_compose_has_the_limits_of_the_target(folder: Folder) -> None:
     folder.target("mine", TARGET + ODD)
     lines = [line.strip() for line in compose(folder.project, "mine").splitlines()]
@@ -158,10 +153,6 @@ def test_compose_gives_gpus_as_the_engine_takes_them(gpus: str, way: str, words:
     lines = [line.strip() for line in compose(SHIPPED, "vast-5090", gpus=gpus, gpu_method=way).splitlines()]
     assert [line for line in lines if line.startswith("- {driver")] == ([f"- {words}"] if words else [])
     assert ("deploy:" in lines) == bool(words)
-
-
-def test_a_target_without_gpus_asks_for_none() -> None:
-    assert "deploy:" not in compose(SHIPPED, "local")
 
 
 def test_a_disk_without_a_place_must_be_named() -> None:

@@ -12,7 +12,7 @@ from fakes import TARGET, Folder
 
 from rlbox.config.toml_files import iter_dotted_keys
 from rlbox.image.context import compute_build_labels, find_outdated_reason, list_hashed_entries
-from rlbox.image.labels import KEYS_LABEL, describe_changed_inputs, format_keys_label, parse_keys_label
+from rlbox.image.labels import format_keys_label
 from rlbox.image.plan import ImagePlan, ImageSources
 
 ENV = '[env]\nOMP_NUM_THREADS = "2"\n'
@@ -142,33 +142,6 @@ def test_what_no_label_holds(folder: Folder, old: str, new: str, sentence: str) 
         assert text not in told
 
 
-def test_a_default_of_rlbox(folder: Folder) -> None:
-    """No file can be named: the spec is the same, and completed otherwise."""
-    folder.target("mine")
-    made = plan(folder)
-    assert find_outdated_reason(
-        replace(made, spec_checksum="b" * 64, epoch=1), {"Config": {"Labels": labels(made)}}
-    ) == ("its spec has changed")
-
-
-def test_many_changes_are_counted() -> None:
-    now = {f"env.V{number}": "1" for number in range(9)}
-    told = describe_changed_inputs({}, now, {}, "mine")
-    assert (len(told), told[-1]) == (7, "and 3 more")
-
-
-@pytest.mark.parametrize("text", ["", "no JSON", "[]", "{", "null", "7"])
-def test_a_label_that_is_none_of_ours(text: str) -> None:
-    assert parse_keys_label(text) == {}
-
-
-def test_a_label_is_read_as_it_is_written() -> None:
-    keys = {"env.Ä": '"ü"', "lock:": "sha256:0"}
-    assert parse_keys_label(format_keys_label(keys)) == keys
-    assert format_keys_label(dict(reversed(keys.items()))) == format_keys_label(keys)
-    assert format_keys_label(keys).isascii()
-
-
 @pytest.mark.parametrize(
     ("value", "keys"),
     [
@@ -190,8 +163,3 @@ def test_the_shipped_targets_have_labels_that_fit_on_a_command_line() -> None:
         text = format_keys_label(ImageSources.load(project, name).build_plan().input_values)
         assert 100 < len(text) < 8000, name
         assert json.loads(text)
-
-
-def test_the_label_is_one_of_the_build(folder: Folder) -> None:
-    folder.target("mine", TARGET + ENV)
-    assert json.loads(labels(plan(folder))[KEYS_LABEL])["env.OMP_NUM_THREADS"] == '"2"'

@@ -17,11 +17,9 @@ from rlbox.image.names import (
     find_recorded_project_dir,
     format_image_tag,
     make_unique_project_name,
-    project_image_tag,
     project_name,
     record_project_dir,
     split_tag,
-    tag_to_file_name,
     validate_project_name,
 )
 from rlbox.image.plan import load_image_plan
@@ -72,11 +70,6 @@ def test_machines_that_share_an_engine_are_told_apart(tmp_path: Path, monkeypatc
     assert project_name(there) != here
 
 
-def test_somebody_names_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLBOX_PROJECT_NAME", "Team_1")
-    assert project_image_tag(project(tmp_path, "images"), "mine") == "rlbox/mine:Team_1"
-
-
 @pytest.mark.parametrize("name", ["a b", "-a", "a.b", "a:b", "a/b", "é", "x" * 101])
 def test_what_names_no_project(name: str) -> None:
     with pytest.raises(SpecError, match="cannot name a project"):
@@ -97,10 +90,6 @@ def test_a_name_is_read_as_it_is_made() -> None:
         assert split_tag(other) == ("", "")
 
 
-def test_names_of_files_do_not_meet() -> None:
-    assert tag_to_file_name("rlbox/local:work-0a1b2c") == "local.work-0a1b2c"
-
-
 def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.target("mine")
     plans = []
@@ -119,9 +108,3 @@ def test_where_a_project_is_is_remembered(tmp_path: Path) -> None:
     assert find_recorded_project_dir(project_name(there)) == ""
     record_project_dir(there)
     assert find_recorded_project_dir(project_name(there)) == str(tmp_path / "work")
-
-
-def test_a_note_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "state").write_text("in the way")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    record_project_dir(project(tmp_path / "work", "images"))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from rlbox.errors import SpecError
 from rlbox.provision.desired import (
     DesiredState,
     FileToInstall,
@@ -17,9 +16,8 @@ from rlbox.provision.desired import (
     merge_variable_lines,
     remove_merged_lines,
 )
-from rlbox.provision.layout import Layout, validate_prefix
+from rlbox.provision.layout import Layout
 from rlbox.provision.plan import (
-    MISSING,
     InstalledFile,
     InstalledPart,
     InstallRecord,
@@ -143,11 +141,6 @@ def test_a_file_of_the_users_is_kept_and_one_of_ours_is_not() -> None:
     assert [(step.path, step.keeps_backup) for step in plan_apply(changed, ours).steps] == [(HOOK.path, False)]
 
 
-def test_a_mode_is_content_too() -> None:
-    paths = {HOOK.path: file("hook\n", "0600"), LINK.path: PathState(kind="link", to=LINK.link_target)}
-    assert kinds(at_lock(paths=paths)) == [("file", HOOK.path)]
-
-
 @pytest.mark.parametrize(
     ("path_state", "reason"),
     [
@@ -249,14 +242,3 @@ def test_a_prefix_moves_paths_and_nothing_else() -> None:
     )
     assert layout.rewrite_paths(moved, ("/opt/venv", "/opt/rlbox")) == moved
     assert Layout(data="/data").rewrite_paths(text, ("/opt/venv",)) == text
-
-
-@pytest.mark.parametrize("prefix", ["relative", "/a b", "/a:b", "/a$b", "/a/", "/", "/a\n"])
-def test_a_prefix_that_no_shell_line_can_hold(prefix: str) -> None:
-    with pytest.raises(SpecError):
-        validate_prefix(prefix)
-
-
-def test_what_is_told_of_a_path() -> None:
-    assert MISSING.describe() == "nothing"
-    assert file("a").describe().startswith("file ca978112ca1b, mode 0644")
