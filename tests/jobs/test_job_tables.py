@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from jobplan import job_of, plan_of
+from pydantic import BaseModel
 
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
@@ -81,6 +82,11 @@ def _lines(plan: RunPlan) -> list[str]:
 
 def _flat(at: str, value: Any) -> Iterator[str]:
     """A plan as lines, place and value, without what is as always; a command has a line for each option."""
+    if isinstance(value, BaseModel):
+        defaults = {
+            name: field.get_default(call_default_factory=True) for name, field in type(value).model_fields.items()
+        }
+        value = {name: item for name, item in value if item != defaults[name]}
     if dataclasses.is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if _is_set(field, value)}
     if isinstance(value, Mapping):
