@@ -58,5 +58,5 @@ def test_what_has_not_run_on_a_gpu_says_so_where_it_is_read() -> None:
     (row,) = [line for line in (DOCS / "planner.md").read_text("utf-8").splitlines() if "the default), host" in line]
     assert "*unproven*" in row
     hangs = (DOCS / "hangs.md").read_text("utf-8")
-    assert "*unproven*: more than two GPUs" in hangs
+    assert "Untested: more than two GPUs" in hangs
     assert "after 38.7 s, once in six times" in hangs
