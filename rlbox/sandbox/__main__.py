@@ -29,7 +29,6 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=0, help="requests at a time; 0: one more than cores")
     parser.add_argument("--scratch", default="", help="where the programs' folders are made")
     parser.add_argument("--layers", default=",".join(LAYERS), help="layers of isolation that are tried")
-    parser.add_argument("--allow-weak", action="store_true", help="run programs also where there is no wall")
     return parser.parse_args(argv)
 
 
@@ -56,7 +55,6 @@ def main(argv: list[str]) -> int:
         limits,
         scratch=args.scratch,
         layers=args.layers.split(","),
-        allow_weak=args.allow_weak,
         concurrency=args.at_once,
     ) as sandbox:
         level, error = sandbox.probe_isolation()

@@ -117,7 +117,7 @@ def _become_program(
         _drop_capabilities()
         _add_walls(plan, () if is_checker else folder.writable, report, layers, missing)
         level = IsolationLevel.of(layers, missing)
-        if not level.contained and not plan.allow_weak:
+        if not level.contained:
             raise StartError(f"this machine has no wall to run it behind: {missing}")
         _write_line(report, {"layers": layers, "missing": missing})
         argv = plan.programs[number]

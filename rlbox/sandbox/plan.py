@@ -63,14 +63,13 @@ class Plan:
     cpu_s: float
     readable: list[str]
     layers: list[str]
-    allow_weak: bool
     scratch: str
     stdin: str = ""
     fetch: list[str] = field(default_factory=list)
     check: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProgramExit:
     return_code: int | None
     stdout: str

@@ -44,7 +44,7 @@ class Sandbox:
     scratch
         Where their folders are made; empty: the machine's folder for temporary files.
     layers
-        Layers that are tried; `allow_weak` runs programs also where these are no wall, and every answer says so.
+        Layers that are tried; where these are no wall, nothing is run.
     concurrency
         Requests at a time; 0: one more than there are cores, for one that is starting or ending leaves its core free.
     """
@@ -56,10 +56,9 @@ class Sandbox:
         *,
         scratch: str = "",
         layers: Sequence[str] = LAYERS,
-        allow_weak: bool = False,
         concurrency: int = 0,
     ) -> None:
-        self._limits, self._layers, self._allow_weak = limits, layers, allow_weak
+        self._limits, self._layers = limits, layers
         self._python = os.path.abspath(shutil.which(python) or python)  # programs work elsewhere
         self._readable = _list_python_folders(self._python)
         self._slots = threading.BoundedSemaphore(concurrency or len(os.sched_getaffinity(0)) + 1)
@@ -129,7 +128,6 @@ class Sandbox:
             cpu_s=limits.cpu_s,
             readable=self._readable,
             layers=list(self._layers),
-            allow_weak=self._allow_weak,
             scratch=str(scratch_folder),
         )
 

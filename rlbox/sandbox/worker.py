@@ -62,27 +62,26 @@ def run_plan(plan: Plan, control: int, cgroup_name: str) -> Outcome:
     has_ended = monitor.end()
     if cgroup:
         cgroup.remove()
-    streams.read_rest()
+    for reader in streams.readers:
+        streams.read(reader)
     files = {} if message else read_files(folder.path, plan.fetch, plan.limits.disk_mb << 20)
-    outputs = [streams.outputs(number) for number in range(len(monitor.leaders))]
-    outcome = Outcome(
+    programs = [
+        ProgramExit(monitor.exit_codes.get(leader), *streams.outputs(number))
+        for number, leader in enumerate(monitor.leaders)
+    ]
+    return Outcome(
         limit=monitor.limit,
         message=message,
         cpu_s=round(monitor.cpu_s, 4),
         wall_s=round(time.monotonic() - began, 4),
         memory_mb=monitor.peak_bytes >> 20,
-        programs=[
-            ProgramExit(return_code=monitor.exit_codes.get(leader), stdout=stdout, stderr=stderr)
-            for leader, (stdout, stderr) in zip(monitor.leaders, outputs, strict=True)
-        ],
+        programs=programs,
         verdict=streams.verdict(),
         layers=(NAMESPACES, *level.layers) if folder.is_private else level.layers,
         missing={NAMESPACES: folder_error, **level.missing} if folder_error else level.missing,
         alive=not has_ended,
         files={name: base64.b64encode(content).decode() for name, content in files.items()},
     )
-    streams.close()
-    return outcome
 
 
 def _make_folder(plan: Plan) -> tuple[ProgramFolder, str]:
@@ -111,7 +110,6 @@ def _wait(monitor: ProcessMonitor, streams: ProgramStreams, control: int, deadli
     while not monitor.limit:
         for fd, event in poll.poll(max(0.0, due - time.monotonic()) * 1000):
             if fd == first:
-                os.close(first)
                 return
             if fd == control:
                 monitor.limit = "cancelled"
@@ -124,7 +122,6 @@ def _wait(monitor: ProcessMonitor, streams: ProgramStreams, control: int, deadli
             due = time.monotonic() + INTERVAL_S
         if time.monotonic() > deadline:
             monitor.limit = monitor.limit or "wall"
-    os.close(first)
 
 
 # --------------------------------------------------------------------------------------------------------- fork server
