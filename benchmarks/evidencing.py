@@ -14,7 +14,7 @@ from benchmarks.place import Place
 from benchmarks.watching import bare_run, bare_stage
 from rlbox.amounts import utc_now
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
-from rlbox.record.run_dir import write_plan
+from rlbox.record.run_dir import write_run_plan
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_exit
@@ -80,7 +80,7 @@ def _failed_run(place: Place) -> _Failed:
     stage = bare_stage("train", ("-c", "pass"))
     plan = bare_run("bench", run_dir, data, (stage,))
     spot = _write_log(run_dir / _LOG, place.pick(LOG_BYTES, FEW_BYTES))
-    write_plan(run_dir, plan)
+    write_run_plan(run_dir, plan)
     now, cause = utc_now(), explain_exit(stage, 1)
     state = StageState(name="train", title="", directory=stage.directory, state="failed", exit_code=1)
     failure = StageFailure(

@@ -149,7 +149,7 @@ class Place:
         model = self.kept.get(smallest_target) if self.small else Project(folder=self.project).lock_file("local").parent
         (folder / "target.toml").write_text(self.pick('include = "local"\n', SMALLEST))
         if lock := load_lock(model / "lock.json"):
-            (folder / "lock.json").write_text(dataclasses.replace(lock, target=name).text())
+            (folder / "lock.json").write_text(dataclasses.replace(lock, target=name).to_json_text())
         return folder / "target.toml"
 
     def forget_rendered(self) -> None:

@@ -90,7 +90,7 @@ def _own_render(place: Place) -> Callable[[], str]:
     """Return what renders the Dockerfile of `local`, with the fixes that apply to it."""
     from rlbox.config.project import Project
     from rlbox.fixes.catalogue import load_fixes
-    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import render_fixes
     from rlbox.image.dockerfile import build_dockerfile_values
     from rlbox.image.layers import plan_build_stages, plan_python_layers
@@ -100,7 +100,7 @@ def _own_render(place: Place) -> Callable[[], str]:
 
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.lock_file("local"))
-    baked = render_fixes(load_fixes(project), target, collect_stack_versions(target, lock))
+    baked = render_fixes(load_fixes(project), target, list_stack_versions(target, lock))
     values = build_dockerfile_values(target, lock, plan_build_stages(plan_python_layers(target, lock)), baked, ())
     folders = project.template_dirs()
     return lambda: render_template(folders, "Dockerfile.j2", values)

@@ -14,7 +14,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fixes
-from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_spec_checksum, hash_patch
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_lock_spec_checksum, create_locked_patch
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WORDS = b"vocabulary\n"
@@ -88,7 +88,7 @@ def give(
         packages.append(Package(name=name, version=version, file=file, sha256=put(store, body), size=len(body)))
     lock = Lock(
         target="small",
-        spec=compute_spec_checksum(target, own_requirements()),
+        spec=compute_lock_spec_checksum(target, own_requirements()),
         python=python,
         platform=target.python.platform,
         base="debian:bookworm",
@@ -97,9 +97,9 @@ def give(
         http=(
             HttpFile(name="words", url="https://words.example/words.txt", sha256=put(store, WORDS), size=len(WORDS)),
         ),
-        patches=(hash_patch("alpha.patch", PATCH),) if patched else (),
+        patches=(create_locked_patch("alpha.patch", PATCH),) if patched else (),
     )
-    (place / "lock.json").write_text(lock.text())
+    (place / "lock.json").write_text(lock.to_json_text())
     return lock
 
 
@@ -124,8 +124,8 @@ def hold(folder: Path, lock: Lock, image: str = IMAGE) -> None:
     place.mkdir(parents=True, exist_ok=True)
     rows = "".join(f'{name} = "{version}"\n' for name, version in HOLDS.items())
     (place / "target.toml").write_text(ON_IMAGE.format(image=image) + rows)
-    spec = compute_spec_checksum(load_target_with_fixes(Project(folder=folder), "held").target, own_requirements())
-    (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=image, patches=()).text())
+    spec = compute_lock_spec_checksum(load_target_with_fixes(Project(folder=folder), "held").target, own_requirements())
+    (place / "lock.json").write_text(replace(lock, target="held", spec=spec, base=image, patches=()).to_json_text())
 
 
 def lay_package(site: Path, name: str, version: str, text: str) -> None:

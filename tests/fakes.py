@@ -23,7 +23,7 @@ from rlbox.config.project import Project
 from rlbox.engine.container import ContainerDefaults
 from rlbox.image.plan import ImagePlan
 from rlbox.system.gpu import GpuStatus
-from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_spec_checksum
+from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Target, load_target
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -121,7 +121,7 @@ class Folder:
 
     def lock(self, name: str, **changes: Any) -> Path:
         """Write a lock that fits the target, but for `changes`."""
-        return self.write(f"images/{name}/lock.json", replace(self.fitting_lock(name), **changes).text())
+        return self.write(f"images/{name}/lock.json", replace(self.fitting_lock(name), **changes).to_json_text())
 
     def fitting_lock(self, name: str) -> Lock:
         """Return a lock that fits the target: one package a group."""
@@ -305,7 +305,7 @@ def fitting_lock(target: Target, runtime: tuple[str, ...]) -> Lock:
     """Return a current lock of `target`: one apt package where the base is bootstrapped, one package a group."""
     return Lock(
         target=target.name,
-        spec=compute_spec_checksum(target, runtime),
+        spec=compute_lock_spec_checksum(target, runtime),
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,

@@ -70,22 +70,22 @@ def _root(text: str, versions: Mapping[str, str]) -> str:
 
 def build_toolchain_base(target: Target) -> Base | None:
     """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
-    if not target.compiled or not target.base.bootstrap:
+    if not target.list_compile_entries or not target.base.bootstrap:
         return None
-    named = {package for __, entry in target.compiled for package in entry.packages}
+    named = {package for __, entry in target.list_compile_entries for package in entry.packages}
     return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
 
 
 def copy_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
     for row in lock.compiled:
-        wheel = previous_lock.wheel(row) if previous_lock else None
+        wheel = previous_lock.find_compiled_wheel(row) if previous_lock else None
         if wheel:
-            lock = lock.with_wheel(row, wheel)
+            lock = lock.with_compiled_wheel(row, wheel)
     return lock
 
 
 def list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
-    return tuple(package for group in groups for package in group.packages if package.indexed)
+    return tuple(package for group in groups for package in group.packages if package.is_from_index)
 
 
 def resolve_compiled_inputs(
@@ -121,7 +121,7 @@ def _rows(
     toolchain: Iterable[Deb],
 ) -> Iterator[CompileInputs]:
     known = {row.name: row for row in before.compiled} if before else {}
-    for group, entry in target.compiled:
+    for group, entry in target.list_compile_entries:
         row = known.get(entry.distribution)
         source = _source(target, entry, row, upgrade, lock_sources)
         plan = plan_tool_inputs(

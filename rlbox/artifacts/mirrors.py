@@ -13,7 +13,7 @@ from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.system.network_settings import NetworkSettings
-from rlbox.target.artifact import TORCH_WHEELS, Artifact, TorchGroup
+from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, Artifact, TorchGroup
 from rlbox.target.target import Base
 
 
@@ -81,7 +81,7 @@ def plan_package_indexes(
 
 def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
     if mirror is None:
-        return [], [f"{TORCH_WHEELS}/{channel}" for channel in channels]
+        return [], [f"{TORCH_WHEEL_INDEX_URL}/{channel}" for channel in channels]
     urls = [f"{mirror.base_url}/{channel}" for channel in channels]
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
@@ -232,7 +232,7 @@ def _machine_indexes(
 ) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
     site = machine.network_settings
     if artifact.kind == "torch-wheels":
-        yield "the torch wheel index", f"{TORCH_WHEELS}/{artifact.origin}", "default"
+        yield "the torch wheel index", f"{TORCH_WHEEL_INDEX_URL}/{artifact.origin}", "default"
     elif site.index_url:
         yield "this machine's index", site.index_url, "machine"
     elif machine.default_index:

@@ -187,7 +187,7 @@ def load_profile(project: Project, name: str, including_profiles: tuple[str, ...
     path = project.source_file(name)
     data = reject_key(load_toml(path, project), display_path(path, project), "name")
     include = data.pop("include", None)
-    profile = validate_spec(Profile, {**data, "name": name}, display_path(path, project), known=("include",))
+    profile = validate_spec(Profile, {**data, "name": name}, display_path(path, project), extra_known_keys=("include",))
     if include is None:
         return profile
     known = list(project.source_profiles())

@@ -24,7 +24,7 @@ from rlbox.i18n import _
 from rlbox.system.command import check_command
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response, retry
 from rlbox.system.network_settings import NetworkSettings
-from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_spec_checksum
+from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Group, Target
 from rlbox.values import Command
 
@@ -73,7 +73,11 @@ def plan_resolver_inputs(
     maps the name of a resolution to package versions of the lock before, which uv prefers.
     """
     stack = {f"{group.name}.in": "".join(f"{line}\n" for line in group.packages) for group in target.stack}
-    left_out = (*target.python.exclude, *target.base.holds, *(entry.distribution for __, entry in target.compiled))
+    left_out = (
+        *target.python.exclude,
+        *target.base.holds,
+        *(entry.distribution for __, entry in target.list_compile_entries),
+    )
     stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(rlbox_requirements))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
@@ -91,7 +95,7 @@ def list_kept_versions(lock: Lock | None, upgrade: UpgradeRequest) -> dict[str, 
     """Return the versions that a new lock keeps, by what they are for: `stack`, `runtime`, `build`, `apt`."""
     if lock is None or upgrade.all_packages:
         return {}
-    stack = [package for group in lock.groups for package in group.packages if package.indexed]
+    stack = [package for group in lock.groups for package in group.packages if package.is_from_index]
     rows: dict[str, Iterable[Package | Deb]] = {
         "stack": stack,
         "runtime": lock.runtime.packages,
@@ -150,7 +154,7 @@ def build_python_lock(
     tools = select_package_files(target, resolver_outputs["build"]) if sdists else {}
     return Lock(
         target=target.name,
-        spec=compute_spec_checksum(target, rlbox_requirements),
+        spec=compute_lock_spec_checksum(target, rlbox_requirements),
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,

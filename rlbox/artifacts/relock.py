@@ -24,7 +24,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import write_if_changed
 from rlbox.system.http import NoResponseError, create_client, explain_no_response
-from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, compute_spec_checksum, hash_patch, load_lock
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, compute_lock_spec_checksum, create_locked_patch, load_lock
 from rlbox.target.target import GitSource, HttpSource, Target
 
 
@@ -42,7 +42,7 @@ def resolve_lock(
     Raises WorkFailed: uv or apt finds no solution, or a source does not answer; what they said is quoted.
     """
     kept = list_kept_versions(previous_lock, upgrade)
-    sizes = {package.sha256: package.size for package in previous_lock.packages()} if previous_lock else {}
+    sizes = {package.sha256: package.size for package in previous_lock.list_packages()} if previous_lock else {}
     resolved = {
         inputs.name: resolve_packages(
             target, inputs, lock_sources.index_settings, lock_sources.network_settings.ca_bundle, upgrade, sizes
@@ -58,7 +58,7 @@ def resolve_lock(
         compiled=compiled,
         git=tuple(_git(source, previous_lock, upgrade, lock_sources) for source in target.git),
         http=tuple(_http(source, previous_lock, upgrade, lock_sources) for source in target.http),
-        patches=tuple(hash_patch(file, patch_texts[file]) for file in target.own_patches),
+        patches=tuple(create_locked_patch(file, patch_texts[file]) for file in target.own_patches),
     )
     return copy_compiled_wheels(lock, previous_lock)
 
@@ -72,10 +72,10 @@ def refresh_lock_patches(
         target.name,
         target.python.version,
         target.python.platform,
-        compute_spec_checksum(target, rlbox_requirements),
+        compute_lock_spec_checksum(target, rlbox_requirements),
     ):
         return None
-    return replace(lock, patches=tuple(hash_patch(file, patch_texts[file]) for file in target.own_patches))
+    return replace(lock, patches=tuple(create_locked_patch(file, patch_texts[file]) for file in target.own_patches))
 
 
 def _debs(target: Target, pins: Mapping[str, str], lock_sources: LockSources) -> tuple[Deb, ...]:
@@ -119,10 +119,11 @@ _MOST_NAMED = 8
 
 
 def require_unchanged_lock(target: str, previous_lock: Lock | None, lock: Lock) -> None:
-    if previous_lock is None or previous_lock.text() != lock.text():
+    if previous_lock is None or previous_lock.to_json_text() != lock.to_json_text():
         raise WorkFailed(
             _("the lock of target {target} drifted: its sources no longer offer what it names\n{lock_diff}").format(
-                target=target, lock_diff=format_lock_diff(previous_lock.text() if previous_lock else "", lock.text())
+                target=target,
+                lock_diff=format_lock_diff(previous_lock.to_json_text() if previous_lock else "", lock.to_json_text()),
             ),
             next_step=f"rlbox lock {target} --upgrade {_drifted(previous_lock, lock)}".rstrip(),
         )
@@ -130,13 +131,16 @@ def require_unchanged_lock(target: str, previous_lock: Lock | None, lock: Lock) 
 
 def _drifted(before: Lock | None, lock: Lock) -> str:
     """Return the names of what is not as before, which a lock that fits its spec keeps; nothing for all of it."""
-    old, new = (set(_rows(one.text())) if one else set() for one in (before, lock))
-    names = sorted({name for name, *__ in old ^ new} & {*lock.names(), *(before.names() if before else ())})
+    old, new = (set(_rows(one.to_json_text())) if one else set() for one in (before, lock))
+    names = sorted(
+        {name for name, *__ in old ^ new}
+        & {*lock.list_package_names(), *(before.list_package_names() if before else ())}
+    )
     return " ".join(names) if len(names) <= _MOST_NAMED else ""
 
 
 def require_known_packages(packages: Sequence[str], previous_lock: Lock | None, lock: Lock) -> None:
-    found = {name for known in (previous_lock, lock) if known for name in known.names()}
+    found = {name for known in (previous_lock, lock) if known for name in known.list_package_names()}
     if unknown := sorted(set(packages) - found):
         near = difflib.get_close_matches(unknown[0], found, n=1)
         raise SpecError(
@@ -238,11 +242,11 @@ def _inherited(app: App, name: str, includes: Sequence[str]) -> Lock | None:
 
 def write_lock(app: App, previous_lock: Lock | None, lock: Lock) -> bool:
     """Write the lock, unless it is a dry run, and say what changed; return whether something did."""
-    changed = previous_lock is None or previous_lock.text() != lock.text()
+    changed = previous_lock is None or previous_lock.to_json_text() != lock.to_json_text()
     if not app.dry_run:
-        changed = write_if_changed(app.project.writable_lock_file(lock.target), lock.text()) or changed
-    if previous_lock and previous_lock.text() != lock.text():
-        app.say(format_lock_diff(previous_lock.text(), lock.text()))
-    if sdists := [package.file for package in lock.packages() if not package.is_wheel]:
+        changed = write_if_changed(app.project.writable_lock_file(lock.target), lock.to_json_text()) or changed
+    if previous_lock and previous_lock.to_json_text() != lock.to_json_text():
+        app.say(format_lock_diff(previous_lock.to_json_text(), lock.to_json_text()))
+    if sdists := [package.file for package in lock.list_packages() if not package.is_wheel]:
         app.say(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

@@ -21,7 +21,7 @@ from rlbox.foreign import parse_json
 from rlbox.system.file_lock import lock_file, require_unlocked
 from rlbox.system.files import cache_path, compute_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
-from rlbox.target.artifact import Artifact, list_named_artifacts
+from rlbox.target.artifact import Artifact, list_all_artifacts
 from rlbox.target.lock import Lock, load_lock
 
 _SCHEMA = 1
@@ -99,7 +99,7 @@ def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
 
 
 def _digests(store: ObjectStore, lock: Lock) -> set[str]:
-    return {file.sha256 for file in list_named_artifacts(lock)} | list_stored_base_digests(store, lock.base)
+    return {file.sha256 for file in list_all_artifacts(lock)} | list_stored_base_digests(store, lock.base)
 
 
 @dataclass(frozen=True, kw_only=True)

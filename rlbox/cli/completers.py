@@ -64,7 +64,7 @@ def _runs(ctx: click.Context) -> Sequence[Path]:
     if not is_engine_local():
         return ()
     app = App(project=_project(ctx), as_json=False, dry_run=True, verbosity=-1)
-    return open_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data")).runs()
+    return open_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data")).list_run_dirs()
 
 
 def _run(ctx: click.Context) -> Path | None:

@@ -119,12 +119,12 @@ def _env(app: App, name: str) -> int:
 
     from rlbox.amounts import columns
     from rlbox.fixes.catalogue import list_env_variables, load_target_with_fixes
-    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.view import evaluate_fixes
     from rlbox.target.lock import load_lock
 
     loaded = load_target_with_fixes(app.project, name)
-    versions = collect_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    versions = list_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
     rows = list_env_variables(evaluate_fixes(loaded.fixes, loaded.target, versions), loaded.target)
     shown = columns((row.name, row.fix or "-", translate(row.reason), row.value) for row in rows)
     app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
@@ -133,13 +133,13 @@ def _env(app: App, name: str) -> int:
 
 def _explain(app: App, name: str) -> int:
     from rlbox.fixes.catalogue import load_target_with_fixes
-    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import render_fixes
     from rlbox.fixes.view import evaluate_fixes, evaluations_json, format_evaluations
     from rlbox.target.lock import load_lock
 
     loaded = load_target_with_fixes(app.project, name)
-    versions = collect_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
+    versions = list_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
     refusal = None
     try:
         render_fixes(loaded.fixes, loaded.target, versions)
@@ -147,7 +147,7 @@ def _explain(app: App, name: str) -> int:
         refusal = error
     judged = evaluate_fixes(loaded.fixes, loaded.target, versions)
     data = evaluations_json(name, judged, refusal.what if refusal else "")
-    app.result(data, format_evaluations(name, judged, whole=app.verbosity > 0))
+    app.result(data, format_evaluations(name, judged, show_all=app.verbosity > 0))
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:

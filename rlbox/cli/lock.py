@@ -111,7 +111,7 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
         return app.planned(told, "\n".join(lines), would)
     name = path.name
     app.result(told, "\n".join([*lines, f"{name} written" if changed else f"{name} unchanged"]))
-    app.say(f"next: rlbox {'compile' if lock.uncompiled() else 'build'} {lock.target}")
+    app.say(f"next: rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
     return 0
 
 
@@ -208,15 +208,15 @@ def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[HostCon
 def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
     from rlbox.fixes.catalogue import load_target_with_fixes
-    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import render_fixes
     from rlbox.target.artifact import list_artifacts
     from rlbox.target.lock import load_lock
 
     fixed = load_target_with_fixes(project, name)
     lock = load_lock(project.lock_file(name))
-    baked = render_fixes(fixed.fixes, fixed.target, collect_stack_versions(fixed.target, lock))
-    env = {**baked.env({}), **fixed.target.env}
+    baked = render_fixes(fixed.fixes, fixed.target, list_stack_versions(fixed.target, lock))
+    env = {**baked.build_env({}), **fixed.target.env}
     return fixed.target.model_copy(update={"env": env}), list_artifacts(lock) if lock else ()
 
 

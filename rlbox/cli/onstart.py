@@ -103,12 +103,12 @@ def make_onstart(
 ) -> tuple[Target, OnstartScript]:
     """Return a target and its on-start script, as `render_onstart` makes it; errors are those of the plan."""
     from rlbox.fixes.catalogue import load_target_with_fixes
-    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import render_fixes
     from rlbox.image.forms.onstart import render_onstart
 
     loaded = load_target_with_fixes(app.project, name)
-    render_fixes(loaded.fixes, loaded.target, collect_stack_versions(loaded.target, None))  # for what they refuse
+    render_fixes(loaded.fixes, loaded.target, list_stack_versions(loaded.target, None))  # for what they refuse
     folders = app.project.template_dirs()
     return loaded.target, render_onstart(loaded.target, folders, added, sent, force=force)
 

@@ -71,9 +71,9 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_fix_translations(project: Project) -> dict[str, str]:
-    from rlbox.fixes.catalogue import read_translations
+    from rlbox.fixes.catalogue import read_fix_translations
 
-    return read_translations(project.fix_files().values())
+    return read_fix_translations(project.fix_files().values())
 
 
 def _there(project: Project, *, named: bool) -> Project:

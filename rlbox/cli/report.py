@@ -165,11 +165,11 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
 
 
 def _state(run_store: RunStore, run_dir: Path) -> RunState | None:
-    from rlbox.record.run_dir import load_plan
+    from rlbox.record.run_dir import load_plan_file
     from rlbox.record.state import load_run_state
 
     try:
-        return run_store.load_state(run_dir, load_plan(run_dir))
+        return run_store.load_state(run_dir, load_plan_file(run_dir))
     except RlboxError:
         pass  # the plan is torn; the state may be whole
     try:

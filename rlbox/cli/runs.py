@@ -31,13 +31,13 @@ _GOING = ("starting", "running")
 def run_row(run_store: RunStore, run_dir: Path, reconciled: ReconcileResult) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
-    from rlbox.record.run_dir import load_plan
-    from rlbox.record.state import run_cause
+    from rlbox.record.run_dir import load_plan_file
+    from rlbox.record.state import find_run_cause
 
     row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
     row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
     try:
-        state = run_store.load_state(run_dir, load_plan(run_dir))
+        state = run_store.load_state(run_dir, load_plan_file(run_dir))
     except RlboxError as error:
         return row | {"state": "unknown", "cause": error.what}
     alive = run_dir.name in reconciled.alive or (
@@ -45,7 +45,7 @@ def run_row(run_store: RunStore, run_dir: Path, reconciled: ReconcileResult) -> 
     )
     if state is None:
         return row | {"state": "starting" if alive else "never started"}
-    cause, stage = run_cause(state), _stage(state)
+    cause, stage = find_run_cause(state), _stage(state)
     shown = state.state if alive or state.state != "running" else "unknown"
     return row | {
         "state": shown,
@@ -116,10 +116,10 @@ def _shown(key: str, value: Any) -> str:
 
 def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
     from rlbox.errors import RlboxError
-    from rlbox.record.run_dir import load_plan
+    from rlbox.record.run_dir import load_plan_file
 
     try:
-        state = run_store.load_state(folder, load_plan(folder))
+        state = run_store.load_state(folder, load_plan_file(folder))
     except RlboxError:
         return []
     return [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
@@ -213,7 +213,9 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
     before = time.time() - older
     run_store = open_existing_run_store(app, target, data)
     rows = decide_unused_removals(
-        list_removal_candidates(run_store, app, run_store.runs()), newest_s=before, checkpoints=checkpoints
+        list_removal_candidates(run_store, app, run_store.list_run_dirs()),
+        started_before_s=before,
+        remove_checkpoints=checkpoints,
     )
     return _carry_out(app, run_store, rows, yes=yes)
 
@@ -241,7 +243,7 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
         what = counted(len(going), "run", "runs")
         lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
         confirm(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
-        hold = run_store.lock(create_lock_owner(_WHAT))
+        hold = run_store.acquire_disk_lock(create_lock_owner(_WHAT))
         try:
             for row in going:
                 remove_run(run_store, row.run)
@@ -289,7 +291,7 @@ def ls(app: App, target: str, data: str | None) -> None:
 def _list(app: App, target: str, data: str | None) -> None:
     run_store = open_existing_run_store(app, target, data)
     found = reconcile_runs(app, run_store)
-    rows = [run_row(run_store, run, found) for run in run_store.runs()]
+    rows = [run_row(run_store, run, found) for run in run_store.list_run_dirs()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")
 
 

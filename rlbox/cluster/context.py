@@ -18,7 +18,7 @@ from rlbox.cluster.preflight import format_findings
 from rlbox.cluster.survey import Survey, probe_nodes
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.target.lock import load_lock
@@ -53,7 +53,7 @@ class ClusterContext:
     @property
     def ray(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        return collect_stack_versions(self.target, load_lock(self.app.project.lock_file(self.options.target))).get(
+        return list_stack_versions(self.target, load_lock(self.app.project.lock_file(self.options.target))).get(
             "ray", ""
         )
 

@@ -49,67 +49,71 @@ _CLASS = re.compile(r"\[:\^?\w+:\]|\\.|[^\]]", re.DOTALL)
 _TAKEN = re.compile(r"\n|\\[nrC]")  # what RE2 itself takes of all that is refused
 
 
-def tokenize_pattern(text: str) -> Iterator[tuple[int, str]]:
+def tokenize_pattern(pattern: str) -> Iterator[tuple[int, str]]:
     """Yield the parts of an expression with their places; a class in brackets is one part."""
     at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        part = found.group() if found else text[at]
+    while at < len(pattern):
+        found = _TOKEN.match(pattern, at)
+        part = found.group() if found else pattern[at]
         if part[0] == "[":
             end = at + len(part)
-            while inside := _CLASS.match(text, end):
+            while inside := _CLASS.match(pattern, end):
                 end = inside.end()
-            part = text[at : end + 1]
+            part = pattern[at : end + 1]
         yield at, part
         at += len(part)
 
 
-def check_pattern(text: str) -> str:
-    """Return `text`, an expression that RE2 takes and that asks something of a line.
+def validate_pattern(pattern: str) -> str:
+    """Return `pattern`, an expression that RE2 takes and that asks something of a line.
 
     Raises ValueError: what is wrong, where in the expression, and what to write instead.
     """
-    if not text:
+    if not pattern:
         raise ValueError(_("is empty, which fits every line; write the text that the line must hold"))
-    if _TAKEN.search(text) and (found := next(_refusals(text), "")):
+    if _TAKEN.search(pattern) and (found := next(_refusals(pattern), "")):
         raise ValueError(found)
     try:
-        compiled = compile_re2(text)
+        compiled = compile_re2(pattern)
     except ValueError as error:
-        raise ValueError(next(_refusals(text), str(error))) from error
+        raise ValueError(next(_refusals(pattern), str(error))) from error
     if all(compiled.search(probe) for probe in _ANY):
         raise ValueError(
-            _("{text!r} fits every line, the empty one too; write what the line must hold").format(text=text)
+            _("{text!r} fits every line, the empty one too; write what the line must hold").format(text=pattern)
         )
-    return text
+    return pattern
 
 
-def compile_re2(text: str) -> re2._Regexp[str]:
-    """Return `text` compiled; it never matches a line feed, so that many lines can be searched at once.
+def compile_re2(pattern: str) -> re2._Regexp[str]:
+    """Return `pattern` compiled; it never matches a line feed, so that many lines can be searched at once.
 
     Raises ValueError: RE2 does not take it.
     """
     import re2  # 20 ms, which no command without patterns pays
 
     try:
-        return re2.compile(text, create_re2_options())
+        return re2.compile(pattern, create_re2_options())
     except re2.error as error:
         told = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
         raise ValueError(
-            _("{text!r} is no regular expression of RE2: {told}{hint}").format(text=text, told=told, hint=_hint(told))
+            _("{text!r} is no regular expression of RE2: {told}{hint}").format(
+                text=pattern, told=told, hint=_hint(told)
+            )
         ) from error
 
 
-def matches_except(pattern: str, unless: str, line: str) -> bool:
-    """Return whether a line holds what `pattern` asks for, and nothing that `unless` (empty: none) does."""
+def matches_except(pattern: str, excluded_pattern: str, line: str) -> bool:
+    """Return whether a line holds what `pattern` asks for, and nothing that `excluded_pattern` (empty: none) does."""
     bare = line.encode("utf-8", "replace").decode()
-    return compile_cached(pattern).search(bare) is not None and not (unless and compile_cached(unless).search(bare))
+    return compile_re2_cached(pattern).search(bare) is not None and not (
+        excluded_pattern and compile_re2_cached(excluded_pattern).search(bare)
+    )
 
 
 @functools.lru_cache(maxsize=1024)
-def compile_cached(text: str) -> re2._Regexp[str]:
+def compile_re2_cached(pattern: str) -> re2._Regexp[str]:
     """Return an expression compiled once: what rlbox itself looks for in the text of others goes through it too."""
-    return compile_re2(text)
+    return compile_re2(pattern)
 
 
 def create_re2_options(*, capture: bool = True) -> re2.Options:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from rlbox.config.pattern import check_pattern
+from rlbox.config.pattern import validate_pattern
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 
@@ -38,8 +38,8 @@ AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
 SingleLine = Annotated[str, AfterValidator(_one_line)]
 
 
-PatternText = Annotated[str, AfterValidator(check_pattern)]
-OptionalPattern = Annotated[str, AfterValidator(lambda text: text and check_pattern(text))]
+PatternText = Annotated[str, AfterValidator(validate_pattern)]
+OptionalPattern = Annotated[str, AfterValidator(lambda text: text and validate_pattern(text))]
 """A pattern of RE2, or an empty text for none."""
 
 
@@ -71,12 +71,14 @@ _MUST_BE = {
 }
 
 
-def validate_spec(model: type[Model], data: Mapping[str, Any], where: str, known: tuple[str, ...] = ()) -> Model:
+def validate_spec(
+    model: type[Model], data: Mapping[str, Any], source_name: str, extra_known_keys: tuple[str, ...] = ()
+) -> Model:
     """Return `data` as a `model`; types must be what they say, `"1"` is no number.
 
     Keys that begin with `x-` are the user's own and are ignored at the top level.
 
-    `known`: Top-level keys that the caller has taken out of `data` already, offered for a near miss.
+    `extra_known_keys`: Top-level keys that the caller has taken out of `data` already, offered for a near miss.
     Raises SpecError: one line per problem: `<where>: <dotted path>: <message>`.
     """
     try:
@@ -86,11 +88,11 @@ def validate_spec(model: type[Model], data: Mapping[str, Any], where: str, known
         )
     except ValidationError as error:
         items = [dict(item) for item in error.errors(include_url=False)]
-        problems = sorted({line for item in items for line in _describe(model, item, known)})
-        lines = join("\n", (join("", ("  ", where, ": ", problem)) for problem in problems))
+        problems = sorted({line for item in items for line in _describe(model, item, extra_known_keys)})
+        lines = join("\n", (join("", ("  ", source_name, ": ", problem)) for problem in problems))
         count = _("1 problem") if len(problems) == 1 else _("{count} problems").format(count=len(problems))
         raise SpecError(
-            _("{where}: {count}\n{lines}").format(where=where, count=count, lines=lines),
+            _("{where}: {count}\n{lines}").format(where=source_name, count=count, lines=lines),
             next_step=_("correct the file; `rlbox show --schema {name}` prints every key").format(
                 name=model.__name__.lower()
             ),
@@ -189,8 +191,8 @@ def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def suggest_similar(given: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
+def suggest_similar(given: str, known_names: list[str]) -> str:
+    near = difflib.get_close_matches(given, known_names, n=1, cutoff=0.6)
     return _(" (did you mean '{near}'?)").format(near=near[0]) if near else ""
 
 

@@ -16,40 +16,40 @@ from rlbox.i18n import _
 def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
     """Return the parsed file; a syntax error is a `SpecError` that names file and line."""
     shown = display_path(path, project)
-    return parse_toml(read_text(path, shown), shown)
+    return parse_toml(read_utf8_text(path, shown), shown)
 
 
-def parse_toml(text: str, shown: str) -> dict[str, Any]:
-    """Return the parsed text; a syntax error is a `SpecError` that names `shown`, where it is from, and the line."""
+def parse_toml(text: str, source_name: str) -> dict[str, Any]:
+    """Return the parsed text; a syntax error is a `SpecError` that names `source_name` and the line."""
     try:
         return toml_table(text)
     except ValueError as error:
         raise SpecError(
-            _("{shown}: broken TOML: {error}").format(shown=shown, error=error),
+            _("{shown}: broken TOML: {error}").format(shown=source_name, error=error),
             next_step=_("correct the line named above"),
         ) from error
 
 
-def read_text(path: Path, shown: str) -> str:
+def read_utf8_text(path: Path, source_name: str) -> str:
     """Return a file's text; `SpecError` when it cannot be read, or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise SpecError(
-            _("{shown}: not UTF-8 text: {error}").format(shown=shown, error=error),
+            _("{shown}: not UTF-8 text: {error}").format(shown=source_name, error=error),
             next_step=_("save the file as UTF-8"),
         ) from error
     except OSError as error:
         raise SpecError(
-            _("{shown}: cannot be read: {strerror}").format(shown=shown, strerror=error.strerror)
+            _("{shown}: cannot be read: {strerror}").format(shown=source_name, strerror=error.strerror)
         ) from error
 
 
-def reject_key(data: dict[str, Any], shown: str, key: str) -> dict[str, Any]:
+def reject_key(data: dict[str, Any], source_name: str, key: str) -> dict[str, Any]:
     """Return `data`; a `SpecError` when it holds `key`, which is the folder's or file's own."""
     if key in data:
         raise SpecError(
-            _("{shown}: {key}: unknown key, the name is that of the folder or file").format(shown=shown, key=key),
+            _("{shown}: {key}: unknown key, the name is that of the folder or file").format(shown=source_name, key=key),
             next_step=_("remove the key"),
         )
     return data
@@ -64,14 +64,14 @@ def display_path(path: Path, project: Project | None) -> str:
     return shown
 
 
-def merge_tables(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `under` with `over` laid on top.
+def merge_tables(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `override` laid on top.
 
     Tables merge key by key. Lists of tables that all have a `name` of their own merge by that name, keeping the
-    order of `under` and appending what is new. Everything else in `over` replaces what was there.
+    order of `base` and appending what is new. Everything else in `override` replaces what was there.
     """
-    merged = dict(under)
-    for key, value in over.items():
+    merged = dict(base)
+    for key, value in override.items():
         below = merged.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
             merged[key] = merge_tables(below, value)

@@ -53,7 +53,7 @@ _PART = re.compile(r"(\d{1,18}(?:\.\d{1,18})?) ?([A-Za-z%]+)", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 
 
-def parse_quantity(kind: UnitKind, written: str | float) -> Fraction:
+def parse_quantity(kind: UnitKind, value: str | float) -> Fraction:
     """Return what was written, in seconds, bytes or as a fraction of 1.
 
     A number alone is a fraction of 1 (at most 1: more than all of something is written as a percentage); of the other
@@ -61,7 +61,7 @@ def parse_quantity(kind: UnitKind, written: str | float) -> Fraction:
 
     Raises ValueError: it is no value of that kind; the message says what one looks like.
     """
-    text = written.strip() if isinstance(written, str) else format_number(written).removesuffix(".0")
+    text = value.strip() if isinstance(value, str) else format_number(value).removesuffix(".0")
     if _NUMBER.fullmatch(text):
         number = Fraction(text)
         if number == 0 or (kind == "fraction" and number <= 1):
@@ -71,7 +71,7 @@ def parse_quantity(kind: UnitKind, written: str | float) -> Fraction:
     if not parts or re.sub(r"\s", "", "".join(n + u for n, u in parts)) != re.sub(r"\s", "", text):
         raise ValueError(
             _("must be a {kind}: {examples} (got {written!r})").format(
-                kind=kind, examples=_EXAMPLES[kind], written=written
+                kind=kind, examples=_EXAMPLES[kind], written=value
             )
         )
     values = [Fraction(number) * _factor(kind, unit) for number, unit in parts]
@@ -79,7 +79,7 @@ def parse_quantity(kind: UnitKind, written: str | float) -> Fraction:
     if len(parts) > 1 and (kind != "duration" or units != sorted(set(units), reverse=True)):
         raise ValueError(
             _("must be one {kind}, the largest unit first: {examples} (got {written!r})").format(
-                kind=kind, examples=_EXAMPLES[kind], written=written
+                kind=kind, examples=_EXAMPLES[kind], written=value
             )
         )
     return sum(values, Fraction(0))

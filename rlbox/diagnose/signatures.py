@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rlbox.config.pattern import check_pattern, create_re2_options
+from rlbox.config.pattern import create_re2_options, validate_pattern
 from rlbox.diagnose.events import Event
 from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
@@ -195,7 +195,7 @@ def parse_signatures(data: object) -> tuple[LogSignature, ...]:
     try:
         rows = ({**row, "anchor": tuple(row.get("anchor", ()))} for row in data)
         found = [LogSignature(**{key: value for key, value in row.items() if key in known}) for row in rows]
-        return tuple(one for one in found if check_pattern(one.pattern))
+        return tuple(one for one in found if validate_pattern(one.pattern))
     except (TypeError, AttributeError, ValueError):
         return ()
 
@@ -259,7 +259,7 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
     for signature, row in zip(extract_signatures([fix]), fix.get("signature", ()), strict=True):
         example = row.get("example", "")
         try:
-            check_pattern(signature.pattern)
+            validate_pattern(signature.pattern)
         except ValueError as error:
             yield str(error)
             continue

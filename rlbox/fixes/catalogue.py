@@ -11,14 +11,14 @@ from pathlib import Path
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import display_path, parse_toml, read_text, reject_key
+from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, reject_key
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import SignatureSet, extract_signatures
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
-from rlbox.fixes.render import SIGNATURE_FIELDS, list_fix_packages
+from rlbox.fixes.render import SIGNATURE_FIELDS, list_fix_apt_packages
 from rlbox.fixes.view import FixEvaluation
 from rlbox.foreign import toml_table
 from rlbox.i18n import _
@@ -42,14 +42,14 @@ class TargetWithFixes:
         return tuple(path.parent.name for path in self.files[1:-1])
 
 
-def load_target_with_fixes(project: Project, name: str) -> TargetWithFixes:
-    """Return the target `name` with what the fix catalogue adds to its base; errors are those of `load_target`.
+def load_target_with_fixes(project: Project, target_name: str) -> TargetWithFixes:
+    """Return the target `target_name` with what the fix catalogue adds to its base; errors are those of `load_target`.
 
     Only what the spec itself pins decides which packages are added, so that a lock does not depend on itself.
     """
-    loaded, fixes = load_target(project, name), load_fixes(project)
+    loaded, fixes = load_target(project, target_name), load_fixes(project)
     target = loaded.target
-    asked = list_fix_packages(fixes, target, collect_stack_versions(target, None))
+    asked = list_fix_apt_packages(fixes, target, list_stack_versions(target, None))
     if packages := [package for package in asked if package not in target.base.holds_apt]:
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
@@ -73,7 +73,7 @@ def load_readable_fixes(project: Project) -> tuple[tuple[Fix, ...], tuple[SpecEr
     for name, path in project.fix_files().items():
         shown = display_path(path, project)
         try:
-            fixes.append(_fix(name, shown, read_text(path, shown)))
+            fixes.append(_fix(name, shown, read_utf8_text(path, shown)))
         except SpecError as error:
             broken.append(error)
     return tuple(fixes), tuple(broken)
@@ -85,10 +85,10 @@ def _fix(name: str, shown: str, text: str) -> Fix:
     return validate_spec(Fix, {**reject_key(parse_toml(text, shown), shown, "id"), "id": name}, shown)
 
 
-def read_translations(files: Iterable[Path]) -> dict[str, str]:
+def read_fix_translations(fix_files: Iterable[Path]) -> dict[str, str]:
     """Return what fixes say in Chinese by what they say in English; files that cannot be read are left out."""
     pairs: dict[str, str] = {}
-    for path in files:
+    for path in fix_files:
         with contextlib.suppress(OSError, ValueError):
             fix = toml_table(path.read_text("utf-8"))
             pairs |= {fix[key]: fix[f"{key}_zh"].strip() for key in TEXT_KEYS if key in fix and f"{key}_zh" in fix}
@@ -108,18 +108,18 @@ class EnvVariable:
     reason: str
 
 
-def find_fixes_by_log(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
-    """Return the fixes whose signature is in one of the lines of `text`, what tells more first, warnings last."""
+def find_fixes_by_log(fixes: Iterable[Fix], log: str) -> tuple[Fix, ...]:
+    """Return the fixes whose signature is in one of the lines of `log`, what tells more first, warnings last."""
     by_id = {fix.id: fix for fix in fixes}
     known = SignatureSet(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in by_id.values()))
-    lines = (make_line_event(parse_line(number, line), 1) for number, line in enumerate(text.splitlines(), start=1))
+    lines = (make_line_event(parse_line(number, line), 1) for number, line in enumerate(log.splitlines(), start=1))
     found = dict.fromkeys(match.signature.fix for line in lines for match in known.match_event(line))
     return tuple(sorted((by_id[name] for name in found), key=lambda fix: fix.benign))
 
 
-def search_fixes(fixes: Iterable[Fix], text: str) -> tuple[Fix, ...]:
-    """Return the fixes that have `text`, or else all its words, in id, titles or the lines that they know."""
-    wanted = " ".join(text.casefold().split())
+def search_fixes(fixes: Iterable[Fix], query: str) -> tuple[Fix, ...]:
+    """Return the fixes that have `query`, or else all its words, in id, titles or the lines that they know."""
+    wanted = " ".join(query.casefold().split())
     told = [(fix, " ".join((fix.id, fix.title, fix.title_zh, *_lines(fix))).casefold()) for fix in fixes]
     if whole := [fix for fix, known in told if wanted and wanted in known]:
         return tuple(whole)
@@ -131,14 +131,14 @@ def _lines(fix: Fix) -> Iterator[str]:
     return (row.example for row in fix.signature)
 
 
-def list_env_variables(judged: Iterable[FixEvaluation], target: Target) -> tuple[EnvVariable, ...]:
+def list_env_variables(evaluations: Iterable[FixEvaluation], target: Target) -> tuple[EnvVariable, ...]:
     """Return every variable that fixes and the target set, by name; what the target itself sets holds."""
-    return tuple(sorted(_variables(judged, target), key=lambda row: (row.name, row.fix)))
+    return tuple(sorted(_variables(evaluations, target), key=lambda row: (row.name, row.fix)))
 
 
 def _variables(judged: Iterable[FixEvaluation], target: Target) -> Iterator[EnvVariable]:
     for one in judged:
-        for row in one.rows if one.applies else ():
+        for row in one.bake_entries if one.applies else ():
             if row.kind in ("env", "path") and row.name not in target.env:
                 yield EnvVariable(name=row.name, value=row.value, fix=one.fix.id, reason=_(one.fix.title))
     for name, value in target.env.items():

@@ -34,7 +34,7 @@ class FixDecision:
     reasons: tuple[str, ...]
 
 
-def collect_stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
+def list_stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
     """Return the packages of a target's stack with their versions: what the spec pins, else what the lock has.
 
     Git parts are among them by their own name and that of their repository, without a version.
@@ -57,7 +57,7 @@ def collect_stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
     return found
 
 
-def find_torch_cuda(target: Target, versions: Versions) -> str:
+def find_torch_cuda_version(target: Target, versions: Versions) -> str:
     """Return the CUDA that the stack's torch is built with, as `13.0`; empty where spec and lock do not say.
 
     Its own version says it before the channel it comes from, and that before the runtime that is locked with it.
@@ -92,12 +92,12 @@ class PackageCheck(NamedTuple):
     """Whether the stack has a package in a version that fits, and the fact that decides it."""
 
     holds: bool
-    fact: str
+    explanation: str
 
 
-def check_package(text: str, versions: Versions) -> PackageCheck:
-    """Return whether the stack has a package in a version of `text` (`vllm>=0.12`), and the fact that decides it."""
-    asked = _requirement(text)
+def check_package_requirement(requirement: str, versions: Versions) -> PackageCheck:
+    """Return whether the stack has a package in a version of `requirement` (`vllm>=0.12`), and why."""
+    asked = _requirement(requirement)
     name = canonicalize_name(asked.name)
     if name not in versions:
         return PackageCheck(False, _("{name} is not in the stack").format(name=name))
@@ -127,13 +127,13 @@ def _plain(specifier: SpecifierSet) -> str:
 def _facts(applies: Applies, target: Target, versions: Versions) -> Iterator[tuple[bool, str]]:
     yield from _hardware_facts(applies, target)
     yield from _platform_facts(applies, target)
-    yield from (check_package(text, versions) for text in applies.stack)
+    yield from (check_package_requirement(text, versions) for text in applies.stack)
     if applies.any_stack:
-        answers = [check_package(text, versions) for text in applies.any_stack]
+        answers = [check_package_requirement(text, versions) for text in applies.any_stack]
         held = [fact for holds, fact in answers if holds]
         yield bool(held), held[0] if held else join("; ", (fact for __, fact in answers))
     for text in applies.no_stack:
-        holds, fact = check_package(text, versions)
+        holds, fact = check_package_requirement(text, versions)
         yield not holds, fact
 
 

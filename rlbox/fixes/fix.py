@@ -43,7 +43,7 @@ class FixPatch(PatchFacts):
 
     @model_validator(mode="after")
     def _diff_is_marked(self) -> FixPatch:
-        added = parse_added_lines(self.diff)
+        added = map_files_to_added_text(self.diff)
         problems = [] if added else [_("diff: this is no unified diff")]
         problems += [
             _("diff: {path} does not get the marker").format(path=path)
@@ -63,7 +63,7 @@ class FixPatch(PatchFacts):
         return self
 
 
-def parse_added_lines(diff: str) -> dict[str, str]:
+def map_files_to_added_text(diff: str) -> dict[str, str]:
     """Return what a diff adds to each file, by the name in its `+++` line."""
     found: dict[str, str] = {}
     name = ""
@@ -165,7 +165,7 @@ class BakedRun(SpecModel):
     cap_add: tuple[SingleLine, ...] = ()
 
 
-class RayWords(SpecModel):
+class RayStartOptions(SpecModel):
     """Words of `ray-start head` and `ray-start worker`; shell text, expanded when Ray starts.
 
     `before` is run first, with the role in `$role` and the user's arguments in `"$@"`; if it fails, Ray is not started.
@@ -197,7 +197,7 @@ class Bake(SpecModel):
     hook: str = ""
     aliases: tuple[tuple[EnvName, ...], ...] = Field((), description="variables that hold the same secret")
     run: BakedRun = BakedRun()
-    ray: RayWords = RayWords()
+    ray: RayStartOptions = RayStartOptions()
     refuse: tuple[Refusal, ...] = ()
     patch: tuple[FixPatch, ...] = ()
 
@@ -230,13 +230,13 @@ class Signature(SpecModel):
 
     @model_validator(mode="after")
     def _example_fits(self) -> Signature:
-        if not self.fits(self.example):
+        if not self.matches_line(self.example):
             raise ValueError(_("{pattern!r} does not match its own example").format(pattern=self.pattern))
-        if self.unlike and self.fits(self.unlike):
+        if self.unlike and self.matches_line(self.unlike):
             raise ValueError(_("{pattern!r} matches the line that it must not").format(pattern=self.pattern))
         return self
 
-    def fits(self, line: str) -> bool:
+    def matches_line(self, line: str) -> bool:
         return matches_except(self.pattern, self.unless, line)
 
 

@@ -13,8 +13,8 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from rlbox.config.schema import SpecModel
 from rlbox.diagnose.signatures import dump_signatures, extract_signatures
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import Versions, check_package, evaluate_fix, find_torch_cuda
-from rlbox.fixes.fix import Bake, Fix, RayWords
+from rlbox.fixes.conditions import Versions, check_package_requirement, evaluate_fix, find_torch_cuda_version
+from rlbox.fixes.fix import Bake, Fix, RayStartOptions
 from rlbox.i18n import _, join
 from rlbox.target.target import Target
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rlbox.job.gate import CatalogueLine
 
 
-HOOKS = "/opt/rlbox/hooks"
-RAY_START = "/opt/rlbox/bin/ray-start"
+HOOKS_DIR = "/opt/rlbox/hooks"
+RAY_START_PROGRAM = "/opt/rlbox/bin/ray-start"
 
 _RAY_START = """#!/bin/sh
 # Start Ray with what this image's version of it takes: ray-start [--print] head | worker [ARG...]; an argument of yours
@@ -96,24 +96,24 @@ class ImageFile:
 class RenderedFixes:
     """The fixes of a target as what they bake.
 
-    `envs` stand in the order of ENV lines: what comes later is put in front of a path. `links` maps a path to what it
-    points to. `ray` are the words of `ray-start`: for both roles, for the head, for a worker.
+    `env_blocks` are in the order of ENV lines: what comes later is put in front of a path. `links` maps a path to its
+    target. `ray` are the options of `ray-start`: for both roles, for the head, for a worker.
     """
 
     fixes: tuple[Fix, ...]
-    envs: tuple[FixEnv, ...]
+    env_blocks: tuple[FixEnv, ...]
     files: tuple[ImageFile, ...]
     links: Mapping[str, str]
-    ray: RayWords
+    ray: RayStartOptions
     shm_gib: float
     pids: int
     ulimits: Mapping[str, str]
     cap_add: tuple[str, ...]
 
-    def env(self, inherited: Mapping[str, str]) -> dict[str, str]:
+    def build_env(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a container of an image that has `inherited` without the fixes."""
         found = dict(inherited)
-        for block in self.envs:
+        for block in self.env_blocks:
             found |= block.env
             for name, folders in block.path.items():
                 found[name] = ":".join([*folders, *([found[name]] if found.get(name) else [])])
@@ -135,7 +135,7 @@ def list_secret_aliases(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...]:
     return tuple(group for fix in fixes for group in fix.bake.aliases)
 
 
-def list_fix_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
+def list_fix_apt_packages(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[str, ...]:
     found = {package for fix in select_fixes(tuple(fixes), target, versions) for package in fix.bake.packages}
     return tuple(sorted(found - set(target.base.packages)))
 
@@ -153,7 +153,7 @@ def render_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Re
     ray = _ray_words(bake.ray for __, bake in filled)
     baked = RenderedFixes(
         fixes=chosen,
-        envs=tuple(_env(fix, bake) for fix, bake in reversed(filled) if bake.env or bake.path),
+        env_blocks=tuple(_env(fix, bake) for fix, bake in reversed(filled) if bake.env or bake.path),
         files=(*_files(filled), *_ray_start(ray, versions)),
         links={link.path: link.to for __, bake in filled for link in bake.link},
         ray=ray,
@@ -173,22 +173,22 @@ def build_template_values(target: Target, versions: Versions) -> dict[str, Any]:
         "disk": target.disk.mount,
         "python": target.python.version,
         "site": f"/opt/venv/lib/python{target.python.version}/site-packages",
-        "cuda": find_torch_cuda(target, versions),
-        "has": lambda text: check_package(text, versions).holds,
+        "cuda": find_torch_cuda_version(target, versions),
+        "has": lambda text: check_package_requirement(text, versions).holds,
         "version": lambda name: versions.get(name, ""),
         "aliases": (),  # a hook sees those of its fix
     }
 
 
-def render_text(text: str, values: Mapping[str, Any], where: str) -> str:
+def render_fix_template(template: str, values: Mapping[str, Any], source: str) -> str:
     """Return a text of a fix with its template filled in; `SpecError` names the fix when it is broken."""
-    if "{{" not in text and "{%" not in text and "{#" not in text:
-        return text
+    if "{{" not in template and "{%" not in template and "{#" not in template:
+        return template
     try:
-        return _template(text).render(values)
+        return _template(template).render(values)
     except TemplateError as error:
         raise SpecError(
-            _("{where}: broken template: {error}").format(where=where, error=error), next_step=_("correct the fix")
+            _("{where}: broken template: {error}").format(where=source, error=error), next_step=_("correct the fix")
         ) from error
 
 
@@ -201,7 +201,7 @@ def render_bake(fix: Fix, values: Mapping[str, Any]) -> Bake:
 
     def filled(data: Any) -> Any:
         if isinstance(data, str):
-            return render_text(data, seen, _where(fix))
+            return render_fix_template(data, seen, _where(fix))
         if isinstance(data, SpecModel):
             return data.model_copy(update={key: filled(value) for key, value in data})
         if isinstance(data, dict):
@@ -229,25 +229,25 @@ def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[ImageFile]:
             yield ImageFile(path=file.path, mode=file.mode, text=file.text)
         if bake.hook:
             text = f"# {fix.title}\n{bake.hook}"
-            yield ImageFile(path=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=text)
+            yield ImageFile(path=f"{HOOKS_DIR}/{fix.order:02d}-{fix.id}.sh", mode="0644", text=text)
 
 
-def _ray_words(given: Iterable[RayWords]) -> RayWords:
+def _ray_words(given: Iterable[RayStartOptions]) -> RayStartOptions:
     rows = list(given)
     words = {
         role: tuple(word for ray in rows for word in getattr(ray, role) if word)
         for role in ("common", "head", "worker")
     }
     before = [text for ray in rows if (text := ray.before.strip())]
-    return RayWords(before="\n".join(f"(\n{text}\n) || exit" for text in before), **words)
+    return RayStartOptions(before="\n".join(f"(\n{text}\n) || exit" for text in before), **words)
 
 
-def _ray_start(ray: RayWords, versions: Versions) -> Iterable[ImageFile]:
-    if ray == RayWords() and "ray" not in versions:
+def _ray_start(ray: RayStartOptions, versions: Versions) -> Iterable[ImageFile]:
+    if ray == RayStartOptions() and "ray" not in versions:
         return
     words = {role: " ".join(getattr(ray, role)) for role in ("common", "head", "worker")}
     text = _template(_RAY_START).render(before=ray.before, **words)
-    yield ImageFile(path=RAY_START, mode="0755", text=text)
+    yield ImageFile(path=RAY_START_PROGRAM, mode="0755", text=text)
 
 
 def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) -> None:
@@ -263,7 +263,11 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
                 ) from error
             if refused:
                 found.append(
-                    (render_text(row.says, values, _where(fix)), render_text(row.next, values, _where(fix)), fix.id)
+                    (
+                        render_fix_template(row.says, values, _where(fix)),
+                        render_fix_template(row.next, values, _where(fix)),
+                        fix.id,
+                    )
                 )
     if found:
         where = f"images/{target.name}/target.toml"
@@ -282,7 +286,7 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
 
 def _check_agreement(baked: RenderedFixes) -> None:
     seen: dict[tuple[str, str], tuple[str, str]] = {}
-    rows = [(block.id, "env", name, text) for block in baked.envs for name, text in block.env.items()]
+    rows = [(block.id, "env", name, text) for block in baked.env_blocks for name, text in block.env.items()]
     rows += [(file.path, "file", file.path, file.text) for file in baked.files]
     for owner, kind, name, text in rows:
         other, known = seen.setdefault((kind, name), (owner, text))
@@ -305,15 +309,17 @@ SIGNATURE_FIELDS = {"id", "title", "failure", "remedy", "heals", "benign", "sign
 _TOLD = {"id", "title", "title_zh", "remedy", "remedy_zh", "heals"}
 
 
-def render_fix_manifest(chosen: Iterable[Fix], target: Target, versions: Versions, facts: Mapping[str, Any]) -> str:
+def render_fix_manifest(
+    fixes: Iterable[Fix], target: Target, versions: Versions, machine_requirements: Mapping[str, Any]
+) -> str:
     """Return the manifest as JSON text.
 
-    Keys: `schema`, `target` (its name), `facts` (what the image should find on its machine), and `fixes`, each with id,
-    titles, remedies, the causes that it heals, and its check (`run`, `when`) or null.
+    Keys: `schema`, `target` (its name), `facts` (`machine_requirements`), and `fixes`, each with id, titles, remedies,
+    the causes that it heals, and its check (`run`, `when`) or null.
     """
     values = build_template_values(target, versions)
-    rows = [{**fix.model_dump(mode="json", include=_TOLD), "check": _check(fix, values)} for fix in chosen]
-    data = {"schema": MANIFEST_SCHEMA, "target": target.name, "facts": facts, "fixes": rows}
+    rows = [{**fix.model_dump(mode="json", include=_TOLD), "check": _check(fix, values)} for fix in fixes]
+    data = {"schema": MANIFEST_SCHEMA, "target": target.name, "facts": machine_requirements, "fixes": rows}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -324,7 +330,10 @@ def render_signatures(fixes: Iterable[Fix]) -> str:
 def _check(fix: Fix, values: Mapping[str, Any]) -> dict[str, Any] | None:
     if fix.check is None:
         return None
-    return {"run": render_text(fix.check.run, values, f"templates/fixes/{fix.id}.toml"), "when": list(fix.check.when)}
+    return {
+        "run": render_fix_template(fix.check.run, values, f"templates/fixes/{fix.id}.toml"),
+        "when": list(fix.check.when),
+    }
 
 
 def list_benign_lines(fixes: Iterable[Fix]) -> tuple[CatalogueLine, ...]:

@@ -9,8 +9,8 @@ from typing import Any
 from rlbox.amounts import asked_text, columns
 from rlbox.fixes.conditions import Versions, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix
-from rlbox.fixes.patches import choose_patched_package, format_patch
-from rlbox.fixes.render import HOOKS, build_template_values, render_bake
+from rlbox.fixes.patches import find_patched_package, format_patch
+from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
@@ -25,7 +25,7 @@ class BakeEntry:
     text: str = ""
 
 
-def classify_fix(fix: Fix) -> str:
+def describe_fix_category(fix: Fix) -> str:
     """Return what sort of fix it is: `baked`, `check` (it only looks), `remedy` (it only advises) or `benign`."""
     if fix.benign:
         return "benign"
@@ -90,7 +90,7 @@ def _image_rows(fix: Fix, bake: Bake) -> Iterator[BakeEntry]:
         yield BakeEntry(kind="file", name=file.path, value=file.mode, text=file.text)
     yield from (BakeEntry(kind="link", name=link.path, value=link.to) for link in bake.link)
     if bake.hook:
-        yield BakeEntry(kind="hook", name=f"{HOOKS}/{fix.order:02d}-{fix.id}.sh", text=bake.hook)
+        yield BakeEntry(kind="hook", name=f"{HOOKS_DIR}/{fix.order:02d}-{fix.id}.sh", text=bake.hook)
 
 
 def _start_rows(bake: Bake) -> Iterator[BakeEntry]:
@@ -130,7 +130,7 @@ class FixEvaluation:
     fix: Fix
     applies: bool
     reasons: tuple[str, ...]
-    rows: tuple[BakeEntry, ...]
+    bake_entries: tuple[BakeEntry, ...]
 
 
 def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> tuple[FixEvaluation, ...]:
@@ -139,7 +139,7 @@ def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: Versions) -> 
     for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
         verdict = evaluate_fix(fix, target, versions)
         rows = _rows_there(fix, target, versions) if verdict.applies else ()
-        found.append(FixEvaluation(fix=fix, applies=verdict.applies, reasons=verdict.reasons, rows=rows))
+        found.append(FixEvaluation(fix=fix, applies=verdict.applies, reasons=verdict.reasons, bake_entries=rows))
     return tuple(found)
 
 
@@ -148,7 +148,7 @@ def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakeEntry
     left = {
         patch.name: _("left out: {skip}").format(skip=skip)
         for patch in fix.bake.patch
-        if (skip := choose_patched_package(patch, target, versions).skip_reason)
+        if (skip := find_patched_package(patch, target, versions).skip_reason)
     }
     rows = list_bake_entries(fix, render_bake(fix, build_template_values(target, versions)))
     return tuple(replace(row, value=left.get(row.name, row.value)) if row.kind == "patch" else row for row in rows)
@@ -156,19 +156,21 @@ def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakeEntry
 
 def catalogue_json(fixes: Iterable[Fix]) -> dict[str, Any]:
     keys = {"id", "title", "title_zh", "covers", "heals", "benign"}
-    return {"fixes": [{**fix.model_dump(mode="json", include=keys), "kind": classify_fix(fix)} for fix in fixes]}
+    return {
+        "fixes": [{**fix.model_dump(mode="json", include=keys), "kind": describe_fix_category(fix)} for fix in fixes]
+    }
 
 
 def format_catalogue(fixes: Iterable[Fix]) -> str:
     rows = ((fix, f"  [{' '.join(fix.covers)}]" if fix.covers else "") for fix in fixes)
-    return "\n".join(columns((fix.id, classify_fix(fix), _title(fix) + covers) for fix, covers in rows))
+    return "\n".join(columns((fix.id, describe_fix_category(fix), _title(fix) + covers) for fix, covers in rows))
 
 
 def fix_json(fix: Fix) -> dict[str, Any]:
     applies = fix.applies.model_dump(mode="json", exclude_defaults=True)
     bake = fix.bake.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data = fix.model_dump(mode="json", by_alias=True)
-    return {"fix": {**data, "kind": classify_fix(fix), "applies": applies, "bake": bake}}
+    return {"fix": {**data, "kind": describe_fix_category(fix), "applies": applies, "bake": bake}}
 
 
 def format_fix(fix: Fix) -> str:
@@ -177,7 +179,7 @@ def format_fix(fix: Fix) -> str:
 
 def _fix_lines(fix: Fix) -> Iterator[str]:
     yield f"# {fix.id}: {_title(fix)}"
-    yield _("kind: {kind}").format(kind=classify_fix(fix))
+    yield _("kind: {kind}").format(kind=describe_fix_category(fix))
     if fix.covers:
         yield _("covers: {ids}").format(ids=", ".join(fix.covers))
     if fix.heals:
@@ -207,19 +209,19 @@ def _row_lines(row: BakeEntry, *, whole: bool) -> list[str]:
     return [head, *(f"  {line}".rstrip() for line in row.text.strip("\n").splitlines())] if whole else [head]
 
 
-def evaluations_json(target: str, judged: Iterable[FixEvaluation], refused: str) -> dict[str, Any]:
-    """Return what a target gets and why as JSON types; `refused` is why its spec cannot be planned, or empty."""
-    rows = list(judged)
+def evaluations_json(target: str, evaluations: Iterable[FixEvaluation], refusal: str) -> dict[str, Any]:
+    """Return what a target gets and why as JSON types; `refusal` is why its spec cannot be planned, or empty."""
+    rows = list(evaluations)
     return {
         "target": target,
-        "refused": refused or None,
+        "refused": refusal or None,
         "applied": [
             {
                 "id": one.fix.id,
                 "title": one.fix.title,
-                "kind": classify_fix(one.fix),
+                "kind": describe_fix_category(one.fix),
                 "because": list(one.reasons),
-                "baked": [asdict(row) for row in one.rows],
+                "baked": [asdict(row) for row in one.bake_entries],
             }
             for one in rows
             if one.applies
@@ -228,10 +230,10 @@ def evaluations_json(target: str, judged: Iterable[FixEvaluation], refused: str)
     }
 
 
-def format_evaluations(target: str, judged: Iterable[FixEvaluation], *, whole: bool) -> str:
-    """Return what a target gets and why as people read it; `whole` shows the lines of files and hooks."""
-    rows = list(judged)
-    given = [one for one in rows if one.applies and classify_fix(one.fix) in ("baked", "check")]
+def format_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, show_all: bool) -> str:
+    """Return what a target gets and why as people read it; `show_all` shows the lines of files and hooks."""
+    rows = list(evaluations)
+    given = [one for one in rows if one.applies and describe_fix_category(one.fix) in ("baked", "check")]
     advice = [one for one in rows if one.applies and one not in given]
     left = [one for one in rows if not one.applies]
     count = len(given)
@@ -241,9 +243,9 @@ def format_evaluations(target: str, judged: Iterable[FixEvaluation], *, whole: b
         )
     ]
     for one in given:
-        lines += ["", f"{one.fix.id} ({classify_fix(one.fix)}): {_title(one.fix)}"]
+        lines += ["", f"{one.fix.id} ({describe_fix_category(one.fix)}): {_title(one.fix)}"]
         lines += [_("  because {reasons}").format(reasons=join("; ", one.reasons))]
-        lines += [f"  {line}" for row in one.rows for line in _row_lines(row, whole=whole)]
+        lines += [f"  {line}" for row in one.bake_entries for line in _row_lines(row, whole=show_all)]
     advises = _("# {count} more only know a line of a log, and the remedy or that it is benign")
     lines += ["", advises.format(count=len(advice))]
     lines += columns((one.fix.id, _title(one.fix)) for one in advice)

@@ -37,7 +37,7 @@ from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, compute_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree
-from rlbox.target.artifact import list_compile_inputs, list_named_artifacts
+from rlbox.target.artifact import list_all_artifacts, list_compile_inputs
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import CompileInputs, Lock, Package, compute_objects_digest, load_lock
 from rlbox.target.target import Target
@@ -83,12 +83,12 @@ def _lock_wheel(app: App, name: str, row: CompileInputs, wheel: Package) -> None
         raise SpecError(
             _("the lock of target {name} was made anew meanwhile").format(name=name), next_step=f"rlbox compile {name}"
         )
-    write_lock(app, lock, lock.with_wheel(row, wheel))
+    write_lock(app, lock, lock.with_compiled_wheel(row, wheel))
 
 
 def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     name = recipe.target.name
-    if not recipe.target.compiled:
+    if not recipe.target.list_compile_entries:
         own = app.project.target_file(name).is_relative_to(app.project.folder)
         names = _("name what it compiles in [[stack.compile]] ({page})").format(page=page("compile"))
         raise SpecError(
@@ -104,7 +104,7 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
 
 
 def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, CompileInputs]]:
-    entries = {entry.distribution: entry for __, entry in target.compiled}
+    entries = {entry.distribution: entry for __, entry in target.list_compile_entries}
     if unknown := [name for name in names if name not in entries]:
         raise SpecError(
             _("the stack of target {target} compiles no {unknown!r}{suggest}").format(
@@ -177,7 +177,7 @@ class _Work:
 
     def _known(self) -> Package | None:
         """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
-        wheel = self._lock.wheel(self._row)
+        wheel = self._lock.find_compiled_wheel(self._row)
         if wheel and not self._options.replace_locked_wheel:
             return wheel if self._store.is_intact(wheel.sha256, wheel.size) else None
         made = find_wheel_record(self._store, self._row)
@@ -195,9 +195,7 @@ class _Work:
     def _fetch(self) -> None:
         app, store, lock = self._app, self._store, self._lock
         base = list_stored_base_files(store, lock.base, lock.platform)
-        record_fetched_lock(
-            store, lock.target, app.project.lock_file(lock.target), (*base, *list_named_artifacts(lock))
-        )
+        record_fetched_lock(store, lock.target, app.project.lock_file(lock.target), (*base, *list_all_artifacts(lock)))
         files = list_compile_inputs(lock, self._row)
         missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
         if not missing:
@@ -228,7 +226,7 @@ class _Work:
 
     def _refuse_other(self, wheel: Path) -> None:
         """Refuse a wheel that is not the one of the lock, saying what differs where both are here."""
-        locked = self._lock.wheel(self._row)
+        locked = self._lock.find_compiled_wheel(self._row)
         if not locked or self._options.replace_locked_wheel or compute_sha256(wheel) == locked.sha256:
             return
         name = self._row.name

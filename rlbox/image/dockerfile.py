@@ -9,13 +9,13 @@ from textwrap import wrap
 from typing import Any
 
 from rlbox.engine.container import CA_VARIABLES
-from rlbox.fixes.patches import ResolvedPatch, has_patches_to_apply, list_patch_notes
+from rlbox.fixes.patches import ResolvedPatch, format_patch_comments, has_patches_to_apply
 from rlbox.fixes.render import FixEnv, RenderedFixes
 from rlbox.image.labels import build_image_labels
 from rlbox.image.layers import BuildStage, lock_dir_in_context, map_parts_to_context_paths
 from rlbox.image.machine import build_container_defaults, format_limits_variable
 from rlbox.image.templates import quote_dockerfile
-from rlbox.target.artifact import TORCH_WHEELS
+from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
 
@@ -64,10 +64,12 @@ def build_dockerfile_values(
         "stages": [_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
         "layers": [_Layer(*path.split("/")) for path in list_layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
-        "patch_notes": list_patch_notes(patches),
+        "patch_notes": format_patch_comments(patches),
         "carried": {**dict.fromkeys(parts, "unlocked"), **(map_parts_to_context_paths(lock) if lock else {})},
         "ca_names": CA_VARIABLES,
-        "envs": [_Env(_env_title(block), format_env_instruction(_env_words(block))) for block in rendered_fixes.envs],
+        "envs": [
+            _Env(_env_title(block), format_env_instruction(_env_words(block))) for block in rendered_fixes.env_blocks
+        ],
         "own_env": format_env_instruction(
             f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())
         ),
@@ -115,7 +117,7 @@ def _stage(target: Target, stage: BuildStage, before: Sequence[BuildStage]) -> _
         large=stage.large,
         begins=begins,
         title=[*(_lines(_roots(target, stage)) if begins else []), *(_lines(_wheels(stage)) if stage.large else [])],
-        index=f"{TORCH_WHEELS}/{stage.channel}" if stage.channel else "",
+        index=f"{TORCH_WHEEL_INDEX_URL}/{stage.channel}" if stage.channel else "",
     )
 
 

@@ -39,7 +39,7 @@ from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_directory
 from rlbox.system.network_settings import read_network_settings
-from rlbox.target.artifact import Artifact, list_artifacts, list_inplace_artifacts, list_named_artifacts
+from rlbox.target.artifact import Artifact, list_all_artifacts, list_artifacts, list_inplace_artifacts
 from rlbox.target.lock import Lock, load_lock
 
 
@@ -112,7 +112,7 @@ def _base(lock: Lock, store: ObjectStore, options: FetchOptions) -> tuple[Artifa
 
 def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
     """Write down what all of a lock's objects are, whichever of them are wanted now."""
-    files = (*list_stored_base_files(store, lock.base, lock.platform), *list_named_artifacts(lock))
+    files = (*list_stored_base_files(store, lock.base, lock.platform), *list_all_artifacts(lock))
     record_fetched_lock(store, lock.target, app.project.lock_file(lock.target), files)
 
 
@@ -176,7 +176,7 @@ def _export(
     app: App, lock: Lock, files: Sequence[Artifact], store: ObjectStore, place: Path | ImageReference | None
 ) -> None:
     files = [file if file.size else replace(file, size=store.path(file.sha256).stat().st_size) for file in files]
-    plan = create_export_documents(lock.target, lock.text(), files)
+    plan = create_export_documents(lock.target, lock.to_json_text(), files)
     app.say(f"exporting {len(files)} files to {place}")
     if isinstance(place, Path):
         export_to_directory(plan, files, store, place)
@@ -188,7 +188,7 @@ def _import(
     app: App, lock: Lock, store: ObjectStore, place: Path | ImageReference | None, options: FetchOptions
 ) -> None:
     done = _imported(app, store, place)
-    if done.lock_json != lock.text().encode():
+    if done.lock_json != lock.to_json_text().encode():
         app.say(f"the export was made from another lock of {lock.target}")
     if done.damaged_files:
         raise WorkFailed(

@@ -240,4 +240,4 @@ def _engine() -> tuple[int, ...]:
 
 def _carried(folder: str, package: Package) -> bool:
     """Return whether a package is in every context: uv, and what no package index has."""
-    return folder == "uv" or not package.indexed
+    return folder == "uv" or not package.is_from_index

@@ -53,7 +53,7 @@ def summarize_image_inputs(
     keys |= {f"{FIX}{fix.id}": _sum(fix.model_dump(mode="json", include={"bake", "check"})) for fix in baking}
     keys |= {f"{PATCH}{row.name}": _sum([row.diff, row.skip]) for row in patches if not row.fix}
     if lock:  # what it was made for, and patches, are pieces of their own
-        keys[LOCK] = _sum({**parse_json(lock.text()), "target": "", "spec": "", "patches": []})
+        keys[LOCK] = _sum({**parse_json(lock.to_json_text()), "target": "", "spec": "", "patches": []})
     return keys
 
 

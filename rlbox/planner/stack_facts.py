@@ -284,7 +284,7 @@ def _wheel(wheel: Wheel, where: str) -> Iterator[VersionConstraint]:
 def _compiled(table: CompatTable, target: Target) -> Iterator[VersionConstraint]:
     """Yield what wheels that are compiled are, and which of those that facts ask for there are not."""
     made = set()
-    for group, entry in target.compiled:
+    for group, entry in target.list_compile_entries:
         where, name = f"stack.{group.name}.compile", entry.distribution
         version = entry.version or _version_of(entry.ref)
         yield VersionConstraint(name=name, range=_exactly(version) if version else ">=0", where=where)
@@ -310,7 +310,7 @@ def _version_of(ref: str) -> str:
 def _excluded(target: Target) -> Iterator[VersionConstraint]:
     held: set[str] = {canonicalize_name(name) for name in target.base.holds}
     held |= {wheel.distribution for group in target.stack for wheel in group.wheels}
-    held |= {entry.distribution for _, entry in target.compiled}
+    held |= {entry.distribution for _, entry in target.list_compile_entries}
     for name in (canonicalize_name(text) for text in target.python.exclude):
         if name not in held:
             yield VersionConstraint(name=name, range="", where=_EXCLUDED)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from rlbox.errors import page
-from rlbox.fixes.conditions import collect_stack_versions, list_git_package_names
+from rlbox.fixes.conditions import list_git_package_names, list_stack_versions
 from rlbox.foreign import parse_json
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def proof_lines(target: Target, lock: Lock | None) -> list[str]:
 def _pinned_versions(target: Target, lock: Lock | None) -> dict[str, str]:
     """Return the versions of a target's packages; of its git parts, the refs."""
     refs = {name: part.ref for part in target.git for name in list_git_package_names(part)}
-    return {**collect_stack_versions(target, lock), **refs}
+    return {**list_stack_versions(target, lock), **refs}
 
 
 def _is_same(pinned: str, ran: str) -> bool:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from packaging.utils import canonicalize_name
 
 from rlbox.amounts import asked_text
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import HOOKS, RenderedFixes, render_fix_manifest
+from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_manifest
 from rlbox.foreign import parse_json
 from rlbox.image.machine import build_container_defaults, format_limits_variable, machine_requirements_json
 from rlbox.image.plan import ImagePlan
@@ -264,7 +264,7 @@ class _Placed:
             yield FileToInstall(
                 path=self._layout.map_path(f"{OWN}/bin/{name}"), source_id="rlbox", text=text, mode="0755"
             )
-        yield self._file(LOCK_IN_IMAGE, lock.text())
+        yield self._file(LOCK_IN_IMAGE, lock.to_json_text())
         for file in self._baked.files:
             if self._layout.is_effective(file.path) and not self._shared(_hook_fix(file.path)):
                 yield self._file(file.path, file.text, file.mode)
@@ -276,7 +276,7 @@ class _Placed:
                     source_id=origin,
                     link_target=self._layout.rewrite_paths(to, self._paths),
                 )
-        target, versions = self._target, collect_stack_versions(self._target, lock)
+        target, versions = self._target, list_stack_versions(self._target, lock)
         manifest = parse_json(
             render_fix_manifest(self._baked.fixes, target, versions, machine_requirements_json(target, ports))
         )
@@ -351,7 +351,7 @@ class _Placed:
         folders = [f"{VENV}/bin", f"{OWN}/bin"]
         folders += ["/usr/local/bin"] if self._layout.prefix else []
         lines += [f"rlbox_front PATH {self._layout.map_path(folder)}" for folder in reversed(folders)]
-        for block in self._baked.envs:
+        for block in self._baked.env_blocks:
             lines += [f"# {block.id}", *_exports(block.env)]
             lines += _fronts(block.path)
         lines += [*_exports(self._target.env), *_soft_limits({**self._baked.ulimits, **self._target.run.ulimits})]
@@ -378,7 +378,7 @@ def _soft_limits(limits: Mapping[str, str]) -> list[str]:
 
 
 def _hook_fix(path: str) -> str:
-    return path.rpartition("/")[2][3:].removesuffix(".sh") if path.startswith(f"{HOOKS}/") else "rlbox"
+    return path.rpartition("/")[2][3:].removesuffix(".sh") if path.startswith(f"{HOOKS_DIR}/") else "rlbox"
 
 
 def _limits(fix: Fix) -> list[str]:

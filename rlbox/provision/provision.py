@@ -21,7 +21,7 @@ from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select
 from rlbox.engine.data_disk import create_or_check_data_disk
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.catalogue import load_target_with_fixes
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
@@ -176,7 +176,7 @@ def prepare_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOpt
             next_step=f"rlbox lock {image.target}",
         )
     target = replace_data_mount(loaded.target, layout.data)
-    baked = render_fixes(loaded.fixes, target, collect_stack_versions(target, lock))
+    baked = render_fixes(loaded.fixes, target, list_stack_versions(target, lock))
     ports = load_target_ports(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
     user_options = _said(layout, options or ApplyOptions())

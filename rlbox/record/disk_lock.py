@@ -21,12 +21,12 @@ from pathlib import Path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.record.state import parse_as
+from rlbox.record.state import parse_json_as
 from rlbox.system.file_lock import try_lock
 from rlbox.system.safe_files import open_regular_fd
 
 LOCK_FILE = ".rlbox-run.lock"
-PATIENCE_S = 1.0
+DISK_LOCK_TIMEOUT_S = 1.0
 """How long to try for the lock: whoever only looks at it holds it for an instant."""
 
 UNKNOWN_OWNER = "no word about it"
@@ -70,14 +70,17 @@ class DiskLock:
             os.close(handle)
 
 
-def lock_disk(
-    data: Path, owner: LockOwner, patience_s: float = PATIENCE_S, stage_of: Callable[[str], str] = lambda run: ""
+def acquire_disk_lock(
+    data_dir: Path,
+    owner: LockOwner,
+    timeout_s: float = DISK_LOCK_TIMEOUT_S,
+    find_stage_of_run: Callable[[str], str] = lambda run: "",
 ) -> DiskLock:
-    """Return the hold of the data disk `data`, taken for `holder`.
+    """Return the hold of the data disk `data_dir`, taken for `holder`.
 
     Parameters
     ----------
-    stage_of
+    find_stage_of_run
         From a run's id to the stage it is at, for the message.
 
     Raises
@@ -87,12 +90,12 @@ def lock_disk(
     NodeError
         The file system of the disk cannot lock.
     """
-    path = data / LOCK_FILE
-    until = time.monotonic() + patience_s
-    while (lock := _try_lock_disk(data, path)) is None:
+    path = data_dir / LOCK_FILE
+    until = time.monotonic() + timeout_s
+    while (lock := _try_lock_disk(data_dir, path)) is None:
         if time.monotonic() > until:
             other = _read_owner_file(path)
-            raise lock_held_error(other, path, stage_of(other.run) if other.run else "")
+            raise create_lock_held_error(other, path, find_stage_of_run(other.run) if other.run else "")
         time.sleep(_PAUSE_S)
     lock.write_owner(owner)
     return lock
@@ -113,11 +116,11 @@ def _try_lock_disk(data: Path, path: Path) -> DiskLock | None:
         return DiskLock(folder, handle, path)
 
 
-def find_lock_owner(data: Path) -> LockOwner | None:
+def find_lock_owner(data_dir: Path) -> LockOwner | None:
     """Return who holds the data disk now, or None."""
-    path = data / LOCK_FILE
+    path = data_dir / LOCK_FILE
     try:
-        folder = _open_disk(data)
+        folder = _open_disk(data_dir)
     except NodeError:
         return None
     try:
@@ -135,7 +138,7 @@ def find_lock_owner(data: Path) -> LockOwner | None:
         os.close(handle)
 
 
-def lock_held_error(owner: LockOwner, path: Path, stage: str = "") -> LockHeld:
+def create_lock_held_error(owner: LockOwner, lock_path: Path, stage: str = "") -> LockHeld:
     """Return the error for a disk that another one holds."""
     who = _("{user} (uid {uid}) on {host}").format(
         user=owner.user or "somebody", uid=owner.uid, host=owner.host or _("an unknown host")
@@ -146,7 +149,7 @@ def lock_held_error(owner: LockOwner, path: Path, stage: str = "") -> LockHeld:
         )
         return LockHeld(
             _("{what}, since {since}").format(what=what, since=owner.since or "?"),
-            where=str(path),
+            where=str(lock_path),
             next_step=_("wait for it to end"),
         )
     doing = _("job {job}{stage}").format(job=owner.job, stage=_(", stage {stage}").format(stage=stage) if stage else "")
@@ -154,7 +157,7 @@ def lock_held_error(owner: LockOwner, path: Path, stage: str = "") -> LockHeld:
         _("run {run} has the data disk: {doing}, started by {who}, since {since}").format(
             run=owner.run, doing=doing, who=who, since=owner.since
         ),
-        where=str(path),
+        where=str(lock_path),
         next_step=_("rlbox attach {run}, or end it with: rlbox stop {run}").format(run=owner.run),
     )
 
@@ -230,4 +233,4 @@ def _read_owner(handle: int) -> LockOwner:
         data = parse_json(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):
         data = None
-    return parse_as(LockOwner, data) or LockOwner(what=UNKNOWN_OWNER)
+    return parse_json_as(LockOwner, data) or LockOwner(what=UNKNOWN_OWNER)

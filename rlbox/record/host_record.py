@@ -21,11 +21,11 @@ from rlbox.diagnose.cause import Cause, ExitInfo, describe_exit, make_contradict
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
-from rlbox.record.state import RunState, RunStatus, change_stage, parse_as
+from rlbox.record.state import RunState, RunStatus, parse_json_as, replace_stage
 from rlbox.system.files import state_path, write_atomic
 from rlbox.system.json_files import read_json_object
 
-BEGUN_LINE = "rlbox: run running"
+ATTEMPT_BEGUN_LINE = "rlbox: run running"
 """What a supervisor says first of all, once per start that was not refused."""
 
 _SEEN = ("ended", "killed", "memory", "engine", "again")
@@ -40,12 +40,12 @@ class RunOutcome:
     passed: tuple[str, ...] = ()
 
 
-def stage_passed_line(stage: str) -> str:
+def format_stage_passed_line(stage: str) -> str:
     """Return the line by which a supervisor says that a stage passed."""
     return f"rlbox: {stage}: passed"
 
 
-def run_outcome(state: RunState) -> RunOutcome:
+def create_run_outcome(state: RunState) -> RunOutcome:
     """Return what is kept of a run that ended, once its state is believed."""
     passed = tuple(stage.name for stage in state.stages if stage.state == "passed")
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
@@ -70,9 +70,9 @@ def fail_on_unconfirmed_pass(state: RunState, exit_info: ExitInfo, passed_earlie
             state, f"it says {state.state}, container {exit_info.container} ended with exit code 0", ""
         )
     lines = exit_info.note.splitlines()
-    if again and lines.count(BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
+    if again and lines.count(ATTEMPT_BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
         lines, passed_earlier = [], ()
-    said = {name for name in passed if stage_passed_line(name) in lines}
+    said = {name for name in passed if format_stage_passed_line(name) in lines}
     unsaid = [name for name in passed if name not in said and (passed_earlier is None or name not in passed_earlier)]
     if passed_earlier is None:  # the record of an earlier attempt is not on this host
         unsaid = unsaid if state.attempt == 1 else []
@@ -87,14 +87,14 @@ def fail_on_unconfirmed_pass(state: RunState, exit_info: ExitInfo, passed_earlie
     )
 
 
-def verify_against_outcome(state: RunState, verdict: RunOutcome | None) -> RunState:
+def fail_on_contradicting_outcome(state: RunState, outcome: RunOutcome | None) -> RunState:
     """Return the state of a run, as failed where its record was changed after the run had ended."""
-    if verdict is None or state.attempt > verdict.attempt:
+    if outcome is None or state.attempt > outcome.attempt:
         return state
-    unknown = [s.name for s in state.stages if s.state == "passed" and s.name not in verdict.passed]
-    if state.state != verdict.state or unknown or state.attempt < verdict.attempt:
+    unknown = [s.name for s in state.stages if s.state == "passed" and s.name not in outcome.passed]
+    if state.state != outcome.state or unknown or state.attempt < outcome.attempt:
         now = f"{state.state}, {unknown[0]} passed" if unknown else state.state
-        told = f"it says {now} of attempt {state.attempt}, attempt {verdict.attempt} had {verdict.state}"
+        told = f"it says {now} of attempt {state.attempt}, attempt {outcome.attempt} had {outcome.state}"
         return _contradicted(state, told, unknown[0] if unknown else "")
     return state
 
@@ -107,9 +107,9 @@ def _failed(state: RunState, cause: Cause, stage: str) -> RunState:
     names = [each.name for each in state.stages]
     for name in names[names.index(stage) :] if stage else []:
         if name == stage:
-            state = change_stage(state, name, state="failed", cause=cause)
+            state = replace_stage(state, name, state="failed", cause=cause)
         else:
-            state = change_stage(state, name, state="not started", cause=None)
+            state = replace_stage(state, name, state="not started", cause=None)
     own = None if stage else cause
     ended_at = state.ended_at or utc_now()
     return dataclasses.replace(state, state="failed", exit_code=1, cause=own, ended_at=ended_at)
@@ -184,7 +184,7 @@ class HostRecordStore:
         """Remove what is known of a run."""
         self._path(run).unlink(missing_ok=True)
 
-    def extra_path(self, run: str, name: str) -> Path:
+    def attachment_path(self, run: str, name: str) -> Path:
         """Return where a file about a run lies that is no record."""
         return self.folder / f"{run}.{name}"
 
@@ -215,8 +215,8 @@ def _to_json(record: HostRecord) -> dict[str, Any]:
 
 
 def _note(data: dict[str, Any]) -> ContainerRef | None:
-    return parse_as(ContainerRef, data.get("note"))
+    return parse_json_as(ContainerRef, data.get("note"))
 
 
 def _verdict(data: dict[str, Any]) -> RunOutcome | None:
-    return parse_as(RunOutcome, data.get("verdict"))
+    return parse_json_as(RunOutcome, data.get("verdict"))

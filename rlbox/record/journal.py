@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, make_disk_full_cause, make_unwritable_directory_cause
-from rlbox.record.state import EVENTS_FILE, PlotResult, RunState, change_service, change_stage, write_run_state
+from rlbox.record.state import EVENTS_FILE, PlotResult, RunState, replace_service, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.json_files import LineAppender
@@ -45,7 +45,7 @@ class Journal:
         self._inode = _inode(run_dir)
         self._there = True
         self._looked_at = time.monotonic()
-        self._attempt(lambda: reserve_space(run_dir))
+        self._attempt(lambda: reserve_disk_space_for_record(run_dir))
         self._write_state()
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
@@ -59,29 +59,29 @@ class Journal:
             self._there = self._there and _inode(self.run_dir) == self._inode
         return self._there
 
-    def change_run(self, event: str, **changes: Any) -> None:
+    def record_run_change(self, event: str, **changes: Any) -> None:
         """Change fields of the run and record it as `event`."""
         self.state = dataclasses.replace(self.state, **changes)
         self._write_state()
         fields = {key: dataclasses.asdict(v) if isinstance(v, (PlotResult, Cause)) else v for key, v in changes.items()}
-        self.event("", event, **fields)
+        self.record_event("", event, **fields)
 
-    def change_stage(self, stage: str, **changes: Any) -> None:
+    def record_stage_change(self, stage: str, **changes: Any) -> None:
         """Change fields of a stage; a new `state` is an event."""
-        self.state = change_stage(self.state, stage, **changes)
+        self.state = replace_stage(self.state, stage, **changes)
         self._write_state(durable="state" in changes)
         if "state" in changes:
             cause: Cause | None = changes.get("cause")
-            self.event(stage, "stage", state=changes["state"], **({"cause": cause.what} if cause else {}))
+            self.record_event(stage, "stage", state=changes["state"], **({"cause": cause.what} if cause else {}))
 
-    def change_service(self, stage: str, service: str, **changes: Any) -> None:
+    def record_service_change(self, stage: str, service: str, **changes: Any) -> None:
         """Change fields of a service of a stage; a new `state` is an event."""
-        self.state = change_service(self.state, stage, service, **changes)
+        self.state = replace_service(self.state, stage, service, **changes)
         self._write_state(durable=False)
         if "state" in changes:
-            self.event(stage, "service", service=service, state=changes["state"])
+            self.record_event(stage, "service", service=service, state=changes["state"])
 
-    def event(self, stage: str, event: str, **fields: Any) -> None:
+    def record_event(self, stage: str, event: str, **fields: Any) -> None:
         """Append one event and tell whoever listens."""
         record = {"t": utc_now(), "stage": stage, "event": event, **self.masks.mask_json(fields)}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
@@ -129,7 +129,7 @@ def _inode(folder: Path) -> int:
         return 0
 
 
-def reserve_space(run_dir: Path) -> None:
+def reserve_disk_space_for_record(run_dir: Path) -> None:
     """Set space aside that the last word about a run can be written into, whatever fills the disk.
 
     Raises

@@ -27,13 +27,13 @@ from rlbox.record.state import (
     RUN_FILE,
     PlotResult,
     RunState,
-    change_stage,
-    load_last_state,
-    new_run_state,
-    run_cause,
+    create_run_state,
+    find_run_cause,
+    load_or_rebuild_state,
+    replace_stage,
     write_run_state,
 )
-from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, load_supervisor, read_stop_request
+from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, load_supervisor_info, read_stop_request
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object
@@ -90,8 +90,8 @@ def write_final_state(
     OSError
         The disk is full or gone.
     """
-    state = load_last_state(run_dir, plan) or new_run_state(plan, supervisor_pid=0)
-    remove_drafts(run_dir)
+    state = load_or_rebuild_state(run_dir, plan) or create_run_state(plan, supervisor_pid=0)
+    remove_draft_files(run_dir)
     true = fail_on_unconfirmed_pass(state, runtime_exit_info or exit_info, passed_earlier)
     if true.state != "running":
         if true != state or not read_json_object(run_dir / RUN_FILE):
@@ -119,15 +119,15 @@ def _final_state(state: RunState, last: ExitInfo, asked: str) -> RunState:
     if all(stage.state in ("passed", "skipped") for stage in state.stages):
         plot = state.plot if state.plot.state else PlotResult(state="failed", detail=last.kind)
         return dataclasses.replace(state, state="passed", ended_at=utc_now(), exit_code=0, plot=plot)
-    known = run_cause(state)  # the stage had its last word, the run had not
+    known = find_run_cause(state)  # the stage had its last word, the run had not
     cause = known or _end_cause(state, last, asked)
     now: Literal["interrupted", "failed"] = "interrupted" if cause.kind == "interrupted" else "failed"
     going = next((stage.name for stage in state.stages if stage.state in _ACTIVE_STATES), "")
     for stage in state.stages:
         if stage.name == going:
-            state = change_stage(state, stage.name, state=now, ended_at=utc_now(), cause=cause)
+            state = replace_stage(state, stage.name, state=now, ended_at=utc_now(), cause=cause)
         elif stage.state == "waiting":
-            state = change_stage(state, stage.name, state="not started")
+            state = replace_stage(state, stage.name, state="not started")
     own = None if going or known else cause
     return dataclasses.replace(state, state=now, ended_at=utc_now(), exit_code=_run_exit_code(cause, last), cause=own)
 
@@ -148,7 +148,7 @@ def _end_cause(state: RunState, last: ExitInfo, asked: str) -> Cause:
 
 def _append_end_event(run_dir: Path, state: RunState) -> None:
     """Append the end to the events; a torn last line is ended first."""
-    cause = run_cause(state)
+    cause = find_run_cause(state)
     event = {"t": state.ended_at, "stage": "", "event": "run", "state": state.state, "exit_code": state.exit_code}
     line = json.dumps({**event, "settled": True, "cause": cause.what if cause else ""}, ensure_ascii=False)
     with contextlib.suppress(OSError):
@@ -159,7 +159,7 @@ def _append_end_event(run_dir: Path, state: RunState) -> None:
             file.write((("\n" if torn else "") + line + "\n").encode("utf-8", "replace"))
 
 
-def remove_drafts(run_dir: Path) -> None:
+def remove_draft_files(run_dir: Path) -> None:
     """Remove what writers left that were killed in the middle."""
     with contextlib.suppress(OSError):
         for name in list_directory(run_dir):
@@ -167,20 +167,20 @@ def remove_drafts(run_dir: Path) -> None:
                 remove_file(run_dir / name)
 
 
-def has_finished(run_dir: Path) -> bool:
+def is_run_finished(run_dir: Path) -> bool:
     """Whether the state of a run says that it ended."""
     return read_json_object(run_dir / RUN_FILE).get("state") in FINISHED_STATES
 
 
-def runtime_exit_info(
-    carrier: RuntimeHandle, status: RuntimeStatus, note: ContainerRef, run_dir: Path
+def find_runtime_exit_info(
+    runtime: RuntimeHandle, status: RuntimeStatus, container_ref: ContainerRef, run_dir: Path
 ) -> ExitInfo | None:
     """Return what is known of the end of a run's carrier; None when it had never started."""
     if status == "made":
         return None
-    last = carrier.exit_info() if status == "ended" else None
-    if last is None and (status == "ended" or note.started or load_supervisor(run_dir) is not None):
-        return ExitInfo(kind="removed", container=note.name)
+    last = runtime.exit_info() if status == "ended" else None
+    if last is None and (status == "ended" or container_ref.started or load_supervisor_info(run_dir) is not None):
+        return ExitInfo(kind="removed", container=container_ref.name)
     return last
 
 
@@ -194,7 +194,7 @@ def finish_dead_run(
     NodeError
         It seems to go on on another machine.
     """
-    facts, life = load_supervisor(run_dir), read_boot_identity()
+    facts, life = load_supervisor_info(run_dir), read_boot_identity()
     elsewhere = plan.host not in ("", life.host)
     if elsewhere and _is_written_to(run_dir):
         raise NodeError(_("it seems to go on at host {host}, where its files grow").format(host=plan.host))

@@ -12,15 +12,15 @@ from rlbox.amounts import size_text
 class RemovalCandidate:
     """What is known of a run: its state as `rlbox runs` says it, the moment it began (Unix seconds, 0: unknown), bytes.
 
-    `held`: it goes on, has the data disk, or could not be settled. `checkpoints` are paths below the run.
+    `is_locked`: it goes on, has the data disk, or could not be settled. `checkpoints` are paths below the run.
     """
 
     run: str
     job: str
     state: str
-    began: float = 0.0
+    started_s: float = 0.0
     size: int = 0
-    held: bool = False
+    is_locked: bool = False
     checkpoints: tuple[str, ...] = ()
 
 
@@ -34,55 +34,55 @@ class RemovalDecision:
     lost_checkpoints: tuple[str, ...] = ()
 
 
-def decide_named_removals(rows: Iterable[RemovalCandidate]) -> list[RemovalDecision]:
+def decide_named_removals(candidates: Iterable[RemovalCandidate]) -> list[RemovalDecision]:
     """Return what becomes of runs that somebody named: all go that have ended."""
     return [
         RemovalDecision(
             run=row.run,
             size=row.size,
-            kept_because="it has not ended" if row.held else "",
+            kept_because="it has not ended" if row.is_locked else "",
             lost_checkpoints=row.checkpoints,
         )
-        for row in rows
+        for row in candidates
     ]
 
 
 def decide_unused_removals(
-    rows: Sequence[RemovalCandidate], *, newest_s: float, checkpoints: bool
+    candidates: Sequence[RemovalCandidate], *, started_before_s: float, remove_checkpoints: bool
 ) -> list[RemovalDecision]:
     """Return what becomes of all runs: those go that have ended, and that nothing needs.
 
     Parameters
     ----------
-    newest_s
+    started_before_s
         A run that began later stays; Unix seconds.
-    checkpoints
+    remove_checkpoints
         Runs that hold checkpoints go, too.
     """
-    newest = {row.job: row.run for row in sorted(rows, key=lambda row: row.began)}
-    passed = {row.job: row.run for row in sorted(rows, key=lambda row: row.began) if row.state == "passed"}
+    newest = {row.job: row.run for row in sorted(candidates, key=lambda row: row.started_s)}
+    passed = {row.job: row.run for row in sorted(candidates, key=lambda row: row.started_s) if row.state == "passed"}
 
     def stays(row: RemovalCandidate) -> str:
-        if row.held:
+        if row.is_locked:
             return "it has not ended"
         if newest[row.job] == row.run:
             return f"it is the latest of job {row.job}"
         if passed.get(row.job) == row.run:
             return f"it is the latest of job {row.job} that passed"
-        if row.checkpoints and not checkpoints:
+        if row.checkpoints and not remove_checkpoints:
             return f"it holds {len(row.checkpoints)} checkpoints: --checkpoints to remove them, too"
-        return "it is younger than --older" if row.began > newest_s else ""
+        return "it is younger than --older" if row.started_s > started_before_s else ""
 
     return [
         RemovalDecision(run=row.run, size=row.size, kept_because=stays(row), lost_checkpoints=row.checkpoints)
-        for row in rows
+        for row in candidates
     ]
 
 
-def format_removals(rows: Sequence[RemovalDecision], *, done: bool) -> list[str]:
+def format_removals(decisions: Sequence[RemovalDecision], *, done: bool) -> list[str]:
     """Return what goes, with what is lost with it, and what stays, and why; `done`: it is gone already."""
     lines = []
-    for row in rows:
+    for row in decisions:
         if row.kept_because:
             lines.append(f"run {row.run} is kept, since {row.kept_because}")
             continue

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from rlbox.record.state import parse_as
+from rlbox.record.state import parse_json_as
 from rlbox.system.counters import ActivitySample, Pressure, ProcessUsage, compute_cpu_usage, compute_rates
 from rlbox.system.process_table import ProcessKey
 
@@ -76,7 +76,7 @@ class Sample:
 _OF_GPU = [each.name for each in fields(GpuSample)]
 
 
-def make_sample(
+def create_sample(
     previous: ActivitySample | None,
     after: ActivitySample,
     *,
@@ -120,12 +120,12 @@ def make_sample(
     )
 
 
-def parse_sample(row: object) -> Sample | None:
+def parse_sample(record: object) -> Sample | None:
     """Return the sample that a row of the file holds; None for one that is torn or of another kind."""
-    return parse_as(Sample, row)
+    return parse_json_as(Sample, record)
 
 
-def seconds_until_disk_full(history: Sequence[tuple[float, int]]) -> float | None:
+def estimate_seconds_until_disk_full(history: Sequence[tuple[float, int]]) -> float | None:
     """Return in how many seconds the disk will be full when it fills on as it did; None when it does not fill.
 
     Parameters

@@ -16,7 +16,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.disk_lock import LockOwner
-from rlbox.record.journal import reserve_space
+from rlbox.record.journal import reserve_disk_space_for_record
 from rlbox.system.safe_files import copy_tree, make_directory, read_bytes, replace_file
 
 PLAN_FILE = "plan.json"
@@ -24,40 +24,40 @@ PLAN_FILE = "plan.json"
 OVERRIDES_FILE = "overrides.json"
 
 
-def new_run_id(job: str) -> str:
+def create_run_id(job: str) -> str:
     """Return a name for a new run: job, UTC time, and four letters against collisions."""
     return f"{job}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def write_run_dir(folder: Path, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> None:
+def write_run_files(run_dir: Path, plan: RunPlan, programs: Path | None, extra_files: Mapping[str, str]) -> None:
     """Write a run directory, in a folder that is there.
 
-    It holds `plan.json`, a copy of the job's own programs in `job/<folder>/`, and the `extra` files (name to text), so
-    that what ran can be read later whatever has changed since.
+    It holds `plan.json`, a copy of the job's own programs in `job/<folder>/`, and `extra_files` (name to text), so that
+    what ran can be read later whatever has changed since.
 
     Raises
     ------
     OSError
         The disk is full or gone.
     """
-    for path in (folder, folder / "stages"):
+    for path in (run_dir, run_dir / "stages"):
         make_directory(path)
-    reserve_space(folder)
+    reserve_disk_space_for_record(run_dir)
     if programs is not None:
-        make_directory(folder / "job")
-        copy_tree(programs, folder / "job" / programs.name, ("__pycache__", ".*"))
-    for name, text in extra.items():
-        make_directory((folder / name).parent)
-        replace_file(folder / name, text.encode())
-    write_plan(folder, plan)
+        make_directory(run_dir / "job")
+        copy_tree(programs, run_dir / "job" / programs.name, ("__pycache__", ".*"))
+    for name, text in extra_files.items():
+        make_directory((run_dir / name).parent)
+        replace_file(run_dir / name, text.encode())
+    write_run_plan(run_dir, plan)
 
 
-def write_plan(folder: Path, plan: RunPlan) -> None:
+def write_run_plan(run_dir: Path, plan: RunPlan) -> None:
     """Write `plan.json`, whole or not at all."""
-    replace_file(folder / PLAN_FILE, json.dumps(plan.as_json(), indent=1).encode())
+    replace_file(run_dir / PLAN_FILE, json.dumps(plan.as_json(), indent=1).encode())
 
 
-def load_plan(folder: Path) -> RunPlan:
+def load_plan_file(run_dir: Path) -> RunPlan:
     """Return the plan of a run directory.
 
     Raises
@@ -65,7 +65,7 @@ def load_plan(folder: Path) -> RunPlan:
     SpecError
         There is none, or it is torn or of another rlbox.
     """
-    path = folder / PLAN_FILE
+    path = run_dir / PLAN_FILE
     try:
         data = parse_json(read_bytes(path))
     except FileNotFoundError as error:
@@ -79,7 +79,7 @@ def load_plan(folder: Path) -> RunPlan:
     return load_run_plan(data)
 
 
-def lock_owner(plan: RunPlan) -> LockOwner:
+def create_lock_owner(plan: RunPlan) -> LockOwner:
     """Return who holds the data disk while the run of `plan` goes on."""
     return LockOwner(
         run=plan.run_id,
@@ -92,10 +92,10 @@ def lock_owner(plan: RunPlan) -> LockOwner:
     )
 
 
-def append_override(entry: Mapping[str, Any], known: str = "") -> str:
-    """Return the text of `overrides.json` with `entry` behind the entries of the text `known`, a torn one left out."""
+def append_override_line(entry: Mapping[str, Any], overrides_text: str = "") -> str:
+    """Return the text of `overrides.json` with `entry` behind those of `overrides_text`, a torn one left out."""
     try:
-        data = parse_json(known)
+        data = parse_json(overrides_text)
         entries = list(data["entries"])
     except (ValueError, KeyError, TypeError):
         entries = []
@@ -103,7 +103,7 @@ def append_override(entry: Mapping[str, Any], known: str = "") -> str:
     return json.dumps({"schema": 1, "entries": entries}, indent=1, ensure_ascii=False) + "\n"
 
 
-def record_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
+def write_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
     """Add `entry` (from `plan.overrides.override_entry`) to the run's file, which is always whole.
 
     Raises
@@ -115,4 +115,4 @@ def record_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
     known = b""
     with contextlib.suppress(FileNotFoundError):
         known = read_bytes(path)
-    replace_file(path, append_override(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))
+    replace_file(path, append_override_line(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))

@@ -29,22 +29,22 @@ from rlbox.record.disk_lock import (
     UNKNOWN_OWNER,
     DiskLock,
     LockOwner,
+    acquire_disk_lock,
+    create_lock_held_error,
     find_lock_owner,
-    lock_disk,
-    lock_held_error,
 )
 from rlbox.record.host_record import (
     ContainerRef,
     HostRecord,
     HostRecordStore,
+    create_run_outcome,
+    fail_on_contradicting_outcome,
     load_run_outcome,
-    run_outcome,
-    verify_against_outcome,
 )
-from rlbox.record.reconcile import RuntimeHandle, finish_dead_run, has_finished, runtime_exit_info
-from rlbox.record.run_dir import PLAN_FILE, load_plan, write_run_dir
-from rlbox.record.state import RUN_FILE, RunState, load_last_state, load_run_state
-from rlbox.record.supervisor_file import SUPERVISOR_FILE, is_supervisor_alive, load_supervisor
+from rlbox.record.reconcile import RuntimeHandle, find_runtime_exit_info, finish_dead_run, is_run_finished
+from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
+from rlbox.record.state import RUN_FILE, RunState, load_or_rebuild_state, load_run_state
+from rlbox.record.supervisor_file import SUPERVISOR_FILE, is_supervisor_alive, load_supervisor_info
 from rlbox.system.safe_files import (
     is_regular_file,
     list_directory,
@@ -90,7 +90,7 @@ class RunStore:
         """Return where the directory of a run is, or would be."""
         return self.data_dir / _RUNS / run
 
-    def runs(self) -> list[Path]:
+    def list_run_dirs(self) -> list[Path]:
         """Return the run directories, the latest first; `NodeError` when a link is in the place of their folder."""
         folder, ages = self.data_dir / _RUNS, {}
         try:
@@ -110,7 +110,7 @@ class RunStore:
         SpecError
             There is no such run, or the beginning fits more than one.
         """
-        runs = self.runs()
+        runs = self.list_run_dirs()
         found = [run for run in runs if run.name == name] or [run for run in runs if name and run.name.startswith(name)]
         if name is None and runs:
             return runs[0]
@@ -139,7 +139,7 @@ class RunStore:
         try:
             for folder in (draft.parent.parent, draft.parent, whole.parent):
                 make_directory(folder)
-            write_run_dir(draft, plan, programs, extra)
+            write_run_files(draft, plan, programs, extra)
             rename_path(draft, whole)
         except OSError:
             with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ class RunStore:
         """Return the folder of the project that a run was started from; empty where this host does not know it."""
         return self._records.read(run).project
 
-    def current_stage(self, run: str) -> str:
+    def find_current_stage(self, run: str) -> str:
         """Return the stage that a run is at now, in a word; empty when that cannot be told."""
         try:
             state = load_run_state(self.run_dir(run))
@@ -164,20 +164,22 @@ class RunStore:
             return ""
         return next((stage.name for stage in state.stages if stage.state in ("starting", "running")), "")
 
-    def lock(self, holder: LockOwner) -> DiskLock:
+    def acquire_disk_lock(self, holder: LockOwner) -> DiskLock:
         """Return the hold of the disk, for `holder`; raises what `take_disk` raises."""
-        return lock_disk(self.data_dir, holder, stage_of=self.current_stage)
+        return acquire_disk_lock(self.data_dir, holder, find_stage_of_run=self.find_current_stage)
 
-    def lock_owner(self) -> LockOwner | None:
+    def find_lock_owner(self) -> LockOwner | None:
         """Return who holds the disk now, or None; where the disk does not say, the run that lives does."""
         holder = find_lock_owner(self.data_dir)
         if holder is None or holder.run or holder.what != UNKNOWN_OWNER:
             return holder
-        return dataclasses.replace(holder, run=next((run.name for run in self.runs() if self._is_alive(run)), ""))
+        return dataclasses.replace(
+            holder, run=next((run.name for run in self.list_run_dirs() if self._is_alive(run)), "")
+        )
 
     def _is_alive(self, run_dir: Path) -> bool:
         """Whether what carries out a run lives: its supervisor says so itself, or the place of its carrier does."""
-        facts, note = load_supervisor(run_dir), self._records.read_ref(run_dir.name)
+        facts, note = load_supervisor_info(run_dir), self._records.read_ref(run_dir.name)
         try:
             return (facts is not None and is_supervisor_alive(run_dir, facts)) or (
                 note is not None and self.open_runtime(note).status() == "living"
@@ -187,17 +189,17 @@ class RunStore:
 
     def is_locked_by(self, run: str) -> bool:
         """Whether the supervisor of a run holds the disk."""
-        holder = self.lock_owner()
+        holder = self.find_lock_owner()
         return holder is not None and holder.run == run
 
     def require_unlocked(self) -> None:
         """Refuse a disk that a run has; `LockHeld` says whose it is. Nothing is settled, or written."""
-        holder = self.lock_owner()
-        if holder is None and (run := next((run for run in self.container_refs() if self.is_running(run)), "")):
+        holder = self.find_lock_owner()
+        if holder is None and (run := next((run for run in self.load_container_refs() if self.is_running(run)), "")):
             holder = LockOwner(run=run, what="its container runs")
         if holder:
-            raise lock_held_error(
-                holder, self.data_dir / LOCK_FILE, self.current_stage(holder.run) if holder.run else ""
+            raise create_lock_held_error(
+                holder, self.data_dir / LOCK_FILE, self.find_current_stage(holder.run) if holder.run else ""
             )
 
     def is_running(self, run: str) -> bool:
@@ -212,10 +214,10 @@ class RunStore:
         note = self._records.read_ref(run)
         if note is None:
             with contextlib.suppress(SpecError):
-                note = self._search_container(_checked(load_plan(self.run_dir(run)), run))
+                note = self._search_container(_checked(load_plan_file(self.run_dir(run)), run))
         return self.open_runtime(note) if note else None
 
-    def container_refs(self) -> dict[str, ContainerRef]:
+    def load_container_refs(self) -> dict[str, ContainerRef]:
         """Return the notes of carriers by run id."""
         records = self._records
         return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
@@ -231,14 +233,14 @@ class RunStore:
         Raises
         ------
         SpecError
-            As `load_plan`; or it is the plan of another run.
+            As `load_plan_file`; or it is the plan of another run.
         """
-        return _checked(self._records.read(run_dir.name).plan or load_plan(run_dir), run_dir.name)
+        return _checked(self._records.read(run_dir.name).plan or load_plan_file(run_dir), run_dir.name)
 
     def load_state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
-        state = load_last_state(run_dir, plan)
-        return verify_against_outcome(state, load_run_outcome(run_dir)) if state else None
+        state = load_or_rebuild_state(run_dir, plan)
+        return fail_on_contradicting_outcome(state, load_run_outcome(run_dir)) if state else None
 
     def reconcile(self, me: LockOwner) -> ReconcileResult:
         """Settle the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.
@@ -253,14 +255,16 @@ class RunStore:
         NodeError
             The file system of the disk cannot lock.
         """
-        if not self.container_refs() and all(has_finished(run) for run in self.runs()):  # looked up without the lock
-            return ReconcileResult(lock_owner=self.lock_owner())
+        if not self.load_container_refs() and all(
+            is_run_finished(run) for run in self.list_run_dirs()
+        ):  # looked up without the lock
+            return ReconcileResult(lock_owner=self.find_lock_owner())
         until = time.monotonic() + _OTHERS_S
         while True:
             try:
-                hold = self.lock(me)
+                hold = self.acquire_disk_lock(me)
             except LockHeld:
-                holder = self.lock_owner()
+                holder = self.find_lock_owner()
                 if holder and (holder.run or time.monotonic() > until):
                     return ReconcileResult(lock_owner=holder)
                 continue
@@ -278,8 +282,8 @@ class RunStore:
                 remove_tree(left)
             except OSError as error:
                 raise _unreadable("what was left of runs that were being made or removed", error) from error
-        notes, folders = self.container_refs(), {run.name: run for run in self.runs()}
-        due = [run for run in folders if run in notes or not has_finished(folders[run])]
+        notes, folders = self.load_container_refs(), {run.name: run for run in self.list_run_dirs()}
+        due = [run for run in folders if run in notes or not is_run_finished(folders[run])]
         for run in due + sorted(notes.keys() - folders):
             try:
                 if not self._reconcile_run(run, self._records.read(run)):
@@ -292,7 +296,7 @@ class RunStore:
     def _reconcile_run(self, run: str, known: HostRecord) -> bool:
         """Settle one run, its carrier and its processes; return False when its carrier still lives."""
         run_dir, last = self.run_dir(run), None
-        plan = known.plan or (load_plan(run_dir) if is_regular_file(run_dir / PLAN_FILE) else None)
+        plan = known.plan or (load_plan_file(run_dir) if is_regular_file(run_dir / PLAN_FILE) else None)
         if plan:
             _checked(plan, run)
         if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
@@ -303,7 +307,7 @@ class RunStore:
             status = carrier.status()
             if status == "living":
                 return False
-            last = runtime_exit_info(carrier, status, note, run_dir)
+            last = find_runtime_exit_info(carrier, status, note, run_dir)
         state = None
         if plan and stat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
@@ -325,7 +329,7 @@ class RunStore:
             return
         if not known.plan:
             return
-        verdict = run_outcome(state) if state else known.verdict
+        verdict = create_run_outcome(state) if state else known.verdict
         self._records.write(run, dataclasses.replace(known, note=None, verdict=verdict))
 
     @property
@@ -367,7 +371,7 @@ def _unreadable(what: str, error: OSError) -> NodeError:
     )
 
 
-def directory_bytes(folder: Path) -> int:
+def measure_directory_bytes(folder: Path) -> int:
     """Return the bytes of all files of a folder; links are not followed, and not counted."""
     return sum(facts.st_size for __, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
 

@@ -26,7 +26,7 @@ from rlbox.system.command import run_command
 from rlbox.system.safe_files import read_bytes
 from rlbox.values import Command
 
-RECORD = "spec/source.toml"
+SOURCE_RECORD_FILE = "spec/source.toml"
 
 _DIFF_BYTES = 1 << 20
 """What is kept of a diff, and the largest new file that is in it."""
@@ -53,17 +53,17 @@ class SourceTree:
     digest: str
 
     @property
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What is written down of it."""
         names = ("package", "folder", "version", "commit", "branch", "files_changed", "digest")
         diff = f"source-{self.digest[:12]}.diff" if self.diff else ""
         return {**{name: getattr(self, name) for name in names}, "diff": diff}
 
-    def files(self, masks: SecretMasker) -> dict[str, str]:
+    def list_masked_files(self, masks: SecretMasker) -> dict[str, str]:
         """Return what a run directory holds of it, by name; secrets in the diff are masked, a long one is cut."""
-        record = self.record
+        record = self.to_json
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in record.items()]
-        files = {RECORD: "".join(lines)}
+        files = {SOURCE_RECORD_FILE: "".join(lines)}
         if record["diff"]:
             text = masks.mask_text(self.diff)
             cut = f"\n[cut: {len(text)} characters in all]\n" if len(text) > _DIFF_BYTES else ""
@@ -74,7 +74,7 @@ class SourceTree:
 def load_source_record(run_dir: Path) -> dict[str, Any]:
     """Return what a run directory holds of its tree; empty for a run with the installed package."""
     try:
-        return toml_table(read_bytes(run_dir / RECORD).decode("utf-8", "replace"))
+        return toml_table(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))
     except (OSError, ValueError):
         return {}
 
@@ -92,7 +92,7 @@ def describe_source(record: Mapping[str, Any]) -> str:
     return f"{name}, commit {commit}, {files}, {folder}"
 
 
-def probe_source(folder: Path, package: str) -> SourceTree:
+def probe_source_tree(folder: Path, package: str) -> SourceTree:
     """Return a tree as it is now."""
     facts = _with_git(folder, package) or {"digest": _files_digest(folder)}
     return SourceTree(package=package, folder=str(folder), version=read_tree_version(folder, package), **facts)

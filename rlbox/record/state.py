@@ -33,17 +33,17 @@ from rlbox.system.safe_files import list_directory, make_directory, read_bytes, 
 T = TypeVar("T")
 
 
-def parse_as(kind: type[T], data: object) -> T | None:
+def parse_json_as(value_type: type[T], data: object) -> T | None:
     """Return the value of a kind that parsed JSON holds; None for what is torn or of another kind."""
     try:
-        return type_adapter(kind).validate_python(data)
+        return get_type_adapter(value_type).validate_python(data)
     except ValidationError:
         return None
 
 
-def type_adapter(kind: type[T]) -> TypeAdapter[T]:
+def get_type_adapter(value_type: type[T]) -> TypeAdapter[T]:
     """Return what reads a kind, for whoever tells why it cannot be read."""
-    return _adapter(cast(Any, kind))
+    return _adapter(cast(Any, value_type))
 
 
 @functools.cache
@@ -113,7 +113,7 @@ class PlotResult:
 class RunState:
     """A run: `run.json` holds exactly these keys and `schema`.
 
-    `cause` is that of a run which ended between its stages; one that ended in a stage has it there (`run_cause`).
+    `cause` is that of a run which ended between its stages; one that ended in a stage has it there (`find_run_cause`).
     """
 
     run_id: str
@@ -133,12 +133,12 @@ class RunState:
     cause: Cause | None = None
 
 
-def run_cause(run: RunState) -> Cause | None:
+def find_run_cause(run: RunState) -> Cause | None:
     """Return why the run ended as it did, None when it passed or goes on."""
     return run.cause or next((stage.cause for stage in run.stages if stage.cause), None)
 
 
-def new_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
+def create_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
     """Return the state of a run that starts now, all stages waiting."""
     stages = tuple(
         StageState(
@@ -164,17 +164,17 @@ def new_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
     )
 
 
-def change_stage(run: RunState, name: str, **changes: Any) -> RunState:
+def replace_stage(run: RunState, stage_name: str, **changes: Any) -> RunState:
     """Return `run` with fields of one stage changed."""
-    stages = tuple(dataclasses.replace(s, **changes) if s.name == name else s for s in run.stages)
+    stages = tuple(dataclasses.replace(s, **changes) if s.name == stage_name else s for s in run.stages)
     return dataclasses.replace(run, stages=stages)
 
 
-def change_service(run: RunState, stage: str, service: str, **changes: Any) -> RunState:
+def replace_service(run: RunState, stage: str, service: str, **changes: Any) -> RunState:
     """Return `run` with fields of one service of one stage changed."""
     old = next(s for s in run.stages if s.name == stage)
     services = tuple(dataclasses.replace(s, **changes) if s.name == service else s for s in old.services)
-    return change_stage(run, stage, services=services)
+    return replace_stage(run, stage, services=services)
 
 
 def write_run_state(run_dir: Path, run: RunState, masks: SecretMasker, *, durable: bool = True) -> None:
@@ -214,7 +214,7 @@ def load_run_state(run_dir: Path) -> RunState:
             where=str(path),
         )
     try:
-        state = type_adapter(RunState).validate_python(data)
+        state = get_type_adapter(RunState).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -239,7 +239,7 @@ def _strange_path(state: RunState) -> str:
 _EVENTS_BYTES = 32 << 20
 
 
-def load_last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
+def load_or_rebuild_state(run_dir: Path, plan: RunPlan) -> RunState | None:
     """Return `run.json` of a run, or what its events say when that cannot be read; None when it never began."""
     path = run_dir / RUN_FILE
     try:
@@ -253,7 +253,7 @@ def load_last_state(run_dir: Path, plan: RunPlan) -> RunState | None:
 
 def rebuild_state(run_dir: Path, plan: RunPlan) -> RunState:
     """Return the state that the run's events lead to; gates and exit codes of its stages are not among them."""
-    state = dataclasses.replace(new_run_state(plan, supervisor_pid=0), started_at="")
+    state = dataclasses.replace(create_run_state(plan, supervisor_pid=0), started_at="")
     for event in read_events(run_dir):
         state = _apply_event(state, event)
     return state
@@ -282,7 +282,7 @@ def _apply_event(state: RunState, event: dict[str, Any]) -> RunState:
                 changes["ended_at"] = at
             if (cause := event.get("cause")) and isinstance(cause, str):
                 changes["cause"] = Cause(kind="interrupted" if now == "interrupted" else "lost", what=cause)
-            return change_stage(state, str(event.get("stage")), **changes)
+            return replace_stage(state, str(event.get("stage")), **changes)
         case _:
             return state
 
@@ -291,7 +291,7 @@ def _reset_unpassed(state: RunState) -> RunState:
     """A supervisor starts: what did not pass before waits again."""
     for stage in state.stages:
         if stage.state not in ("passed", "skipped"):
-            state = change_stage(state, stage.name, state="waiting", cause=None, ended_at="")
+            state = replace_stage(state, stage.name, state="waiting", cause=None, ended_at="")
     return state
 
 
@@ -307,8 +307,8 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
     OSError
         The disk is full or gone.
     """
-    state = new_run_state(plan, supervisor_pid)
-    before = load_last_state(run_dir, plan) if plan.attempt > 1 else None
+    state = create_run_state(plan, supervisor_pid)
+    before = load_or_rebuild_state(run_dir, plan) if plan.attempt > 1 else None
     if before is None:
         return _mark_skipped(state, plan)
     with contextlib.suppress(FileNotFoundError):
@@ -324,12 +324,12 @@ def plan_attempts(previous_state: RunState, begin_at: str) -> dict[str, int]:
     They are all from `begin_at` on; when that is empty, from the first that has not passed.
     """
     names = [stage.name for stage in previous_state.stages]
-    begin_at = begin_at or first_unpassed_stage(previous_state)
+    begin_at = begin_at or find_first_unpassed_stage(previous_state)
     first = names.index(begin_at) if begin_at in names else len(names)
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in previous_state.stages[first:]}
 
 
-def first_unpassed_stage(previous_state: RunState) -> str:
+def find_first_unpassed_stage(previous_state: RunState) -> str:
     """Return the first stage that has not passed; empty when all have."""
     return next((stage.name for stage in previous_state.stages if stage.state not in ("passed", "skipped")), "")
 

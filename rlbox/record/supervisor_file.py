@@ -23,7 +23,7 @@ from rlbox.amounts import utc_now
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.record.host_record import HostRecordStore
-from rlbox.record.state import parse_as
+from rlbox.record.state import parse_json_as
 from rlbox.system.files import write_atomic
 from rlbox.system.identity import BootIdentity, read_boot_identity
 from rlbox.system.json_files import read_json_object
@@ -34,7 +34,7 @@ from rlbox.system.stop_signal import StopSignal
 
 SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"
-MODULE = "rlbox.supervise"
+SUPERVISOR_MODULE = "rlbox.supervise"
 """What a supervisor is started as, with its run directory as the next word."""
 
 _PROCESSES = "processes"
@@ -63,7 +63,7 @@ class SupervisorInfo:
     begun_at: str = ""
 
 
-def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int, warden: int) -> SupervisorInfo:
+def write_supervisor_info(run_dir: Path, *, place: str, container: str, attempt: int, warden: int) -> SupervisorInfo:
     """Write down that this process carries out the run.
 
     Raises
@@ -100,30 +100,32 @@ def write_supervisor(run_dir: Path, *, place: str, container: str, attempt: int,
     return facts
 
 
-def load_supervisor(run_dir: Path) -> SupervisorInfo | None:
+def load_supervisor_info(run_dir: Path) -> SupervisorInfo | None:
     """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
-    return parse_as(SupervisorInfo, read_json_object(run_dir / SUPERVISOR_FILE))
+    return parse_json_as(SupervisorInfo, read_json_object(run_dir / SUPERVISOR_FILE))
 
 
-def is_same_boot(facts: SupervisorInfo, life: BootIdentity) -> bool:
+def is_same_boot(supervisor: SupervisorInfo, boot: BootIdentity) -> bool:
     """Whether the machine (or the container that rlbox runs in) has not been restarted since."""
-    return facts.boot_id == life.boot_id and (bool(facts.container) or facts.init == life.init_start_ticks)
+    return supervisor.boot_id == boot.boot_id and (
+        bool(supervisor.container) or supervisor.init == boot.init_start_ticks
+    )
 
 
-def is_supervisor_alive(run_dir: Path, facts: SupervisorInfo) -> bool:
+def is_supervisor_alive(run_dir: Path, supervisor: SupervisorInfo) -> bool:
     """Whether a supervisor that runs in place is still there as the same process.
 
     The file alone is not believed: the process must say itself that it carries out the run of this directory.
     """
-    if facts.container or not is_same_boot(facts, read_boot_identity()):
+    if supervisor.container or not is_same_boot(supervisor, read_boot_identity()):
         return False
-    process = probe_process(facts.pid)
-    if process is None or process.start_ticks != facts.started or process.has_ended:
+    process = probe_process(supervisor.pid)
+    if process is None or process.start_ticks != supervisor.started or process.has_ended:
         return False
-    return f"{MODULE} {run_dir} " in f"{probe_command_line(facts.pid)} "
+    return f"{SUPERVISOR_MODULE} {run_dir} " in f"{probe_command_line(supervisor.pid)} "
 
 
-def request_stop(run_dir: Path, user: str, by: str) -> None:
+def write_stop_request(run_dir: Path, user: str, via: str) -> None:
     """Write down who wants the run to stop, and by what; the first one is remembered.
 
     Raises
@@ -131,7 +133,7 @@ def request_stop(run_dir: Path, user: str, by: str) -> None:
     OSError
         The run directory cannot be written.
     """
-    text = json.dumps({"user": user, "by": by, "at": utc_now()})
+    text = json.dumps({"user": user, "by": via, "at": utc_now()})
     with contextlib.suppress(FileExistsError):
         create_file(run_dir / STOP_FILE, text.encode("utf-8", "replace"))
 
@@ -197,7 +199,7 @@ def kill_leftover_processes(run_dir: Path) -> tuple[Process, ...]:
 
 
 def _processes_file(run_dir: Path) -> Path:
-    return HostRecordStore(run_dir.parents[1]).extra_path(run_dir.name, _PROCESSES)
+    return HostRecordStore(run_dir.parents[1]).attachment_path(run_dir.name, _PROCESSES)
 
 
 def _recorded(run_dir: Path) -> tuple[tuple[int, int], ...]:

@@ -19,7 +19,7 @@ from rlbox.logs.progress import (
     parse_metrics_record,
     parse_progress,
 )
-from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample, seconds_until_disk_full
+from rlbox.record.resources import RESOURCES_FILE, Sample, estimate_seconds_until_disk_full, parse_sample
 from rlbox.record.state import RunState, ServiceState, StageState
 from rlbox.system.json_files import parse_json_lines
 from rlbox.system.tail import read_last_bytes
@@ -156,7 +156,7 @@ class RunWatch:
             progress=self._progress(stage) if stage else _NOTHING,
             doing=find_activity(stage, samples, self._bars(stage)) if stage else None,
             sample=samples[-1] if samples else None,
-            full_in_s=seconds_until_disk_full(history),
+            full_in_s=estimate_seconds_until_disk_full(history),
             line=self._last_line(stage) if stage else "",
         )
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rlbox.amounts import duration_text, moment
 from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
-from rlbox.record.state import RunState, ServiceState, StageState, run_cause
+from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
 from rlbox.report.metrics import Metric
 from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot, resource_plots
 from rlbox.report.read import RunRecord, get_list, get_object, get_objects
@@ -262,7 +262,7 @@ def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: t
             "bottom": HEIGHT - BOTTOM,
         },
         "state": state,
-        "cause": run_cause(state),
+        "cause": find_run_cause(state),
         "made_at": made_at,
         "facts": [(words[name], value) for name, value in _facts(state, plan, now) if value],
         "stages": [_stage(stage, now, seen, rules) for stage in state.stages],

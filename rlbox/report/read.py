@@ -13,17 +13,17 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.job.names import ATTEMPT_PREFIX, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
-from rlbox.record.host_record import load_run_outcome, verify_against_outcome
+from rlbox.record.host_record import fail_on_contradicting_outcome, load_run_outcome
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
 from rlbox.record.run_dir import PLAN_FILE
 from rlbox.record.state import (
     EVENTS_FILE,
     RUN_FILE,
     RunState,
-    load_last_state,
+    create_run_state,
+    get_type_adapter,
+    load_or_rebuild_state,
     load_run_state,
-    new_run_state,
-    type_adapter,
 )
 from rlbox.report.metrics import Metric, read_metrics
 from rlbox.report.plots import merge_samples
@@ -184,7 +184,7 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
     """Return whether the run began, and its state; what `run.json` does not tell is told by its events and its plan."""
     try:
         return True, _masked(
-            verify_against_outcome(load_run_state(files.run_dir), load_run_outcome(files.run_dir)), files.masks
+            fail_on_contradicting_outcome(load_run_state(files.run_dir), load_run_outcome(files.run_dir)), files.masks
         )
     except SpecError as error:
         problem = error
@@ -193,12 +193,12 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
         known = load_run_plan(plan)
     except SpecError:
         raise problem from None
-    last = load_last_state(files.run_dir, known)
-    return last is not None, _masked(last or new_run_state(known, supervisor_pid=0), files.masks)
+    last = load_or_rebuild_state(files.run_dir, known)
+    return last is not None, _masked(last or create_run_state(known, supervisor_pid=0), files.masks)
 
 
 def _masked(state: RunState, masks: SecretMasker) -> RunState:
-    return type_adapter(RunState).validate_python(masks.mask_json(dataclasses.asdict(state)))
+    return get_type_adapter(RunState).validate_python(masks.mask_json(dataclasses.asdict(state)))
 
 
 def _samples(files: _Files) -> list[Sample]:

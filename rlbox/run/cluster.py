@@ -37,7 +37,7 @@ from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan
 from rlbox.record.host_record import ContainerRef
-from rlbox.record.run_dir import new_run_id
+from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, Backend, ResolvedJob, RunOptions, find_container, open_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, open_local_run_store
@@ -88,7 +88,7 @@ class ClusterBackend:
     def _work(self, app: App, target: str, secrets: Mapping[str, Secret]) -> HeadCommand:
         words = click.get_current_context().find_root().obj
         parsed = click.get_current_context().params
-        run = parsed.get("run") or new_run_id(str(parsed.get("name")))
+        run = parsed.get("run") or create_run_id(str(parsed.get("name")))
         named = {} if parsed.get("run") else {_RUN: run}
         return HeadCommand(
             words=drop_options(words, LOCAL_FILE_OPTIONS),

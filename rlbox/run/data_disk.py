@@ -21,7 +21,7 @@ from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecEr
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.record.disk_lock import LockOwner
-from rlbox.record.run_dir import load_plan
+from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.run.backend import find_container, open_runtime
 from rlbox.secrets.env_file import parse_env_file
@@ -92,7 +92,7 @@ def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
 def load_run_masks(app: App, run_dir: Path) -> SecretMasker:
     """Return masks for what the environment and `.env` say now, and what the run names as its secrets."""
     try:
-        named = load_plan(run_dir).secrets
+        named = load_plan_file(run_dir).secrets
     except RlboxError:
         named = ()
     return load_project_masks(app, named, {})

@@ -37,7 +37,7 @@ from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeStatus
-from rlbox.record.run_dir import write_plan
+from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import Backend, ResolvedJob, RunOptions
 from rlbox.run.data_disk import open_local_run_store, run_remotely_if_engine_is_remote
@@ -300,7 +300,7 @@ class PreparedDocker:
             except PortTakenError as error:
                 unpublished = unpublish_ports(plan, error.ports)
                 plan = unpublished.plan
-                write_plan(run_dir, plan)
+                write_run_plan(run_dir, plan)
                 for text in unpublished.messages:
                     self.say(text)
         for name, port in plan.published.items():

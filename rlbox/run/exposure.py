@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import check_package, collect_stack_versions
+from rlbox.fixes.conditions import check_package_requirement, list_stack_versions
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.job.plan import RunPlan
@@ -139,8 +139,8 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
     target = load_target(app.project, plan.target).target
     if _FIX in target.fixes.off:
         return _("its target leaves out the fix {fix}").format(fix=_FIX)
-    held, fact = check_package(
-        _HAS_TOKENS, collect_stack_versions(target, load_lock(app.project.lock_file(plan.target)))
+    held, fact = check_package_requirement(
+        _HAS_TOKENS, list_stack_versions(target, load_lock(app.project.lock_file(plan.target)))
     )
     return (
         _switched_off(plan, target.env, disk / ENV_FILE)

@@ -11,8 +11,8 @@ from rlbox.errors import RlboxError
 from rlbox.evaluation.checkpoints import find_checkpoints
 from rlbox.planner.budget import StageMeasurement
 from rlbox.record.removal import RemovalCandidate
-from rlbox.record.run_dir import load_plan
-from rlbox.record.run_store import ReconcileResult, RunStore, directory_bytes
+from rlbox.record.run_dir import load_plan_file
+from rlbox.record.run_store import ReconcileResult, RunStore, measure_directory_bytes
 from rlbox.record.state import RunState
 from rlbox.run.data_disk import open_local_run_store, reconcile_runs
 
@@ -33,9 +33,9 @@ def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> Removal
         run=run,
         job=state.job if state else _OF_NO_JOB,
         state=state.state if state else "",
-        began=(moment(state.started_at) or 0.0) if state else 0.0,
-        size=directory_bytes(folder),
-        held=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
+        started_s=(moment(state.started_at) or 0.0) if state else 0.0,
+        size=measure_directory_bytes(folder),
+        is_locked=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
         checkpoints=tuple(sorted(str(path.relative_to(folder)) for path in paths)),
     )
 
@@ -44,7 +44,7 @@ def load_stage_measurements(app: App, job: str, target: str, data: str | None) -
     """Return the stages of `job` that passed on `target`, the latest run first; nothing where no disk is there."""
     try:
         run_store = open_local_run_store(app, target, data)
-        return tuple(row for folder in run_store.runs() for row in _passed(run_store, folder, job, target))
+        return tuple(row for folder in run_store.list_run_dirs() for row in _passed(run_store, folder, job, target))
     except RlboxError:
         return ()
 
@@ -59,7 +59,7 @@ def _passed(run_store: RunStore, folder: Path, job: str, target: str) -> Iterato
     state = _state(run_store, folder)
     if state is None or state.job != job or (target and state.target != target):
         return
-    params = load_plan(folder).params
+    params = load_plan_file(folder).params
     for stage in state.stages:
         if stage.state == "passed" and stage.seconds:
             yield StageMeasurement(run=folder.name, stage=stage.name, seconds=stage.seconds, params=params)
@@ -67,6 +67,6 @@ def _passed(run_store: RunStore, folder: Path, job: str, target: str) -> Iterato
 
 def _state(run_store: RunStore, folder: Path) -> RunState | None:
     try:
-        return run_store.load_state(folder, load_plan(folder))
+        return run_store.load_state(folder, load_plan_file(folder))
     except RlboxError:
         return None  # a run of another rlbox, or one whose plan is torn

@@ -30,7 +30,7 @@ from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPlan, plan_run
-from rlbox.record.source_tree import SourceTree, describe_source, probe_source
+from rlbox.record.source_tree import SourceTree, describe_source, probe_source_tree
 from rlbox.run.backend import format_rerun_command
 from rlbox.run.data_disk import resolve_data_dir
 from rlbox.system.identity import get_user_name
@@ -143,7 +143,7 @@ def check_source(app: App, job: Job, values: ParamValues, *, is_local: bool, for
             raise create_remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
         _check_version(app, job.name, job.source, found, force=force)
-        app.say(f"source: {describe_source(found.record)}")
+        app.say(f"source: {describe_source(found.to_json)}")
         values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder})
         return CheckedSource(values, found)
     return CheckedSource(values, None)
@@ -207,7 +207,7 @@ def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
                 source=SOURCE_PARAM, inside=shlex.quote(str(folder.parent)) if inside else "DIR", package=package
             ),
         )
-    return probe_source(folder, package)
+    return probe_source_tree(folder, package)
 
 
 def _check_version(app: App, job: str, table: SourceTable, found: SourceTree, *, force: bool) -> None:

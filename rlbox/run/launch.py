@@ -19,10 +19,10 @@ from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFai
 from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
-from rlbox.record.disk_lock import LockOwner, lock_held_error
+from rlbox.record.disk_lock import LockOwner, create_lock_held_error
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, load_run_state, run_cause
-from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor, request_stop
+from rlbox.record.state import RunState, find_run_cause, load_run_state
+from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor_info, write_stop_request
 from rlbox.report.run_view import run_view, summary_text
 from rlbox.report.status import write_status
 from rlbox.run.backend import PreparedBackend, format_resume_command
@@ -54,7 +54,7 @@ def stop_run(
         Its engine does not answer.
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
-        request_stop(run_dir, user, by)
+        write_stop_request(run_dir, user, by)
     carrier = run_store.find_runtime(plan.run_id)
     if carrier:
         carrier.stop(int(grace_s))
@@ -66,7 +66,7 @@ def _stop_here(run_store: RunStore, run_dir: Path, plan: RunPlan, grace_s: float
     asked = killed = 0.0
     begun = time.monotonic()
     while run_store.is_locked_by(plan.run_id):
-        now, facts = time.monotonic(), load_supervisor(run_dir)
+        now, facts = time.monotonic(), load_supervisor_info(run_dir)
         if facts and not asked and is_supervisor_alive(run_dir, facts):
             asked = now
             _signal(facts, signal.SIGTERM)
@@ -155,15 +155,15 @@ def _start_locked(
     secrets: Mapping[str, Secret],
     interrupt: StopSignal,
 ) -> tuple[WrittenRun, Callable[[], bool]]:
-    lock = run_store.lock(owner)
+    lock = run_store.acquire_disk_lock(owner)
     try:
         reconciled = run_store.reconcile_locked()
         for run_id, reason in reconciled.unresolved.items():
             app.say(f"run {run_id} {reason}")
         if reconciled.alive:
             run_id = reconciled.alive[0]
-            raise lock_held_error(
-                LockOwner(run=run_id, what="its container runs"), lock.path, run_store.current_stage(run_id)
+            raise create_lock_held_error(
+                LockOwner(run=run_id, what="its container runs"), lock.path, run_store.find_current_stage(run_id)
             )
         run = write_run()
         lock.write_owner(dataclasses.replace(owner, run=run.plan.run_id, job=run.plan.job))
@@ -278,7 +278,7 @@ def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, pl
         {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
         summary_text(state),
     )
-    cause = run_cause(state)
+    cause = find_run_cause(state)
     if cause:
         app.say(format_cause(cause))
     if state.state == "passed" and state.exit_code == 0:

@@ -20,9 +20,9 @@ from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.planner.fit import require_fit_to_resume, require_paths
 from rlbox.record.reconcile import FINISHED_STATES
-from rlbox.record.run_dir import lock_owner, record_override, write_plan
+from rlbox.record.run_dir import create_lock_owner, write_override, write_run_plan
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, first_unpassed_stage, plan_attempts
+from rlbox.record.state import RunState, find_first_unpassed_stage, plan_attempts
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.backend import (
     CLUSTER,
@@ -88,7 +88,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     resolved = backend.resolve_job(app, plan.target, job, now)
     source = check_resumed_source(app, job, plan, options.settings)
     secrets = load_job_secrets(app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params)
-    tree = source.files(load_project_masks(app, (), secrets)) if source else {}
+    tree = source.list_masked_files(load_project_masks(app, (), secrets)) if source else {}
     resumed = _ResumedRun(
         app=app, run_store=run_store, run_dir=run_dir, plan=plan, resolved=resolved, options=options, tree=tree
     )
@@ -104,7 +104,9 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         app.say(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
         return WrittenRun(plan=next_plan, run_dir=run_dir)
 
-    return start_and_follow(app, run_store, prepared, lock_owner(plan), write_run, secrets, detach=options.detach)
+    return start_and_follow(
+        app, run_store, prepared, create_lock_owner(plan), write_run, secrets, detach=options.detach
+    )
 
 
 def _with_cluster_of(options: RunOptions, plan: RunPlan) -> RunOptions:
@@ -189,11 +191,11 @@ class _ResumedRun:
             notes=now.notes,
             resume=True,
         )
-        record_override(self.run_dir, {**entry, "attempt": now.attempt, **forced})
+        write_override(self.run_dir, {**entry, "attempt": now.attempt, **forced})
         self._keep_specs(forced.get("changed_specs", []))
         for name in (SUPERVISOR_FILE, STOP_FILE):
             remove_file(self.run_dir / name)
-        write_plan(self.run_dir, now)
+        write_run_plan(self.run_dir, now)
         return now
 
     def _keep_specs(self, changed: list[str]) -> None:
@@ -231,7 +233,7 @@ class _ResumedRun:
             with self.app.checking("parameters"):
                 require_paths(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
-        begin_at = options.first_stage or (first_unpassed_stage(state) if state else "")
+        begin_at = options.first_stage or (find_first_unpassed_stage(state) if state else "")
         plan = dataclasses.replace(
             plan, digest=compute_specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets
         )

@@ -40,7 +40,7 @@ from rlbox.planner.fit import (
 )
 from rlbox.planner.stack_check import require_consistent_stack
 from rlbox.planner.suggest import Suggestion
-from rlbox.record.run_dir import OVERRIDES_FILE, append_override, lock_owner, new_run_id
+from rlbox.record.run_dir import OVERRIDES_FILE, append_override_line, create_lock_owner, create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState
 from rlbox.run.backend import (
@@ -97,9 +97,9 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     )
     fixes = load_fixes(app.project)
     files = collect_run_files(app, job, target, fixes) | (
-        tree.files(load_project_masks(app, (), secrets)) if tree else {}
+        tree.list_masked_files(load_project_masks(app, (), secrets)) if tree else {}
     )
-    run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.run_id or new_run_id(job.name)
+    run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.run_id or create_run_id(job.name)
     plan = dataclasses.replace(
         prepared.plan_run(job, values, run_id, tuple(secrets)),
         digest=compute_specs_digest(files),
@@ -133,7 +133,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         first_stage=options.first_stage,
         force=options.force,
     )
-    files[OVERRIDES_FILE] = append_override(entry)
+    files[OVERRIDES_FILE] = append_override_line(entry)
 
     def write_run() -> WrittenRun:
         if prepared.shares_host_ports:
@@ -143,7 +143,9 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         app.say(f"run {plan.run_id}: {run_dir}")
         return WrittenRun(plan=plan, run_dir=run_dir)
 
-    return start_and_follow(app, run_store, prepared, lock_owner(plan), write_run, secrets, detach=options.detach)
+    return start_and_follow(
+        app, run_store, prepared, create_lock_owner(plan), write_run, secrets, detach=options.detach
+    )
 
 
 def _check_fit(

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 
 def _supervise(argv: list[str], interrupt: StopSignal) -> int:
-    from rlbox.record.run_dir import load_plan
+    from rlbox.record.run_dir import load_plan_file
     from rlbox.secrets.handover import SecretGrants, receive_secrets, remove_from_environment
     from rlbox.secrets.masks import SecretMasker
     from rlbox.supervise.supervisor import supervise_run
@@ -55,7 +55,7 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     if not argv or argv[1:2] not in ([], ["--hold"]):
         raise SpecError(_("supervise takes one run directory"))
     run_dir = Path(argv[0]).resolve()
-    plan = load_plan(run_dir)
+    plan = load_plan_file(run_dir)
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
     secrets = receive_secrets(plan.secrets, is_stopped=lambda: bool(interrupt.name))
     remove_from_environment(os.environ, secrets)
@@ -90,14 +90,16 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
     """
     import contextlib
 
-    from rlbox.record.disk_lock import lock_disk
-    from rlbox.record.run_dir import lock_owner
-    from rlbox.record.supervisor_file import read_stop_request, write_supervisor
+    from rlbox.record.disk_lock import acquire_disk_lock
+    from rlbox.record.run_dir import create_lock_owner
+    from rlbox.record.supervisor_file import read_stop_request, write_supervisor_info
 
     if not inherited:
-        lock_disk(Path(plan.paths.data).resolve(), lock_owner(plan), _START_S)  # kept until this process ends
+        acquire_disk_lock(
+            Path(plan.paths.data).resolve(), create_lock_owner(plan), _START_S
+        )  # kept until this process ends
     with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
-        write_supervisor(
+        write_supervisor_info(
             run_dir,
             place=plan.place,
             container=plan.container,

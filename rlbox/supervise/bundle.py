@@ -21,7 +21,7 @@ from rlbox.diagnose.first_fatal import LogFailure, find_first_fatal, format_exce
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE
-from rlbox.record.state import RunState, StageState, run_cause
+from rlbox.record.state import RunState, StageState, find_run_cause
 from rlbox.secrets.masks import SecretMasker
 from rlbox.secrets.url_credentials import mask_credentials
 from rlbox.supervise.evidence import (
@@ -213,7 +213,7 @@ def _stage_row(stage: StageState) -> str:
 
 
 def _cause_rows(state: RunState) -> Iterator[str]:
-    cause = run_cause(state)
+    cause = find_run_cause(state)
     rows: Mapping[str, str] = (
         {"Cause": cause.what, "Where": cause.where, "Line": cause.line, "Next step": cause.next_step} if cause else {}
     )

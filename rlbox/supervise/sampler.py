@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import utc_now
-from rlbox.record.resources import RESOURCES_FILE, make_sample
+from rlbox.record.resources import RESOURCES_FILE, create_sample
 from rlbox.record.state import RunState
 from rlbox.system.counters import ActivitySample, CgroupReader, probe_activity, probe_pressure
 from rlbox.system.files import get_free_bytes
@@ -93,7 +93,7 @@ class Sampler:
         parts = self._parts()
         now = probe_activity(sorted(set().union(*parts.values())), cgroup=self._group)
         stage = next((s.name for s in self._state().stages if s.state in ("starting", "running")), "")
-        sample = make_sample(
+        sample = create_sample(
             self._before,
             now,
             parts=parts,

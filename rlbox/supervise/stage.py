@@ -44,7 +44,7 @@ def stop_retained_services(context: StageContext) -> None:
         context.processes.stop(kept.service.child)
         if kept.output >= 0:
             os.close(kept.output)
-        context.journal.change_service(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
+        context.journal.record_service_change(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
     context.retained.clear()
 
 
@@ -359,7 +359,7 @@ class _StageRun:
             self._services.stop(keep)
         left = processes.stop_all([service.child for service in keep])
         if left:
-            self._context.journal.event(self._stage.name, "left-running", pids=[process.pid for process in left])
+            self._context.journal.record_event(self._stage.name, "left-running", pids=[process.pid for process in left])
         self._services.record_and_retain(keep)
         if isinstance(main, ChildProcess):
             self._watch.record(exit_code=main.poll())

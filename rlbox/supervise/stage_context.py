@@ -157,8 +157,8 @@ class StageContext:
             stage=stage,
             evidence_dir=self.run_dir / stage.directory / EVIDENCE_FOLDER,
             list_members=lambda: {process.pid: process.name for process in self.processes.list_members()},
-            record_event=partial(self.journal.event, stage.name),
-            record_phase=lambda phase: self.journal.change_stage(stage.name, phase=phase),
+            record_event=partial(self.journal.record_event, stage.name),
+            record_phase=lambda phase: self.journal.record_stage_change(stage.name, phase=phase),
             mask=self.journal.masks.mask_json,
             is_running=lambda: not self.interrupt.name,
         )

@@ -100,7 +100,7 @@ class StageWatch:
 
     def record_events(self) -> None:
         """Record at once what the logs have shown: an event costs less than the state of the run, which is synced."""
-        event, stage = self._context.journal.event, self._stage.name
+        event, stage = self._context.journal.record_event, self._stage.name
         events = self.gate.events
         for name, lines in (("forbidden", events.forbidden), ("noted", events.warnings)):
             for rule, line in ((each.rule, each.line) for each in lines[self._recorded_counts[name] :]):
@@ -208,7 +208,7 @@ class StageWatch:
     def record(self, **changes: object) -> None:
         """Record fields of the stage, and its gate as it is now."""
         self._recorded = self.gate.revision
-        self._context.journal.change_stage(self._stage.name, gate=self.gate.states(), **changes)
+        self._context.journal.record_stage_change(self._stage.name, gate=self.gate.states(), **changes)
 
     def record_gate(self) -> None:
         """Record the gate when it changed."""
@@ -217,7 +217,7 @@ class StageWatch:
 
     def record_service(self, service: RunningService, **changes: object) -> None:
         """Record fields of a service of the stage."""
-        self._context.journal.change_service(self._stage.name, service.plan.name, **changes)
+        self._context.journal.record_service_change(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.mark_failed(self.gate.outcomes.services[service.plan.name], seen)

@@ -17,7 +17,7 @@ from rlbox.job.names import METRICS_FILE
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.pump import LogPump
 from rlbox.record.journal import Event, Journal
-from rlbox.record.run_dir import PLAN_FILE, write_plan
+from rlbox.record.run_dir import PLAN_FILE, write_run_plan
 from rlbox.record.state import PlotResult, RunStatus, StageStatus, begin_attempt
 from rlbox.record.supervisor_file import ProcessRecorder
 from rlbox.secrets.handover import SecretGrants
@@ -85,10 +85,10 @@ def supervise_run(
     record = ProcessRecorder(run_dir, processes.list_pids_by_part)
     if plan.owns_processes:  # in a container the engine knows them all
         record.start()
-    journal.change_run("run", state="running", attempt=plan.attempt)
+    journal.record_run_change("run", state="running", attempt=plan.attempt)
     cause = _end_all_after(context, on_failure, masks)
     context.nodes.close()
-    journal.change_run("plot", plot=_draw(context))
+    journal.record_run_change("plot", plot=_draw(context))
     sampler.close()
     if plan.owns_processes:
         heads.clean(record.seen)
@@ -104,7 +104,9 @@ def _write_end(context: StageContext, cause: Cause | None) -> None:
     _keep_folder(context.plan, context.run_dir)
     journal.close()
     own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
-    journal.change_run("run", state=_run_status(cause), ended_at=utc_now(), exit_code=get_exit_code(cause), **own)
+    journal.record_run_change(
+        "run", state=_run_status(cause), ended_at=utc_now(), exit_code=get_exit_code(cause), **own
+    )
 
 
 def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
@@ -112,7 +114,7 @@ def _keep_folder(plan: RunPlan, run_dir: Path) -> None:
     with contextlib.suppress(OSError):
         if not (run_dir / PLAN_FILE).exists():
             run_dir.mkdir(parents=True, exist_ok=True)
-            write_plan(run_dir, plan)
+            write_run_plan(run_dir, plan)
 
 
 def _end_all_after(
@@ -133,7 +135,7 @@ def _end_all_after(
 def _carry_out_stages(context: StageContext, on_failure: Callable[[StageFailure], Cause]) -> Cause | None:
     waiting = [stage.name for stage in context.journal.state.stages if stage.state == "waiting"]
     if absent := _check_fixes(context) if waiting else None:
-        context.journal.change_stage(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
+        context.journal.record_stage_change(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
         _end_stages(context, absent)
         return absent
     for stage in [stage for stage in context.plan.stages if stage.name in waiting]:
@@ -167,13 +169,13 @@ def _carry_out_one(
     end = run_stage(context, stage)
     took = round(time.monotonic() - begun, 3)
     if end.cause is None:
-        context.journal.change_stage(stage.name, state="passed", ended_at=end.ended_at, seconds=took)
+        context.journal.record_stage_change(stage.name, state="passed", ended_at=end.ended_at, seconds=took)
         return None
     cause = end.cause
     if cause.kind != "interrupted":
         cause = _collect(context, end, cause, on_failure)
     state: StageStatus = "interrupted" if cause.kind == "interrupted" else "failed"
-    context.journal.change_stage(stage.name, state=state, ended_at=end.ended_at, cause=cause, seconds=took)
+    context.journal.record_stage_change(stage.name, state=state, ended_at=end.ended_at, cause=cause, seconds=took)
     return cause
 
 
@@ -197,7 +199,7 @@ def _collect(
     try:
         return on_failure(failure)
     except Exception as error:  # evidence is worth having, but never worth losing the cause
-        context.journal.event(end.stage.name, "evidence-failed", why=f"{type(error).__name__}: {error}")
+        context.journal.record_event(end.stage.name, "evidence-failed", why=f"{type(error).__name__}: {error}")
         return cause
 
 
@@ -205,9 +207,9 @@ def _end_stages(context: StageContext, cause: Cause) -> None:
     """Mark what will not run any more."""
     for state in context.journal.state.stages:
         if state.state == "waiting":
-            context.journal.change_stage(state.name, state="not started")
+            context.journal.record_stage_change(state.name, state="not started")
         elif state.state in ("starting", "running"):
-            context.journal.change_stage(state.name, state="failed", ended_at=utc_now(), cause=cause)
+            context.journal.record_stage_change(state.name, state="failed", ended_at=utc_now(), cause=cause)
 
 
 def _run_status(cause: Cause | None) -> RunStatus:

@@ -70,9 +70,9 @@ def _settle(run_dir: Path, code: int) -> None:
     from rlbox.diagnose.cause import make_process_exit_info
     from rlbox.errors import RlboxError
     from rlbox.record.reconcile import write_final_state
-    from rlbox.record.run_dir import load_plan
+    from rlbox.record.run_dir import load_plan_file
     from rlbox.system.tail import read_last_bytes
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next command tries again
         said = read_last_bytes(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
-        write_final_state(run_dir, load_plan(run_dir), make_process_exit_info(code, said))
+        write_final_state(run_dir, load_plan_file(run_dir), make_process_exit_info(code, said))

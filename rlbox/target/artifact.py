@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rlbox.target.lock import CompileInputs, Deb, GitTree, Lock, Package
     from rlbox.target.target import Target
 
-TORCH_WHEELS = "https://download.pytorch.org/whl"
+TORCH_WHEEL_INDEX_URL = "https://download.pytorch.org/whl"
 ArtifactKind = Literal["apt", "compiled", "git", "http", "oci", "python", "torch-wheels"]
 
 
@@ -73,17 +73,17 @@ def list_inplace_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     return tuple(file for file in list_artifacts(lock) if file.group not in own)
 
 
-def list_compile_inputs(lock: Lock, compiled: CompileInputs) -> tuple[Artifact, ...]:
+def list_compile_inputs(lock: Lock, inputs: CompileInputs) -> tuple[Artifact, ...]:
     """Return every file that a wheel is compiled from: the system's packages, the tools, the source."""
     from rlbox.target.lock import GitTree
 
-    source = compiled.source
+    source = inputs.source
     files = [_deb(deb, "compile") for deb in lock.toolchain]
-    files += [_package(package, "compile") for package in compiled.tools]
+    files += [_package(package, "compile") for package in inputs.tools]
     return (*files, _tree(source, "compile") if isinstance(source, GitTree) else _package(source, "compile"))
 
 
-def list_named_artifacts(lock: Lock) -> tuple[Artifact, ...]:
+def list_all_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a lock names, those that `rlbox compile` alone takes among them."""
     return (*list_artifacts(lock), *(file for row in lock.compiled for file in list_compile_inputs(lock, row)))
 

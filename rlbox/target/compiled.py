@@ -78,7 +78,7 @@ class Compile(SpecModel):
         """Return the architectures that it is compiled for, sorted; none where it is C++ alone."""
         return tuple(sorted(self.archs or (hardware_arch,))) if self.cuda else ()
 
-    def problems(self, hardware_arch: str, indexed: frozenset[str]) -> list[str]:
+    def find_spec_errors(self, hardware_arch: str, indexed: frozenset[str]) -> list[str]:
         """Return what is wrong with it on its target; `indexed` are the packages that the stack takes from an index."""
         found = []
         if self.distribution in indexed:
@@ -118,7 +118,7 @@ def format_torch_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{plain[:-1]}.{plain[-1]}{suffix}" for plain, suffix in digits)
 
 
-def arch_variables(archs: tuple[str, ...]) -> dict[str, str]:
+def build_arch_env(archs: tuple[str, ...]) -> dict[str, str]:
     """Return the variables by which builds take their architectures, those of torch, CMake and of some packages."""
     if not archs:
         return {}

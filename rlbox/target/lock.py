@@ -13,10 +13,10 @@ from rlbox.config.schema import SpecModel
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.target.compiled import Compile, arch_variables
+from rlbox.target.compiled import Compile, build_arch_env
 from rlbox.target.target import Group, Target
 
-SCHEMA = 2
+LOCK_SCHEMA = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Package:
     source: str = "python"
 
     @property
-    def indexed(self) -> bool:
+    def is_from_index(self) -> bool:
         return self.source.partition("/")[0] in ("python", "torch-wheels")
 
     @property
@@ -143,10 +143,10 @@ class Lock:
     toolchain: tuple[Deb, ...] = ()
     compiled: tuple[CompileInputs, ...] = ()
 
-    def text(self) -> str:
+    def to_json_text(self) -> str:
         """Return the lock file: stable order, one file a line, so that a diff reads well."""
         head = ("target", "spec", "python", "platform", "base")
-        parts = [f'  "schema": {SCHEMA}', *(f'  "{key}": {json.dumps(getattr(self, key))}' for key in head)]
+        parts = [f'  "schema": {LOCK_SCHEMA}', *(f'  "{key}": {json.dumps(getattr(self, key))}' for key in head)]
         parts.append(f'  "apt": {_block(self.debs, 2)}')
         parts += [f'  "{group.name}": {_block(group.packages, 2)}' for group in (self.runtime, self.build)]
         groups = [
@@ -161,31 +161,40 @@ class Lock:
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
     def checksum(self) -> str:
-        return hashlib.sha256(self.text().encode()).hexdigest()
+        return hashlib.sha256(self.to_json_text().encode()).hexdigest()
 
     def content_digest(self) -> str:
         """Return the sha256 of what the lock pins, whatever target has it: the name of a lock in docs/proof.md."""
         return replace(self, target="", spec="").checksum()
 
-    def packages(self) -> tuple[Package, ...]:
+    def list_packages(self) -> tuple[Package, ...]:
         """Return every Python package of the image: rlbox's own, build tools, then group by group."""
         groups = (self.runtime, self.build, *self.groups)
         return tuple(package for group in groups for package in group.packages)
 
-    def wheel(self, compiled: CompileInputs) -> Package | None:
+    def find_compiled_wheel(self, compiled: CompileInputs) -> Package | None:
         packages = (package for group in self.groups for package in group.packages)
         return next((package for package in packages if package.source == compiled.origin), None)
 
-    def with_wheel(self, compiled: CompileInputs, wheel: Package) -> Lock:
+    def with_compiled_wheel(self, compiled: CompileInputs, wheel: Package) -> Lock:
         """Return the lock with a compiled wheel in its group, in the place of one that is there."""
         return replace(self, groups=tuple(_with(group, compiled, wheel) for group in self.groups))
 
-    def uncompiled(self) -> tuple[str, ...]:
-        return tuple(row.name for row in self.compiled if self.wheel(row) is None)
+    def list_uncompiled_names(self) -> tuple[str, ...]:
+        return tuple(row.name for row in self.compiled if self.find_compiled_wheel(row) is None)
 
-    def names(self) -> tuple[str, ...]:
+    def list_package_names(self) -> tuple[str, ...]:
         tools = tuple(package for row in self.compiled for package in row.tools)
-        rows = (self.packages(), self.debs, self.git, self.http, self.patches, self.compiled, tools, self.toolchain)
+        rows = (
+            self.list_packages(),
+            self.debs,
+            self.git,
+            self.http,
+            self.patches,
+            self.compiled,
+            tools,
+            self.toolchain,
+        )
         return tuple(row.name for part in rows for row in part)
 
 
@@ -207,7 +216,7 @@ def _with(group: LockedGroup, compiled: CompileInputs, wheel: Package) -> Locked
     return replace(group, packages=tuple(sorted((*others, wheel), key=lambda package: package.name)))
 
 
-def compute_spec_checksum(target: Target, rlbox_requirements: tuple[str, ...]) -> str:
+def compute_lock_spec_checksum(target: Target, rlbox_requirements: tuple[str, ...]) -> str:
     """Return the checksum of everything a lock is made from: base, interpreter, groups, rlbox's own requirements."""
     made_from = {
         "base": _set_fields(target.base, "holds", "holds_apt"),
@@ -236,11 +245,11 @@ def _set_fields(model: SpecModel, *later: str) -> dict[str, Any]:
 
 
 def describe_lock_state(
-    target: Target, lock: Lock | None, rlbox_requirements: tuple[str, ...], patches: Mapping[str, str]
+    target: Target, lock: Lock | None, rlbox_requirements: tuple[str, ...], patch_texts: Mapping[str, str]
 ) -> str:
     """Return how a lock stands to its spec: `current`, `missing`, or `stale` or `incomplete` with the reason.
 
-    `patches` maps the target's patches to their text.
+    `patch_texts` maps the target's patches to their text.
     """
     if lock is None:
         return "missing"
@@ -249,20 +258,24 @@ def describe_lock_state(
         return f"stale: made for Python {' on '.join(made_for)}, the spec says Python {' on '.join(wanted)}"
     if lock.target != target.name:
         return f"stale: made for the target {lock.target!r}"
-    if lock.spec != compute_spec_checksum(target, rlbox_requirements):
+    if lock.spec != compute_lock_spec_checksum(target, rlbox_requirements):
         return "stale: the spec changed since"
-    if waiting := lock.uncompiled():
+    if waiting := lock.list_uncompiled_names():
         return f"incomplete: {', '.join(waiting)} not compiled yet"
-    changed = [patch.name for patch in lock.patches if patch != hash_patch(patch.name, patches.get(patch.name, ""))]
+    changed = [
+        patch.name
+        for patch in lock.patches
+        if patch != create_locked_patch(patch.name, patch_texts.get(patch.name, ""))
+    ]
     return f"stale: {', '.join(changed)} changed since" if changed else "current"
 
 
-def suggest_lock_command(target: str, state: str) -> str:
-    return f"rlbox compile {target}" if state.startswith("incomplete") else f"rlbox lock {target}"
+def suggest_lock_command(target_name: str, lock_state: str) -> str:
+    return f"rlbox compile {target_name}" if lock_state.startswith("incomplete") else f"rlbox lock {target_name}"
 
 
-def hash_patch(name: str, text: str) -> LockedPatch:
-    return LockedPatch(name=name, sha256=hashlib.sha256(text.encode()).hexdigest())
+def create_locked_patch(name: str, diff: str) -> LockedPatch:
+    return LockedPatch(name=name, sha256=hashlib.sha256(diff.encode()).hexdigest())
 
 
 def load_lock(path: Path) -> Lock | None:
@@ -279,14 +292,14 @@ def load_lock(path: Path) -> Lock | None:
     return parse_lock(text, str(path), f"rlbox lock {path.parent.name}")
 
 
-def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
+def parse_lock(text: str | bytes, source: str, next_step: str = "") -> Lock:
     """Return the lock that `Lock.text` wrote; `SpecError` with `next_step` when it is torn, or of another schema."""
     try:
         data = parse_json(text)
-        if data["schema"] != SCHEMA:
+        if data["schema"] != LOCK_SCHEMA:
             raise SpecError(
                 _("{where}: schema {schema}, this rlbox reads {schema2}").format(
-                    where=where, schema=data["schema"], schema2=SCHEMA
+                    where=source, schema=data["schema"], schema2=LOCK_SCHEMA
                 ),
                 next_step=next_step,
             )
@@ -305,7 +318,7 @@ def parse_lock(text: str | bytes, where: str, next_step: str = "") -> Lock:
     except (ValueError, KeyError, TypeError) as error:
         why = _("{name}: {error}").format(name=type(error).__name__, error=error)
         raise SpecError(
-            _("{where}: not a lock file: {why}").format(where=where, why=why), next_step=next_step
+            _("{where}: not a lock file: {why}").format(where=source, why=why), next_step=next_step
         ) from error
 
 
@@ -329,7 +342,7 @@ def _rows(kind: type[_Row], rows: list[Mapping[str, Any]]) -> tuple[_Row, ...]:
     return tuple(kind(**row) for row in rows)
 
 
-RECIPE = 4
+RECIPE_VERSION = 4
 """Number of the way rlbox compiles; another one when its programs or fixed settings make other bytes."""
 
 
@@ -340,14 +353,14 @@ def compute_recipe_digest(
     tools: Iterable[Package],
     toolchain: Iterable[Deb],
     *,
-    units: bool = True,
+    include_units: bool = True,
 ) -> str:
     """Return the sha256 of everything that decides a compiled wheel, hex.
 
-    `units`: Without them it is what decides one object file, whichever others are compiled.
+    `include_units`: Without them it is what decides one object file, whichever others are compiled.
     """
     decides = {
-        "rlbox": RECIPE,
+        "rlbox": RECIPE_VERSION,
         "name": entry.distribution,
         "source": source.sha256,
         "folder": entry.folder,
@@ -356,17 +369,17 @@ def compute_recipe_digest(
         "python": [target.python.version, target.python.platform],
         "archs": entry.cuda_archs(target.hardware.arch),
         "cuda": entry.cuda,
-        "env": recipe_environment(target, entry),
-        "units": entry.units if units else (),
+        "env": build_recipe_env(target, entry),
+        "units": entry.units if include_units else (),
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
-def compute_objects_digest(target: Target, entry: Compile, compiled: CompileInputs, toolchain: Iterable[Deb]) -> str:
-    return compute_recipe_digest(target, entry, compiled.source, compiled.tools, toolchain, units=False)
+def compute_objects_digest(target: Target, entry: Compile, inputs: CompileInputs, toolchain: Iterable[Deb]) -> str:
+    return compute_recipe_digest(target, entry, inputs.source, inputs.tools, toolchain, include_units=False)
 
 
-def recipe_environment(target: Target, entry: Compile) -> dict[str, str]:
+def build_recipe_env(target: Target, entry: Compile) -> dict[str, str]:
     """Return the environment that the spec gives a build; how many compilers it starts decides nothing."""
-    given = {**arch_variables(entry.cuda_archs(target.hardware.arch)), **entry.env}
+    given = {**build_arch_env(entry.cuda_archs(target.hardware.arch)), **entry.env}
     return {name: text for name, text in sorted(given.items()) if name != "MAX_JOBS"}

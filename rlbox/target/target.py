@@ -369,13 +369,15 @@ class Target(SpecModel):
 
     def _compile_problems(self) -> list[str]:
         indexed = frozenset(filter(None, (_distribution(text) for group in self.stack for text in group.packages)))
-        names = [entry.distribution for __, entry in self.compiled]
+        names = [entry.distribution for __, entry in self.list_compile_entries]
         twice = sorted({name for name in names if names.count(name) > 1})
         problems = [_("stack.compile: {name} is compiled twice").format(name=name) for name in twice]
-        return problems + [text for __, one in self.compiled for text in one.problems(self.hardware.arch, indexed)]
+        return problems + [
+            text for __, one in self.list_compile_entries for text in one.find_spec_errors(self.hardware.arch, indexed)
+        ]
 
     @property
-    def compiled(self) -> tuple[tuple[Group, Compile], ...]:
+    def list_compile_entries(self) -> tuple[tuple[Group, Compile], ...]:
         return tuple((group, entry) for group in self.stack for entry in group.compile)
 
     @property
@@ -396,25 +398,25 @@ class LoadedTarget:
     origins: Mapping[str, str]
 
 
-def find_cuda12_variant(project: Project, name: str) -> str:
+def find_cuda12_variant(project: Project, target_name: str) -> str:
     """Return the target `NAME-cu12`, which runs on drivers older than 580, where there is one; else nothing."""
-    variant = f"{name}-cu12"
+    variant = f"{target_name}-cu12"
     return variant if variant in project.targets() else ""
 
 
 _Included = tuple[dict[str, Any], tuple[Path, ...], dict[str, str]]
 
 
-def load_target(project: Project, name: str) -> LoadedTarget:
-    """Return the target `name`, completed with its includes and the defaults.
+def load_target(project: Project, target_name: str) -> LoadedTarget:
+    """Return the target `target_name`, completed with its includes and the defaults.
 
     Raises SpecError: unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
     """
-    data, files, origins = _load_included(project, name, ())
+    data, files, origins = _load_included(project, target_name, ())
     data.pop("include", None)
-    data["name"] = name
+    data["name"] = target_name
     target = validate_spec(
-        Target, merge_tables(load_toml(DEFAULTS), data), display_path(files[0], project), known=("include",)
+        Target, merge_tables(load_toml(DEFAULTS), data), display_path(files[0], project), extra_known_keys=("include",)
     )
     return LoadedTarget(target=target, files=(*files, DEFAULTS), origins=origins)
 

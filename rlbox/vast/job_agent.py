@@ -17,7 +17,7 @@ from rlbox.amounts import limit_text
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.record.state import RunState, load_run_state, read_events, run_cause
+from rlbox.record.state import RunState, find_run_cause, load_run_state, read_events
 from rlbox.system.command import PIPE, communicate, run_command, start_command
 from rlbox.system.file_lock import lock_file
 from rlbox.system.files import write_atomic
@@ -59,7 +59,7 @@ def run_agent(folder: Path) -> int:
     try:
         run_dir = _run_dir(folder, job)
         state = _follow(run_dir, job)
-        cause = run_cause(state)
+        cause = find_run_cause(state)
         facts = {**_facts(state), "cause": cause.what if cause else ""}
         write_atomic(folder / ENDED_FILE, json.dumps(facts))
         end = f"{state.run_id} {state.attempt}\n"
@@ -107,7 +107,7 @@ def _run_dir(folder: Path, job: RemoteJob) -> Path:
         _say(f"run {told['run']} is started")
         return Path(job.disk) / "runs" / str(told["run"])
     state = load_run_state(run_dir)
-    cause = run_cause(state)
+    cause = find_run_cause(state)
     if state.state == "failed" and cause and cause.kind == "lost":
         _say(f"run {run_dir.name} was cut ({cause.what}), and goes on")
         _rlbox("run", "--resume", run_dir.name, *beside)

@@ -12,7 +12,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.view import classify_fix, describe_conditions, list_bake_entries
+from rlbox.fixes.view import describe_conditions, describe_fix_category, list_bake_entries
 from rlbox.image.templates import create_docs_environment
 from rlbox.lint.drift import load_drift
 from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
@@ -76,7 +76,7 @@ def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]
     engine = create_docs_environment(templates, cell=_cell, fence=fence)
     page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
-    found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=classify_fix)
+    found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=describe_fix_category)
     found[COVERAGE] = coverage.render(rows=catalogue.rows, faults=catalogue.faults, counts=state_counts(catalogue.rows))
     return found
 
@@ -84,7 +84,7 @@ def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]
 def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
     return {
         "fix": fix,
-        "kind": classify_fix(fix),
+        "kind": describe_fix_category(fix),
         "conditions": describe_conditions(fix.applies),
         "baked": list_bake_entries(fix, fix.bake),
         "covers": [(number, catalogue.demands[number].title) for number in fix.covers if number in catalogue.demands],

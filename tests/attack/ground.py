@@ -23,7 +23,7 @@ import psutil
 from fakes import CHECKOUT, ON_IMAGE, Folder
 from launched import BARE
 
-from rlbox.record.supervisor_file import load_supervisor
+from rlbox.record.supervisor_file import load_supervisor_info
 from rlbox.system.process_table import probe_process
 from rlbox.system.safe_files import remove_tree
 
@@ -143,7 +143,7 @@ class Ground:
         ):
             assert time.monotonic() < until
             time.sleep(0.05)
-        facts = load_supervisor(run_dir)
+        facts = load_supervisor_info(run_dir)
         assert facts
         for pid in (facts.warden, facts.pid, *sleepers(facts.pid)):
             with contextlib.suppress(ProcessLookupError):

@@ -20,7 +20,7 @@ from typing import Any
 
 from rlbox.record.disk_lock import find_lock_owner
 from rlbox.record.run_store import RunStore
-from rlbox.record.supervisor_file import SupervisorInfo, load_supervisor
+from rlbox.record.supervisor_file import SupervisorInfo, load_supervisor_info
 from rlbox.run.backend import open_runtime
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
 
@@ -125,7 +125,7 @@ class Round:
 
     def supervisor(self) -> SupervisorInfo | None:
         run_dir = self.run_dir()
-        return load_supervisor(run_dir) if run_dir else None
+        return load_supervisor_info(run_dir) if run_dir else None
 
     def container(self) -> str:
         run_dir = self.run_dir()
@@ -305,12 +305,14 @@ def left_of(round: Round) -> list[str]:
         found += [
             f"process {p.pid} {p.name}" for p in table.values() if not p.has_ended and has_environment(p.pid, mark)
         ]
-        facts = load_supervisor(run_dir)
+        facts = load_supervisor_info(run_dir)
         if facts and facts.place == "here" and supervisor_pid(round):
             found.append(f"supervisor {facts.pid}")
     if round.place.name == "docker":
         found += docker("ps", "--all", "--filter", f"volume={round.data}", "--format={{.Names}}").stdout.split()
-    found += [f"note of {run}" for run in RunStore(data_dir=round.data, open_runtime=open_runtime).container_refs()]
+    found += [
+        f"note of {run}" for run in RunStore(data_dir=round.data, open_runtime=open_runtime).load_container_refs()
+    ]
     if holder := find_lock_owner(round.data):
         found.append(f"hold of {holder.run or holder.what}")
     return found

@@ -17,7 +17,7 @@ from fakes import Folder, Rlbox
 from rlbox.diagnose.cause import Cause
 from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan, StagePlan
-from rlbox.record.state import new_run_state, write_run_state
+from rlbox.record.state import create_run_state, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic
 
@@ -53,7 +53,7 @@ def run(disk: Path, name: str = "smoke-1", *, failed: bool = True, log: str = "s
     made = plan(path, name)
     write_atomic(path / "plan.json", json.dumps(made.as_json()))
     write_atomic(path / "stages/1-train/stage.log", log)
-    state = new_run_state(made, 1)
+    state = create_run_state(made, 1)
     cause = Cause(kind="exit", what="stage train ended with exit code 1", where="stages/1-train/stage.log:2")
     begun = dataclasses.replace(
         state.stages[0],

@@ -15,7 +15,7 @@ from test_cli_run import JOB, PORT, current_image
 
 from rlbox.artifacts.object_store import resolve_store_dir
 from rlbox.provision.provision import StageEnvironment
-from rlbox.record.disk_lock import LockOwner, lock_disk
+from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -211,7 +211,9 @@ def test_a_port_that_is_taken(
 
 
 def test_a_disk_that_another_run_has(rlbox: Rlbox, two: Folder, ready: EngineSocket, tmp_path: Path) -> None:
-    held = lock_disk(tmp_path / "disk", LockOwner(run="other-1", job="other", user="me", uid=1, host="h", since="then"))
+    held = acquire_disk_lock(
+        tmp_path / "disk", LockOwner(run="other-1", job="other", user="me", uid=1, host="h", since="then")
+    )
     ((what, code),) = refusals(rlbox, "run", "two")
     held.release()
     assert (what, code) == ("run other-1 has the data disk: job other, started by me (uid 1) on h, since then", 8)

@@ -19,7 +19,7 @@ from rlbox.app import own_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
-from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_spec_checksum
+from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import load_target
 
 pytestmark = pytest.mark.allow("sockets")
@@ -65,7 +65,7 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Wr
         target = load_target(folder.project, "mine").target
         lock = Lock(
             target="mine",
-            spec=compute_spec_checksum(target, own_requirements()),
+            spec=compute_lock_spec_checksum(target, own_requirements()),
             python="3.11",
             platform=platform,
             base=target.base.bootstrap or target.base.image,
@@ -76,7 +76,7 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Wr
                 for name, data in FILES.items()
             ),
         )
-        folder.write("images/mine/lock.json", lock.text())
+        folder.write("images/mine/lock.json", lock.to_json_text())
         return lock
 
     return write
@@ -181,7 +181,7 @@ def test_export_and_import(rlbox: Rlbox, write: Write, mirror: Mirror, store: Ob
     index = json.loads((out / "index.json").read_bytes())
     manifest = json.loads((out / "blobs/sha256" / index["manifests"][0]["digest"][7:]).read_bytes())
     assert manifest["artifactType"] == "application/vnd.rlbox.inputs.v1"
-    assert (out / "blobs/sha256" / manifest["config"]["digest"][7:]).read_text() == lock.text()
+    assert (out / "blobs/sha256" / manifest["config"]["digest"][7:]).read_text() == lock.to_json_text()
     assert manifest["layers"][0] == {
         "mediaType": "application/octet-stream",
         "digest": f"sha256:{sha(FILES['one.bin'])}",

@@ -15,7 +15,7 @@ from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import plan_run
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import change_stage, new_run_state, write_run_state
+from rlbox.record.state import create_run_state, replace_stage, write_run_state
 from rlbox.run.backend import open_runtime
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.gpu import GpuStatus
@@ -109,7 +109,7 @@ def passed_run(one: Folder, data: Path, run_id: str) -> None:
     data.mkdir()
     run_store = RunStore(data_dir=data, open_runtime=open_runtime)
     run_store.create_run(plan, None, {})
-    state = change_stage(new_run_state(plan, 1), "train", state="passed", seconds=5400.0)
+    state = replace_stage(create_run_state(plan, 1), "train", state="passed", seconds=5400.0)
     write_run_state(run_store.run_dir(run_id), dataclasses.replace(state, state="passed"), SecretMasker({}))
 
 

@@ -17,7 +17,7 @@ from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, change_stage, new_run_state, write_run_state
+from rlbox.record.state import RunState, create_run_state, replace_stage, write_run_state
 from rlbox.run.backend import open_runtime
 from rlbox.secrets.masks import SecretMasker
 
@@ -76,10 +76,10 @@ def make_run(
 
 
 def passed(plan: RunPlan, seconds: float, state: str = "held") -> RunState:
-    run = new_run_state(plan, 0)
+    run = create_run_state(plan, 0)
     gate = tuple(dataclasses.replace(rule, state=state) for rule in run.stages[0].gate)
     assert all(isinstance(rule, RuleState) for rule in gate)
-    run = change_stage(run, "train", state="passed", exit_code=0, seconds=seconds, gate=gate)
+    run = replace_stage(run, "train", state="passed", exit_code=0, seconds=seconds, gate=gate)
     return dataclasses.replace(run, state="passed", exit_code=0)
 
 

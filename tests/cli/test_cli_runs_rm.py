@@ -14,8 +14,8 @@ from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import plan_run
-from rlbox.record.run_dir import write_run_dir
-from rlbox.record.state import change_stage, new_run_state, write_run_state
+from rlbox.record.run_dir import write_run_files
+from rlbox.record.state import create_run_state, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic
 
@@ -47,8 +47,8 @@ def ended(folder: Folder, data: Path, name: str, state: str, number: int) -> Non
     paths = RunPaths(run=str(run), job=f"{run}/job", data=str(data), python="/opt/venv/bin/python")
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id=name, place="docker", target="mine")
     run.parent.mkdir(parents=True, exist_ok=True)
-    write_run_dir(run, plan, None, {})
-    made = change_stage(new_run_state(plan, 1), "train", state=state)
+    write_run_files(run, plan, None, {})
+    made = replace_stage(create_run_state(plan, 1), "train", state=state)
     when = f"2025-01-0{number + 1}T00:00:00+00:00"
     ended_run: Any = dataclasses.replace(made, started_at=when, ended_at=when, exit_code=0)
     write_run_state(run, dataclasses.replace(ended_run, state=state), SecretMasker({}))

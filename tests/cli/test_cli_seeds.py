@@ -12,13 +12,13 @@ from typedbox import Typed, typed_of
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.conditions import collect_stack_versions, evaluate_fix
+from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
 from rlbox.lint.drift import load_drift
 from rlbox.lint.rules import lint_text
-from rlbox.record.run_dir import write_plan
+from rlbox.record.run_dir import write_run_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
 from rlbox.run.inputs import collect_run_files, compute_specs_digest, plan_container_run
 from rlbox.secrets.masks import SecretMasker
@@ -81,7 +81,7 @@ def write_run(run_dir: Path, job_name: str, states: tuple[StageStatus, ...], at:
         path = run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    write_plan(run_dir, dataclasses.replace(plan, digest=compute_specs_digest(files)))
+    write_run_plan(run_dir, dataclasses.replace(plan, digest=compute_specs_digest(files)))
     stages = tuple(
         StageState(name=stage.name, title=stage.title, directory=f"stages/{number}-{stage.name}", state=state)
         for number, (stage, state) in enumerate(zip(plan.stages, states, strict=False), start=1)
@@ -119,7 +119,7 @@ def test_the_fixes_of_the_table_are_in_the_images_of_their_notes(catalogue: tupl
     known, missing = {fix.id: fix for fix in catalogue}, []
     for number, seed in SEEDS.seeds.items():
         target = load_target(SHIPPED, seed.target).target
-        versions = collect_stack_versions(target, load_lock(SHIPPED.lock_file(seed.target)))
+        versions = list_stack_versions(target, load_lock(SHIPPED.lock_file(seed.target)))
         named = {id for row in SEEDS.row if row.seed == number for id in row.fixes}
         missing += [(number, id) for id in sorted(named) if not evaluate_fix(known[id], target, versions).applies]
     assert missing == []

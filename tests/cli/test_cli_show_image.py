@@ -59,7 +59,7 @@ def built(mine: Folder, engine: EngineSocket, inside: Inside) -> Build:
 
     def put(lock: Lock | None = None, layers: int = 5) -> dict[str, Any]:
         lock = lock or mine.fitting_lock("mine")
-        inside.file = lock.text().encode()
+        inside.file = lock.to_json_text().encode()
         sizes = (0, 4_000, 3_000_000, 90_000, 2_000_000)[5 - layers :]
         history = [{"CreatedBy": "LABEL rlbox.target=mine", "Size": 0}]
         history += [{"CreatedBy": "COPY /out/ / # buildkit", "Size": size} for size in sizes]

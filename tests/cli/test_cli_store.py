@@ -47,7 +47,7 @@ def store(folder: Folder) -> ObjectStore:
     )
     head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
     lock = Lock(**head, runtime=LockedGroup(name="runtime", packages=()), groups=(), http=files)
-    path = folder.write("images/mine/lock.json", lock.text())
+    path = folder.write("images/mine/lock.json", lock.to_json_text())
     known = [artifact_of(data, f"n{n}.bin", "http", group="http") for n, data in enumerate((ONE, TWO))]
     record_fetched_lock(made, "mine", path, known)
     return made

@@ -154,7 +154,7 @@ def make_box(
     )
     folder.target("mine", spec)
     target = load_target_with_fixes(folder.project, "mine").target
-    ((group, entry),) = target.compiled
+    ((group, entry),) = target.list_compile_entries
     source = Package(name="small", version="1.0", file=archive.name, sha256=digest, size=archive.stat().st_size)
     locked = tuple(_tool(ObjectStore(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
     recipe = compute_recipe_digest(target, entry, source, locked, ())

@@ -20,7 +20,7 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import ImageFile, render_fixes
 from rlbox.foreign import toml_table
 from rlbox.image.forms.onstart import render_onstart
@@ -155,9 +155,9 @@ def spec(image: str) -> Target:
 def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstance]:
     """An instance of a lab image, with all that fixes bake for it, as the platform has just started it."""
     target = spec(image)
-    baked = render_fixes(load_fixes(Project(folder=CHECKOUT)), target, collect_stack_versions(target, None))
+    baked = render_fixes(load_fixes(Project(folder=CHECKOUT)), target, list_stack_versions(target, None))
     inherited = lab_env(image)
-    given = {**baked.env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
+    given = {**baked.build_env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
     script = render_onstart(target, [CHECKOUT / "templates"], added).field_text
     laid = [
         *baked.files,

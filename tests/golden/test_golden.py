@@ -14,7 +14,7 @@ from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 from rlbox.config.project import Project
 from rlbox.image.layers import map_parts_to_context_paths, stage_of_layer, wheel_dir_of_layer
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, hash_patch, load_lock
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, create_locked_patch, load_lock
 
 SHIPPED = Project(folder=CHECKOUT)
 LINES = 230  # of a Dockerfile that is read to its end
@@ -101,7 +101,7 @@ LOCKED: dict[str, Any] = {
     "groups": (LockedGroup(name="tools", packages=(LARGE, PACKAGE)),),
     "git": (GitTree(name="verl", url="u", ref="v0.5", commit="1", tree="2", sha256="1" * 64, size=1),),
     "http": tuple(HttpFile(name=name, url="u", sha256="2" * 64, size=1) for name in ("tool", "table")),
-    "patches": tuple(hash_patch(f"{name}.diff", name) for name in ("six", "verl")),
+    "patches": tuple(create_locked_patch(f"{name}.diff", name) for name in ("six", "verl")),
 }
 SPECS = (".toml", ".json", ".diff")
 TARGETS = {"mine": MINE, "pinned": PINNED, "bare": BARE, "quotes": QUOTES, "parts": PARTS}

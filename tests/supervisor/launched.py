@@ -21,11 +21,11 @@ from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
 from rlbox.provision.provision import StageEnvironment
-from rlbox.record.disk_lock import LockOwner, find_lock_owner, lock_disk
-from rlbox.record.run_dir import load_plan, lock_owner, write_plan
+from rlbox.record.disk_lock import LockOwner, acquire_disk_lock, find_lock_owner
+from rlbox.record.run_dir import create_lock_owner, load_plan_file, write_run_plan
 from rlbox.record.run_store import ReconcileResult, RunStore
-from rlbox.record.state import RunState, load_run_state, run_cause
-from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor
+from rlbox.record.state import RunState, find_run_cause, load_run_state
+from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor_info
 from rlbox.run.backend import open_runtime
 from rlbox.run.host import PreparedHost
 from rlbox.system.process_table import has_environment, probe_process, probe_processes
@@ -95,12 +95,12 @@ class Disk:
             files = (file_rule(run_dir / f"made-{name}"),)
             bench.stage(name, ("sh", "-c", script.replace("{run}", str(run_dir))), files=files)
         bench.write_plan()
-        plan = load_plan(run_dir)
+        plan = load_plan_file(run_dir)
         paths = dataclasses.replace(plan.paths, data=str(self.data))
         plan = dataclasses.replace(
             plan, paths=paths, user="tester", uid=os.getuid(), host=socket.gethostname(), **changes
         )
-        write_plan(run_dir, plan)
+        write_run_plan(run_dir, plan)
         self.run_dirs.append(run_dir)
         return plan
 
@@ -108,7 +108,7 @@ class Disk:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
         environment = StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
         prepared = PreparedHost(target=plan.target, run_store=self.run_store, environment=environment)
-        lock = lock_disk(self.data, lock_owner(plan))
+        lock = acquire_disk_lock(self.data, create_lock_owner(plan))
         try:
             prepared.start(plan, self.data / "runs" / plan.run_id, {}, lock)
         finally:
@@ -127,14 +127,14 @@ class Disk:
             return []
 
     def cause(self) -> Cause:
-        cause = run_cause(self.state())
+        cause = find_run_cause(self.state())
         assert cause
         return cause
 
     def supervisor(self) -> SupervisorInfo:
         """The supervisor of the latest run, once it is there."""
-        wait_for(lambda: load_supervisor(self.run_dirs[-1]))
-        facts = load_supervisor(self.run_dirs[-1])
+        wait_for(lambda: load_supervisor_info(self.run_dirs[-1]))
+        facts = load_supervisor_info(self.run_dirs[-1])
         assert facts
         return facts
 
@@ -155,7 +155,7 @@ class Disk:
     def close(self) -> None:
         """End what a failed test leaves."""
         for run_dir in self.run_dirs:
-            facts = load_supervisor(run_dir)
+            facts = load_supervisor_info(run_dir)
             if facts and is_supervisor_alive(run_dir, facts):
                 os.kill(facts.pid, signal.SIGKILL)
         for pid in self.marked():
@@ -237,8 +237,8 @@ class Site:
 
     def supervisor(self) -> SupervisorInfo:
         """The supervisor of the latest run, once it is there."""
-        wait_for(lambda: self.runs() and load_supervisor(self.run_dir()))
-        facts = load_supervisor(self.run_dir())
+        wait_for(lambda: self.runs() and load_supervisor_info(self.run_dir()))
+        facts = load_supervisor_info(self.run_dir())
         assert facts
         return facts
 
@@ -248,7 +248,7 @@ class Site:
         found = []
         for run in self.runs():
             found += [p.pid for p in table.values() if not p.has_ended and has_environment(p.pid, mark(run.name))]
-            facts = load_supervisor(run)
+            facts = load_supervisor_info(run)
             if facts:
                 now = probe_process(facts.pid)
                 found += [facts.pid] if now and now.start_ticks == facts.started and not now.has_ended else []

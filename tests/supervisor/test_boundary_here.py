@@ -15,10 +15,10 @@ from launched import Disk
 from supervised import wait_for
 
 from rlbox.errors import NodeError
-from rlbox.record.disk_lock import find_lock_owner, lock_disk
-from rlbox.record.run_dir import lock_owner, write_plan
-from rlbox.record.state import load_run_state, new_run_state, write_run_state
-from rlbox.record.supervisor_file import is_supervisor_alive, load_supervisor, write_supervisor
+from rlbox.record.disk_lock import acquire_disk_lock, find_lock_owner
+from rlbox.record.run_dir import create_lock_owner, write_run_plan
+from rlbox.record.state import create_run_state, load_run_state, write_run_state
+from rlbox.record.supervisor_file import is_supervisor_alive, load_supervisor_info, write_supervisor_info
 from rlbox.run.launch import stop_run
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
@@ -72,20 +72,22 @@ def test_an_attempt_that_is_started_a_second_time_is_refused(disk: Disk) -> None
     assert f"rlbox run --resume {run_dir.name}" in said
     assert ((run_dir / "starts").read_text(), (run_dir / "run.json").read_bytes()) == ("x\n", before)
     with pytest.raises(NodeError, match="has begun before"):
-        write_supervisor(run_dir, place="here", container="", attempt=1, warden=0)
+        write_supervisor_info(run_dir, place="here", container="", attempt=1, warden=0)
 
 
 def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Popen[bytes]) -> None:
     plan = disk.make(("only", COUNTS))
     run_dir, facts = disk.run_dirs[-1], facts_of(bystander.pid)
-    write_run_state(run_dir, dataclasses.replace(new_run_state(plan, supervisor_pid=bystander.pid)), SecretMasker({}))
+    write_run_state(
+        run_dir, dataclasses.replace(create_run_state(plan, supervisor_pid=bystander.pid)), SecretMasker({})
+    )
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
     lists = {"boot_id": facts["boot_id"], "init": facts["init"], "processes": [[facts["pid"], facts["started"]]]}
     (run_dir / "processes.json").write_text(json.dumps(lists))
-    known = load_supervisor(run_dir)
+    known = load_supervisor_info(run_dir)
     assert known
     assert not is_supervisor_alive(run_dir, known)
-    hold = lock_disk(disk.data, lock_owner(plan))  # as a program that locks the file itself would
+    hold = acquire_disk_lock(disk.data, create_lock_owner(plan))  # as a program that locks the file itself would
     try:
         stop_run(disk.run_store, run_dir, plan, user="me", by="rlbox stop", grace_s=-19)
     finally:
@@ -102,8 +104,8 @@ def test_a_directory_of_the_same_name_on_another_disk_ends_nothing(disk: Disk, t
     other = Disk(tmp_path / "other")
     forged = other.make(("only", STAYS))
     assert forged.run_id == plan.run_id
-    write_plan(other.run_dirs[-1], forged)
-    write_run_state(other.run_dirs[-1], new_run_state(forged, supervisor_pid=1), SecretMasker({}))
+    write_run_plan(other.run_dirs[-1], forged)
+    write_run_state(other.run_dirs[-1], create_run_state(forged, supervisor_pid=1), SecretMasker({}))
     other.reconcile()
     assert load_run_state(other.run_dirs[-1]).state == "failed"
     assert living <= set(disk.marked())
@@ -112,7 +114,7 @@ def test_a_directory_of_the_same_name_on_another_disk_ends_nothing(disk: Disk, t
 
 def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
     plan = disk.make(("only", STAYS))
-    write_plan(disk.run_dirs[-1], dataclasses.replace(plan, run_id="other-1"))
+    write_run_plan(disk.run_dirs[-1], dataclasses.replace(plan, run_id="other-1"))
     found = disk.reconcile()
     assert found.unresolved == {plan.run_id: "cannot be settled now: its plan is that of other-1"}
 

@@ -18,7 +18,7 @@ from rlbox.hang.watch import HangMonitor
 from rlbox.job.plan import load_run_plan
 from rlbox.logs.lines import make_line_block
 from rlbox.record.journal import Journal
-from rlbox.record.state import new_run_state
+from rlbox.record.state import create_run_state
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
@@ -49,7 +49,7 @@ class Machine:
         made.stage("train", python(""), **limits)
         made.write_plan()
         plan = load_run_plan(json.loads((run_dir / "plan.json").read_text()))
-        self.journal = Journal(run_dir, new_run_state(plan, 1), SecretMasker({}), lambda event: None)
+        self.journal = Journal(run_dir, create_run_state(plan, 1), SecretMasker({}), lambda event: None)
         processes = NoProcesses(run_dir / "nobody", StopSignal())
         bench = StageContext(
             plan=plan,

@@ -15,7 +15,7 @@ from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.gate.files import check_file
 from rlbox.job.plan import load_run_plan
-from rlbox.record.state import RUN_FILE, change_stage, load_run_state, new_run_state, write_run_state
+from rlbox.record.state import RUN_FILE, create_run_state, load_run_state, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.tail import FileFollower
 
@@ -28,7 +28,7 @@ def test_state_survives_writing(bench: Bench) -> None:
     bench.stage("train", ("true",))
     bench.write_plan()
     plan = load_run_plan(json.loads((bench.run_dir / "plan.json").read_text()))
-    state = change_stage(new_run_state(plan, 7), "train", state="failed", cause=Cause(kind="exit", what="x"))
+    state = replace_stage(create_run_state(plan, 7), "train", state="failed", cause=Cause(kind="exit", what="x"))
     write_run_state(bench.run_dir, state, SecretMasker({}))
     assert load_run_state(bench.run_dir) == state
     assert {path.name for path in bench.run_dir.iterdir()} == {"plan.json", "run.json"}

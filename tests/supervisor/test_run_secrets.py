@@ -22,8 +22,8 @@ from test_ray_stage import HEAD
 from rlbox.job.gate import Ready
 from rlbox.job.plan import RayPlan
 from rlbox.provision.provision import StageEnvironment
-from rlbox.record.disk_lock import LockOwner, lock_disk
-from rlbox.record.run_dir import load_plan
+from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
+from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import open_runtime
 from rlbox.run.host import PreparedHost
@@ -253,9 +253,9 @@ def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
     environment = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, argv_prefix=())
     run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
     prepared = PreparedHost(target="local", run_store=run_store, environment=environment)
-    lock = lock_disk(tmp_path, LockOwner(what="a test"))
+    lock = acquire_disk_lock(tmp_path, LockOwner(what="a test"))
     try:
-        return prepared.start(load_plan(planted.run_dir), planted.run_dir, secrets, lock)
+        return prepared.start(load_plan_file(planted.run_dir), planted.run_dir, secrets, lock)
     finally:
         lock.release()
 

@@ -17,10 +17,10 @@ from launched import Disk
 from supervised import wait_for
 
 from rlbox.errors import LockHeld, NodeError
-from rlbox.record.disk_lock import LOCK_FILE, LockOwner, find_lock_owner, lock_disk
+from rlbox.record.disk_lock import LOCK_FILE, LockOwner, acquire_disk_lock, find_lock_owner
 from rlbox.record.host_record import HostRecordStore
-from rlbox.record.run_dir import load_plan, write_plan
-from rlbox.record.state import RUN_FILE, begin_attempt, load_last_state
+from rlbox.record.run_dir import load_plan_file, write_run_plan
+from rlbox.record.state import RUN_FILE, begin_attempt, load_or_rebuild_state
 from rlbox.record.supervisor_file import SUPERVISOR_FILE
 from rlbox.run.launch import stop_run
 from rlbox.system.process_table import probe_process
@@ -78,7 +78,7 @@ def test_killed_warden_changes_nothing(disk: Disk) -> None:
 def test_both_killed(disk: Disk) -> None:
     """The next verb ends what is left, also what hides its mark, and nothing else; then it says the truth."""
     run_dir = going(disk, HIDES)
-    known = HostRecordStore(disk.data).extra_path(run_dir.name, "processes")
+    known = HostRecordStore(disk.data).attachment_path(run_dir.name, "processes")
     wait_for(lambda: known.exists() and (run_dir / "hidden").exists())
     hidden = int((run_dir / "hidden").read_text())
     wait_for(lambda: hidden in [pid for pid, _ in json.loads(known.read_text())["processes"]])
@@ -96,9 +96,9 @@ def test_both_killed(disk: Disk) -> None:
 
 def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None:
     run_dir = going(disk)
-    plan = load_plan(run_dir)
+    plan = load_plan_file(run_dir)
     with pytest.raises(LockHeld) as refused:
-        lock_disk(disk.data, LockOwner(), 0.1, stage_of=lambda run: "second")
+        acquire_disk_lock(disk.data, LockOwner(), 0.1, find_stage_of_run=lambda run: "second")
     who = f"started by tester (uid {os.getuid()}) on {socket.gethostname()}, since"
     assert refused.value.what.startswith(f"run {run_dir.name} has the data disk: job job, stage second, {who}")
     assert refused.value.next_step == f"rlbox attach {run_dir.name}, or end it with: rlbox stop {run_dir.name}"
@@ -117,13 +117,13 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     stop("bob")
     assert disk.reconcile().lock_owner is None
     assert (run_dir / RUN_FILE).read_bytes() == before
-    lock_disk(disk.data, LockOwner()).release()  # what the file says is stale and blocks nobody
+    acquire_disk_lock(disk.data, LockOwner()).release()  # what the file says is stale and blocks nobody
 
 
 def test_a_supervisor_that_does_not_stop_is_killed(disk: Disk) -> None:
     run_dir = going(disk)
     os.kill(disk.supervisor().pid, signal.SIGSTOP)
-    stop_run(disk.run_store, run_dir, load_plan(run_dir), user="alice", by="rlbox stop", grace_s=0.2)
+    stop_run(disk.run_store, run_dir, load_plan_file(run_dir), user="alice", by="rlbox stop", grace_s=0.2)
     disk.wait_until_free()
     assert disk.state().state == "interrupted"
     assert disk.state().exit_code == 130
@@ -143,7 +143,7 @@ def test_a_run_directory_that_is_removed(disk: Disk) -> None:
 
 def test_a_lock_file_of_another_user_or_with_rubbish_in_it(disk: Disk) -> None:
     (disk.data / LOCK_FILE).write_bytes(b"\xff{")
-    hold = lock_disk(disk.data, LockOwner(user="alice"))
+    hold = acquire_disk_lock(disk.data, LockOwner(user="alice"))
     assert (disk.data / LOCK_FILE).stat().st_mode & 0o777 == 0o666
     os.pwrite(hold.handles[1], b"\xff", 0)
     holder = find_lock_owner(disk.data)
@@ -189,8 +189,8 @@ def test_a_machine_that_was_restarted(disk: Disk, corpse: Path) -> None:
 def test_a_run_of_another_machine(disk: Disk, corpse: Path) -> None:
     """A shared disk whose locks hold on one machine only: what grows is alive, what does not is settled."""
     run_dir = dead(disk, corpse, boot_id="another one")
-    plan = load_plan(run_dir)
-    write_plan(run_dir, dataclasses.replace(plan, host="elsewhere"))
+    plan = load_plan_file(run_dir)
+    write_run_plan(run_dir, dataclasses.replace(plan, host="elsewhere"))
     why = "cannot be settled now: it seems to go on at host elsewhere, where its files grow"
     assert disk.reconcile().unresolved == {run_dir.name: why}
     assert disk.states() == ["passed", "running"]
@@ -217,19 +217,19 @@ def test_a_torn_state_is_told_from_the_events(disk: Disk, corpse: Path) -> None:
 def test_a_run_that_never_started_stays(disk: Disk) -> None:
     plan = disk.make(("first", MAKES))
     assert disk.reconcile().unresolved == {}
-    assert load_last_state(disk.run_dirs[-1], plan) is None
+    assert load_or_rebuild_state(disk.run_dirs[-1], plan) is None
 
 
 def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> None:
     run_dir = dead(disk, corpse)
     disk.reconcile()
-    plan = load_plan(run_dir)
+    plan = load_plan_file(run_dir)
     first, second = plan.stages
     proof = dataclasses.replace(second.files[0], path=str(run_dir / "proof"))
     second = dataclasses.replace(second, argv=("sh", "-c", f"echo two > {run_dir}/proof"), files=(proof,))
     paths = dataclasses.replace(plan.paths, run=str(run_dir), data=str(disk.data))
     again = dataclasses.replace(plan, attempt=2, stages=(first, second), paths=paths)
-    write_plan(run_dir, again)
+    write_run_plan(run_dir, again)
     (run_dir / SUPERVISOR_FILE).unlink()  # as resuming does
     os.mkdir(run_dir / "stages/2-second/attempt-1")  # a kill in the middle of moving
     disk.begin(again)

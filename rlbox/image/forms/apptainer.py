@@ -11,7 +11,7 @@ from typing import Any
 
 from rlbox.amounts import asked_text
 from rlbox.engine.container import OWN_NETWORK, ContainerDefaults
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import has_patches_to_apply, resolve_patches
 from rlbox.fixes.render import RenderedFixes, render_fixes
@@ -20,7 +20,7 @@ from rlbox.image.labels import build_image_labels
 from rlbox.image.layers import lock_dir_in_context, map_parts_to_context_paths, plan_build_stages, plan_python_layers
 from rlbox.image.machine import build_container_defaults, format_limits_variable
 from rlbox.image.templates import render_template
-from rlbox.target.artifact import TORCH_WHEELS
+from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
 
@@ -47,7 +47,7 @@ def render_apptainer_definition(
         What the container is made from: a name in a registry, or an archive of `rlbox save` (a path that ends in
         `.tar`). Empty: the locked files alone, by the steps of the Dockerfile; the lock must be current.
     """
-    versions = collect_stack_versions(target, lock)
+    versions = list_stack_versions(target, lock)
     baked = render_fixes(fixes, target, versions)
     patching = resolve_patches(baked.fixes, target, versions, patch_texts)
     container = build_container_defaults(target, baked)
@@ -75,7 +75,7 @@ def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -
     return {
         "carried": carried if target.base.bootstrap else [*carried, "debs"],
         "stages": stages,
-        "torch_wheels": TORCH_WHEELS,
+        "torch_wheels": TORCH_WHEEL_INDEX_URL,
         "parts": map_parts_to_context_paths(lock),
         "below": f"parts/{PARTS_STAGE}",
         "patched": patched,
@@ -95,14 +95,14 @@ def _environment(target: Target, baked: RenderedFixes) -> dict[str, str]:
     limits = format_limits_variable(build_container_defaults(target, baked))
     plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
     joined = _paths(baked)
-    found = {name: text for name, text in baked.env(plain).items() if name not in joined}
+    found = {name: text for name, text in baked.build_env(plain).items() if name not in joined}
     return dict(sorted({**found, **target.env}.items()))
 
 
 def _paths(baked: RenderedFixes) -> dict[str, str]:
     """Return what goes in front of every search path but PATH, which no base's may follow."""
     found: dict[str, str] = {}
-    for block in baked.envs:
+    for block in baked.env_blocks:
         for name, folders in block.path.items():
             found[name] = ":".join([*folders, *([found[name]] if name in found else [])])
     return {name: found[name] for name in sorted(found) if name != "PATH"}

@@ -28,7 +28,7 @@ from rlbox.target.lock import (
     Lock,
     LockedGroup,
     Package,
-    compute_spec_checksum,
+    compute_lock_spec_checksum,
 )
 from rlbox.target.target import Target, load_target
 from rlbox.values import Command
@@ -172,7 +172,7 @@ def test_the_whole_lock(folder: Folder) -> None:
     stack = resolution("six==1\n    # via -r one.in\n", wheel("six"), **{A: 11})
     assert build_python_lock(mine, ("click",), resolved(stack)) == Lock(
         target="mine",
-        spec=compute_spec_checksum(mine, ("click",)),
+        spec=compute_lock_spec_checksum(mine, ("click",)),
         python="3.11",
         platform="x86_64-unknown-linux-gnu",
         base="debian:bookworm",

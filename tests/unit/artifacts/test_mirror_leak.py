@@ -59,7 +59,7 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
     """Where bytes come from is no part of what they are: the same lock is good anywhere."""
     lock = load_lock(PROJECT.lock_file(name))
     assert lock
-    assert named(lock.text()) == set()
+    assert named(lock.to_json_text()) == set()
 
 
 def contacts(name: str) -> tuple[HostContact, ...]:

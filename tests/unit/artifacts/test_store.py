@@ -220,7 +220,7 @@ def target(folder: Folder) -> Folder:
     folder.target("mine", TARGET.replace('"tools"', '"engine"'))
     head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
     lock = Lock(**head, runtime=LockedGroup(name="runtime", packages=()), groups=())
-    folder.write("images/mine/lock.json", lock.text())
+    folder.write("images/mine/lock.json", lock.to_json_text())
     return folder
 
 

@@ -14,7 +14,7 @@ from rlbox.artifacts.python_lock import ResolverOutput, build_python_lock
 from rlbox.errors import SpecError
 from rlbox.image.layers import plan_python_layers
 from rlbox.target.artifact import list_artifacts
-from rlbox.target.lock import compute_spec_checksum, parse_lock
+from rlbox.target.lock import compute_lock_spec_checksum, parse_lock
 from rlbox.target.target import Target, Wheel, load_target
 
 URL = "https://example.org/v1/flash_attn-2.8.3%2Bcu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
@@ -58,7 +58,7 @@ def test_the_lock_has_it_as_it_is_written(target: Target) -> None:
     wheel = lock.groups[0].packages[0]
     assert (wheel.version, wheel.sha256, wheel.size) == ("2.8.3+cu12torch2.6cxx11abifalse", "a" * 64, 0)
     assert wheel.file == "flash_attn-2.8.3+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
-    assert parse_lock(lock.text(), "x", "y") == lock
+    assert parse_lock(lock.to_json_text(), "x", "y") == lock
     (file,) = [file for file in list_artifacts(lock) if file.name == "flash-attn"]
     assert (file.kind, file.origin, file.group) == ("http", URL, "s")
     assert [len(layer.packages) for layer in plan_python_layers(target, lock)] == [2]
@@ -68,13 +68,13 @@ def test_a_spec_without_wheels_keeps_the_checksum_of_its_lock(target: Target, fo
     """Fields that came later are part of the checksum when they are set."""
     folder.target("plain", SPEC.partition("[[stack.wheels]]")[0] + '[disk]\nhost = "~/disk"\n')
     plain = load_target(folder.project, "plain").target
-    assert fitting_lock(plain, ("rich",)).spec == compute_spec_checksum(plain, ("rich",))
-    assert compute_spec_checksum(plain, ("rich",)) != compute_spec_checksum(target, ("rich",))
+    assert fitting_lock(plain, ("rich",)).spec == compute_lock_spec_checksum(plain, ("rich",))
+    assert compute_lock_spec_checksum(plain, ("rich",)) != compute_lock_spec_checksum(target, ("rich",))
     later = folder.target("later", folder.path.joinpath("images/plain/target.toml").read_text())
     later.write_text(later.read_text() + '[python]\nbefore = "2026-01-01"\n')
-    assert compute_spec_checksum(load_target(folder.project, "later").target, ("rich",)) != compute_spec_checksum(
-        plain, ("rich",)
-    )
+    assert compute_lock_spec_checksum(
+        load_target(folder.project, "later").target, ("rich",)
+    ) != compute_lock_spec_checksum(plain, ("rich",))
 
 
 def test_a_size_that_is_not_known_is_not_compared(tmp_path: Path, target: Target) -> None:

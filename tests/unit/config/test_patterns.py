@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlbox.config.pattern import check_pattern
+from rlbox.config.pattern import validate_pattern
 from rlbox.job.gate import extract_named_group
 from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anchors_and_group_names
 
@@ -43,7 +43,7 @@ from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anch
 )
 def test_refused(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
-        check_pattern(text)
+        validate_pattern(text)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_refused(text: str, told: str) -> None:
     ],
 )
 def test_fits(text: str, line: str, fits: bool) -> None:
-    assert compile_pattern(check_pattern(text)).matches(line) is fits
+    assert compile_pattern(validate_pattern(text)).matches(line) is fits
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import find_fixes_by_log, list_env_variables, load_fixes, load_target_with_fixes
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import render_fixes
 from rlbox.fixes.view import evaluate_fixes
 from rlbox.target.lock import load_lock
@@ -41,8 +41,8 @@ def test_what_nobody_knows() -> None:
 @pytest.mark.parametrize("target", sorted(PROJECT.targets()))
 def test_every_variable_of_an_image_has_its_reason(target: str) -> None:
     loaded = load_target_with_fixes(PROJECT, target)
-    versions = collect_stack_versions(loaded.target, load_lock(PROJECT.lock_file(target)))
+    versions = list_stack_versions(loaded.target, load_lock(PROJECT.lock_file(target)))
     rows = list_env_variables(evaluate_fixes(loaded.fixes, loaded.target, versions), loaded.target)
     baked = render_fixes(loaded.fixes, loaded.target, versions)
-    assert {row.name for row in rows} == {*baked.env({}), *loaded.target.env}
+    assert {row.name for row in rows} == {*baked.build_env({}), *loaded.target.env}
     assert [row for row in rows if not row.reason] == []

@@ -28,7 +28,7 @@ from rlbox.image.compile_run import (
 )
 from rlbox.image.compile_wheel import diff_wheels, parse_gpu_archs, require_gpu_archs, write_reproducible_wheel
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import RECIPE, CompileInputs, Package
+from rlbox.target.lock import RECIPE_VERSION, CompileInputs, Package
 from rlbox.target.target import Target
 
 GIB = 2**30
@@ -120,7 +120,7 @@ def test_the_backend_of_a_source() -> None:
 def test_programs_that_change_change_recipes() -> None:
     """They decide bytes: raise RECIPE when a change makes other wheels, and write down the new sum either way."""
     sums = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(PROGRAMS.glob("*.[ps][yh]")))).hexdigest()
-    assert (RECIPE, sums[:12]) == (4, "5b03fefe707f")
+    assert (RECIPE_VERSION, sums[:12]) == (4, "5b03fefe707f")
 
 
 def test_units_as_compilers_tell_them() -> None:

@@ -18,16 +18,16 @@ from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan
 from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
 from rlbox.errors import SpecError
 from rlbox.image.labels import compute_image_spec_checksum
-from rlbox.target.artifact import list_artifacts, list_compile_inputs, list_named_artifacts
-from rlbox.target.compiled import arch_variables
+from rlbox.target.artifact import list_all_artifacts, list_artifacts, list_compile_inputs
+from rlbox.target.compiled import build_arch_env
 from rlbox.target.lock import (
     CompileInputs,
     Deb,
     Lock,
     Package,
+    compute_lock_spec_checksum,
     compute_objects_digest,
     compute_recipe_digest,
-    compute_spec_checksum,
     describe_lock_state,
     parse_lock,
     suggest_lock_command,
@@ -77,7 +77,7 @@ def target(folder: Folder, text: str = SPEC) -> Target:
 
 
 def digest(spec: Target, tools: tuple[Package, ...] = (TORCH,), toolchain: tuple[Deb, ...] = (GCC,)) -> str:
-    return compute_recipe_digest(spec, spec.compiled[0][1], SOURCE, tools, toolchain)
+    return compute_recipe_digest(spec, spec.list_compile_entries[0][1], SOURCE, tools, toolchain)
 
 
 def locked(spec: Target) -> tuple[Lock, CompileInputs]:
@@ -139,16 +139,16 @@ def test_what_a_spec_may_not_say(folder: Folder, old: str, new: str, said: str) 
 
 def test_an_arch_of_one_model_is_that_of_the_target(folder: Folder) -> None:
     spec = target(folder, SPEC.replace('cuda = "13.0"', 'cuda = "13.0"\narchs = ["sm_90a", "sm_120"]'))
-    archs = spec.compiled[0][1].cuda_archs("sm_90")
+    archs = spec.list_compile_entries[0][1].cuda_archs("sm_90")
     assert archs == ("sm_120", "sm_90a")
-    assert arch_variables(archs) == {
+    assert build_arch_env(archs) == {
         "CUDAARCHS": "120;90a",
         "FLASHINFER_CUDA_ARCH_LIST": "12.0 9.0a",
         "FLASH_ATTN_CUDA_ARCHS": "120;90a",
         "NVTE_CUDA_ARCHS": "120;90a",
         "TORCH_CUDA_ARCH_LIST": "12.0;9.0a",
     }
-    assert arch_variables(()) == {}
+    assert build_arch_env(()) == {}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,9 @@ def test_what_is_locked_decides_it_too(folder: Folder) -> None:
         digest(spec),
         digest(spec, tools=(replace(TORCH, sha256="e" * 64),)),
         digest(spec, toolchain=(replace(GCC, sha256="e" * 64),)),
-        compute_recipe_digest(spec, spec.compiled[0][1], replace(SOURCE, sha256="e" * 64), (TORCH,), (GCC,)),
+        compute_recipe_digest(
+            spec, spec.list_compile_entries[0][1], replace(SOURCE, sha256="e" * 64), (TORCH,), (GCC,)
+        ),
     }
     assert len(found) == 4
 
@@ -183,7 +185,9 @@ def test_what_is_locked_decides_it_too(folder: Folder) -> None:
 def test_objects_are_shared_by_the_choice_of_units(folder: Folder) -> None:
     whole = target(folder)
     some = target(folder, SPEC.replace("memory_gib", 'units = ["*bf16*"]\nmemory_gib'))
-    found = {compute_objects_digest(one, one.compiled[0][1], locked(one)[1], (GCC,)) for one in (whole, some)}
+    found = {
+        compute_objects_digest(one, one.list_compile_entries[0][1], locked(one)[1], (GCC,)) for one in (whole, some)
+    }
     assert len(found) == 1
     assert digest(whole) != digest(some)
 
@@ -191,7 +195,7 @@ def test_objects_are_shared_by_the_choice_of_units(folder: Folder) -> None:
 def test_the_lock_is_of_what_decides(folder: Folder) -> None:
     """The target's architecture is what is compiled for, so that it is part of the lock's checksum; memory is not."""
     checksums = [
-        compute_spec_checksum(target(folder, text), ())
+        compute_lock_spec_checksum(target(folder, text), ())
         for text in (SPEC, SPEC.replace("sm_90", "sm_80"), SPEC.replace("6.5", "7.5"))
     ]
     assert checksums[0] != checksums[1]
@@ -215,22 +219,22 @@ def test_a_spec_that_compiles_nothing_has_the_checksums_it_had(folder: Folder) -
 def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
     spec = target(folder)
     lock, row = locked(spec)
-    assert parse_lock(lock.text(), "x", "y") == lock
+    assert parse_lock(lock.to_json_text(), "x", "y") == lock
     state = describe_lock_state(spec, lock, own_requirements(), {})
     assert state == "incomplete: flash-attn not compiled yet"
     assert suggest_lock_command("mine", state) == "rlbox compile mine"
     assert suggest_lock_command("mine", "missing") == "rlbox lock mine"
-    whole = lock.with_wheel(row, wheel(row))
+    whole = lock.with_compiled_wheel(row, wheel(row))
     assert describe_lock_state(spec, whole, own_requirements(), {}) == "current"
-    assert parse_lock(whole.text(), "x", "y") == whole
-    assert whole.with_wheel(row, wheel(row, "e")).groups[1].packages[0].sha256 == "e" * 64
+    assert parse_lock(whole.to_json_text(), "x", "y") == whole
+    assert whole.with_compiled_wheel(row, wheel(row, "e")).groups[1].packages[0].sha256 == "e" * 64
     assert [package.name for package in whole.groups[1].packages] == ["flash-attn", "six"]
 
 
 def test_what_is_fetched_and_from_where(folder: Folder) -> None:
     """The wheel is a file of the lock that no source has; what it is made from is fetched by `rlbox compile` alone."""
     lock, row = locked(target(folder))
-    kinds = {one.name: one.kind for one in list_artifacts(lock.with_wheel(row, wheel(row)))}
+    kinds = {one.name: one.kind for one in list_artifacts(lock.with_compiled_wheel(row, wheel(row)))}
     assert kinds["flash-attn"] == "compiled"
     assert "torch" not in kinds
     inputs = list_compile_inputs(lock, row)
@@ -244,19 +248,19 @@ def test_what_is_fetched_and_from_where(folder: Folder) -> None:
 def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
     """So that no care for the store removes it, and the lock can be asked to move it."""
     lock, _ = locked(target(folder))
-    known = {file.sha256 for file in list_named_artifacts(lock)}
+    known = {file.sha256 for file in list_all_artifacts(lock)}
     assert {SOURCE.sha256, TORCH.sha256, GCC.sha256} <= known
-    assert {"torch", "g++", "flash-attn"} <= set(lock.names())
+    assert {"torch", "g++", "flash-attn"} <= set(lock.list_package_names())
     assert count_group_packages(lock)["compile"] == 3
     assert sum_group_bytes(lock)["compile"] == 27
     plain = replace(lock, toolchain=(), compiled=())
     assert "compile" not in count_group_packages(plain)
-    assert list_named_artifacts(plain) == list_artifacts(plain)
+    assert list_all_artifacts(plain) == list_artifacts(plain)
 
 
 def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
     lock, row = locked(target(folder))
-    before = lock.with_wheel(row, wheel(row))
+    before = lock.with_compiled_wheel(row, wheel(row))
     assert copy_compiled_wheels(lock, before) == before
     assert copy_compiled_wheels(lock, None) == lock
     other = replace(lock, compiled=(replace(row, recipe="f" * 64),))
@@ -268,7 +272,7 @@ def test_what_uv_is_asked(folder: Folder) -> None:
     spec = target(folder)
     (stack, *_) = plan_resolver_inputs(spec, (), {})
     assert stack.files["excluded.txt"] == "flash-attn ; python_version < '0'\n"
-    entry = spec.compiled[0][1]
+    entry = spec.list_compile_entries[0][1]
     source = plan_source_inputs(entry)
     assert source.files["source.in"] == "flash-attn==2.8.3.post2\n"
     assert 'no-binary-package = ["flash-attn"]' in source.files["uv.toml"]

@@ -18,7 +18,7 @@ from rlbox.image.layers import map_parts_to_context_paths
 from rlbox.image.machine import machine_requirements_json
 from rlbox.image.plan import ImagePlan, plan_image
 from rlbox.target.artifact import TorchGroup
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, hash_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, create_locked_patch
 from rlbox.target.target import Target, load_target
 
 TEMPLATES = [CHECKOUT / "templates"]
@@ -69,7 +69,7 @@ def test_the_whole_plan(folder: Folder) -> None:
             "fixes/opt/rlbox/share/fixes.json": render_fix_manifest(
                 (), target, {}, machine_requirements_json(target, {})
             ),
-            f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.text(),
+            f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.to_json_text(),
             "scripts/apply_patches.py": "apply_patches.py\n",
             "scripts/unified_diff.py": "unified_diff.py\n",
             "scripts/install.sh": "install.sh\n",
@@ -142,7 +142,7 @@ COPY --link --from=rlbox.fixes /out/ /
 
 def test_patches_are_part_of_the_context(folder: Folder) -> None:
     target = load(folder, PATCHED)
-    lock = replace(fitting_lock(target, ()), patches=(hash_patch("one.diff", "diff\n"),))
+    lock = replace(fitting_lock(target, ()), patches=(create_locked_patch("one.diff", "diff\n"),))
     plan = plan_image(target, lock, (), TEMPLATES, {"one.diff": "diff\n"})
     assert plan.lock_state == "current"
     [row] = json.loads(plan.context_files["patches/manifest.json"])["patches"]

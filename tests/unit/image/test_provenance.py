@@ -61,7 +61,7 @@ def test_the_whole_statement() -> None:
 def test_every_file_of_the_lock_is_a_dependency_with_its_digest() -> None:
     data = json.loads(render_provenance(WHOLE, IMAGE, BY))
     rows = data["predicate"]["buildDefinition"]["resolvedDependencies"]
-    wanted = {package.sha256 for package in WHOLE.packages()}
+    wanted = {package.sha256 for package in WHOLE.list_packages()}
     wanted |= {row.sha256 for row in (*WHOLE.debs, *WHOLE.git, *WHOLE.http, *WHOLE.patches)}
     assert {row["digest"]["sha256"] for row in rows} == wanted
     assert all(row["uri"].startswith("pkg:") for row in rows)

@@ -11,7 +11,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fixes
-from rlbox.fixes.conditions import collect_stack_versions
+from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import RenderedFixes, render_fixes
 from rlbox.image.machine import build_container_defaults, container_limits_json
 from rlbox.image.plan import load_image_plan
@@ -31,7 +31,7 @@ def planned(
     loaded, lock = load_target_with_fixes(project, name), load_lock(project.lock_file(name))
     assert lock
     target = replace_data_mount(loaded.target, layout.data)
-    baked = render_fixes(loaded.fixes, target, collect_stack_versions(target, lock))
+    baked = render_fixes(loaded.fixes, target, list_stack_versions(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
@@ -55,8 +55,10 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
     assert limits["disk"]["mount"] == "/disk"
     assert found.pop("RLBOX_PLACE") == "/opt/rlbox"
     base = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PATH": f"/opt/venv/bin:/opt/rlbox/bin:{PATH}"}
-    wished = {**baked.env(base), **target.env}
-    for name in {name for block in baked.envs for name in block.path}:  # a folder that two fixes put in front: once
+    wished = {**baked.build_env(base), **target.env}
+    for name in {
+        name for block in baked.env_blocks for name in block.path
+    }:  # a folder that two fixes put in front: once
         wished[name] = ":".join(dict.fromkeys(wished[name].split(":")))
     assert {key: text for key, text in found.items() if key not in ("PWD", "_")} == wished
 

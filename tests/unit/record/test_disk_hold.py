@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import LockHeld, NodeError
-from rlbox.record.disk_lock import LOCK_FILE, UNKNOWN_OWNER, LockOwner, find_lock_owner, lock_disk
+from rlbox.record.disk_lock import LOCK_FILE, UNKNOWN_OWNER, LockOwner, acquire_disk_lock, find_lock_owner
 
 REPLACED: dict[str, Callable[[Path], object]] = {
     "removed": lambda path: path.unlink(),
@@ -22,24 +22,24 @@ REPLACED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED)
 def test_another_file_in_its_place_lets_nobody_in(tmp_path: Path, replace: Callable[[Path], object]) -> None:
-    hold = lock_disk(tmp_path, LockOwner(run="r-1"))
+    hold = acquire_disk_lock(tmp_path, LockOwner(run="r-1"))
     replace(tmp_path / LOCK_FILE)
     assert find_lock_owner(tmp_path) in (LockOwner(what=UNKNOWN_OWNER), LockOwner(run="r-1"))
     with pytest.raises(LockHeld):
-        lock_disk(tmp_path, LockOwner(run="r-2"), 0.1)
+        acquire_disk_lock(tmp_path, LockOwner(run="r-2"), 0.1)
     hold.release()
     assert find_lock_owner(tmp_path) is None
 
 
 def test_who_inherited_one_of_its_files_holds_it_too(tmp_path: Path) -> None:
-    hold = lock_disk(tmp_path, LockOwner(run="r-1"))
+    hold = acquire_disk_lock(tmp_path, LockOwner(run="r-1"))
     kept = [os.dup(handle) for handle in hold.handles]
     hold.release()
     for handle in kept:
         with pytest.raises(LockHeld):
-            lock_disk(tmp_path, LockOwner(run="r-2"), 0.1)
+            acquire_disk_lock(tmp_path, LockOwner(run="r-2"), 0.1)
         os.close(handle)
-    lock_disk(tmp_path, LockOwner(run="r-2"), 0.1).release()
+    acquire_disk_lock(tmp_path, LockOwner(run="r-2"), 0.1).release()
 
 
 def test_where_folders_cannot_be_locked_the_file_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,9 +53,9 @@ def test_where_folders_cannot_be_locked_the_file_tells(tmp_path: Path, monkeypat
         return real(handle, shared=shared)
 
     monkeypatch.setattr(disk_hold, "try_lock", refuse)
-    hold = lock_disk(tmp_path, LockOwner(run="r-1"))
+    hold = acquire_disk_lock(tmp_path, LockOwner(run="r-1"))
     with pytest.raises(LockHeld):
-        lock_disk(tmp_path, LockOwner(run="r-2"), 0.1)
+        acquire_disk_lock(tmp_path, LockOwner(run="r-2"), 0.1)
     assert find_lock_owner(tmp_path) == LockOwner(run="r-1")
     hold.release()
 
@@ -63,4 +63,4 @@ def test_where_folders_cannot_be_locked_the_file_tells(tmp_path: Path, monkeypat
 def test_a_disk_that_is_none(tmp_path: Path) -> None:
     assert find_lock_owner(tmp_path / "missing") is None
     with pytest.raises(NodeError, match="the data disk cannot be locked"):
-        lock_disk(tmp_path / "missing", LockOwner())
+        acquire_disk_lock(tmp_path / "missing", LockOwner())

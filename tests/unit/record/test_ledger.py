@@ -18,9 +18,9 @@ from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.host_record import ContainerRef, HostRecordStore
 from rlbox.record.reconcile import RuntimeStatus
-from rlbox.record.run_dir import write_plan
+from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import StageState, load_run_state, new_run_state, run_cause, write_run_state
+from rlbox.record.state import StageState, create_run_state, find_run_cause, load_run_state, write_run_state
 from rlbox.run.backend import BACKEND_MODULES, open_runtime
 from rlbox.secrets.masks import SecretMasker
 
@@ -67,7 +67,7 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
     run_store = RunStore(data_dir=data, open_runtime=lambda note: fake)
     run_dir = run_store.create_run(PLAN, None, {"told.txt": "x"})
     if begun:
-        write_run_state(run_dir, new_run_state(PLAN, supervisor_pid=1), SecretMasker({}))
+        write_run_state(run_dir, create_run_state(PLAN, supervisor_pid=1), SecretMasker({}))
     run_store.write_ref(NOTE, PLAN)
     return run_store
 
@@ -77,7 +77,7 @@ def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
     run_store = ledger_with(tmp_path, fake)
     found = run_store.reconcile(ME)
     assert (found.alive, found.unresolved, fake.asked) == (("r-1",), {}, [])
-    assert run_store.container_refs() == {"r-1": NOTE}
+    assert run_store.load_container_refs() == {"r-1": NOTE}
     assert run_store.is_running("r-1")
     assert not run_store.is_running("r-2")
 
@@ -86,7 +86,7 @@ def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_pa
     fake = Fake("made")
     run_store = ledger_with(tmp_path, fake, begun=False)
     assert run_store.reconcile(ME).alive == ()
-    assert (fake.asked, run_store.container_refs()) == (["remove"], {})
+    assert (fake.asked, run_store.load_container_refs()) == (["remove"], {})
     assert {path.name for path in run_store.find_run("r").iterdir()} == {"stages", "plan.json", "told.txt", ".reserve"}
 
 
@@ -95,7 +95,7 @@ def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
     run_store.write_ref(NOTE, PLAN)
     assert run_store.reconcile(ME).unresolved == {}
-    assert (fake.asked, run_store.container_refs(), run_store.runs()) == (["remove"], {}, [])
+    assert (fake.asked, run_store.load_container_refs(), run_store.list_run_dirs()) == (["remove"], {}, [])
 
 
 @pytest.mark.parametrize("state", ["gone", "ended"])
@@ -114,7 +114,7 @@ def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
     ledger_with(tmp_path, Fake("living"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=silent)
     assert run_store.reconcile(ME).unresolved == {"r-1": "cannot be settled now: there does not answer"}
-    assert run_cause(load_run_state(run_store.find_run("r-1"))) is None
+    assert find_run_cause(load_run_state(run_store.find_run("r-1"))) is None
 
 
 @pytest.mark.parametrize("module", BACKEND_MODULES.values())
@@ -134,10 +134,10 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir = run_store.find_run("r-1")
     write_run_state(
-        run_dir, dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
+        run_dir, dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
     )
     assert run_store.reconcile(ME).unresolved == {}
-    write_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
+    write_run_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
     assert run_store.load_plan(run_dir) == PLAN
     write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), SecretMasker({}))
     state = run_store.load_state(run_dir, PLAN)
@@ -153,12 +153,12 @@ def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     last = ExitInfo(kind="killed", exit_code=137, container="job-7", note="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir, stage = run_store.find_run("r-1"), StageState(name="a", title="a", directory="stages/1-a", state="passed")
-    state = dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))
+    state = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))
     write_run_state(run_dir, state, SecretMasker({}))
     facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
     run_store.reconcile(ME)
-    cause = run_cause(load_run_state(run_dir))
+    cause = find_run_cause(load_run_state(run_dir))
     assert cause
     assert (load_run_state(run_dir).state, cause.kind) == ("failed", "lost")
     assert "before it was seen that stage a passed" in cause.what
@@ -192,7 +192,7 @@ def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: st
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake, find_container=lambda plan, data: NOTE)
     run_dir = run_store.create_run(PLAN, None, {})
     (run_dir / "supervisor.json").write_text("{}")
-    write_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
+    write_run_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
     with pytest.raises(SpecError, match="its plan is that of"):
         run_store.load_plan(run_dir)
     assert run_store.find_runtime("r-1") is None
@@ -210,13 +210,13 @@ def test_what_is_no_name_of_a_run_has_no_record(tmp_path: Path, name: str) -> No
 def test_a_folder_with_another_name_is_no_run(tmp_path: Path, name: str) -> None:
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: Fake("gone"))
     shutil.copytree(run_store.create_run(PLAN, None, {}), tmp_path / "runs" / name)
-    assert [run.name for run in run_store.runs()] == ["r-1"]
+    assert [run.name for run in run_store.list_run_dirs()] == ["r-1"]
 
 
 def test_a_disk_that_does_not_say_who_holds_it(tmp_path: Path) -> None:
     fake = Fake("living")
     run_store = ledger_with(tmp_path, fake)
-    hold = run_store.lock(ME)
+    hold = run_store.acquire_disk_lock(ME)
     (tmp_path / ".rlbox-run.lock").unlink()
     assert run_store.is_locked_by("r-1")
     fake.state = "ended"

@@ -9,7 +9,7 @@ import pytest
 from rlbox.errors import NodeError
 from rlbox.record import run_store as removing
 from rlbox.record.removal import RemovalCandidate, decide_named_removals, decide_unused_removals, format_removals
-from rlbox.record.run_store import RunStore, directory_bytes, remove_run
+from rlbox.record.run_store import RunStore, measure_directory_bytes, remove_run
 from rlbox.run.backend import open_runtime
 from rlbox.system.files import write_atomic
 
@@ -18,7 +18,9 @@ def facts(
     run: str, began: float, *, job: str = "smoke", state: str = "failed", held: bool = False, ckpts: int = 0
 ) -> RemovalCandidate:
     paths = tuple(f"ckpt/global_step_{number}" for number in range(ckpts))
-    return RemovalCandidate(run=run, job=job, state=state, began=began, size=1000, held=held, checkpoints=paths)
+    return RemovalCandidate(
+        run=run, job=job, state=state, started_s=began, size=1000, is_locked=held, checkpoints=paths
+    )
 
 
 ROWS = (
@@ -33,18 +35,21 @@ ROWS = (
 
 
 def gone(**asked: object) -> list[str]:
-    found = decide_unused_removals(ROWS, **{"newest_s": 100.0, "checkpoints": False, **asked})  # type: ignore[arg-type]
+    found = decide_unused_removals(ROWS, **{"started_before_s": 100.0, "remove_checkpoints": False, **asked})  # type: ignore[arg-type]
     return [row.run for row in found if not row.kept_because]
 
 
 def test_what_nothing_needs_goes() -> None:
     assert gone() == ["old-failed", "old-passed"]
-    assert gone(checkpoints=True) == ["old-failed", "old-passed", "with-weights"]
-    assert gone(newest_s=1.5) == ["old-failed"]
+    assert gone(remove_checkpoints=True) == ["old-failed", "old-passed", "with-weights"]
+    assert gone(started_before_s=1.5) == ["old-failed"]
 
 
 def test_each_that_stays_says_why() -> None:
-    found = {row.run: row.kept_because for row in decide_unused_removals(ROWS, newest_s=100, checkpoints=False)}
+    found = {
+        row.run: row.kept_because
+        for row in decide_unused_removals(ROWS, started_before_s=100, remove_checkpoints=False)
+    }
     assert found["passed"] == "it is the latest of job smoke that passed"
     assert found["with-weights"] == "it holds 2 checkpoints: --checkpoints to remove them, too"
     assert found["going"] == "it has not ended"
@@ -74,11 +79,11 @@ def run_store(tmp_path: Path) -> RunStore:
 
 
 def test_links_are_neither_counted_nor_followed(run_store: RunStore) -> None:
-    assert directory_bytes(run_store.run_dir("one")) == 12
+    assert measure_directory_bytes(run_store.run_dir("one")) == 12
     remove_run(run_store, "one")
     assert not run_store.run_dir("one").exists()
     assert (run_store.data_dir.parent / "outside/kept").read_text() == "x" * 100
-    assert run_store.runs() == []
+    assert run_store.list_run_dirs() == []
 
 
 def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
@@ -91,7 +96,7 @@ def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
         patch.setattr(removing, "remove_tree", cut)
         with pytest.raises(KeyboardInterrupt):
             remove_run(run_store, "one")
-    assert run_store.runs() == []
+    assert run_store.list_run_dirs() == []
     assert (run_store.trash_dir / "one/plan.json").exists()
     run_store.reconcile_locked()
     assert not run_store.trash_dir.exists()
@@ -104,4 +109,4 @@ def test_a_disk_that_refuses_loses_nothing(run_store: RunStore, monkeypatch: pyt
     monkeypatch.setattr(removing, "rename_path", refuse)
     with pytest.raises(NodeError, match="run one cannot be removed: Permission denied"):
         remove_run(run_store, "one")
-    assert [run.name for run in run_store.runs()] == ["one"]
+    assert [run.name for run in run_store.list_run_dirs()] == ["one"]

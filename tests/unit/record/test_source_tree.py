@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from rlbox.foreign import toml_table
-from rlbox.record.source_tree import RECORD, describe_source, load_source_record, probe_source, read_tree_version
+from rlbox.record.source_tree import (
+    SOURCE_RECORD_FILE,
+    describe_source,
+    load_source_record,
+    probe_source_tree,
+    read_tree_version,
+)
 from rlbox.secrets.masks import SecretMasker
 
 pytestmark = pytest.mark.allow("processes")
@@ -39,15 +45,15 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_probe_source_clean_tree_has_commit_and_no_diff(tree: Path) -> None:
-    found = probe_source(tree, "verl")
+    found = probe_source_tree(tree, "verl")
     assert (found.version, found.branch, found.files_changed, found.diff) == ("0.9.1", "main", 0, "")
     assert found.commit == git(tree, "rev-parse", "HEAD")
-    assert list(found.files(MASKS)) == [RECORD]
-    assert describe_source(found.record).count("no changes") == 1
+    assert list(found.list_masked_files(MASKS)) == [SOURCE_RECORD_FILE]
+    assert describe_source(found.to_json).count("no changes") == 1
 
 
 def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path: Path) -> None:
-    before = probe_source(tree, "verl")
+    before = probe_source_tree(tree, "verl")
     (tree / "verl/__init__.py").write_text("RATE = 2\n")
     (tree / "verl/new.py").write_text("NEW = 1")  # no line end
     (tree / "verl/空 x.py").write_text("")
@@ -56,13 +62,13 @@ def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path:
     (tree / "outputs").mkdir()
     (tree / "outputs/log").write_text("ignored")
     index = (tree / ".git/index").read_bytes()
-    found = probe_source(tree, "verl")
+    found = probe_source_tree(tree, "verl")
     assert (tree / ".git/index").read_bytes() == index
     assert found.files_changed == 4
     assert found.digest != before.digest
     assert "ignored" not in found.diff
-    files = found.files(MASKS)
-    record = toml_table(files[RECORD])
+    files = found.list_masked_files(MASKS)
+    record = toml_table(files[SOURCE_RECORD_FILE])
     assert record["diff"] == f"source-{found.digest[:12]}.diff"
     git(tmp_path, "clone", "-q", str(tree), "again")
     (tmp_path / "x.diff").write_text(files[record["diff"]])
@@ -74,7 +80,7 @@ def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path:
 def test_probe_source_large_or_binary_new_file_is_named_with_its_size(tree: Path) -> None:
     (tree / "verl/weights.bin").write_bytes(b"\xff\x00" * 8)
     (tree / "rows.jsonl").write_text("x" * ((1 << 20) + 1))
-    found = probe_source(tree, "verl")
+    found = probe_source_tree(tree, "verl")
     assert "b/verl/weights.bin differ (16 bytes)" in found.diff
     assert "b/rows.jsonl differ (1048577 bytes)" in found.diff
     assert len(found.diff) < 1000
@@ -83,8 +89,8 @@ def test_probe_source_large_or_binary_new_file_is_named_with_its_size(tree: Path
 def test_files_masks_secrets_and_cuts_a_long_diff(tree: Path) -> None:
     token = "hunter2-quite-long-1234"
     (tree / "verl/__init__.py").write_text(f"KEY = '{token}'\n" + "# line\n" * 200_000)
-    found = probe_source(tree, "verl")
-    text = found.files(SecretMasker({"MY_TOKEN": token}))[found.record["diff"]]
+    found = probe_source_tree(tree, "verl")
+    text = found.list_masked_files(SecretMasker({"MY_TOKEN": token}))[found.to_json["diff"]]
     assert token not in text
     assert "+KEY = '***'" in text
     assert text.endswith("characters in all]\n")
@@ -95,21 +101,21 @@ def test_probe_source_without_git_has_a_digest_of_its_files(tree: Path) -> None:
     for path in sorted((tree / ".git").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     (tree / ".git").rmdir()
-    found = probe_source(tree, "verl")
+    found = probe_source_tree(tree, "verl")
     assert (found.commit, found.diff) == ("", "")
     (tree / "verl/__pycache__").mkdir()
     (tree / "verl/__pycache__/x.pyc").write_text("compiled")
-    assert probe_source(tree, "verl").digest == found.digest
+    assert probe_source_tree(tree, "verl").digest == found.digest
     (tree / "verl/__init__.py").write_text("RATE = 2\n")
-    assert probe_source(tree, "verl").digest != found.digest
-    assert "no git commit" in describe_source(found.record)
+    assert probe_source_tree(tree, "verl").digest != found.digest
+    assert "no git commit" in describe_source(found.to_json)
 
 
 def test_probe_source_ignored_by_the_repository_around_it_has_no_commit(tree: Path) -> None:
     inner = tree / "outputs/fork"
     (inner / "verl").mkdir(parents=True)
     (inner / "verl/__init__.py").write_text("")
-    assert probe_source(inner, "verl").commit == ""
+    assert probe_source_tree(inner, "verl").commit == ""
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import pytest
 
 from rlbox.diagnose.cause import ExitInfo, ExitKind
 from rlbox.record.host_record import (
-    BEGUN_LINE,
+    ATTEMPT_BEGUN_LINE,
     RunOutcome,
+    create_run_outcome,
+    fail_on_contradicting_outcome,
     fail_on_unconfirmed_pass,
-    run_outcome,
-    stage_passed_line,
-    verify_against_outcome,
+    format_stage_passed_line,
 )
-from rlbox.record.state import RunState, StageState, StageStatus, run_cause
+from rlbox.record.state import RunState, StageState, StageStatus, find_run_cause
 
-SAID = "\n".join((BEGUN_LINE, "rlbox: a: running", stage_passed_line("a"), "rlbox: b: running"))
+SAID = "\n".join((ATTEMPT_BEGUN_LINE, "rlbox: a: running", format_stage_passed_line("a"), "rlbox: b: running"))
 
 
 def run(state: str, *stages: StageStatus, attempt: int = 1) -> RunState:
@@ -39,7 +39,10 @@ TRUE = [
     (run("failed", "passed", "failed"), word(1)),
     (run("running", "passed", "running"), word(137, end="killed")),
     (run("running", "passed", "running"), word(5, end="again")),  # and the second start was refused
-    (run("passed", "passed", "passed"), word(137, f"{SAID}\n{stage_passed_line('b')}")),  # killed over its curves
+    (
+        run("passed", "passed", "passed"),
+        word(137, f"{SAID}\n{format_stage_passed_line('b')}"),
+    ),  # killed over its curves
     (run("passed", "passed", "passed"), ExitInfo(kind="removed", container="c")),
     (run("passed", "passed", "passed"), ExitInfo(kind="killed", exit_code=-9)),  # in place
 ]
@@ -48,7 +51,11 @@ TRUE = [
 @pytest.mark.parametrize(("state", "last"), TRUE)
 def test_what_agrees_stays(state: RunState, last: ExitInfo) -> None:
     assert fail_on_unconfirmed_pass(state, last, ()) == state
-    assert verify_against_outcome(state, run_outcome(state)) == verify_against_outcome(state, None) == state
+    assert (
+        fail_on_contradicting_outcome(state, create_run_outcome(state))
+        == fail_on_contradicting_outcome(state, None)
+        == state
+    )
 
 
 FALSE = [
@@ -78,7 +85,7 @@ FALSE = [
 @pytest.mark.parametrize(("state", "last", "what"), FALSE)
 def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -> None:
     true = fail_on_unconfirmed_pass(state, last, ())
-    cause = run_cause(true)
+    cause = find_run_cause(true)
     assert cause
     assert (true.state, true.exit_code, cause.kind) == ("failed", 1, "contradiction")
     assert cause.what.startswith(f"the record is not the supervisor's: {what}")
@@ -93,7 +100,7 @@ def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -
 )
 def test_who_is_killed_may_have_written_what_nobody_heard(last: ExitInfo, what: str) -> None:
     true = fail_on_unconfirmed_pass(run("passed", "passed", "passed"), last, ())
-    cause = run_cause(true)
+    cause = find_run_cause(true)
     assert cause
     assert (true.state, [stage.state for stage in true.stages], cause.kind) == ("failed", ["passed", "failed"], "lost")
     assert cause.what.startswith(f"{what} before it was seen that stage b passed")
@@ -113,13 +120,15 @@ def test_a_record_that_is_changed_later() -> None:
         run("failed", "passed", "passed", attempt=2),
         run("passed", "passed", "passed", attempt=1),
     ):
-        found = run_cause(verify_against_outcome(state, kept))
+        found = find_run_cause(fail_on_contradicting_outcome(state, kept))
         assert found
         assert (found.kind, "attempt 2 had failed" in found.what) == ("contradiction", True)
     going = run("running", "passed", "running", attempt=3)
-    assert verify_against_outcome(going, kept) == going
+    assert fail_on_contradicting_outcome(going, kept) == going
 
 
 def test_every_state_of_a_stage_is_one_word() -> None:
     """The line by which a pass is told must be no prefix of what else is told of a stage."""
-    assert all(f"rlbox: a: {state}" != stage_passed_line("a") for state in get_args(StageStatus) if state != "passed")
+    assert all(
+        f"rlbox: a: {state}" != format_stage_passed_line("a") for state in get_args(StageStatus) if state != "passed"
+    )

@@ -17,7 +17,7 @@ from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import EVENTS_FILE, RunState, change_stage, new_run_state, write_run_state
+from rlbox.record.state import EVENTS_FILE, RunState, create_run_state, replace_stage, write_run_state
 from rlbox.report.status import write_status
 from rlbox.run.backend import open_runtime
 from rlbox.run.launch import reconcile_and_report_result
@@ -31,10 +31,10 @@ def passed(folder: Path) -> tuple[RunPlan, RunState]:
     job = load_job(PROJECT, "holdem")
     paths = RunPaths(run=str(folder), job=str(folder / "job"), data=str(folder.parent), python="python")
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="h-1", place="here", target=job.target)
-    state = dataclasses.replace(new_run_state(plan, supervisor_pid=1), state="passed", exit_code=0)
+    state = dataclasses.replace(create_run_state(plan, supervisor_pid=1), state="passed", exit_code=0)
     for stage in plan.stages:
-        state = change_stage(state, stage.name, state="passed", seconds=65.0)
-    return plan, change_stage(state, "smoke", attempt=2)
+        state = replace_stage(state, stage.name, state="passed", seconds=65.0)
+    return plan, replace_stage(state, "smoke", attempt=2)
 
 
 @pytest.mark.parametrize("mounted", [True, False])

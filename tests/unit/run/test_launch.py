@@ -15,7 +15,7 @@ from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, StageState, new_run_state, write_run_state
+from rlbox.record.state import RunState, StageState, create_run_state, write_run_state
 from rlbox.run.backend import open_runtime
 from rlbox.run.launch import reconcile_and_report_result
 from rlbox.secrets.masks import SecretMasker
@@ -55,7 +55,7 @@ def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict
     run_store = RunStore(data_dir=tmp_path, open_runtime=open_runtime)
     run_dir = run_store.create_run(PLAN, None, {})
     stages = (StageState(name="a", title="a", directory="stages/1-a"),)
-    state: RunState = dataclasses.replace(new_run_state(PLAN, supervisor_pid=1), stages=stages, **changes)
+    state: RunState = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), stages=stages, **changes)
     write_run_state(run_dir, state, SecretMasker({}))
     app = App(project=Project(folder=CHECKOUT))
     assert reconcile_and_report_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code

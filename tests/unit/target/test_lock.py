@@ -23,10 +23,10 @@ from rlbox.target.lock import (
     LockedGroup,
     LockedPatch,
     Package,
-    compute_spec_checksum,
+    compute_lock_spec_checksum,
+    create_locked_patch,
     describe_lock_state,
     format_requirements,
-    hash_patch,
     load_lock,
 )
 from rlbox.target.target import load_target
@@ -53,7 +53,7 @@ def test_text_has_one_file_a_line() -> None:
     six = f'"version": "1.16.0", "file": "six-ä.whl", "sha256": "{A}", "size": 3, "source": "torch-wheels/cpu"'
     deb = f'"version": "1:5", "archive": "debian", "path": "pool/b.deb", "sha256": "{C}", "size": 4'
     assert (
-        lock.text()
+        lock.to_json_text()
         == f"""{{
   "schema": 2,
   "target": "mine",
@@ -86,9 +86,9 @@ def test_text_has_one_file_a_line() -> None:
 }}
 """
     )
-    assert lock.checksum() == hashlib.sha256(lock.text().encode()).hexdigest()
-    assert [package.name for package in lock.packages()] == ["uv", "six"]
-    assert lock.names() == ("uv", "six", "bash", "t", "f", "p")
+    assert lock.checksum() == hashlib.sha256(lock.to_json_text().encode()).hexdigest()
+    assert [package.name for package in lock.list_packages()] == ["uv", "six"]
+    assert lock.list_package_names() == ("uv", "six", "bash", "t", "f", "p")
 
 
 def test_requirements_demand_the_hash() -> None:
@@ -125,11 +125,11 @@ LOCKS = st.builds(
 @given(lock=LOCKS)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lock: Lock) -> None:
     path = tmp_path_factory.getbasetemp() / "lock.json"
-    path.write_text(lock.text(), encoding="utf-8", newline="")
+    path.write_text(lock.to_json_text(), encoding="utf-8", newline="")
     read = load_lock(path)
     assert read == lock
-    assert read.text() == lock.text()
-    assert json.loads(lock.text())["schema"] == 2
+    assert read.to_json_text() == lock.to_json_text()
+    assert json.loads(lock.to_json_text())["schema"] == 2
 
 
 def test_shipped_locks_are_written_as_they_are_read() -> None:
@@ -140,11 +140,11 @@ def test_shipped_locks_are_written_as_they_are_read() -> None:
             continue  # its stack is locked where it is first built
         lock = load_lock(path)
         assert lock is not None, path
-        assert lock.text() == path.read_text(encoding="utf-8")
+        assert lock.to_json_text() == path.read_text(encoding="utf-8")
         assert lock.target == name
         names = [package.name for group in lock.groups for package in group.packages]
         assert len(names) == len(set(names)), "a package in two groups"
-        sized = [row for row in lock.packages() if "://" not in row.source]  # a wheel by address may have none
+        sized = [row for row in lock.list_packages() if "://" not in row.source]  # a wheel by address may have none
         assert all(package.size for package in (*sized, *lock.debs)), "a file of unknown size"
 
 
@@ -220,7 +220,7 @@ FRESH = {
 def test_what_makes_a_lock_stale(folder: Folder) -> None:
     def checksum(text: str, *runtime: str) -> str:
         folder.target("mine", text)
-        return compute_spec_checksum(load_target(folder.project, "mine").target, runtime)
+        return compute_lock_spec_checksum(load_target(folder.project, "mine").target, runtime)
 
     fresh = checksum(TARGET, "click", "rich")
     assert {name: checksum(text, "rich", "click") for name, text in FRESH.items()} == dict.fromkeys(FRESH, fresh)
@@ -259,7 +259,7 @@ TEXTS_OF_PATCHES = {"one.diff": "1\n", "two.diff": "2\n"}
 def test_states_of_a_lock(folder: Folder, changes: dict[str, str], patches: dict[str, str], state: str) -> None:
     folder.target("mine", PATCHED)
     mine = load_target(folder.project, "mine").target
-    locked = tuple(hash_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
+    locked = tuple(create_locked_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
     lock = replace(fitting_lock(mine, ("click",)), patches=locked)
     assert describe_lock_state(mine, replace(lock, **changes), ("click",), patches) == state
 
