@@ -58,18 +58,6 @@ def test_strays_are_ended(bench: Bench, bystander: subprocess.Popen[bytes], end:
     assert bystander.poll() is None
 
 
-def test_process_whose_first_thread_ended_is_not_taken_for_dead(bench: Bench) -> None:
-    headless = (
-        "import ctypes, threading, time\n"
-        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
-        "print('headless', flush=True)\n"
-        "ctypes.CDLL(None).pthread_exit(0)"
-    )
-    bench.stage("train", python(headless), forbid=(line_rule("headless"),))
-    assert bench.run() == 1
-    assert bench.last("train").exit_code == -signal.SIGTERM
-
-
 def test_deaf_process_is_killed_after_its_grace(bench: Bench) -> None:
     bench.stage("train", python(STUBBORN), require=(line_rule("deaf"),))
     supervisor = bench.start()

@@ -83,17 +83,6 @@ def test_the_users_tree_is_what_runs(forks: Forks) -> None:
     assert f"+folder: {forks.root / 'fork'}" in differs.out
 
 
-def test_what_is_no_tree_of_the_framework_is_refused(forks: Forks, follow: Follow) -> None:
-    fork = forks.tree("fork", "fork")
-    step = follow(*RUN, "--set", "source=absent")
-    assert (step.said.code, "--set source: there is no such folder" in step.said.err) == (2, True)
-    inner = follow(*RUN, "--set", f"source={fork}/frame")
-    assert (inner.said.code, "the folder has no package frame" in inner.said.err) == (2, True)
-    assert forks.site.runs() == []
-    assert follow.again(inner, *inner.options({})).code == 0
-    follow.again(step, *step.options({"DIR": str(fork)}))
-
-
 def test_another_minor_version_is_refused_but_with_force(forks: Forks, follow: Follow) -> None:
     fork = forks.tree("fork", "fork", version="0.8.2")
     step = follow(*RUN, "--set", f"source={fork}")
@@ -133,13 +122,6 @@ def test_another_tree_is_refused_on_resume(forks: Forks, follow: Follow) -> None
     assert "keeps the source that it was started with" in step.said.err
     follow.types(step, code=1)
     assert "loss of other fork" in forks.log()
-
-
-def test_a_tree_of_this_machine_is_refused_for_another_one(forks: Forks, follow: Follow) -> None:
-    forks.site.env["DOCKER_HOST"] = "ssh://nobody@host.invalid"
-    step = follow("run", "calls", "--set", f"source={forks.tree('fork', 'fork')}")
-    assert (step.said.code, "other machines do not have" in step.said.err) == (2, True)
-    follow.again(step, "--place", "here")
 
 
 def test_an_unchanged_tree_is_resumed(forks: Forks) -> None:

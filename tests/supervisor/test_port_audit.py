@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import socket
 from pathlib import Path
@@ -62,11 +61,6 @@ def test_a_declared_listener_is_left_alone(bench: Bench, declared: str) -> None:
     assert [rule.state for rule in bench.state().stages[0].gate if rule.kind == "listens"] == ["held"]
 
 
-def test_a_loopback_listener_is_left_alone(bench: Bench) -> None:
-    bench.stage("one", python(LISTEN, "127.0.0.1", "0", "own"))
-    assert bench.run() == 0
-
-
 def test_a_service_is_for_this_machine_alone_unless_it_says_so(bench: Bench) -> None:
     port = free_port()
     server = service("reward", port, python(OPEN, str(port)))
@@ -74,15 +68,6 @@ def test_a_service_is_for_this_machine_alone_unless_it_says_so(bench: Bench) -> 
     assert bench.run() == 1
     cause = bench.cause()
     assert f"of service reward listens on 0.0.0.0:{port}" in cause.what
-
-
-def test_what_a_service_declares_is_not_the_commands(bench: Bench) -> None:
-    port, extra = free_port(), free_port()
-    server = dataclasses.replace(service("reward", port, python(OPEN, str(port))), listens=(str(port), str(extra)))
-    bench.stage("one", python(LISTEN, "0.0.0.0", str(extra), "own"), services=(server,))
-    assert bench.run() == 1
-    cause = bench.cause()
-    assert f"of stage one listens on 0.0.0.0:{extra}" in cause.what
 
 
 def low_port() -> int:

@@ -122,30 +122,10 @@ def test_what_the_head_and_its_workers_said_is_kept(bench: Bench, tmp_path: Path
     assert "- **Ray job**: run-smoke, FAILED\n" in page
 
 
-def test_another_head_of_the_machine_moves_the_link(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "session_other/logs").mkdir(parents=True)
-    (tmp_path / "session_latest").symlink_to("session_other")
-    ray_stage(bench, tmp_path, "raise ValueError('no deals')", mode="own")
-    assert bench.run() == 1
-    assert bench.cause().line == "ValueError: no deals"
-
-
-def test_job_without_the_line(bench: Bench, tmp_path: Path) -> None:
-    ray_stage(bench, tmp_path, "print('done')")
-    assert bench.run() == 1
-    assert "never held a line like /^Final collected 8/; its last line was: done" in bench.cause().what
-
-
 def test_job_is_refused(bench: Bench, tmp_path: Path) -> None:
     ray_stage(bench, tmp_path, "print('never')", mode="refuse")
     assert bench.run() == 1
     assert bench.cause().what == 'Ray job run-smoke of stage smoke ended REFUSED: HTTP 500: "no room"'
-
-
-def test_silent_job_is_stopped(bench: Bench, tmp_path: Path) -> None:
-    ray_stage(bench, tmp_path, "import time; print('up'); time.sleep(600)", silence_s=1.0)
-    assert bench.run() == 7
-    assert bench.cause().what == "stage smoke wrote nothing for 1 s and was stopped"
 
 
 def test_interrupted_job(bench: Bench, tmp_path: Path) -> None:

@@ -179,14 +179,6 @@ def test_service_never_ready(bench: Bench, argv: tuple[str, ...] | None, contain
     assert re.fullmatch(told, bench.cause().what)
 
 
-def test_server_that_accepts_and_never_answers(bench: Bench) -> None:
-    port = free_port()
-    deaf = python("import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(99)")
-    bench.stage("rollout", ("true",), services=(service("vllm", port, (*deaf, str(port)), start_s=1.5),))
-    assert bench.run() == 7
-    assert bench.cause().what.endswith("no answer yet")
-
-
 def test_forbidden_line_stops_the_stage(bench: Bench) -> None:
     bench.stage(
         "train",
@@ -246,14 +238,6 @@ def test_failed_plot_fails_nothing(bench: Bench) -> None:
     assert (bench.state().plot.state, bench.state().plot.detail) == ("failed", "exit code 2, see plot.log")
 
 
-def test_fast_writer(bench: Bench) -> None:
-    write = "import sys\nfor i in range(10): sys.stdout.write(('x' * 99 + '\\n') * 20000)\nprint('Final')"
-    bench.stage("train", python(write), require=(line_rule("^x", count=200_000), line_rule("^Final$")))
-    assert bench.run() == 0
-    counts = [rule.count for rule in bench.last("train").gate if rule.kind == "require"]
-    assert counts == [200_000, 1]
-
-
 def test_plan_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"schema": 1')
     done = subprocess.run(
@@ -261,13 +245,6 @@ def test_plan_that_cannot_be_read(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "plan.json cannot be read" in done.stderr
-
-
-def test_killed_by_hand_is_named(bench: Bench) -> None:
-    bench.stage("train", ("sh", "-c", "echo up; kill -9 $$"))
-    assert bench.run() == 1
-    assert bench.cause().what == "stage train ended with signal 9 (SIGKILL)"
-    assert bench.cause().line == "up"
 
 
 def test_state_is_live(bench: Bench) -> None:

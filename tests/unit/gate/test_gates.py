@@ -6,8 +6,6 @@ import dataclasses
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlbox.gate.gate import GateChecker
 from rlbox.job.gate import FileRule, ForbidRule, MetricRule, Ready, RequireRule
@@ -159,33 +157,6 @@ def test_revision_changes_with_every_state() -> None:
         gate.feed("stage", data)
         seen.append(gate.revision)
     assert [after > before for before, after in pairwise(seen)] == [False, True, True, False]
-
-
-@given(st.lists(st.sampled_from(["Final 1", "nan", "(W pid=3) Final", "", "x"]), max_size=20), st.data())
-def test_chunks_do_not_matter(lines: list[str], draw: st.DataObject) -> None:
-    data = "\n".join(lines).encode()
-    cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=6).map(sorted))
-    bounds = [0, *cuts, len(data)]
-    whole, parts = (
-        GateChecker(stage(require=(line_rule("^Final", count=3),), forbid=(forbid_rule("nan"),))) for _ in "12"
-    )
-    whole.feed("stage", data)
-    for a, b in pairwise(bounds):
-        parts.feed("stage", data[a:b])
-    for gate in (whole, parts):
-        gate.close_logs()
-        gate.finish()
-    assert whole.states() == parts.states()
-    assert whole.events.forbidden == parts.events.forbidden
-
-
-def test_rules_that_read_alike_are_decided_one_by_one() -> None:
-    alike = tuple(FileRule(path="/data/out", min_bytes=size, manifest=False, why="") for size in (1, 2))
-    gate = GateChecker(dataclasses.replace(stage(), files=alike))
-    whole, small = gate.outcomes.files
-    gate.mark_passed(whole, "complete")
-    gate.mark_failed(small, "has 1 bytes, at least 2 are due")
-    assert states(gate, "file") == [("held", "complete", 0), ("broken", "has 1 bytes, at least 2 are due", 0)]
 
 
 FORBIDDEN = b"CUDA out of memory"
