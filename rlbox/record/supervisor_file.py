@@ -147,14 +147,13 @@ def read_stop_request(run_dir: Path) -> str:
 class ProcessRecorder:
     """Writes down the processes of a run in place while it goes on, every few seconds: some hide their marks.
 
-    They are kept among what this host knows, not on the data disk. `seen` are the ids of all of them so far.
+    They are kept among what this host knows, not on the data disk.
     """
 
     def __init__(self, run_dir: Path, parts: Callable[[], dict[str, set[int]]]) -> None:
         self._path = _processes_file(run_dir)
         self._parts = parts
         self._written: list[ProcessKey] = []
-        self.seen: set[int] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="process-record", daemon=True)
 
@@ -179,7 +178,6 @@ class ProcessRecorder:
 
     def _write(self) -> None:
         pids = set().union(*self._parts().values())
-        self.seen |= pids
         keys = sorted(process.key for pid in pids if (process := probe_process(pid)))
         if keys == self._written:
             return

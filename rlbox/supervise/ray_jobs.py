@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
-import shutil
 import time
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlbox.doctor.ray_state import create_ray_client, find_job_session_dir
-from rlbox.job.plan import RayPlan, RunPlan
+from rlbox.job.plan import RayPlan
 from rlbox.system.http import NoResponseError, explain_no_response
 from rlbox.system.poller import Poller
 from rlbox.system.safe_files import replace_file
@@ -36,8 +33,6 @@ _TIMEOUT_S = 10.0
 _SUBMIT_S = 60.0
 _STOP_S = 3.0
 _LOST_S = 30.0
-
-_LATEST = "session_latest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,51 +145,3 @@ def _submit(plan: RayPlan, body: Mapping[str, Any]) -> RayJobInfo:
 
 def _jobs(plan: RayPlan) -> str:
     return f"{plan.dashboard.rstrip('/')}/api/jobs/"
-
-
-class RaySessionCleaner:
-    """The temporary folders of a run's heads, as they were before it: what its heads made goes after it, no more.
-
-    A container takes its /tmp along; on a machine of one's own each run of a head would leave a session there. Others
-    start Ray in the same folder meanwhile, so that a session is the run's by the process that it is named after: Ray
-    calls it `session_DATE_TIME_PID`. Source: Ray 2.43 to 2.60, `_private/node.py` `Node.__init__`.
-    """
-
-    def __init__(self, plan: RunPlan) -> None:
-        folders = {Path(stage.ray.temp_dir) for stage in plan.stages if stage.ray}
-        self._new = {folder for folder in folders if not os.path.lexists(folder)}
-        self._before = {folder: _sessions(folder) for folder in folders}
-
-    def clean(self, pids: AbstractSet[int]) -> None:
-        """Remove the new sessions of these processes, and a folder that is new and has no other session."""
-        for folder, before in self._before.items():
-            own = {name for name in _sessions(folder) - before if _pid(name) in pids}
-            for name in own:
-                shutil.rmtree(folder / name, ignore_errors=True)
-            _drop(folder / _LATEST, own)
-        for folder in self._new:
-            if not folder.is_dir() or folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
-            if not any(path.is_dir() and not path.is_symlink() for path in folder.glob("session_*")):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _pid(name: str) -> int:
-    """Return the process that a session is named after; 0 for a name of another kind."""
-    last = name.rpartition("_")[2]
-    return int(last) if last.isdecimal() else 0
-
-
-def _sessions(folder: Path) -> set[str]:
-    """Return the names of a head's sessions that are folders of this user."""
-    with contextlib.suppress(OSError):
-        found = (path for path in folder.glob("session_*") if path.is_dir() and not path.is_symlink())
-        return {path.name for path in found if path.stat().st_uid == os.getuid()}
-    return set()
-
-
-def _drop(link: Path, names: Iterable[str]) -> None:
-    """Remove the link to the latest session when that is gone."""
-    with contextlib.suppress(OSError):
-        if Path(os.readlink(link)).name in set(names):
-            link.unlink()

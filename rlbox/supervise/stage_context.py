@@ -20,7 +20,7 @@ from rlbox.diagnose.cause import (
     make_unwritable_directory_cause,
 )
 from rlbox.hang.context import WatchContext
-from rlbox.job.names import EVIDENCE_FOLDER
+from rlbox.job.names import EVIDENCE_FOLDER, Problem
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
 from rlbox.record.journal import Journal
 from rlbox.record.supervisor_file import read_stop_request
@@ -53,7 +53,7 @@ class _NodeProbe:
         self._refused = self._silent = 0
         self._bad_at = 0.0
 
-    def knock(self) -> None:
+    def connect(self) -> None:
         """Try a connection to the node's Ray."""
         begun = time.monotonic()
         try:
@@ -67,9 +67,8 @@ class _NodeProbe:
             self._refused = self._silent = 0
             self.good_at = time.monotonic()
 
-    @property
-    def seen(self) -> str:
-        """Why the node counts as gone; empty while it does not."""
+    def find_problem(self) -> Problem:
+        """Return why the node counts as gone."""
         where = f"{self.node.address}:{self.node.port}"
         if self._refused >= _REFUSED:
             return f"its Ray has ended, nothing takes connections at {where} any more"
@@ -80,32 +79,34 @@ class _NodeProbe:
 
 
 class NodeMonitor:
-    """Knocks at the nodes of a run's cluster until it is closed; without a cluster there are none."""
+    """Connects to the nodes of a run's cluster again and again until it is closed."""
 
     def __init__(self, run: str, cluster: ClusterRun | None) -> None:
         self._run, self._cluster = run, cluster
         self._nodes = tuple(map(_NodeProbe, cluster.nodes if cluster else ()))
-        self._pollers = [Poller(partial(_NodeProbe.knock, one), _PAUSE_S, lambda answer: False) for one in self._nodes]
+        self._pollers = [
+            Poller(partial(_NodeProbe.connect, probe), _PAUSE_S, lambda answer: False) for probe in self._nodes
+        ]
 
-    def find_lost_node(self, stage: StagePlan, then: str = "") -> Cause | None:
+    def find_lost_node(self, stage: StagePlan, consequence: str = "") -> Cause | None:
         """Return why a stage cannot go on: a node that is gone, of several the one that was last heard of first."""
-        gone = [(one.good_at, one.node, seen) for one in self._nodes if (seen := one.seen)]
+        gone = [(probe.good_at, probe.node, problem) for probe in self._nodes if (problem := probe.find_problem())]
         if not gone or self._cluster is None:
             return None
-        _, node, seen = min(gone, key=lambda one: one[0])
-        return explain_lost_node(stage, node, seen, self._cluster, self._run, then)
+        _, node, problem = min(gone, key=lambda entry: entry[0])
+        return explain_lost_node(stage, node, problem, self._cluster, self._run, consequence)
 
-    def await_lost_node(self, stage: StagePlan, then: str, stopped: Callable[[], bool]) -> Cause | None:
-        """As `lost`, of a stage that failed: each node has the time to answer once more, or not to."""
+    def await_lost_node(self, stage: StagePlan, consequence: str, is_stopped: Callable[[], bool]) -> Cause | None:
+        """As `find_lost_node`, of a stage that failed: each node has the time to answer once more, or not to."""
         begun = time.monotonic()
-        while any(one.good_at < begun for one in self._nodes) and time.monotonic() - begun < _SETTLE_S:
-            if (cause := self.find_lost_node(stage, then)) or stopped():
+        while any(probe.good_at < begun for probe in self._nodes) and time.monotonic() - begun < _SETTLE_S:
+            if (cause := self.find_lost_node(stage, consequence)) or is_stopped():
                 return cause
             time.sleep(_LOOK_S)
-        return self.find_lost_node(stage, then)
+        return self.find_lost_node(stage, consequence)
 
     def close(self) -> None:
-        """Knock no more."""
+        """Stop connecting."""
         for poller in self._pollers:
             poller.close()
 

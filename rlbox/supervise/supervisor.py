@@ -25,7 +25,6 @@ from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
 from rlbox.supervise.engine_memory import find_engine_memory_percent
 from rlbox.supervise.evidence import StageFailure
-from rlbox.supervise.ray_jobs import RaySessionCleaner
 from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
 from rlbox.supervise.stage_context import NodeMonitor, StageContext
@@ -64,7 +63,6 @@ def supervise_run(
     """
     become_subreaper()
     group = RunCgroup(run_dir)
-    heads = RaySessionCleaner(plan)
     if plan.owns_processes:  # in a container the container is one
         group.enter()
     journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
@@ -90,8 +88,6 @@ def supervise_run(
     context.nodes.close()
     journal.record_run_change("plot", plot=_draw(context))
     sampler.close()
-    if plan.owns_processes:
-        heads.clean(record.seen)
     _write_end(context, cause)
     record.close()
     group.leave()

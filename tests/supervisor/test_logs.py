@@ -14,6 +14,7 @@ import pytest
 from supervised import Bench, free_port, line_rule, python, service, wait_for
 from test_ray_stage import HEAD
 
+from rlbox.job.gate import Ready
 from rlbox.job.plan import RayPlan
 from rlbox.logs.pump import LogPump
 from rlbox.secrets.masks import SecretMasker
@@ -59,7 +60,7 @@ def test_secrets_of_services_plots_and_ray_drivers_are_masked(bench: Bench, tmp_
     bench.stage(
         "smoke",
         python("import os; print('driver', os.environ['WANDB'])"),
-        services=(replace(head, argv=told, ready=replace(head.ready, url=f"http://127.0.0.1:{port}/api/jobs/")),),
+        services=(replace(head, argv=told, ready=Ready(url=f"http://127.0.0.1:{port}/api/jobs/")),),
         ray=RayPlan(dashboard=f"http://127.0.0.1:{port}", service="ray", temp_dir=str(tmp_path), submission_id="run"),
         require=(line_rule(r"^driver \*\*\*$"), line_rule(r"^service \*\*\*$", log="ray")),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from supervised import PATIENCE_S, Bench, free_port, python, wait_for
+from supervised import PATIENCE_S, Bench, python, wait_for
 
-from rlbox.job.plan import RayPlan, load_run_plan
-from rlbox.supervise.ray_jobs import RaySessionCleaner
 from rlbox.system.cgroup import RunCgroup
 from rlbox.system.process_table import has_environment
 from rlbox.system.run_processes import RunProcesses
@@ -113,34 +110,6 @@ def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert group.enter() is False
         assert group.list_members() == set()
         group.leave()
-
-
-def test_only_the_sessions_of_the_run_are_removed(bench: Bench, tmp_path: Path) -> None:
-    folder = tmp_path / "ray"
-    (folder / "session_old").mkdir(parents=True)
-    ray = RayPlan(dashboard=f"http://127.0.0.1:{free_port()}", service="", temp_dir=str(folder), submission_id="s")
-    bench.stage("train", ("true",), ray=ray)
-    bench.write_plan()
-    plan = load_run_plan(json.loads((bench.run_dir / "plan.json").read_bytes()))
-    heads = RaySessionCleaner(plan)
-    own, other = "session_2026-11-26_06-16-58_565341_4321", "session_2026-11-26_06-16-59_565341_55211"
-    (folder / own / "logs").mkdir(parents=True)
-    (folder / other / "sockets").mkdir(parents=True)  # somebody's head, begun after the run
-    (folder / "session_latest").symlink_to(folder / own)
-    heads.clean({4321, 9})
-    assert sorted(path.name for path in folder.iterdir()) == sorted([other, "session_old"])
-    shutil.rmtree(folder)
-    heads = RaySessionCleaner(plan)
-    for name in (own, other):
-        (folder / name).mkdir(parents=True)
-    (folder / "prom_metrics_service_discovery.json").write_text("[]")
-    (folder / "session_latest").symlink_to(folder / other)
-    heads.clean({4321, 9})
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        [other, "session_latest", "prom_metrics_service_discovery.json"]
-    )
-    heads.clean({4321, 55211})
-    assert not folder.exists()
 
 
 def test_the_checks_of_a_place_come_before_the_first_stage(bench: Bench, tmp_path: Path) -> None:

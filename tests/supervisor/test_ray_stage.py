@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervised import Bench, free_port, line_rule, python, service, wait_for
 
+from rlbox.job.gate import Ready
 from rlbox.job.plan import RayPlan
 
 HEAD = """
@@ -54,7 +55,7 @@ http.server.HTTPServer(("127.0.0.1", port), Jobs).serve_forever()
 def ray_stage(bench: Bench, tmp_path: Path, code: str, *, mode: str = "", silence_s: float = 60.0) -> None:
     port = free_port()
     head = service("ray", port, python(HEAD, str(port), str(tmp_path), mode), contains="")
-    ready = replace(head.ready, url=f"http://127.0.0.1:{port}/api/jobs/")
+    ready = Ready(url=f"http://127.0.0.1:{port}/api/jobs/")
     bench.stage(
         "smoke",
         python(code),

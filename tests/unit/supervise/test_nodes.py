@@ -34,12 +34,12 @@ class Clock:
 
 def seen(clock: Clock, *answers: Exception | None) -> list[str]:
     """Return what is seen after each knock."""
-    knocks = _NodeProbe(NODE)
+    probe = _NodeProbe(NODE)
     clock.answers = [*answers]
     found = []
     for _ in answers:
-        knocks.knock()
-        found.append(knocks.seen)
+        probe.connect()
+        found.append(probe.find_problem())
         clock.now += 0.5
     return found
 
@@ -61,10 +61,10 @@ def test_a_node_that_says_nothing_has_ten_seconds(clock: Clock) -> None:
 
 
 def test_a_watch_that_slept_itself_asks_again_first(clock: Clock) -> None:
-    knocks = _NodeProbe(NODE)
+    probe = _NodeProbe(NODE)
     clock.answers = [WELL, NOTHING]
-    knocks.knock()
+    probe.connect()
     clock.now += 3600
-    assert knocks.seen == ""
-    knocks.knock()
-    assert knocks.seen == ""
+    assert probe.find_problem() == ""
+    probe.connect()
+    assert probe.find_problem() == ""
