@@ -134,32 +134,6 @@ def test_an_engine_with_cdi(tmp_path: Path) -> None:
     assert (found.methods, found.cdi_devices, found.gpu_count) == (("cdi", "gpus"), NAMES, 2)
 
 
-def test_cdi_of_an_old_driver_is_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "nvidia.yaml").write_text(SPEC.format(file=tmp_path / "libcuda.so.570.1"))
-    info = {"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]}
-    assert offer(info).methods == ("gpus",)
-    with pytest.raises(EngineError) as caught:
-        choose_gpu_access(GpuRequest(count=1), offer(info | {"Runtimes": {}}))
-    assert "libcuda.so.570.1, which is gone (was the driver updated?)" in caught.value.where
-    assert caught.value.next_step == f"sudo nvidia-ctk cdi generate --output={tmp_path}/nvidia.yaml"
-
-
-def test_cdi_folders_without_a_specification(tmp_path: Path) -> None:
-    """Docker 28.3 and newer name the folders whether or not anything is in them."""
-    assert offer({"CDISpecDirs": [str(tmp_path)]}).methods == ()
-
-
-def test_devices_that_the_engine_tells_itself() -> None:
-    rows = [{"Source": "cdi", "ID": name} for name in (*NAMES, "vendor.com/nic=a")]
-    found = offer({"CDISpecDirs": ["/etc/cdi"], "DiscoveredDevices": rows}, here=False)
-    assert (found.methods, found.cdi_devices) == (("cdi",), NAMES)
-
-
-def test_an_engine_elsewhere_whose_files_nobody_sees() -> None:
-    assert offer({"CDISpecDirs": ["/etc/cdi"]}, here=False).methods == ("cdi",)
-    assert offer({"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"nvidia": {}}}, here=False).methods == ("gpus",)
-
-
 @pytest.mark.parametrize(
     ("wish", "given", "access"),
     [

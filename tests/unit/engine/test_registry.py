@@ -150,11 +150,6 @@ def test_a_broken_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert error.value.where == str(tmp_path / "config.json")
 
 
-def test_nothing_is_asked_for_where_nobody_logged_in() -> None:
-    assert read_docker_login("registry.example") == {}
-    assert find_registry_login("registry.example") is None
-
-
 def test_a_password_does_not_travel_to_another_machine_unencrypted(
     server: RegistryServer, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,13 +195,6 @@ def test_no_registry_there(server: RegistryServer, pauses: list[float]) -> None:
     assert what.startswith(f"{server.host} does not answer: ")
     assert what.endswith("(tried 4 times)")
     assert step == "check the address and the network"
-
-
-def test_an_unknown_host_is_asked_once(pauses: list[float]) -> None:
-    with Registry("no-such-host.invalid", pause=pauses.append) as registry, pytest.raises(RegistryError) as error:
-        registry.require_registry()
-    assert error.value.what.startswith("no-such-host.invalid does not answer: ")
-    assert pauses == []
 
 
 def test_plain_http_is_for_this_machine(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,12 +274,6 @@ def filled(registry: Registry, folder: Path, counted: Callable[[int], None] = la
     return ObjectStore(folder / "store").path(digest).read_bytes()
 
 
-def left_over(folder: Path, data: bytes) -> None:
-    """Leave the beginning of the blob in the store."""
-    with ObjectStore(folder / "store").wait_for_partial(blob_of().digest.removeprefix("sha256:")) as draft:
-        draft.write(data)
-
-
 def test_a_blob_is_fetched_whole(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     server.add_blob(BLOB)
     counted: list[int] = []
@@ -310,19 +292,6 @@ def test_a_blob_that_is_cut_is_resumed(
     assert "Range" not in first.headers
     assert second.headers["Range"] == f"bytes={len(BLOB) // 2}-"
     assert pauses == [0.5]
-
-
-def test_an_earlier_call_is_continued(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
-    server.add_blob(BLOB)
-    left_over(tmp_path, BLOB[:1000])
-    assert filled(registry, tmp_path) == BLOB
-    assert server.seen[-1].headers["Range"] == "bytes=1000-"
-
-
-def test_a_damaged_beginning_is_fetched_again(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
-    server.add_blob(BLOB)
-    left_over(tmp_path, b"\xff" * 1000)
-    assert filled(registry, tmp_path) == BLOB
 
 
 def test_wrong_bytes_leave_nothing(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
@@ -426,30 +395,6 @@ def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, reg
     assert server.manifests[format_referrers_tag(digest)][0] == INDEX_TYPE
 
 
-def test_what_is_attached_already_is_seen_in_one_look(server: RegistryServer, registry: Registry, files: Path) -> None:
-    image = parse_manifest(create_image_manifest(blob_of(), []))
-    server.add_manifest("1", image.body, MANIFEST_TYPE)
-    reference = ImageReference(host=server.host, repository="team/x", tag="1")
-    attached = attach_files(
-        PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files)
-    )
-    asked = len(server.seen)
-    again = attach_files(
-        PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files)
-    )
-    assert again == attached
-    assert len(server.seen) == asked + 1
-
-
-def test_nothing_to_attach(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
-    reference = ImageReference(host=server.host, repository="team/x", tag="1")
-    assert (
-        attach_files(PushDestination(reference=reference, registry=registry), blob_of(), find_attachments(tmp_path))
-        == ()
-    )
-    assert server.seen == []
-
-
 # ---- TLS ----------------------------------------------------------------------------------------------------------
 
 
@@ -475,11 +420,3 @@ def test_the_sites_ca_is_trusted_and_no_other(
     assert step.startswith("name the site's CA with RLBOX_CA_BUNDLE")
     with Registry(server.host, ca_bundle=str(key)) as registry, pytest.raises(RegistryError, match="cannot be read"):
         registry.require_registry()
-
-
-def test_a_place_that_is_no_number_is_the_beginning(server: RegistryServer, registry: Registry) -> None:
-    blob = blob_of()
-    for place in ("bytes \u00b2-9/10", f"bytes {'9' * 5000}-", "x", ""):
-        server.faults.append(Fault("GET", "/blobs/", 206, BLOB, {"Content-Range": place}))
-        with registry.open_blob("some/image", blob.digest, 1) as (start, _):
-            assert start == 0
