@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import struct
 import threading
 from collections import Counter
@@ -28,6 +29,7 @@ class Player:
         self.lock = threading.Lock()
         self.refuses = lambda: False
         self.version, self.context, self.bos = "0.0.1", 4096, False
+        self.cuts = 0  # connections that are cut behind the question, as a server does with one that was idle
 
     def say(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return status and answer."""
@@ -62,6 +64,11 @@ def playing(player: Player, port: int = 0) -> Iterator[Player]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if player.cuts:
+                player.cuts -= 1
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.close_connection = True
+                return
             self._send(*player.say(self.path, body))
 
         def _send(self, status: int, content: Any) -> None:

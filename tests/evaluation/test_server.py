@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -61,17 +56,12 @@ def gone(pid: int) -> bool:
 
 
 def test_the_server_and_its_children_end_with_the_block(tmp_path: Path) -> None:
-    with run_servers([engine("m")], tmp_path, create_loopback_client(10)) as model:
+    with contextlib.suppress(KeyError), run_servers([engine("m")], tmp_path, create_loopback_client(10)) as model:
         assert model.model.engine["version"] == "1"
         child = int((tmp_path / "server.log").read_text().splitlines()[0])
         assert not gone(child)
-    assert gone(child)
-
-
-def test_they_end_where_the_block_fails(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), run_servers([engine("m")], tmp_path, create_loopback_client(10)):
         raise KeyError
-    assert gone(int((tmp_path / "server.log").read_text().splitlines()[0]))
+    assert gone(child)
 
 
 def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
@@ -105,25 +95,16 @@ def test_the_server_ends_when_the_evaluation_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "timeout_s", "told"),
+    ("command", "message"),
     [
-        ("raise SystemExit(3)", 60.0, r"ended with status 3; read .*log"),
-        ("import time; time.sleep(60)", 0.1, r"was not ready after 0.1 s; read .*log"),
+        (engine(code="raise SystemExit(3)"), r"ended with status 3; read .*log"),
+        (engine(code="import time; time.sleep(60)", timeout_s=0.1), r"was not ready after 0.1 s; read .*log"),
+        (engine("one", "two", timeout_s=5.0), "was not ready"),  # which of both models would answer?
     ],
 )
-def test_one_that_ends_or_is_late(tmp_path: Path, code: str, timeout_s: float, told: str) -> None:
-    with (
-        pytest.raises(ModelServerError, match=told),
-        run_servers([engine(code=code, timeout_s=timeout_s)], tmp_path, create_loopback_client(10)),
-    ):
-        pass
-
-
-def test_two_served_models_are_refused(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ModelServerError, match="was not ready"),
-        run_servers([engine("one", "two", timeout_s=5.0)], tmp_path, create_loopback_client(10)),
-    ):
+def test_a_server_that_serves_nothing_is_reported(tmp_path: Path, command: ServerCommand, message: str) -> None:
+    http = create_loopback_client(10)
+    with pytest.raises(ModelServerError, match=message), run_servers([command], tmp_path, http):
         pass
 
 
@@ -156,11 +137,8 @@ def test_several_servers_of_different_versions_are_refused(tmp_path: Path) -> No
 
 
 def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> None:
-    engines = [engine("m"), engine(code="raise SystemExit(3)")]
-    with (
-        pytest.raises(ModelServerError, match="ended with status 3"),
-        run_servers(engines, tmp_path, create_loopback_client(10)),
-    ):
+    commands, http = [engine("m"), engine(code="raise SystemExit(3)")], create_loopback_client(10)
+    with pytest.raises(ModelServerError, match="ended with status 3"), run_servers(commands, tmp_path, http):
         pass
     assert gone(int((tmp_path / "server.log").read_text().splitlines()[0]))
 
@@ -173,46 +151,12 @@ def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
         assert ModelClient(model.urls, http).model.name == "m"
 
 
-class Cutting(BaseHTTPRequestHandler):
-    """Cuts connections behind the question, as a server does with one that was idle, as often as it is told to."""
-
-    protocol_version = "HTTP/1.1"
-    cuts = 0
-
-    def do_GET(self) -> None:
-        self._send({"data": [{"id": "m"}]} if self.path == "/v1/models" else {"version": "1"})
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        if type(self).cuts:
-            type(self).cuts -= 1
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.close_connection = True
-        else:
-            self._send({"tokens": [1, 2]})
-
-    def _send(self, content: object) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: object) -> None:
-        """Say nothing."""
-
-
 def test_a_connection_that_is_cut_once_is_asked_again() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Cutting)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        model = ModelClient([f"http://127.0.0.1:{server.server_port}"], create_loopback_client(10))
-        Cutting.cuts = 1
-        assert model.build_prompt("a").tokens == (1, 2)
-        Cutting.cuts = 2
+    with playing(Player(lambda ask, number: "")) as player:
+        model = ModelClient([player.url], create_loopback_client(10))
+        player.cuts = 1
+        assert model.build_prompt("a").tokens == (97,)
+        player.cuts = 2
         with pytest.raises(ModelServerError, match="/tokenize: "):
             model.build_prompt("b")
-        assert Cutting.cuts == 0
-    finally:
-        server.shutdown()
-        server.server_close()
+        assert player.cuts == 0

@@ -167,29 +167,31 @@ def as_bytes(tensor: Any) -> Any:
 
 
 def compare_tokenizers(export: Path, model: Path) -> int:
-    """Report what differs in two tokenizers as transformers loads them; return the tokens of the export's."""
+    """Report what differs in two tokenizers; return the tokens of the export's."""
     got, due = load_tokenizer(export), load_tokenizer(model)
-    for part, value in due.items():
-        if got.get(part) != value:
-            print_fault("words", part, describe_change(got.get(part), value))
+    for part in due:
+        if part in got and got[part] != due[part]:
+            print_fault("words", part, describe_change(got[part], due[part]))
     return len(got["vocabulary"])
 
 
 def load_tokenizer(directory: Path) -> dict[str, Any]:
+    """Return what transformers loads, and the parts of tokenizer.json, which other engines read and it may override."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory)
     except Exception as error:  # what its backends raise is of many types
-        raise NotComparableError(
-            f"the tokenizer of {directory} cannot be read: {str(error).splitlines()[0]}"
-        ) from error
+        first_line = str(error).splitlines()[0]
+        raise NotComparableError(f"the tokenizer of {directory} cannot be read: {first_line}") from error
     parts: dict[str, Any] = {"vocabulary": tokenizer.get_vocab()}
-    if hasattr(tokenizer, "backend_tokenizer"):
-        state = json.loads(tokenizer.backend_tokenizer.to_str())
-        parts["merges"] = state["model"].get("merges")
-        parts["added tokens"] = {token["content"]: token["id"] for token in state["added_tokens"]}
-        parts |= {step: state[step] for step in _TOKENIZER_STEPS}
     parts |= {name: getattr(tokenizer, name) for name in _SPECIAL_TOKENS}
-    return {**parts, "chat template": (tokenizer.chat_template or "").strip()}  # savers cut blank ends
+    parts["chat template"] = (tokenizer.chat_template or "").strip()  # savers cut blank ends
+    if (directory / "tokenizer.json").is_file():
+        state = json.loads((directory / "tokenizer.json").read_text("utf-8"))
+        merges = state["model"].get("merges") or ()  # pairs, as tokenizers 0.20 writes them, or text
+        parts["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+        parts["added tokens"] = {token["content"]: token["id"] for token in state["added_tokens"]}
+        parts |= {step: state.get(step) for step in _TOKENIZER_STEPS}
+    return parts
 
 
 def describe_change(got: Any, due: Any) -> str:
