@@ -11,7 +11,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlbox.evaluation.files import BEST_FILE, SUMMARY_FILE, read_export_path, read_results, read_summary, write_json
+from rlbox.evaluation.files import (
+    BEST_FILE,
+    SUMMARY_FILE,
+    read_result,
+    read_result_export_path,
+    read_results,
+    write_json,
+)
 from rlbox.evaluation.lock import LocksDifferError
 from rlbox.evaluation.result import ACCEPTED, EvaluationResult
 from rlbox.evaluation.scores import compute_paired_difference
@@ -30,7 +37,7 @@ def compare(best: EvaluationResult, baseline: EvaluationResult) -> list[tuple[st
     """
     found = []
     for name, wanted in WANTED.items():
-        one, other = best.get_values(name, ACCEPTED), baseline.get_values(name, ACCEPTED)
+        one, other = best.get_metric_values(name, ACCEPTED), baseline.get_metric_values(name, ACCEPTED)
         if not one or not other:
             where = "the baseline" if one else "this checkpoint"
             found.append(("unknown", f"{name} accepted@1: {where} was not judged on it"))
@@ -50,7 +57,7 @@ def baseline_of(args: argparse.Namespace) -> EvaluationResult | None:
     """Return the result that is named, or that of the model before training; `ValueError` where it is none."""
     beside = args.out / eval_config.BASE / SUMMARY_FILE
     path = Path(args.baseline) if args.baseline else beside if beside.is_file() else None
-    return read_summary(path) if path else None
+    return read_result(path) if path else None
 
 
 def main() -> None:
@@ -74,13 +81,13 @@ def main() -> None:
     verdicts = compare(best, baseline) if baseline else []
     for verdict, line in verdicts:
         print(f"[{_MARKS[verdict]}] {line}")
-    if not best.get_values(eval_config.GUARD, ACCEPTED):
+    if not best.get_metric_values(eval_config.GUARD, ACCEPTED):
         again = f"--from evaluate --set only={best.step} --set tier=3"
         print(f"[WARN] step {best.step} was not judged on {eval_config.GUARD}: {again}")
     if baseline is None:
         print("[WARN] judge the model before training for one: --set base=FOLDER, or name one: --set baseline=FILE")
     path = args.checkpoints / f"global_step_{best.step}"
-    chosen = choice_to_json(found) | {"path": str(path), "model": read_export_path(args.out / best.name)}
+    chosen = choice_to_json(found) | {"path": str(path), "model": read_result_export_path(args.out / best.name)}
     chosen["regression"] = found.has_regressed
     write_json(args.out / BEST_FILE, chosen | {"comparison": [{"verdict": v, "says": line} for v, line in verdicts]})
     print(f"best checkpoint: step {best.step}, {path / 'huggingface'}")

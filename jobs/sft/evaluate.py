@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.comparison import format_table
+from rlbox.evaluation.comparison import format_score_table
 from rlbox.evaluation.evaluate import CheckpointEvaluator, EvaluationTask, print_line
 from rlbox.evaluation.export import Export
 from rlbox.evaluation.files import HISTORY_FILE, read_results
@@ -23,8 +23,8 @@ from rlbox.evaluation.model_server import (
     EngineOptions,
     ServeExport,
     ServerCommand,
-    describe_engine,
-    make_export_server,
+    build_serve_function,
+    describe_engine_settings,
     run_servers,
 )
 from rlbox.evaluation.problems import ProblemError
@@ -97,12 +97,12 @@ def main() -> None:
     evaluator = CheckpointEvaluator(
         sandbox=sandbox,
         serve=serve(args, settings),
-        engine=describe_engine(args.vllm_url, settings),
+        engine=describe_engine_settings(args.vllm_url, settings),
         out=args.out,
         concurrency=args.concurrency,
     )
     failed = _judge(evaluator, found, sets, args)
-    print(format_table(read_results(args.out)), flush=True)
+    print(format_score_table(read_results(args.out)), flush=True)
     if failed:
         sys.exit("\n".join(f"sft.evaluate: error: {line}" for line in failed))
     print(f"[evaluate] passed: {len(found)} checkpoints in {args.out / HISTORY_FILE}", flush=True)
@@ -166,7 +166,7 @@ def serve(args: argparse.Namespace, settings: dict[str, Any]) -> ServeExport:
     if args.engine == "vllm" or args.vllm_url:
         where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
         engine = EngineOptions(settings=settings, start_timeout_s=args.start_s, **where)
-        return make_export_server(engine, http, print_line)
+        return build_serve_function(engine, http, print_line)
 
     def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[ModelClient]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))

@@ -96,7 +96,7 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
     found = {directory: rows for root in roots for directory, rows in find_checkpoints(root).items()}
     series = [analyze_series(directory, rows) for directory, rows in sorted(found.items())]
     shown = [one for one in series if action == "ls" or app.verbosity > 0 or not one.is_complete]
-    text = format_series(shown, removable=action == "ls") if series else "no checkpoint yet"
+    text = format_series(shown, show_removable=action == "ls") if series else "no checkpoint yet"
     app.result({"series": [one.as_json() for one in series]}, text)
     torn = sum(not row.is_complete for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)

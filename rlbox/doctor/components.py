@@ -128,7 +128,7 @@ class StackInfo:
         return self.python.removesuffix("/bin/python")
 
 
-def make_result(
+def build_component_result(
     name: str, facts: ProgramFacts, stack: StackInfo, findings: Iterable[Finding], detail: str, code: str
 ) -> ComponentResult:
     """Return a component's result: what its program did not end with, its first error, or `detail`.
@@ -165,7 +165,9 @@ def report_torch(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentRes
     findings = list(check_torch(facts, stack.requirements, stack.prefix))
     cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
     version = steps.get("import", {}).get("version", "")
-    yield make_result("torch", cpu, stack, findings, f"{version}, multiplies on the CPU", MANUAL_LOAD["torch"])
+    yield build_component_result(
+        "torch", cpu, stack, findings, f"{version}, multiplies on the CPU", MANUAL_LOAD["torch"]
+    )
     if not steps.get("import", {}).get("ok"):
         return
     untimed = replace(facts, seconds=0.0) if facts.exit_code is not None else facts
@@ -187,7 +189,9 @@ def _report_torch_on_gpus(facts: ProgramFacts, stack: StackInfo, cuda: str) -> C
     if not gpus and not findings:
         findings = [Finding(id="gpu-kernel", title=_("torch said nothing of the GPUs"), seen=facts.last_error)]
     models = ", ".join(sorted({f"{step['name']} {step['arch']}" for step in good}))
-    return make_result(name, facts, stack, findings, f"multiplies on {len(good)} x {models}, CUDA {cuda}", _GPU_CODE)
+    return build_component_result(
+        name, facts, stack, findings, f"multiplies on {len(good)} x {models}, CUDA {cuda}", _GPU_CODE
+    )
 
 
 def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Mapping[str, Any]]) -> ComponentResult:
@@ -207,7 +211,7 @@ def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Ma
     if "triton" not in steps and not findings:
         findings = [Finding(id="jit-triton", title=_("Triton was not reached"), seen=_("see torch on GPUs"))]
     detail = f"{stack.packages['triton']}, compiles and runs a kernel"
-    return make_result(name, facts, stack, findings, detail, _GPU_CODE)
+    return build_component_result(name, facts, stack, findings, detail, _GPU_CODE)
 
 
 def report_driver(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
@@ -218,7 +222,7 @@ def report_driver(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
-    return make_result(name, facts.cuda, stack, check_gpus(facts, stack.requirements), detail, _DRIVER_CODE)
+    return build_component_result(name, facts.cuda, stack, check_gpus(facts, stack.requirements), detail, _DRIVER_CODE)
 
 
 def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentResult:
@@ -226,19 +230,21 @@ def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentR
     if not findings and facts.exit_code:
         return _failed("NCCL", facts.last_error, seconds=facts.seconds)
     done = replace(facts, exit_code=0) if findings else facts  # an error says more than that it did not end
-    return make_result("NCCL", done, stack, findings, f"{count} processes added up a tensor", _GPU_CODE)
+    return build_component_result("NCCL", done, stack, findings, f"{count} processes added up a tensor", _GPU_CODE)
 
 
 def report_ray(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
     findings = check_ray(facts, stack.requirements, stack.prefix)
     detail = f"{stack.packages.get('ray', '')}, one node did one task"
-    return make_result("Ray", facts, stack, findings, detail, MANUAL_LOAD["Ray"])
+    return build_component_result("Ray", facts, stack, findings, detail, MANUAL_LOAD["Ray"])
 
 
 def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
     ended, name = ProgramFacts(), "C compiler"
-    compiler = make_result(name, ended, stack, check_linker(replace(facts, error_by_library={})), facts.compiler, "")
+    compiler = build_component_result(
+        name, ended, stack, check_linker(replace(facts, error_by_library={})), facts.compiler, ""
+    )
     if not facts.compiler and compiler.state == "ok":
         compiler = ComponentResult(name=name, state="absent", detail=NOT_INSTALLED)
     yield compiler
@@ -249,7 +255,7 @@ def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentRes
             yield ComponentResult(name=name, state="absent", detail=detail)
             continue
         linked = LinkerFacts(compiler=facts.compiler, error_by_library={library: facts.error_by_library[library]})
-        result = make_result(name, ended, stack, check_linker(linked), "links", "")
+        result = build_component_result(name, ended, stack, check_linker(linked), "links", "")
         if result.state == "failed" and library == "cuda" and not stack.devices:
             detail = f"{NO_GPU}, and no stub of its driver: {result.detail}"
             result = ComponentResult(name=name, state="no-gpu", detail=detail)
@@ -265,7 +271,7 @@ def report_import(component: Component, facts: ProgramFacts, stack: StackInfo) -
         detail += f"imports {', '.join(component.imports).replace(':', '.')}"
         detail += ", runs a kernel" if last.get("step") == "kernel" and stack.devices else ""
         ended = replace(facts, exit_code=0) if imported else facts
-        return make_result(component.name, ended, stack, (), detail, f"import {component.module}")
+        return build_component_result(component.name, ended, stack, (), detail, f"import {component.module}")
     if last.get("step") == "kernel" and "no kernel image is available" in str(last.get("all", "")):
         detail = f"{version} has no kernels for this GPU: {last['error']}"
         next_step = "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"

@@ -59,7 +59,7 @@ def check_data(
     paths = {name: str(path.absolute()) for name, path in files.items()}
     steps = _run_reader(_find_stack(python), {"files": paths, **reader_options}, timeout_s)
     mapping = split.read_text(encoding="utf-8", errors="replace") if split else None
-    report = analyze_data(steps, expected_rows, int(reader_options["longest"]), mapping)
+    report = build_data_report(steps, expected_rows, int(reader_options["longest"]), mapping)
     lines = [
         *report.facts,
         *(f"note: {text}" for text in report.notes),
@@ -70,7 +70,7 @@ def check_data(
     return WorkFailed.exit_code if report.problems else 0
 
 
-def analyze_data(
+def build_data_report(
     steps: Sequence[Mapping[str, Any]], expected_rows: FileRows, max_tokens: int, mapping: str | None
 ) -> DataReport:
     """Return what the steps of `probe_data.py` mean; `mapping` is the text of the split's JSON, if there is one."""

@@ -27,26 +27,31 @@ _MAX_COMMAND = 60
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProcess:
-    """A process on a GPU; `who` is its user and command, or why they are not known."""
+    """A process on a GPU; `description` is its user and command, or why they are not known."""
 
     pid: int
-    who: str
+    description: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalGpu:
-    """A GPU of this machine; `used` and `total` are bytes of its memory."""
+    """A GPU of this machine, its memory and who uses it."""
 
     index: int
     name: str
-    used: int
-    total: int
+    used_bytes: int
+    total_bytes: int
     holders: tuple[GpuProcess, ...] = ()
 
     @property
     def is_free(self) -> bool:
         """Whether hardly any of its memory is in use."""
-        return self.used <= max(_BUSY_SHARE * self.total, _BUSY_BYTES)
+        return self.used_bytes <= max(_BUSY_SHARE * self.total_bytes, _BUSY_BYTES)
+
+    def as_json(self) -> dict[str, Any]:
+        holders = [{"pid": holder.pid, "who": holder.description} for holder in self.holders]
+        memory = {"used": self.used_bytes, "total": self.total_bytes}
+        return {"index": self.index, "name": self.name, **memory, "holders": holders, "free": self.is_free}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,7 @@ class GpuInventory:
     ray_error: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        gpus = [{**asdict(gpu), "free": gpu.is_free} for gpu in self.gpus]
+        gpus = [gpu.as_json() for gpu in self.gpus]
         ray = None if self.ray is None else [asdict(node) for node in self.ray]
         return {"gpus": gpus, "visible_devices": self.visible_devices, "ray": ray, "why_no_ray": self.ray_error}
 
@@ -194,7 +199,10 @@ def _count_visible(devices: str) -> int:
 
 
 def _format_holders(gpu: LocalGpu) -> str:
-    return ", ".join(f"pid {holder.pid} {holder.who}" for holder in gpu.holders) or "someone outside this container"
+    return (
+        ", ".join(f"pid {holder.pid} {holder.description}" for holder in gpu.holders)
+        or "someone outside this container"
+    )
 
 
 def probe_inventory(environ: Mapping[str, str], dashboard: str) -> GpuInventory:
@@ -216,8 +224,10 @@ def probe_local_gpus() -> tuple[LocalGpu, ...]:
 
 
 def _describe_gpu(gpu: GpuStatus) -> LocalGpu:
-    holders = tuple(GpuProcess(pid=pid, who=_describe_process(pid)) for pid in gpu.processes)
-    return LocalGpu(index=gpu.index, name=gpu.name, used=gpu.memory_bytes, total=gpu.total_bytes, holders=holders)
+    holders = tuple(GpuProcess(pid=pid, description=_describe_process(pid)) for pid in gpu.processes)
+    return LocalGpu(
+        index=gpu.index, name=gpu.name, used_bytes=gpu.memory_bytes, total_bytes=gpu.total_bytes, holders=holders
+    )
 
 
 def _describe_process(pid: int) -> str:
@@ -237,8 +247,10 @@ def format_inventory(inventory: GpuInventory, plan: SplitPlan) -> str:
     lines = []
     for gpu in inventory.gpus:
         state = "free" if gpu.is_free else "held"
-        lines.append(f"GPU {gpu.index}  {state}  {gpu.name}  {card_text(gpu.used)} of {card_text(gpu.total)}")
-        lines += [f"       pid {holder.pid}  {holder.who}" for holder in gpu.holders]
+        lines.append(
+            f"GPU {gpu.index}  {state}  {gpu.name}  {card_text(gpu.used_bytes)} of {card_text(gpu.total_bytes)}"
+        )
+        lines += [f"       pid {holder.pid}  {holder.description}" for holder in gpu.holders]
     for node in inventory.ray or ():
         lines.append(f"Ray    {'alive' if node.alive else 'lost'}  {node.address}  {node.gpus} GPUs")
     lines += [f"node {place.node}  {place.role}: {place.gpus} GPUs" for place in plan.placements]

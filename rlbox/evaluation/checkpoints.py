@@ -56,14 +56,14 @@ _MODEL_NAMES = ("model", "pytorch_model", "adapter_model")
 class CheckpointFile:
     """A file of a checkpoint: its path below it, bytes, seconds since it was written.
 
-    `problem` says why it is not complete; `listed` are the files that it lists, where it is an index.
+    `problem` says why it is not complete; `listed_files` are the files that it lists, where it is an index.
     """
 
     path: str
     size: int
     age_s: float = 1e9
     problem: str = ""
-    listed: tuple[str, ...] = ()
+    listed_files: tuple[str, ...] = ()
 
     @property
     def directory(self) -> str:
@@ -255,7 +255,7 @@ def _find_problems(framework: Framework, files: Sequence[CheckpointFile]) -> Ite
     yield from (f"{file.path}: {file.problem}" for file in files if file.problem)
     yield from _find_missing_ranks(files)
     for file in files:
-        missing = [name for name in file.listed if _join(file.directory, name) not in names]
+        missing = [name for name in file.listed_files if _join(file.directory, name) not in names]
         if missing:
             yield f"{file.path} names {', '.join(missing[:3])}{' …' if missing[3:] else ''}: {len(missing)} missing"
     yield from _find_missing_shards(names)
@@ -384,7 +384,7 @@ def _inspect(path: Path, name: str, now: float) -> CheckpointFile:
     except OSError as error:
         return CheckpointFile(path=name, size=0, problem=str(error.strerror))
     age_s = max(now - status.st_mtime, 0.0)
-    return CheckpointFile(path=name, size=status.st_size, age_s=age_s, problem=problem, listed=listed)
+    return CheckpointFile(path=name, size=status.st_size, age_s=age_s, problem=problem, listed_files=listed)
 
 
 def _read_structure(path: Path, status: os.stat_result) -> tuple[str, tuple[str, ...]]:
@@ -424,12 +424,12 @@ def _read_list(path: Path, key: str, problem: str) -> tuple[str, tuple[str, ...]
         return problem, ()
 
 
-def format_series(all_series: Sequence[CheckpointSeries], *, removable: bool) -> str:
-    """Return all series as text; `removable`: with what can be removed."""
-    return "\n\n".join("\n".join(_format_one(series, removable)) for series in all_series)
+def format_series(all_series: Sequence[CheckpointSeries], *, show_removable: bool) -> str:
+    """Return all series as text; `show_removable`: with what can be removed."""
+    return "\n\n".join("\n".join(_format_one(series, show_removable)) for series in all_series)
 
 
-def _format_one(series: CheckpointSeries, removable: bool) -> Iterator[str]:
+def _format_one(series: CheckpointSeries, show_removable: bool) -> Iterator[str]:
     head = ("step", "kind", "state", "size", "model", "optimizer", "hf export")
     yield series.path
     yield from (f"  {line}" for line in columns([head, *map(_format_row, series.checkpoints)]))
@@ -437,7 +437,7 @@ def _format_one(series: CheckpointSeries, removable: bool) -> Iterator[str]:
         name = checkpoint.path.rpartition("/")[2]
         yield from (f"  {name}: {problem}" for problem in checkpoint.problems)
     yield from (f"  {problem}" for problem in series.problems)
-    if removable and series.removable:
+    if show_removable and series.removable:
         yield f"  can be removed, {size_text(sum(row.size for row in series.removable))}:"
         yield from (f"    {size_text(row.size):>9}  {row.path}  ({row.why})" for row in series.removable)
 

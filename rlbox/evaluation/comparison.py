@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import columns
-from rlbox.evaluation.lock import LockDifference, LocksDifferError, diff_locks, remove_allowed
+from rlbox.evaluation.lock import LockDifference, LocksDifferError, diff_locks, exclude_allowed_differences
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, SELECTION_RULE, EvaluationResult
 from rlbox.evaluation.scores import PairedDifference, compute_detectable_difference, compute_paired_difference
 from rlbox.i18n import _
@@ -27,13 +27,15 @@ class Comparison:
     lock_differences: Sequence[LockDifference]
     suites: Mapping[str, PairedDifference]
 
-    def detectable_difference(self, suite: str) -> float:
+    def get_detectable_difference(self, suite: str) -> float:
         """Return the true difference (share of 1) that this suite shows with a chance of 95 %, beside the others."""
         return compute_detectable_difference(self.suites[suite], comparisons=len(self.suites))
 
 
-def require_equal_locks(results: Sequence[EvaluationResult], allowed: Sequence[str] = ()) -> list[LockDifference]:
-    """Return the fields in which locks differ, which `allowed` covers; raise `LocksDifferError` for others.
+def require_equal_locks(
+    results: Sequence[EvaluationResult], allowed_fields: Sequence[str] = ()
+) -> list[LockDifference]:
+    """Return the fields in which locks differ, which `allowed_fields` covers; raise `LocksDifferError` for others.
 
     Suites that one of two was not judged on are no difference: what both were judged on is compared.
     """
@@ -41,7 +43,7 @@ def require_equal_locks(results: Sequence[EvaluationResult], allowed: Sequence[s
     for result in results[1:]:
         common = set(results[0].values) & set(result.values)
         changes = diff_locks(results[0].lock.select_suites(common), result.lock.select_suites(common))
-        if refused := remove_allowed(changes, allowed):
+        if refused := exclude_allowed_differences(changes, allowed_fields):
             raise LocksDifferError(refused)
         differences |= {change.field: change for change in changes}
     return [differences[field] for field in sorted(differences)]
@@ -52,14 +54,18 @@ def compare_suites(result: EvaluationResult, reference: EvaluationResult) -> dic
     common = [suite for suite in result.values if suite in reference.values]
     return {
         suite: compute_paired_difference(
-            result.get_values(suite, ACCEPTED), reference.get_values(suite, ACCEPTED), comparisons=len(common)
+            result.get_metric_values(suite, ACCEPTED),
+            reference.get_metric_values(suite, ACCEPTED),
+            comparisons=len(common),
         )
         for suite in common
     }
 
 
-def compare_results(result: EvaluationResult, reference: EvaluationResult, allowed: Sequence[str] = ()) -> Comparison:
-    """Compare two results; fields of the lock that `allowed` covers may differ.
+def compare_results(
+    result: EvaluationResult, reference: EvaluationResult, allowed_fields: Sequence[str] = ()
+) -> Comparison:
+    """Compare two results; fields of the lock that `allowed_fields` covers may differ.
 
     Raises
     ------
@@ -68,7 +74,7 @@ def compare_results(result: EvaluationResult, reference: EvaluationResult, allow
     ValueError
         They have no suite in common.
     """
-    differences = require_equal_locks([result, reference], allowed)
+    differences = require_equal_locks([result, reference], allowed_fields)
     suites = compare_suites(result, reference)
     if not suites:
         raise ValueError(
@@ -86,7 +92,7 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
             for change in comparison.lock_differences
         ],
         "suites": {
-            suite: difference_to_json(pair, comparison.detectable_difference(suite))
+            suite: difference_to_json(pair, comparison.get_detectable_difference(suite))
             for suite, pair in comparison.suites.items()
         },
     }
@@ -107,9 +113,9 @@ def difference_to_json(pair: PairedDifference, detectable: float) -> dict[str, A
 def format_comparison(comparison: Comparison) -> Iterator[str]:
     yield from (f"across {change}" for change in comparison.lock_differences)
     for suite, pair in comparison.suites.items():
-        yield f"{suite}: {format_points(pair)}, {len(pair.won)} won, {len(pair.lost)} lost of {pair.problems}"
+        yield f"{suite}: {format_difference(pair)}, {len(pair.won)} won, {len(pair.lost)} lost of {pair.problems}"
         verdict = "not told apart" if not pair.is_significant else "higher" if pair.difference > 0 else "lower"
-        detectable = comparison.detectable_difference(suite)
+        detectable = comparison.get_detectable_difference(suite)
         yield f"  {verdict}; a difference of {detectable:.1%} shows with a chance of 95 %"
         for label, names in (("won", pair.won), ("lost", pair.lost)):
             if names:
@@ -117,7 +123,7 @@ def format_comparison(comparison: Comparison) -> Iterator[str]:
                 yield f"  {label}: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def format_points(pair: PairedDifference) -> str:
+def format_difference(pair: PairedDifference) -> str:
     """Return a difference with its interval, in percentage points: `+2.1 points (-3.8 to +8.0)`."""
     return f"{100 * pair.difference:+.1f} points ({100 * pair.low:+.1f} to {100 * pair.high:+.1f})"
 
@@ -138,12 +144,12 @@ def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[
     ]
     yield from (f"  {line}" for line in columns([_SUITE_COLUMNS, *rows]))
     for suite in result.scores if list_unsolved else ():
-        unsolved = [name for name, values in result.get_values(suite, ACCEPTED).items() if not any(values)]
+        unsolved = [name for name, values in result.get_metric_values(suite, ACCEPTED).items() if not any(values)]
         if unsolved:
             yield f"  {suite}, not solved: {', '.join(unsolved)}"
 
 
-def format_table(results: Sequence[EvaluationResult]) -> str:
+def format_score_table(results: Sequence[EvaluationResult]) -> str:
     """Return a table of checkpoints and suites; N/A for what was not measured (P188)."""
     suites = dict.fromkeys(suite for result in results for suite in result.scores)
     rule = [(suite, metric) for suite, metric in SELECTION_RULE if suite in suites]

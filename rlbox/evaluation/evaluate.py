@@ -201,8 +201,8 @@ def build_lock(
 
 def _describe_prompts(prompts: Mapping[str, Prompt]) -> dict[str, Any]:
     """Return one digest of all prompts, and whether it is of token ids or of text that the server makes them of."""
-    as_tokens = all(prompt.tokens for prompt in prompts.values())
-    content = {problem: list(prompt.tokens) if as_tokens else prompt.text for problem, prompt in prompts.items()}
+    as_tokens = all(prompt.token_ids for prompt in prompts.values())
+    content = {problem: list(prompt.token_ids) if as_tokens else prompt.text for problem, prompt in prompts.items()}
     return {"as": "tokens" if as_tokens else "text", "sha256": digest_json(content)}
 
 
@@ -223,7 +223,7 @@ class ProgressPrinter:
         self._printed: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def count(self, suite: str) -> None:
+    def count_answer(self, suite: str) -> None:
         """Count one graded answer."""
         with self._lock:
             now = self._clock()
@@ -276,5 +276,5 @@ class AnswerCollector:
         if "outcome" not in record:
             verdict = self._sandbox.grade(problem, record["text"], suite.limits)
             record = self._answers.write(suite.name, {**record, **asdict(verdict), "executed": verdict.executed})
-        self._progress.count(suite.name)
+        self._progress.count_answer(suite.name)
         return record

@@ -7,7 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.evaluation.lock import digest_json
 from rlbox.i18n import _
@@ -49,10 +49,19 @@ def find_export(path: Path) -> Export:
     return Export(path=directory, name=re.sub(r"[^A-Za-z0-9._-]", "_", resolved.name) or "export", step=-1)
 
 
-def read_file_stamps(directory: Path) -> list[tuple[str, int, int, int]]:
-    """Return path, size, mtime and inode of all files below a directory: others where anything was written since."""
+class FileStamp(NamedTuple):
+    """What changes when a file is written."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+def read_file_stamps(directory: Path) -> list[FileStamp]:
+    """Return the stamps of all files below a directory."""
     files = walk_files(directory.resolve())
-    return [(name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in files]
+    return [FileStamp(name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in files]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,16 +46,16 @@ class PackageMissingError(ComparisonFailedError):
 class ExportFault:
     """A tensor, file or part of an export that is not the checkpoint's, with a sentence that says how."""
 
-    of: str
-    says: str
+    subject: str
+    message: str
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """`form` is the trainer's (`FSDP`, `DeepSpeed ZeRO`); `casts` counts tensors by the trainer's type and theirs."""
+    """`format` is the trainer's (`FSDP`, `DeepSpeed ZeRO`); `casts` counts tensors by the trainer's type and theirs."""
 
-    form: str
+    format: str
     ranks: int
     tensors: int
     equal: int
@@ -70,12 +70,12 @@ class ExportReport:
     def as_json(self) -> dict[str, Any]:
         return {
             "good": self.is_good,
-            "source": {"form": self.form, "ranks": self.ranks},
+            "source": {"form": self.format, "ranks": self.ranks},
             "tensors": self.tensors,
             "equal": self.equal,
             "casts": [dict(cast) for cast in self.casts],
             "tokenizer": {"words": self.tokens},
-            "faults": [{"of": fault.of, "says": fault.says, **fault.details} for fault in self.faults],
+            "faults": [{"of": fault.subject, "says": fault.message, **fault.details} for fault in self.faults],
         }
 
 
@@ -102,7 +102,7 @@ class TrainerCheckpoint:
     Without a `merger` the files hold complete tensors.
     """
 
-    form: str
+    format: str
     ranks: int
     directory: Path
     merger: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ def find_trainer_checkpoint(path: Path) -> TrainerCheckpoint:
         if partitions:
             merger = ("-m", "deepspeed.utils.zero_to_fp32", str(directory.parent), "{out}", "--tag", directory.name)
             return TrainerCheckpoint(
-                form="DeepSpeed ZeRO",
+                format="DeepSpeed ZeRO",
                 ranks=len(partitions),
                 directory=directory,
                 merger=(*merger, "--safe_serialization"),
@@ -137,9 +137,9 @@ def find_trainer_checkpoint(path: Path) -> TrainerCheckpoint:
                     "it with the framework's own converter, and compare with a second export of that"
                 ).format(directory=directory)
             )
-        for suffixes, form in (((".safetensors",), "safetensors"), ((".bin", ".pt"), "torch.save")):
+        for suffixes, file_format in (((".safetensors",), "safetensors"), ((".bin", ".pt"), "torch.save")):
             if any(name.endswith(suffixes) for name in names):
-                return TrainerCheckpoint(form=form, ranks=1, directory=directory)
+                return TrainerCheckpoint(format=file_format, ranks=1, directory=directory)
     raise ComparisonFailedError(
         _("{against} holds no weights that are known: verl's shards, DeepSpeed's, safetensors, .bin").format(
             against=path
@@ -170,10 +170,12 @@ def _describe_fsdp(directory: Path, world_sizes: Mapping[int, int]) -> TrainerCh
             )
         )
     merge = ("-m", "verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", str(directory))
-    return TrainerCheckpoint(form="FSDP", ranks=sizes[0], directory=directory, merger=(*merge, "--target_dir", "{out}"))
+    return TrainerCheckpoint(
+        format="FSDP", ranks=sizes[0], directory=directory, merger=(*merge, "--target_dir", "{out}")
+    )
 
 
-def find_trainer_model(export: Path, trainer: Path) -> Path | None:
+def find_trainer_model_directory(export: Path, trainer: Path) -> Path | None:
     """Return the Hugging Face directory that a trainer keeps beside its shards, if it is not the export."""
     for below in EXPORT_SUBDIRECTORIES:
         directory = trainer / below
@@ -229,13 +231,13 @@ def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], 
                 case "progress":
                     on_progress(step["done"], step["total"])
                 case "fault":
-                    faults.append(ExportFault(of=step.pop("of"), says=step.pop("says"), details=step))
+                    faults.append(ExportFault(subject=step.pop("of"), message=step.pop("says"), details=step))
                 case "tokenizer":
                     tokens = step["tokens"]
                 case "end":
                     end = step
     return ExportReport(
-        form=checkpoint.form,
+        format=checkpoint.format,
         ranks=checkpoint.ranks,
         faults=faults,
         tokens=tokens,
@@ -285,7 +287,9 @@ def compare_configs(export: Mapping[str, Any], model: Mapping[str, Any], prefix:
         if isinstance(got, Mapping) and isinstance(due, Mapping):
             yield from compare_configs(got, due, f"{name}.")
         elif got != due:
-            yield ExportFault(of=f"config.json: {name}", says=f"{got!r}, not {due!r}", details={"kind": "config"})
+            yield ExportFault(
+                subject=f"config.json: {name}", message=f"{got!r}, not {due!r}", details={"kind": "config"}
+            )
 
 
 def _read_config(directory: Path) -> dict[str, Any]:
@@ -300,7 +304,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def format_report(report: ExportReport, max_faults: int) -> Iterator[str]:
-    yield f"compared with {report.form} of {report.ranks} ranks"
+    yield f"compared with {report.format} of {report.ranks} ranks"
     yield f"tensors: {report.equal} of {report.tensors} are the trainer's, bit by bit"
     for cast in report.casts:
         own, got = cast["own"], cast["export"]
@@ -308,7 +312,7 @@ def format_report(report: ExportReport, max_faults: int) -> Iterator[str]:
     if not any(fault.details.get("kind") == "words" for fault in report.faults):
         yield f"tokenizer: the same {report.tokens} tokens and chat template"
     for fault in report.faults[:max_faults]:
-        yield f"[FAIL] {fault.of}: {fault.says}"
+        yield f"[FAIL] {fault.subject}: {fault.message}"
     if len(report.faults) > max_faults:
         yield f"and {len(report.faults) - max_faults} more"
 

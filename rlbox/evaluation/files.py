@@ -60,7 +60,7 @@ class AnswerStore:
         write_json(path, record)
         return record
 
-    def find_problem(self, problem: str) -> Iterator[tuple[str, AnswerRecord]]:
+    def find_answers(self, problem: str) -> Iterator[tuple[str, AnswerRecord]]:
         """Yield suite and record of each answer to a problem."""
         for suite in self._keys:
             number = 0
@@ -104,7 +104,7 @@ def append_history(out: Path, result: EvaluationResult, started_at: str) -> None
         )
 
 
-def read_summary(path: Path) -> EvaluationResult:
+def read_result(path: Path) -> EvaluationResult:
     """Return the result that a file holds; `ValueError` names the file where it is none."""
     try:
         return parse_result(parse_json(path.read_bytes()))
@@ -114,11 +114,11 @@ def read_summary(path: Path) -> EvaluationResult:
 
 def read_results(out: Path) -> list[EvaluationResult]:
     """Return the results in the directories below `out`, by step."""
-    results = [read_summary(path) for path in sorted(out.glob(f"*/{SUMMARY_FILE}"))]
+    results = [read_result(path) for path in sorted(out.glob(f"*/{SUMMARY_FILE}"))]
     return sorted(results, key=lambda result: (result.step, result.name))
 
 
-def read_export_path(directory: Path) -> str:
+def read_result_export_path(directory: Path) -> str:
     """Return the path of the export that a result is of, as it was then; empty where that is lost."""
     return str(read_json_object(directory / RUN_INFO_FILE, follow_links=True).get("export") or "")
 
@@ -159,13 +159,13 @@ def find_result_directories(plan: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(str(path.parent) for path in paths if path.name in (HISTORY_FILE, BEST_FILE)))
 
 
-def read_data_path(plan: Mapping[str, Any]) -> str:
+def get_data_disk_path(plan: Mapping[str, Any]) -> str:
     """Return the data disk as the processes of a run see it; empty where its plan does not say."""
     paths = plan.get("paths")
     return str(paths.get("data") or "") if isinstance(paths, Mapping) else ""
 
 
-def relative_to_disk(path: str, disks: Sequence[str]) -> str:
+def make_relative_to_disk(path: str, disks: Sequence[str]) -> str:
     """Return a path below the data disk, which has several names; `ValueError` when it is below none."""
     pure = PurePosixPath(path)
     for disk in disks:

@@ -101,12 +101,14 @@ def diff_locks(first: EvaluationLock, second: EvaluationLock) -> list[LockDiffer
     ]
 
 
-def remove_allowed(differences: Sequence[LockDifference], allowed: Sequence[str]) -> list[LockDifference]:
-    """Return the differences that `allowed` does not cover; it names fields, each with all below it."""
+def exclude_allowed_differences(
+    differences: Sequence[LockDifference], allowed_fields: Sequence[str]
+) -> list[LockDifference]:
+    """Return the differences that `allowed_fields` does not cover; it names fields, each with all below it."""
     return [
         difference
         for difference in differences
-        if not any(difference.field == name or difference.field.startswith(f"{name}.") for name in allowed)
+        if not any(difference.field == name or difference.field.startswith(f"{name}.") for name in allowed_fields)
     ]
 
 

@@ -23,7 +23,7 @@ class Prompt:
     """A message as the server takes it: token ids, or its text where the server tells none."""
 
     text: str
-    tokens: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class ModelClient:
             request = {"messages": [{"role": "user", "content": message}], "add_generation_prompt": True}
             status, reply = self._post(self.urls[0], "/tokenize", request)
             if status == 200 and isinstance(reply, dict) and isinstance(reply.get("tokens"), list):
-                return Prompt(text=message, tokens=tuple(int(token) for token in reply["tokens"]))
+                return Prompt(text=message, token_ids=tuple(int(token) for token in reply["tokens"]))
             if status not in (404, 405):
                 raise _unexpected(f"{self.urls[0]}/tokenize", status, reply)
             self._tokenizes = False
@@ -84,8 +84,8 @@ class ModelClient:
         if decoding.temperature > 0:
             request["seed"] = decoding.seed + number
         with self._choose_server() as url:
-            if prompt.tokens:
-                status, reply = self._post(url, "/v1/completions", request | {"prompt": list(prompt.tokens)})
+            if prompt.token_ids:
+                status, reply = self._post(url, "/v1/completions", request | {"prompt": list(prompt.token_ids)})
             else:
                 messages = [{"role": "user", "content": prompt.text}]
                 status, reply = self._post(url, "/v1/chat/completions", request | {"messages": messages})

@@ -74,7 +74,7 @@ def build_vllm_argv(python: str, export: Path, port: int, settings: Mapping[str,
     )
 
 
-def describe_engine(url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def describe_engine_settings(url: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the lock says of an engine beside its version: its settings, and what our environment tells vLLM.
 
     Of a server at `url`, which others started, neither is known.
@@ -90,12 +90,12 @@ def parse_setting(text: str) -> tuple[str, Any]:
     return name, {"true": True, "false": False}.get(value, value)
 
 
-def make_export_server(options: EngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
+def build_serve_function(options: EngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
     """Return the function that serves exports one after the other; `ValueError` where too few GPUs are free."""
     if options.url:
         return lambda export, log_dir: contextlib.nullcontext(ModelClient([options.url], http))
     gpus = probe_local_gpus() if options.servers != 1 else ()
-    environments = assign_gpus(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
+    environments = build_gpu_environments(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
     for env in environments:
         if VISIBLE_DEVICES in env:
             say(f"one of {len(environments)} servers: GPU {env[VISIBLE_DEVICES]}")
@@ -117,7 +117,7 @@ def make_export_server(options: EngineOptions, http: HttpClient, say: Callable[[
     return serve
 
 
-def assign_gpus(
+def build_gpu_environments(
     servers: int, gpus: Sequence[LocalGpu], visible_devices: str | None, settings: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return the environment of each server, which chooses its GPUs.

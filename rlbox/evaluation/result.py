@@ -31,7 +31,7 @@ class EvaluationResult:
     scores: Mapping[str, Mapping[str, Any]]
     values: Mapping[str, Mapping[str, ValuesByProblem]]
 
-    def get_values(self, suite: str, metric: str) -> ValuesByProblem:
+    def get_metric_values(self, suite: str, metric: str) -> ValuesByProblem:
         """Return a metric's values by problem; empty where the suite was not evaluated."""
         return self.values.get(suite, {}).get(metric, {})
 
@@ -88,7 +88,7 @@ def build_result(name: str, step: int, lock: EvaluationLock, records: RecordsByS
         lock=lock,
         scores={suite: score_suite(rows) for suite, rows in records.items()},
         values={
-            suite: {metric: collect_values(rows, metric) for metric in (ACCEPTED, EXECUTED)}
+            suite: {metric: collect_metric_values(rows, metric) for metric in (ACCEPTED, EXECUTED)}
             for suite, rows in records.items()
         },
     )
@@ -99,10 +99,10 @@ def score_suite(records: Sequence[AnswerRecord]) -> dict[str, Any]:
 
     With several answers to a problem, `pass_at` has pass@k for the powers of two.
     """
-    accepted = collect_values(records, ACCEPTED)
+    accepted = collect_metric_values(records, ACCEPTED)
     scores: dict[str, Any] = {"problems": len(accepted), "answers": len(records)}
     for metric in (ACCEPTED, EXECUTED):
-        score = compute_score(collect_values(records, metric))
+        score = compute_score(collect_metric_values(records, metric))
         scores |= {metric: score.value, f"{metric}_interval": [score.low, score.high]}
     samples = min(map(len, accepted.values()))
     powers = [2**power for power in range(1, samples.bit_length()) if 2**power <= samples]
@@ -120,7 +120,7 @@ def score_suite(records: Sequence[AnswerRecord]) -> dict[str, Any]:
     }
 
 
-def collect_values(records: Sequence[AnswerRecord], metric: str) -> dict[str, list[float]]:
+def collect_metric_values(records: Sequence[AnswerRecord], metric: str) -> dict[str, list[float]]:
     """Return the metric's value (0 or 1) of each answer, by problem."""
     values: dict[str, list[float]] = {}
     for record in records:

@@ -21,8 +21,8 @@ from rlbox.evaluation.verdict import (
     format_score_error,
     parse_check_reply,
     parse_run_reply,
+    parse_score_line,
     parse_score_reply,
-    read_score,
 )
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -67,7 +67,7 @@ class SandboxClient:
     def read_scorer_versions(self, scorer: str) -> dict[str, str]:
         """Return the versions of a scorer's packages; `NoResponseError` where the sandbox's interpreter lacks them."""
         reply = self._score(scorer, {}, RunLimits())
-        score = read_score(reply)
+        score = parse_score_line(reply)
         if not score:
             raise NoResponseError(
                 _("{judge} does not work there: {told}").format(judge=scorer, told=format_score_error(reply)),
@@ -178,7 +178,7 @@ class SolutionCheck(NamedTuple):
     rejected: dict[str, AnswerVerdict]
 
 
-def check_solutions(suite: Suite, problems: Sequence[Problem], sandbox: SandboxClient) -> SolutionCheck:
+def grade_reference_solutions(suite: Suite, problems: Sequence[Problem], sandbox: SandboxClient) -> SolutionCheck:
     """Grade a suite's reference solutions; `NoResponseError` where the sandbox itself fails."""
     solved = [problem for problem in problems if problem.reference_answer]
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from rlbox.evaluation.comparison import (
     compare_suites,
     difference_to_json,
-    format_points,
-    format_table,
+    format_difference,
+    format_score_table,
     require_equal_locks,
 )
 from rlbox.evaluation.result import ACCEPTED, SELECTION_RULE, EvaluationResult
@@ -73,7 +73,7 @@ def select_best(
     for suite, metric in rule:
         if len(remaining) == 1:
             break
-        values = {result.name: result.get_values(suite, metric) for result in remaining}
+        values = {result.name: result.get_metric_values(suite, metric) for result in remaining}
         eliminations.append(_eliminate(remaining, values, confidence, comparisons))
         remaining = [result for result in remaining if result.name in eliminations[-1].remaining]
     best = min(remaining, key=lambda result: result.step)
@@ -165,7 +165,7 @@ class ChosenCheckpoint:
         return self.regression is not None and self.regression.verdict == "worse"
 
 
-def build_rule(suites: Sequence[str]) -> Rule:
+def build_selection_rule(suites: Sequence[str]) -> Rule:
     """Return the seed's rule on other suites: of each, the share that runs before the share that is right."""
     return tuple((suite, metric) for suite in suites for __, metric in SELECTION_RULE) or SELECTION_RULE
 
@@ -198,7 +198,7 @@ def choose_checkpoint(
     if not checkpoints:
         raise ValueError(_("no checkpoint was judged"))
     require_equal_locks(checkpoints)
-    judged = [row for row in rule if all(result.get_values(*row) for result in checkpoints)]
+    judged = [row for row in rule if all(result.get_metric_values(*row) for result in checkpoints)]
     if not judged:
         raise ValueError(
             _("no suite that decides was judged of all checkpoints: {rule} (P189)").format(rule=", ".join(dict(rule)))
@@ -210,7 +210,7 @@ def choose_checkpoint(
     if baseline is not None:
         require_equal_locks([baseline, best])
         differences = compare_suites(best, baseline)
-        own, reference = best.get_values(guard, ACCEPTED), baseline.get_values(guard, ACCEPTED)
+        own, reference = best.get_metric_values(guard, ACCEPTED), baseline.get_metric_values(guard, ACCEPTED)
         regression = check_regression(own, reference, margin=margin) if own and reference else None
     return ChosenCheckpoint(
         result=best,
@@ -263,14 +263,14 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
 
 def format_choice(choice: ChosenCheckpoint) -> Iterator[str]:
     """Yield the table, how the choice went, and how the best stands against the baseline."""
-    yield from format_table(choice.candidates).splitlines()
+    yield from format_score_table(choice.candidates).splitlines()
     for elimination in choice.selection.eliminations:
         for name, pair in elimination.differences.items():
-            yield f"{name} to {elimination.leader}: {format_points(pair)}"
+            yield f"{name} to {elimination.leader}: {format_difference(pair)}"
         chance = f"one that is {elimination.detectable:.1%} worse is left out with a chance of 95 %"
         yield f"{chance}; left: {', '.join(elimination.remaining)}"
     for suite, pair in choice.differences.items():
-        yield f"{suite} accepted@1 to the baseline: {format_points(pair)}"
+        yield f"{suite} accepted@1 to the baseline: {format_difference(pair)}"
     if choice.baseline is None:
         yield "[WARN] no baseline was given: regression was not looked for"
     elif choice.regression is None:

@@ -171,9 +171,9 @@ def select_problems(
     return [problems[name] for name in names]
 
 
-def generate_tasks(make: Sequence[GeneratedTasks], python: str) -> Iterator[dict[str, Any]]:
+def generate_tasks(datasets: Sequence[GeneratedTasks], python: str) -> Iterator[dict[str, Any]]:
     """Yield the rows that reasoning-gym makes; `ProblemError` where it is missing or makes none."""
-    request = json.dumps([tasks.model_dump(mode="json") for tasks in make])
+    request = json.dumps([tasks.model_dump(mode="json") for tasks in datasets])
     argv = (python or sys.executable, "-W", "ignore", str(_TASK_GENERATOR))
     try:
         result = run_command(Command(argv=argv, timeout_s=_GENERATE_TIMEOUT_S), request)

@@ -89,7 +89,7 @@ def _split_lines(text: str) -> list[list[str]]:
 
 def parse_score_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     """Return how an answer did that was compared with the expected one; a comparison that failed is no score."""
-    score = read_score(reply)
+    score = parse_score_line(reply)
     if isinstance(score.get("score"), (int, float)):
         accepted = score["score"] >= 1
         return AnswerVerdict(outcome="accepted" if accepted else "wrong", passed=accepted, clean=1)
@@ -101,7 +101,7 @@ def parse_score_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     return AnswerVerdict(outcome="sandbox" if is_broken else "failed", detail=format_score_error(reply))
 
 
-def read_score(reply: Mapping[str, Any]) -> dict[str, Any]:
+def parse_score_line(reply: Mapping[str, Any]) -> dict[str, Any]:
     """Return the last line (JSON) of `score_answer.py`; empty where there is none."""
     lines = str((reply.get("run_result") or {}).get("stdout") or "").strip().splitlines()
     if reply.get("status") == "Success" and lines:

@@ -12,9 +12,9 @@ from rlbox.evaluation.files import (
     AnswerStore,
     compute_answer_keys,
     find_result_directories,
-    read_data_path,
-    read_summary,
-    relative_to_disk,
+    get_data_disk_path,
+    make_relative_to_disk,
+    read_result,
 )
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 from rlbox.foreign import parse_json
@@ -69,15 +69,15 @@ def read_answers(
     kept = [(result, AnswerStore(folder, compute_answer_keys(result.lock))) for folder, result in results]
     suites = dict.fromkeys(suite for _, result in results for suite in result.values)
     for suite in suites:
-        for name in dict.fromkeys(name for _, result in results for name in result.get_values(suite, ACCEPTED)):
+        for name in dict.fromkeys(name for _, result in results for name in result.get_metric_values(suite, ACCEPTED)):
             if wanted in ("", name):
                 yield _problem(suite, name, kept, masks)
 
 
 def load_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
-    """Return the result that a folder is, or those below it by step, each with its folder; see `read_summary`."""
+    """Return the result that a folder is, or those below it by step, each with its folder; see `read_result`."""
     paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
-    found = [(path.parent, read_summary(path)) for path in paths]
+    found = [(path.parent, read_result(path)) for path in paths]
     return sorted(found, key=lambda one: (one[1].step, one[1].name))
 
 
@@ -95,7 +95,7 @@ def load_run_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
         return []
     found: list[tuple[Path, EvaluationResult]] = []
     for path in find_result_directories(plan):
-        place = (disk / relative_to_disk(path, [read_data_path(plan), str(disk)])).resolve()
+        place = (disk / make_relative_to_disk(path, [get_data_disk_path(plan), str(disk)])).resolve()
         if place.is_relative_to(disk):
             found += load_results(place)
     return found
@@ -106,7 +106,7 @@ def _problem(
 ) -> ProblemView:
     ask, answers = "", []
     for result, rows in kept:
-        for number in range(len(result.get_values(suite, ACCEPTED).get(name, ()))):
+        for number in range(len(result.get_metric_values(suite, ACCEPTED).get(name, ()))):
             row = rows.read(suite, name, number) or {}
             ask = ask or _text(row, "ask", masks)
             answers.append(_answer(result.name, number, row, masks))

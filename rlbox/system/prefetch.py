@@ -36,7 +36,7 @@ class CachedFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheReport:
+class PageCacheReport:
     """Files as they are now; `resident_before` and `read` are bytes before, and read since."""
 
     files: tuple[CachedFile, ...]
@@ -69,7 +69,7 @@ class CacheReport:
         return {**sizes, "read": self.read, "warm": self.is_warm, "seconds": round(self.seconds, 6), "files": files}
 
 
-def measure_page_cache(paths: Sequence[Path]) -> CacheReport:
+def measure_page_cache(paths: Sequence[Path]) -> PageCacheReport:
     """Measure the files at, or below, `paths`, each once; links are followed: a Hugging Face cache is made of them.
 
     Raises
@@ -89,10 +89,10 @@ def measure_page_cache(paths: Sequence[Path]) -> CacheReport:
             status = name.stat()
             files.setdefault((status.st_dev, status.st_ino), str(name))
     measured = _measure(files.values())
-    return CacheReport(files=measured, resident_before=_sum_resident(measured), seconds=time.monotonic() - began)
+    return PageCacheReport(files=measured, resident_before=_sum_resident(measured), seconds=time.monotonic() - began)
 
 
-def require_free_memory(report: CacheReport, available: int) -> None:
+def require_free_memory(report: PageCacheReport, available: int) -> None:
     """Refuse files that `available` bytes of memory cannot hold: reading their end would evict their beginning."""
     if report.size <= available:
         return
@@ -106,7 +106,7 @@ def require_free_memory(report: CacheReport, available: int) -> None:
     )
 
 
-def read_into_page_cache(report: CacheReport, on_bytes: Callable[[int], None]) -> CacheReport:
+def read_into_page_cache(report: PageCacheReport, on_bytes: Callable[[int], None]) -> PageCacheReport:
     """Read the files that are not resident, and return what is resident then; `WorkFailed` for one that is unreadable.
 
     `on_bytes` is called with the size of every block, from any thread.
@@ -121,10 +121,12 @@ def read_into_page_cache(report: CacheReport, on_bytes: Callable[[int], None]) -
     with ThreadPoolExecutor(_THREADS) as workers:
         read = sum(workers.map(lambda chunk: _read_chunk(chunk[0], chunk[1], on_bytes), chunks))
     files = _measure(file.path for file in report.files)
-    return CacheReport(files=files, resident_before=report.resident_before, read=read, seconds=time.monotonic() - began)
+    return PageCacheReport(
+        files=files, resident_before=report.resident_before, read=read, seconds=time.monotonic() - began
+    )
 
 
-def format_report(report: CacheReport) -> str:
+def format_report(report: PageCacheReport) -> str:
     files = f"{counted(len(report.files), 'file', 'files')}, {size_text(report.size)}"
     if report.resident is None:
         state = "read, but the kernel does not tell how much of it is in memory"

@@ -18,8 +18,8 @@ from playbox import Player, judge_argv, playing
 from vastbox import Platform
 
 from rlbox.cli.root import run_root
-from rlbox.evaluation.files import BEST_FILE, read_export_path, read_results, write_json
-from rlbox.evaluation.selection import build_rule, choice_to_json, choose_checkpoint
+from rlbox.evaluation.files import BEST_FILE, read_result_export_path, read_results, write_json
+from rlbox.evaluation.selection import build_selection_rule, choice_to_json, choose_checkpoint
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 sandbox_url, platform, instance = judging.sandbox_url, instancebox.platform, instancebox.disk
@@ -45,8 +45,8 @@ def judged(sandbox_url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         with playing(Player(answers)) as player:
             more = ("--out", f"{disk}/{RESULTS}")
             assert run_root(judge_argv(disk, shard.parent, player.url, sandbox_url, *more)) == 0
-    choice = choose_checkpoint(read_results(disk / RESULTS), rule=build_rule(["adding"]))
-    model = read_export_path(disk / RESULTS / choice.result.name)
+    choice = choose_checkpoint(read_results(disk / RESULTS), rule=build_selection_rule(["adding"]))
+    model = read_result_export_path(disk / RESULTS / choice.result.name)
     write_json(disk / RESULTS / BEST_FILE, choice_to_json(choice) | {"model": model})
     (disk / f"runs/{RUN}").mkdir(parents=True)
     (disk / f"runs/{RUN}/plan.json").write_text(json.dumps(plan(str(disk))))

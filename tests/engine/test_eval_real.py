@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from enginebox import CHECKOUT, docker
 
-from rlbox.evaluation.files import read_summary
+from rlbox.evaluation.files import read_result
 from rlbox.evaluation.result import ACCEPTED
 from rlbox.evaluation.sandbox_client import start_sandbox
 from rlbox.evaluation.scores import compute_paired_difference
@@ -126,7 +126,7 @@ def test_the_same_answers_in_other_batches_and_orders(
             judge(line(site, url, sandbox, f"seqs{sequences}", at_once, *more))
     first, told = answers(site / "seqs16"), []
     assert len(first) == 3 * PROBLEMS
-    result = read_summary(site / "seqs16/model/summary.json")
+    result = read_result(site / "seqs16/model/summary.json")
     for name in ("seqs1", "seqs5"):
         other = answers(site / name)
         assert other.keys() == first.keys()
@@ -134,7 +134,8 @@ def test_the_same_answers_in_other_batches_and_orders(
         told.append(f"16 sequences at once and {name[4:]}: {len(flips)} of {len(first)} answers differ")
         for suite in {key[0] for key in flips}:
             figures = (
-                one.get_values(suite, ACCEPTED) for one in (result, read_summary(site / name / "model/summary.json"))
+                one.get_metric_values(suite, ACCEPTED)
+                for one in (result, read_result(site / name / "model/summary.json"))
             )
             assert not compute_paired_difference(*figures).is_significant
     with capsys.disabled():

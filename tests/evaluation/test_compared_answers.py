@@ -14,7 +14,7 @@ from playbox import Player, export, judge_argv, playing, write_rows
 
 from rlbox.cli.root import run_root
 from rlbox.evaluation.problems import ProblemError
-from rlbox.evaluation.sandbox_client import SandboxClient, check_solutions, start_sandbox
+from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, start_sandbox
 from rlbox.evaluation.suites import ProblemSources, RunLimits, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoResponseError, create_loopback_client
 
@@ -66,7 +66,7 @@ def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, s
     verdict = sandbox.grade(problems[0], "\\boxed{0.5}", suite.limits)
     assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
     with pytest.raises(NoResponseError):
-        check_solutions(suite, problems, sandbox)
+        grade_reference_solutions(suite, problems, sandbox)
     with pytest.raises(ProblemError, match=r"reasoning-gym makes no tasks with .*: .*No module named 'reasoning_gym'"):
         load(mathematics, "made")
 
@@ -120,7 +120,7 @@ def test_tasks_are_made_from_a_seed_and_scored_by_their_maker(
     suite, problems = load(mathematics, "made", python)
     assert load(mathematics, "made", python) == (suite, problems)
     assert [one.id for one in problems] == ["chain_sum/0", "chain_sum/1", "number_sorting/0"]
-    assert check_solutions(suite, problems, comparing) == (3, {})
+    assert grade_reference_solutions(suite, problems, comparing) == (3, {})
     assert comparing.grade(problems[0], "It is <answer>123456</answer>", suite.limits).outcome == "wrong"
     assert comparing.grade(problems[2], "I sort: " + problems[2].reference_answer, suite.limits).outcome == "accepted"
     assert comparing.grade(problems[0], "no idea", suite.limits).outcome == "wrong"

@@ -17,7 +17,7 @@ import pytest
 from playbox import Player, adding, export, judge_argv, playing
 
 from rlbox.cli.root import run_root
-from rlbox.evaluation.comparison import format_table
+from rlbox.evaluation.comparison import format_score_table
 from rlbox.evaluation.evaluate import ProgressPrinter
 from rlbox.evaluation.files import AnswerStore
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
@@ -196,7 +196,7 @@ def test_the_table_says_what_was_not_measured() -> None:
             (200, {"codecontests_valid": scores, "humaneval": scores}),
         )
     ]
-    cells = [[cell.strip() for cell in line.split("|")] for line in format_table(results).splitlines()]
+    cells = [[cell.strip() for cell in line.split("|")] for line in format_score_table(results).splitlines()]
     assert cells[0] == ["Step", "codecontests_valid exec", "codecontests_valid accepted@1", "humaneval accepted@1"]
     assert cells[2] == ["100", "50.00% (50.0%-50.0%)", "25.00% (20.0%-30.0%)", "N/A"]
     assert cells[3][3] == "25.00% (20.0%-30.0%)"
@@ -208,6 +208,6 @@ def test_progress_is_a_bar_of_the_live_view() -> None:
     suites = [SuiteProblems(Suite(name="humaneval", title="x"), problems)]
     progress = ProgressPrinter("step_40", suites, lines.append, lambda: next(seconds))
     for _ in problems:
-        progress.count("humaneval")
+        progress.count_answer("humaneval")
     assert lines == ["Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]"]
     assert parse_progress_bar(lines[0]) == ProgressBar(label="Evaluating step_40 humaneval", done=2, total=4, left_s=10)

@@ -19,8 +19,8 @@ from rlbox.evaluation.model_client import ModelClient, ModelServerError
 from rlbox.evaluation.model_server import (
     EngineOptions,
     ServerCommand,
+    build_serve_function,
     build_vllm_argv,
-    make_export_server,
     parse_setting,
     run_servers,
 )
@@ -146,7 +146,7 @@ def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> 
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     http = create_loopback_client(10)
     with run_servers([engine("m")], tmp_path, http) as model:
-        with make_export_server(EngineOptions(url=model.urls[0]), http, print)(Path("/e"), tmp_path) as other:
+        with build_serve_function(EngineOptions(url=model.urls[0]), http, print)(Path("/e"), tmp_path) as other:
             assert other.urls == model.urls
         assert ModelClient(model.urls, http).model.name == "m"
 
@@ -155,7 +155,7 @@ def test_a_connection_that_is_cut_once_is_asked_again() -> None:
     with playing(Player(lambda ask, number: "")) as player:
         model = ModelClient([player.url], create_loopback_client(10))
         player.cuts = 1
-        assert model.build_prompt("a").tokens == (97,)
+        assert model.build_prompt("a").token_ids == (97,)
         player.cuts = 2
         with pytest.raises(ModelServerError, match="/tokenize: "):
             model.build_prompt("b")

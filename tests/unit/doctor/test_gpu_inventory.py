@@ -18,7 +18,7 @@ from rlbox.doctor.gpu_inventory import (
 )
 
 GIB = 1 << 30
-FREE = tuple(LocalGpu(index=number, name="A800", used=GIB, total=80 * GIB) for number in range(8))
+FREE = tuple(LocalGpu(index=number, name="A800", used_bytes=GIB, total_bytes=80 * GIB) for number in range(8))
 EIGHT = GpuInventory(gpus=FREE, ray=(RayNode(address="10.0.0.1", alive=True, gpus=8),))
 
 
@@ -66,8 +66,8 @@ def test_a_role_that_fits_no_equal_parts() -> None:
 
 
 def test_a_gpu_that_someone_holds_is_named() -> None:
-    held = replace(FREE[1], used=70 * GIB, holders=(GpuProcess(pid=42, who="ann: python serve.py"),))
-    facts = GpuInventory(gpus=(FREE[0], held, replace(FREE[2], used=9 * GIB)), ray_error="no head answers at U")
+    held = replace(FREE[1], used_bytes=70 * GIB, holders=(GpuProcess(pid=42, description="ann: python serve.py"),))
+    facts = GpuInventory(gpus=(FREE[0], held, replace(FREE[2], used_bytes=9 * GIB)), ray_error="no head answers at U")
     split = plan_split(facts, SplitRequest(actor=1, rollout=1))
     assert tuple(map(str, split.problems)) == (
         "2 GPUs are needed here, 1 are free: GPU 1: pid 42 ann: python serve.py; GPU 2: someone outside this container",

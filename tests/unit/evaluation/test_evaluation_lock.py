@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.lock import EvaluationLock, diff_locks, parse_lock, remove_allowed
+from rlbox.evaluation.lock import EvaluationLock, diff_locks, exclude_allowed_differences, parse_lock
 
 PARTS: dict[str, Any] = {
     "suites": {"humaneval": {"problems": 164, "sha256": "aa"}},
@@ -46,9 +46,9 @@ def test_a_field_of_one_alone_is_named() -> None:
 def test_across_allows_a_field_or_all_below_it() -> None:
     engine = PARTS["engine"] | {"version": "0.24.0", "max_model_len": 64}
     found = diff_locks(LOCK, EvaluationLock(parts=PARTS | {"engine": engine}, subject={}))
-    assert [one.field for one in remove_allowed(found, ["engine.version"])] == ["engine.max_model_len"]
-    assert not remove_allowed(found, ["engine"])
-    assert len(remove_allowed(found, ["eng"])) == 2
+    assert [one.field for one in exclude_allowed_differences(found, ["engine.version"])] == ["engine.max_model_len"]
+    assert not exclude_allowed_differences(found, ["engine"])
+    assert len(exclude_allowed_differences(found, ["eng"])) == 2
 
 
 def test_it_is_read_as_it_was_written() -> None:

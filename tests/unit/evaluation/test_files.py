@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.files import find_result_directories, parse_best, read_data_path, relative_to_disk
+from rlbox.evaluation.files import find_result_directories, get_data_disk_path, make_relative_to_disk, parse_best
 
 
 def test_the_folders_in_which_gates_ask_for_results() -> None:
@@ -22,15 +22,15 @@ def test_the_folders_in_which_gates_ask_for_results() -> None:
 
 @pytest.mark.parametrize("plan", [{}, {"stages": 1}, {"stages": [{"files": [1]}]}, {"paths": 3}])
 def test_what_is_no_plan_has_none(plan: dict[str, Any]) -> None:
-    assert (find_result_directories(plan), read_data_path(plan)) == ([], "")
+    assert (find_result_directories(plan), get_data_disk_path(plan)) == ([], "")
 
 
 def test_a_path_is_below_one_of_the_names_of_the_disk() -> None:
-    assert relative_to_disk("/data/a/b", ["/data", "/mnt/disk"]) == "a/b"
-    assert relative_to_disk("/mnt/disk/a", ["/data", "/mnt/disk"]) == "a"
+    assert make_relative_to_disk("/data/a/b", ["/data", "/mnt/disk"]) == "a/b"
+    assert make_relative_to_disk("/mnt/disk/a", ["/data", "/mnt/disk"]) == "a"
     for path in ("/etc", "a", "/data/../etc", "/mnt/disks/a"):
         with pytest.raises(ValueError, match="is not on the data disk /mnt/disk"):
-            relative_to_disk(path, ["/data", "/mnt/disk"])
+            make_relative_to_disk(path, ["/data", "/mnt/disk"])
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"name": "a"}, {"name": "", "model": "/m"}])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.system.prefetch import CachedFile, CacheReport, format_report, require_free_memory
+from rlbox.system.prefetch import CachedFile, PageCacheReport, format_report, require_free_memory
 
 GIB = 1 << 30
 
 
-def report(*files: tuple[int, int | None], read: int = 0) -> CacheReport:
+def report(*files: tuple[int, int | None], read: int = 0) -> PageCacheReport:
     rows = [
         CachedFile(path=f"/m/{number}", size=size, resident=resident) for number, (size, resident) in enumerate(files)
     ]
-    return CacheReport(files=tuple(rows), resident_before=None, read=read, seconds=2.0)
+    return PageCacheReport(files=tuple(rows), resident_before=None, read=read, seconds=2.0)
 
 
 def test_files_larger_than_the_memory_are_refused() -> None:
