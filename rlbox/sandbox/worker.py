@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rlbox.sandbox.cgroup import PREFIX, ProgramCgroup, remove_cgroups
 from rlbox.sandbox.filesystem import mount_private_folders
-from rlbox.sandbox.isolation import ProgramFolder, StartError, start_program
+from rlbox.sandbox.isolation import CHECKER_FOLDER, ProgramFolder, StartError, start_program
 from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor, list_children
 from rlbox.sandbox.plan import (
     CGROUP,
@@ -91,7 +91,7 @@ def _make_folder(plan: Plan) -> tuple[ProgramFolder, str]:
     folder = ProgramFolder(path=scratch / "work", is_private=False)
     if NAMESPACES in plan.layers:
         try:
-            mount_private_folders(plan.limits.disk_mb, plan.readable)
+            mount_private_folders(plan.limits.disk_mb, (*plan.readable, CHECKER_FOLDER))
             folder = ProgramFolder(path=Path("/tmp/program"), is_private=True)  # noqa: S108 its own
         except OSError as error:
             error_text = str(error)
