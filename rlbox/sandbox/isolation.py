@@ -204,10 +204,7 @@ def _list_resource_limits(limits: ProgramLimits, cpu_s: float) -> Iterator[tuple
         ("NOFILE", _OPEN_FILES),
         ("CORE", 0),
         ("MEMLOCK", 0),
-        ("MSGQUEUE", 0),
         ("SIGPENDING", 1024),
-        ("RTPRIO", 0),
-        ("NICE", 0),
     ):
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -204,5 +205,7 @@ def _serve_worker(connection: socket.socket, server: int, others: Iterable[socke
             with contextlib.suppress(OSError):
                 connection.sendall(encode_message(outcome))
             has_ended = not outcome.alive
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(0 if has_ended else 1)  # it is a copy of the fork server

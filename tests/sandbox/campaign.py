@@ -143,8 +143,7 @@ def goes_on(pid: int) -> bool:
 def living(server: int, scratch: Path, nap: str) -> Iterator[str]:
     """Yield processes that programs of this sandbox left: by working folder, environment or the arena's own words.
 
-    The interpreter that waits for programs is none of them: it is the first process of its namespace. Nor are programs
-    of another sandbox of this machine, which are below its server.
+    Programs of another sandbox of this machine, which are below its server, are none of them.
     """
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -152,10 +151,9 @@ def living(server: int, scratch: Path, nap: str) -> Iterator[str]:
         with contextlib.suppress(OSError):
             told = Path(f"/proc/{name}/environ").read_bytes() + b"\0" + os.fsencode(os.readlink(f"/proc/{name}/cwd"))
             command = Path(f"/proc/{name}/cmdline").read_bytes()
-            waits = Path(f"/proc/{name}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[1:] == ["1"]
             own = str(scratch).encode() in told or nap.encode() in command
             likely = b"TMPDIR=/tmp/program\0" in told and not is_below_another(int(name), server)
-            if not waits and b"serve" not in command and (own or likely):
+            if b"serve" not in command and (own or likely):
                 yield f"{name} {command!r}"
 
 
@@ -236,7 +234,7 @@ def run(chosen: list[Attack], options: list[str], at_once: int) -> dict[str, Any
         {"attack": "all", "how": f"alive: {who}"}
         for who in living(server.process.pid, arena.scratch, arena.words["NAP"])
     ]
-    left = [str(path) for path in arena.scratch.glob("*/*/**/*") if path.name != "root" or not path.is_dir()]
+    left = [str(path) for path in arena.scratch.glob("*/*")]
     fell += [{"attack": "all", "how": f"left in the scratch folder: {left}"}] if left else []
     server.stop()
     fell += [{"attack": "all", "how": "the server left its folder"}] if list(arena.scratch.iterdir()) else []
