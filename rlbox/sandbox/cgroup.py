@@ -31,25 +31,23 @@ class ProgramCgroup:
     def __init__(self, name: str, memory_bytes: int) -> None:
         self._files: dict[str, tuple[str, Path]] = {}  # resource to hierarchy and file
         self._folders: list[Path] = []
-        error_text = "no control group is mounted here"
+        reason = "no controller for a group of its own"
         for hierarchy, parent in find_own_cgroups(_HIERARCHIES):
             wanted = [one for one in _RESOURCES if (hierarchy, one) in _FILES and one not in self._files]
-            if wanted:
-                try:
-                    self._make(hierarchy, parent / name, wanted)
-                except OSError as error:
-                    error_text = str(error)
-        if "memory" in self._files:
             try:
-                self._files["memory"][1].write_text(str(memory_bytes))
+                self._make(hierarchy, parent / name, wanted)
+                if "memory" in wanted and "memory" in self._files:
+                    self._files["memory"][1].write_text(str(memory_bytes))
             except OSError as error:
-                error_text = str(error)
-                del self._files["memory"]
+                reason = str(error)
+                if "memory" in wanted:
+                    self._files.pop("memory", None)  # it has no limit
         lacking = [resource for resource in _RESOURCES if resource not in self._files]
-        reason = "no controller for a group of its own" if self._folders else error_text
         self._missing = f"{', '.join(lacking)}: {reason}" if lacking else ""
 
     def _make(self, hierarchy: str, folder: Path, wanted: Iterable[str]) -> None:
+        if not wanted:
+            return
         if not hierarchy:
             with contextlib.suppress(OSError):  # refused where processes are, but at the root
                 (folder.parent / "cgroup.subtree_control").write_text("+memory")

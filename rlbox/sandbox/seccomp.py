@@ -64,6 +64,7 @@ _MACHINE: Numbers = {  # clock, name, modules and power of the machine; all need
     "setdomainname": (171, 162), "syslog": (103, 116), "vhangup": (153, 58), "iopl": (172, 0), "ioperm": (173, 0),
     "ioprio_set": (251, 30), "nfsservctl": (180, 42), "personality": (135, 92),
 }  # fmt: skip
+_REFUSED = _SOCKETS | _PROCESSES | _MOUNTS | _OBJECTS | _INTERFACES | _MACHINE
 
 # Return 0 and do nothing: honest programs call them, and an error would end those.
 _METADATA: Numbers = {  # mode, owner, times and attributes of files, for which Landlock has no rights
@@ -77,6 +78,7 @@ _SESSIONS: Numbers = {  # so all processes of a program stay in one group, which
     "setsid": (112, 157), "setpgid": (109, 154),
 }  # fmt: skip
 _FLUSHES: Numbers = {"sync": (162, 81), "syncfs": (306, 267)}  # would wait for every disk of the machine
+_IGNORED = _METADATA | _SESSIONS | _FLUSHES
 
 # Depend on their arguments.
 _CONDITIONAL: Numbers = {
@@ -143,16 +145,9 @@ def build_filter(machine: str, *, signal_pid: int = 0, allow_truncate: bool = Tr
         (_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, architecture), _KILL,  # a call of another machine, such as 32-bit x86
         (_LOAD, 0, 0, 0), (_IF_AT_LEAST, 0, 1, _LAST_CALL + 1), _refuse(errno.ENOSYS),  # and x32's numbers
     ]  # fmt: skip
-    rules: dict[str, list[Instruction]] = {}
-    for group in (_SOCKETS, _PROCESSES, _MOUNTS, _OBJECTS, _INTERFACES, _MACHINE):
-        rules |= {name: [_EPERM] for name in group}
-    for group in (_METADATA, _SESSIONS, _FLUSHES):
-        rules |= {name: [_refuse(0)] for name in group}
-    rules |= _build_conditional_rules(signal_pid, allow_truncate)
-    numbers = _SOCKETS | _PROCESSES | _MOUNTS | _OBJECTS | _INTERFACES | _MACHINE | _METADATA | _SESSIONS | _FLUSHES
-    numbers |= _CONDITIONAL
-    for name, body in rules.items():
-        if number := numbers[name][column]:
+    rules = {name: [_EPERM] for name in _REFUSED} | {name: [_refuse(0)] for name in _IGNORED}
+    for name, body in (rules | _build_conditional_rules(signal_pid, allow_truncate)).items():
+        if number := (_REFUSED | _IGNORED | _CONDITIONAL)[name][column]:
             code += [(_IF_EQUAL, 0, len(body), number), *body]
     return _pack([*code, _ALLOW])
 

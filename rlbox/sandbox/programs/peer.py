@@ -49,13 +49,13 @@ class Remote:
     allow_operators = False
 
     def __getattr__(self, name: str) -> Any:
-        return self._peer.get_attribute(self._number, name)
+        return self._peer.use(self._number, "get", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._peer.ask({"do": "set", "at": self._number, "name": name, "words": [self._peer.encode(value)]})
+        self._peer.use(self._number, "set", name, (value,))
 
     def __call__(self, *words: Any, **names: Any) -> Any:
-        return self._peer.call(self._number, words, names)
+        return self._peer.use(self._number, "call", "", words, names)
 
 
 class RemoteClass(type):
@@ -65,10 +65,10 @@ class RemoteClass(type):
     _number: int
 
     def __call__(cls, *words: Any, **names: Any) -> Any:
-        return cls._peer.call(cls._number, words, names)
+        return cls._peer.use(cls._number, "call", "", words, names)
 
     def __getattr__(cls, name: str) -> Any:
-        return cls._peer.get_attribute(cls._number, name)
+        return cls._peer.use(cls._number, "get", name)
 
 
 def _make_operator(name: str, reflected: bool) -> Callable[..., Any]:
@@ -183,14 +183,14 @@ class Peer:
     def carry_out(self, question: Message) -> Any:
         """Do with a thing of this side what the other asks for."""
         thing, name = self.things[question["at"]], str(question.get("name"))
-        words = self.decode(question.get("words", []))
-        if question["do"] == "call":
+        do, words = question["do"], self.decode(question.get("words", []))
+        if do == "call":
             return thing(*words, **{key: self.decode(value) for key, value in question["names"].items()})
-        if question["do"] == "operate" and name in OPERATORS:
-            return _apply_operator(thing, name, words, question["reflected"])
+        if do in ("operate", "reflect") and name in OPERATORS:
+            return _apply_operator(thing, name, words, do == "reflect")
         if name.startswith("_") and name != "__name__":
             raise AttributeError(name)
-        return self.set_attribute(thing, name, *words) if question["do"] == "set" else getattr(thing, name)
+        return self.set_attribute(thing, name, *words) if do == "set" else getattr(thing, name)
 
     def set_attribute(self, thing: Any, name: str, value: Any) -> None:
         setattr(thing, name, value)
@@ -211,18 +211,17 @@ class Peer:
 
     def operate(self, remote: Remote, name: str, words: tuple[Any, ...], reflected: bool = False) -> Any:
         """Have the other side apply an operator to a thing of its own."""
-        encoded = [self.encode(word) for word in words]
-        question = {"do": "operate", "at": remote._number, "name": name, "words": encoded, "reflected": reflected}
-        return self.ask(question)
+        return self.use(remote._number, "reflect" if reflected else "operate", name, words)
 
-    def call(self, number: int, words: tuple[Any, ...], names: dict[str, Any]) -> Any:
-        encoded = {name: self.encode(value) for name, value in names.items()}
-        return self.ask({"do": "call", "at": number, "words": [self.encode(word) for word in words], "names": encoded})
-
-    def get_attribute(self, number: int, name: str) -> Any:
-        if name.startswith("__") and name != "__name__":
+    def use(
+        self, number: int, do: str, name: str, words: tuple[Any, ...] = (), names: dict[str, Any] | None = None
+    ) -> Any:
+        """Have the other side do something with a thing of its own."""
+        if do == "get" and name.startswith("__") and name != "__name__":
             raise AttributeError(name)
-        return self.ask({"do": "get", "at": number, "name": name})
+        encoded = {key: self.encode(value) for key, value in (names or {}).items()}
+        words_encoded = [self.encode(word) for word in words]
+        return self.ask({"do": do, "at": number, "name": name, "words": words_encoded, "names": encoded})
 
     def encode(self, value: Any) -> Any:
         return wire.encode(value, self.refer)

@@ -29,32 +29,23 @@ _COLLECTIONS: dict[Any, Any] = {
     "iterator": iter,
     "namedtuple": namedtuple,
 }
-_PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    (int, lambda value: int(value) if abs(value) < _MAX_EXACT else {"k": "int", "v": hex(value)}),
-    (float, float),
-    (str, str.__str__),
-    (bytes, lambda value: {"k": "bytes", "v": value.hex()}),
-    (bytearray, lambda value: {"k": "bytearray", "v": value.hex()}),
-    (complex, lambda value: {"k": "complex", "v": [value.real, value.imag]}),
-    (Decimal, lambda value: {"k": "Decimal", "v": str(value)}),
-    (Fraction, lambda value: {"k": "Fraction", "v": str(value)}),
-    (range, lambda value: {"k": "range", "v": [value.start, value.stop, value.step]}),
-    (datetime.datetime, lambda value: {"k": "datetime", "v": value.isoformat()}),
-    (datetime.date, lambda value: {"k": "date", "v": value.isoformat()}),
-    (datetime.timedelta, lambda value: {"k": "timedelta", "v": [value.days, value.seconds, value.microseconds]}),
-)
-_READERS: dict[Any, Callable[[Any], Any]] = {
-    "int": lambda text: int(text, 16),
-    "bytes": bytes.fromhex,
-    "bytearray": bytearray.fromhex,
-    "complex": lambda pair: complex(*pair),
-    "Decimal": Decimal,
-    "Fraction": Fraction,
-    "range": lambda three: range(*three),
-    "datetime": datetime.datetime.fromisoformat,
-    "date": datetime.date.fromisoformat,
-    "timedelta": lambda three: datetime.timedelta(*three),
-}
+_PLAIN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "int": (int, lambda value: int(value) if abs(value) < _MAX_EXACT else hex(value), lambda text: int(text, 16)),
+    "float": (float, float, float),
+    "str": (str, str.__str__, str),
+    "bytes": (bytes, lambda value: value.hex(), bytes.fromhex),
+    "bytearray": (bytearray, lambda value: value.hex(), bytearray.fromhex),
+    "complex": (complex, lambda value: [value.real, value.imag], lambda pair: complex(*pair)),
+    "Decimal": (Decimal, str, Decimal),
+    "Fraction": (Fraction, str, Fraction),
+    "range": (range, lambda value: [value.start, value.stop, value.step], lambda three: range(*three)),
+    "slice": (slice, lambda value: [value.start, value.stop, value.step], lambda three: slice(*three)),
+    "datetime": (datetime.datetime, lambda value: value.isoformat(), datetime.datetime.fromisoformat),
+    "date": (datetime.date, lambda value: value.isoformat(), datetime.date.fromisoformat),
+    "timedelta": (datetime.timedelta, lambda value: [value.days, value.seconds, value.microseconds],
+                  lambda three: datetime.timedelta(*three)),
+}  # fmt: skip
+"""Kind to its type, what is sent for a value, and how a value is made of that."""
 
 
 class WireError(Exception):
@@ -98,9 +89,11 @@ def encode(value: Any, refer: Callable[[Any], dict[str, Any]]) -> Any:
     """Return a value as JSON types; `refer` names what has no plain kind."""
     if value is None or isinstance(value, bool):
         return value
-    for kind, write in _PLAIN:
+    for name, (kind, write, _) in _PLAIN.items():
         if isinstance(value, kind):
-            return write(value)
+            content = write(value)
+            is_json = name in ("float", "str") or isinstance(content, int)
+            return content if is_json else {"k": name, "v": content}
     if isinstance(value, list):
         return [encode(item, refer) for item in value]
     if isinstance(value, dict):
@@ -135,8 +128,8 @@ def decode(value: Any, find: Callable[[dict[str, Any]], Any]) -> Any:
         if kind == "namedtuple" and isinstance(inner, list):
             name, fields, items = inner
             return _COLLECTIONS[kind](name, fields)(*decode(items, find))
-        if kind in _READERS:
-            return _READERS[kind](inner)
+        if kind in _PLAIN:
+            return _PLAIN[kind][2](inner)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise WireError(f"no value: {error}") from error
     return find(value)
