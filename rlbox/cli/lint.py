@@ -13,7 +13,7 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from rlbox.lint.text import Defect
+    from rlbox.lint.rules import Finding
 
 
 @click.command()
@@ -38,7 +38,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
       rlbox lint --list
     """
     from rlbox.lint.drift import load_drift
-    from rlbox.lint.rules import defects_to_json, format_defects, format_rules, format_summary
+    from rlbox.lint.rules import findings_to_json, format_findings, format_rules, format_summary
 
     rules = load_drift()
     if as_list:
@@ -50,7 +50,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
 
     owners = TargetResolver(app.project, target)
     problems: list[str] = []
-    found: list[Defect] = []
+    found: list[Finding] = []
     read = 0
     for name, text in read_files(files or owners.files(), problems):
         read += 1
@@ -59,7 +59,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     unread = SpecError("\n  ".join(problems), next_step=_("give the scripts, specs or notes to check"))
     if problems and not read:
         raise unread
-    app.result({"files": read, "findings": defects_to_json(found), "unread": problems}, format_defects(shown))
+    app.result({"files": read, "findings": findings_to_json(found), "unread": problems}, format_findings(shown))
     if read:
         app.say(format_summary(found, read, app.verbosity > 0))
     if problems and not app.as_json:

@@ -1,304 +1,47 @@
-"""What a document sets, runs and names.
-
-A command is taken out of its wrappers: `sudo env X=y timeout 9 bash -c "ray stop"` runs `ray stop`, with X set.
-"""
+"""What a document sets, runs and names, gathered from its shell text and its Python."""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from rlbox.lint.shell import ASSIGNMENT, Pipeline, Stray, Word
-from rlbox.lint.text import Lines, Piece
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option as given: its name, its value and where both are; the value is empty when none follows."""
-
-    name: str
-    value: str
-    word: Word
-    value_word: Word | None
-
-    @property
-    def start(self) -> int:
-        """Where it begins in the document."""
-        return self.word.start
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A program with its words, out of whatever it was wrapped in.
-
-    `within` says what it was taken out of: container, ssh, ray-job, entry (of an image), prose. `env` are the settings
-    in front of it, `last` whether it ends its pipeline.
-    """
-
-    program: str
-    words: tuple[Word, ...]  # without the program
-    start: int
-    pipeline: Pipeline
-    index: int
-    block: int
-    within: frozenset[str] = frozenset()
-    env: tuple[Word, ...] = ()
-    redirects: tuple[tuple[str, Word], ...] = ()
-    documents: tuple[Piece, ...] = ()
-    outer: Call | None = field(default=None, repr=False)
-
-    @property
-    def last(self) -> bool:
-        """Whether it ends its pipeline."""
-        return self.index == len(self.pipeline.commands) - 1
-
-    @cached_property
-    def values(self) -> list[str]:
-        """The words without their quotes."""
-        return [word.value for word in self.words]
-
-    @cached_property
-    def text(self) -> str:
-        """Program and words, joined by spaces."""
-        return " ".join((self.program, *self.values))
-
-    def options(self) -> Iterator[Option]:
-        """Yield every word that begins with a dash, with its value if it has one."""
-        for i, word in enumerate(self.words):
-            if word.value.startswith("-") and len(word.value) > 1:
-                name, equals, value = word.value.partition("=")
-                after = self.words[i + 1] if i + 1 < len(self.words) else None
-                if equals:
-                    yield Option(name, value, word, word.cut(len(name) + 1))
-                elif after and not after.value.startswith("-"):
-                    yield Option(name, after.value, word, after)
-                else:
-                    yield Option(name, "", word, None)
-
-    def option(self, *names: str) -> Option | None:
-        """Return the first option with one of the names."""
-        return next((option for option in self.options() if option.name in names), None)
-
-    def has(self, *names: str) -> bool:
-        """Whether an option with one of the names is given."""
-        return self.option(*names) is not None
-
-
-# Programs that run another one: options that take a value, and how many plain words come before the command.
-_WRAPPERS: dict[str, tuple[str, int]] = {
-    "sudo": ("-u -g -h -p -C -D -R -T", 0),
-    "doas": ("-u", 0),
-    "env": ("-u -C", 0),
-    "nohup": ("", 0),
-    "time": ("-f -o", 0),
-    "exec": ("-a", 0),
-    "command": ("", 0),
-    "builtin": ("", 0),
-    "timeout": ("-k -s", 1),
-    "stdbuf": ("-i -o -e", 0),
-    "nice": ("-n", 0),
-    "ionice": ("-c -n", 0),
-    "setsid": ("", 0),
-    "unbuffer": ("", 0),
-    "xargs": ("-I -n -P -d -L -a -s", 0),
-    "numactl": ("-C -m -N -i -p", 0),
-    "srun": ("-n -N -c -p -w -J -t -A -G -D -o -e -x", 0),
-    "mpirun": ("-n -np -H -x -hostfile -host -N -mca", 0),
-    "mpiexec": ("-n -np -H -x -f", 0),
-    "tini": ("-p -e", 0),
-    "dumb-init": ("-r", 0),
-    "gosu": ("", 1),
-    "chroot": ("", 1),
-    "watch": ("-n", 0),
-    "uv run": ("-p --python --with --project --directory --extra --group --env-file", 0),
-    "poetry run": ("", 0),
-    "pipenv run": ("", 0),
-    "pdm run": ("", 0),
-    "conda run": ("-n -p --name --prefix --cwd", 0),
-    "mamba run": ("-n -p --name --prefix --cwd", 0),
-    "micromamba run": ("-n -p --name --prefix --cwd", 0),
-    "ssh": ("-p -i -o -l -F -J -L -R -D -b -c -m -w -S -E -B -I -Q -W", 1),
-    "docker exec": ("-e -u -w --env --user --workdir --env-file --detach-keys", 1),
-    "docker compose exec": ("-e -u -w -f --env --user --workdir --index", 1),
-    "kubectl exec": ("-n -c --namespace --container", 1),
-    "ray job submit": (
-        "--address --working-dir --runtime-env --runtime-env-json --job-id --submission-id --entrypoint-num-cpus"
-        " --entrypoint-num-gpus --entrypoint-memory --entrypoint-resources --metadata-json --log-style --log-color"
-        " --headers --verify",
-        0,
-    ),
-}
-_MARKS = {"docker exec": "container", "docker compose exec": "container", "kubectl exec": "container"}
-_MARKS |= {"ray job submit": "ray-job", "uv run": "uv-run", "ssh": "ssh"}
-_TWO_WORDS = {name.split()[0] for name in _WRAPPERS if " " in name}
-_SHELLS = {"bash", "sh", "zsh", "dash", "ash", "ksh"}
-_RUN_FLAGS = {
-    *("--rm", "--privileged", "--init", "--detach", "--interactive", "--tty", "--read-only", "--no-healthcheck"),
-    *("--publish-all", "--oom-kill-disable", "--quiet", "--disable-content-trust", "--sig-proxy"),
-}
-_BUILTIN_PROGRAMS = {"podman": "docker", "nerdctl": "docker", "docker-compose": "docker compose", "pip3": "pip"}
-_DEEPEST_CALL = 20
-_LOOKED_UP = re.compile(r"(?:\$\(|`)(?:which|command -v)\s+([\w.-]+)(?:\)|`)$")
-_DEFAULT = re.compile(r"\$\{\w+:?-([^}]*)\}$")
-
-
-def parse_calls(pipeline: Pipeline, block: int, within: frozenset[str]) -> Iterator[Call]:
-    """Yield what each command of a pipeline runs, the wrapping before the wrapped; texts of `bash -c` are not read."""
-    for index, command in enumerate(pipeline.commands):
-        if not command.words or command.array:
-            continue
-        program, words = normalize_program(command.words)
-        yield from unwrap_call(
-            Call(
-                program,
-                words,
-                command.words[0].start,
-                pipeline,
-                index,
-                block,
-                within,
-                tuple(command.assigns),
-                tuple(command.redirects),
-                tuple(command.documents),
-            )
-        )
-
-
-def normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
-    """Return the program in its shortest name (`python -m vllm`, `pip`, `docker run`) and the words behind it."""
-    first = words[0].value
-    if hit := _DEFAULT.match(first):
-        first = hit.group(1)
-    if hit := _LOOKED_UP.match(first):
-        first = hit.group(1)
-    name = first.rsplit("/", 1)[-1]
-    name = re.sub(r"^(python|pip)[23](\.\d+)?$", r"\1", _BUILTIN_PROGRAMS.get(name, name))
-    rest = tuple(words[1:])
-    if name == "python" and rest and re.fullmatch(r"-m[A-Za-z].*", rest[0].value):
-        return get_module_program(rest[0].value[2:]), rest[1:]
-    if name == "python" and "-m" in (values := [word.value for word in rest[:6]]):
-        at = values.index("-m")
-        if at + 1 < len(rest) and all(value.startswith("-") for value in values[:at]):
-            return get_module_program(rest[at + 1].value), rest[at + 2 :]
-    if name == "uv" and rest and rest[0].value == "pip":
-        return "pip", rest[1:]
-    if name in _TWO_WORDS and rest:
-        return _subcommand(name, rest)
-    return name, rest
-
-
-def get_module_program(module: str) -> str:
-    """Return the program that `python -m module` is."""
-    return "pip" if module == "pip" else f"python -m {module}"
-
-
-def _subcommand(name: str, rest: tuple[Word, ...]) -> tuple[str, tuple[Word, ...]]:
-    while rest and re.fullmatch(r"[a-z][a-z-]*", rest[0].value) and len(name.split()) < 3:
-        longer = f"{name} {rest[0].value}"
-        if len(name.split()) == 2 and longer not in _WRAPPERS and name not in ("docker compose", "conda env"):
-            break
-        name, rest = longer, rest[1:]
-    return name, rest
-
-
-def unwrap_call(call: Call, depth: int = 0) -> Iterator[Call]:
-    """Yield a call and those that it wraps."""
-    yield call
-    if depth == _DEEPEST_CALL:
-        return
-    if call.program == "docker run":
-        _, image, rest = parse_docker_run(call)
-        inner = rest if image else ()
-    elif call.program in _WRAPPERS:
-        inner = _behind(call)
-    else:
-        return
-    env = list(call.env)
-    while inner and (hit := ASSIGNMENT.match(inner[0].value)) and hit.end():
-        env.append(inner[0])
-        inner = inner[1:]
-    if inner and not re.search(r"\s", inner[0].value):  # a text is read as shell, not as a program's name
-        program, words = normalize_program(inner)
-        mark = "container" if call.program == "docker run" else _MARKS.get(call.program)
-        within = call.within | {mark} if mark else call.within
-        inside = replace(
-            call, program=program, words=words, start=inner[0].start, within=within, env=tuple(env), outer=call
-        )
-        yield from unwrap_call(inside, depth + 1)
-
-
-def _behind(call: Call) -> tuple[Word, ...]:
-    """Return the command that a wrapper runs."""
-    values, plain = _WRAPPERS[call.program]
-    taking, words = set(values.split()), call.words
-    i = 0
-    while i < len(words):
-        value = words[i].value
-        if value == "--":
-            return words[i + 1 :]
-        if value.startswith("-") and len(value) > 1:
-            i += 1 + (value in taking)
-        elif plain and not ASSIGNMENT.match(value):
-            plain, i = plain - 1, i + 1
-        else:
-            return words[i:]
-    return ()
-
-
-def parse_docker_run(call: Call) -> tuple[list[Option], Word | None, tuple[Word, ...]]:
-    """Return the options, the image and the command of a `docker run`."""
-    options: list[Option] = []
-    words, i = call.words, 0
-    while i < len(words):
-        word = words[i]
-        value = word.value
-        if not value.startswith("-"):
-            return options, word, words[i + 1 :]
-        i += 1
-        name, equals, given = value.partition("=")
-        if equals:
-            options.append(Option(name, given, word, word.cut(len(name) + 1)))
-        elif value in _RUN_FLAGS or re.fullmatch(r"-[ditPq]+", value):
-            options.append(Option(value, "", word, None))
-        elif re.fullmatch(r"-[epvwuhlmc]\S.*", value, re.DOTALL):
-            options.append(Option(value[:2], value[2:], word, word.cut(2)))
-        elif i < len(words):
-            options.append(Option(value, words[i].value, word, words[i]))
-            i += 1
-    return options, None, ()
-
-
-def find_shell_texts(call: Call) -> Iterator[tuple[Word, str]]:
-    """Yield the words of a call that are shell text themselves, each with what it runs in (empty: here)."""
-    program, words = call.program, call.words
-    if program in _SHELLS or program == "su":
-        for i, word in enumerate(words[:-1]):
-            if re.fullmatch(r"-[a-z]*c", word.value):
-                yield words[i + 1], ""
-                return
-    elif program in ("eval", "watch"):
-        yield from ((word, "") for word in words if " " in word.value)
-    elif program in ("ssh", "pdsh", "clush", "parallel-ssh"):
-        yield from ((word, "ssh") for word in words if re.search(r"^(?!-|[A-Za-z]+=).*\s", word.value, re.DOTALL))
-    elif program in ("tmux", "screen", "script", "flock"):
-        yield from ((word, "tmux") for word in words if " " in word.value)
-    elif program == "ray job submit":
-        rest = _behind(call)
-        if len(rest) == 1 and " " in rest[0].value:
-            yield rest[0], "ray-job"
-
+from rlbox.lint.calls import ASSIGNMENT, Call, find_calls, image_position, shell_texts
+from rlbox.lint.python_source import Mention, read_python
+from rlbox.lint.shell import Command, Pipeline, Word, read_shell
+from rlbox.lint.text import Fragment, LineIndex
 
 HERE: frozenset[str] = frozenset()
+PROSE = frozenset({"prose"})
 _DEEPEST = 6
-_LONGEST_EXPANSION = 10_000
+_LONGEST_EXPANSION = 10_000  # characters, or words
+# `NAME=value` and `"NAME": "value"` anywhere in a word: `-e X=y`, `--export=ALL,X=y`, `{"env_vars": {"X": "y"}}`.
+_SET = re.compile(
+    r"(?<![\w$-])(?P<name>[A-Z][A-Z0-9]*_\w+)(?:=(?!=)|[\"']\s*:\s*)[\"']?(?P<value>(?:\$\{\w+[^}]*\}|[^\s,;\"'}])*)"
+)
+_DEFAULTED = re.compile(r"\$\{(?P<name>[A-Z]\w+):?=(?P<value>[^}]*)\}")
+_READ = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_ARRAY = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?\}?")
+_POWERSHELL_SETTING = re.compile(r"\$\{?env:(\w+)\}?", re.IGNORECASE)
+_PIN = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([\w.]+)")
+# Programs whose words show or search text instead of setting anything.
+_SHOWING = re.compile(
+    r"echo|printf|cat|[efz]?grep|rg|ag|sed|g?awk|unset|test|\[.*|ls|which|find|head|tail|less", re.DOTALL
+)
+_START_FILE = re.compile(
+    r"(?:rc|profile|bash_profile|bash_aliases|zshenv|environment|\.env|\.sh|\.bash|\.conf|-env)[\"']?$", re.IGNORECASE
+)
+_DECLARING = {"export", "declare", "typeset", "local", "readonly", "env"}
+_VARIABLE = re.compile(
+    r"\$(?P<plain>\w+)|\$\{(?P<braced>\w+)(?::?[-=](?P<default>[^{}]*))?\}|(?<!\$)\{(?P<field>(?:port|param|env)\.\w+)\}"
+)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable and the value it gets; `how` says where: shell, word, python, dockerfile, yaml, …"""
+    """A variable and the value it gets; `how` says where: shell, word, python, dockerfile, data, …"""
 
     name: str
     value: str
@@ -317,113 +60,220 @@ class Image:
     within: frozenset[str] = HERE
 
 
-@dataclass(frozen=True)
-class Snippet:
-    """Python that was understood; `how` is file, -c or stdin, `piece` its text, `call` what runs it."""
-
-    tree: ast.Module
-    piece: Piece
-    lines: Lines
-    how: str
-    call: Call | None = None
-
-    def start(self, node: ast.expr | ast.stmt) -> int:
-        """Return where a node begins in the document."""
-        before = self.lines.line(node.lineno).encode()[: node.col_offset]
-        offset = self.lines.starts[node.lineno - 1] + len(before.decode("utf-8", "ignore"))
-        return self.piece.at[min(offset, len(self.piece.text))]
-
-
-class VariableTable:
-    """The values of shell variables, as far as the document gives them."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[tuple[int, str]]] = {}
-
-    def note(self, name: str, value: str, start: int) -> None:
-        """Remember that `name` gets `value` at `start`."""
-        self._values.setdefault(name, []).append((start, value))
-
-    def value(self, name: str, before: int) -> str | None:
-        """Return the value that `name` has at an offset: the last one given above, else the first one below."""
-        found = self._values.get(name)
-        if not found:
-            return None
-        above = [value for start, value in found if start < before]
-        return above[-1] if above else found[0][1]
-
-    def resolve(self, text: str, before: int, depth: int = 0) -> str:
-        """Return `text` with every variable that is known put in."""
-        if ("$" not in text and "{" not in text) or depth > _DEEPEST:
-            return text
-
-        def put(hit: re.Match[str]) -> str:
-            name = hit["plain"] or hit["braced"] or hit["field"]
-            value = self.value(name, before)
-            value = hit["default"] if value is None and hit["default"] is not None else value
-            own = re.fullmatch(rf"\$\{{{name}:?[-=]([^{{}}]*)\}}", value or "")
-            value = own.group(1) if own else value
-            if value is None or len(value) > _LONGEST_EXPANSION or value == hit.group():
-                return hit.group()
-            return self.resolve(value, before, depth + 1) if f"${name}" not in value else value
-
-        return _EXPANSION.sub(put, text)[:_LONGEST_EXPANSION]
-
-
-_EXPANSION = re.compile(
-    r"\$(?P<plain>\w+)|\$\{(?P<braced>\w+)(?::?[-=](?P<default>[^{}]*))?\}|(?<!\$)\{(?P<field>(?:port|param|env)\.\w+)\}"
-)
-
-
 @dataclass
 class Document:
-    """Everything of one file that rules look at."""
+    """Everything of one file that rules look at; a block is a shell of its own."""
 
     name: str
     kind: str
     text: str
-    lines: Lines
     settings: list[Setting] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    strays: list[Stray] = field(default_factory=list)
-    snippets: list[Snippet] = field(default_factory=list)
+    keywords: list[Mention] = field(default_factory=list)  # of calls in Python
     images: list[Image] = field(default_factory=list)
-    strings: list[Word] = field(default_factory=list)  # values of data files
-    patterns: list[Word] = field(default_factory=list)  # regular expressions of data files
+    strings: list[Fragment] = field(default_factory=list)  # values of data files
+    patterns: list[Fragment] = field(default_factory=list)  # regular expressions of data files
     flags: list[tuple[str, int]] = field(default_factory=list)  # what stands there, as `syntax` or a key that is true
     pins: dict[str, str] = field(default_factory=dict)  # versions that it installs itself
     reads: set[str] = field(default_factory=set)  # variables that the document reads itself
-    names: VariableTable = field(default_factory=VariableTable)
+    values: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # of variables, with the offsets
+    block: int = 0
+    pipefail_by_default: bool = False
+    _arrays: dict[str, list[Word]] = field(default_factory=dict)
+    _pipefail: bool = False
+    _built_images: set[str] = field(default_factory=set)
 
-    def says(self, pattern: str) -> bool:
-        """Whether the text of the document, prose and comments included, has the pattern."""
+    @cached_property
+    def lines(self) -> LineIndex:
+        return LineIndex(self.text)
+
+    def contains(self, pattern: str) -> bool:
+        """Whether the pattern is anywhere in the text, prose and comments included."""
         return re.search(pattern, self.text, re.IGNORECASE) is not None
 
     @cached_property
-    def places(self) -> dict[tuple[int, int], list[Call]]:
-        """The calls of each command, the wrapping first, by identity of the pipeline and place in it."""
-        found: dict[tuple[int, int], list[Call]] = {}
+    def _calls_by_word(self) -> dict[str, list[Call]]:
+        calls: dict[str, list[Call]] = {}
         for call in self.calls:
-            found.setdefault((id(call.pipeline), call.index), []).append(call)
-        return found
+            calls.setdefault(call.program.partition(" ")[0], []).append(call)
+        return calls
+
+    def calls_of(self, *programs: str) -> Iterator[Call]:
+        words = dict.fromkeys(program.partition(" ")[0] for program in programs)
+        return (call for word in words for call in self._calls_by_word.get(word, ()) if call.program in programs)
+
+    def calls_by_first_word(self, word: str) -> list[Call]:
+        return self._calls_by_word.get(word, [])
+
+    def calls_before(self, call: Call) -> list[Call]:
+        """Return what is run in front of a call in its pipeline, the wrapping first."""
+        return self._calls_by_place.get((id(call.pipeline), call.index - 1), [])
 
     @cached_property
-    def by_program(self) -> dict[str, list[Call]]:
-        """The calls by the first word of their program."""
-        found: dict[str, list[Call]] = {}
+    def _calls_by_place(self) -> dict[tuple[int, int], list[Call]]:
+        calls: dict[tuple[int, int], list[Call]] = {}
         for call in self.calls:
-            found.setdefault(call.program.partition(" ")[0], []).append(call)
-        return found
+            calls.setdefault((id(call.pipeline), call.index), []).append(call)
+        return calls
 
-    def before(self, call: Call) -> list[Call]:
-        """Return what is run in front of a call in its pipeline, the wrapping first."""
-        return self.places.get((id(call.pipeline), call.index - 1), [])
+    def resolve(self, text: str, before: int, depth: int = 0) -> str:
+        """Return `text` with every variable that is known at an offset put in."""
+        if ("$" not in text and "{" not in text) or depth > _DEEPEST:
+            return text
 
-    def called(self, *programs: str) -> Iterator[Call]:
-        """Yield the calls of programs."""
-        first = dict.fromkeys(program.partition(" ")[0] for program in programs)
-        return (call for word in first for call in self.by_program.get(word, ()) if call.program in programs)
+        def put(match: re.Match[str]) -> str:
+            name = match["plain"] or match["braced"] or match["field"]
+            values = self.values.get(name, [])
+            above = [value for start, value in values if start < before]
+            value = above[-1] if above else values[0][1] if values else match["default"]
+            if own := re.fullmatch(rf"\$\{{{name}:?[-=]([^{{}}]*)\}}", value or ""):
+                value = own[1]
+            if value is None or len(value) > _LONGEST_EXPANSION or value == match.group():
+                return match.group()
+            return value if f"${name}" in value else self.resolve(value, before, depth + 1)
 
-    def value(self, option: Option) -> str:
-        """Return an option's value with known variables put in."""
-        return self.names.resolve(option.value, option.start)
+        return _VARIABLE.sub(put, text)[:_LONGEST_EXPANSION]
+
+    def add_value(self, name: str, value: str, start: int) -> None:
+        self.values.setdefault(name, []).append((start, value))
+
+    def add_setting(self, name: str, value: str, start: int, how: str, within: frozenset[str] = HERE) -> None:
+        self.settings.append(Setting(name, value, start, how, self.block, within))
+        self.add_value(name, value, start)
+
+    def add_pins(self, words: Iterable[str]) -> None:
+        self.pins.update({pin[1]: pin[2] for word in words if (pin := _PIN.match(word))})
+
+    def add_shell(self, source: Fragment, within: frozenset[str] = HERE, depth: int = 0) -> None:
+        """Add shell text; text that no other stands in begins a block."""
+        if depth == 0:
+            self.block += 1
+            shebang = source.text.partition("\n")[0]
+            self._arrays, self._pipefail = {}, self.pipefail_by_default or "pipefail" in shebang
+        if depth > _DEEPEST:
+            return
+        script = read_shell(source)
+        if not within & {"prose", "powershell"}:
+            self.flags.extend(("backtick", offset) for offset in script.continuations)
+        for pipeline in script.pipelines:
+            self._add_pipeline(pipeline, within, depth)
+
+    def add_argv(self, words: list[Word], within: frozenset[str] = HERE) -> None:
+        """Add a command that is given as a list of words."""
+        if words and not words[0].text.startswith("-"):
+            self.block += 1
+            source = Fragment(" ".join(map(shlex.quote, (word.text for word in words))), words[0].offsets)
+            self._add_pipeline(Pipeline([Command(words)], source), within, 0)
+
+    def add_python(self, source: Fragment, within: frozenset[str] = HERE) -> None:
+        for mention in read_python(source):
+            if mention.kind in ("setting", "late-setting"):
+                how = "python-late" if mention.kind == "late-setting" else "python"
+                self.add_setting(mention.name, mention.value, mention.start, how, within)
+            elif mention.kind == "command":
+                offsets = [mention.start] * (len(mention.value) + 1)
+                self.add_shell(Fragment(mention.value, offsets), within, depth=1)
+            elif mention.kind == "read":
+                self.reads.add(mention.name)
+            else:
+                self.keywords.append(mention)
+
+    def _add_pipeline(self, pipeline: Pipeline, within: frozenset[str], depth: int) -> None:
+        for command in pipeline.commands:
+            self._add_assignments(command, within)
+        expanded = [replace(command, words=self._expanded(command)) for command in pipeline.commands]
+        pipeline = Pipeline(expanded, pipeline.source, pipeline.marks)
+        calls = list(find_calls(pipeline, within | ({"pipefail"} if self._pipefail else HERE)))
+        innermost = {call.index: call.program for call in calls}
+        for call in calls:
+            if call.outer is None:
+                self._add_words(call, innermost[call.index])
+            self._add_call(call, depth)
+
+    def _expanded(self, command: Command) -> list[Word]:
+        """Return the words with `"${ARGS[@]}"` and an unquoted `$ARGS` replaced by those they stand for."""
+        words: list[Word] = []
+        for word in command.words:
+            array = _ARRAY.fullmatch(word.text) if self._arrays and not command.array else None
+            is_known = array is not None and array[1] in self._arrays and len(words) < _LONGEST_EXPANSION
+            words += self._arrays[array[1]] if array and is_known else [word]
+        return words
+
+    def _add_assignments(self, command: Command, within: frozenset[str]) -> None:
+        for word in command.assignments:
+            if assignment := ASSIGNMENT.match(word.text):
+                name, value = assignment[1], word.text[assignment.end() :]
+                self._assign(word, assignment, "prefix" if command.words and not command.array else "shell", within)
+                for inner in _SET.finditer(word.text, assignment.end()):  # JSON of a runtime environment
+                    self.add_setting(inner["name"], inner["value"], word.offsets[inner.start()], "word", within)
+                if not command.array and value.startswith("-") and " " in value:
+                    parts = [word.cut(*part.span()) for part in re.finditer(r"[^\s\"']+", word.text)]
+                    self._arrays[name] = [Word(part.text, part.offsets, part.text) for part in parts[1:]]
+        if command.array:
+            self._arrays[command.array] = command.words
+            self.strings.extend(command.words)
+
+    def _assign(self, word: Word, assignment: re.Match[str], how: str, within: frozenset[str]) -> None:
+        value = word.text[assignment.end() :]
+        self.add_setting(assignment[1], value, word.start, how, within)
+        self.reads.update(name for name in _READ.findall(value) if name != assignment[1])
+
+    def _add_words(self, call: Call, innermost: str) -> None:
+        """Add what the words of a call set and read; what is only shown or searched sets nothing."""
+        shows = _SHOWING.fullmatch(innermost) and not (innermost in ("echo", "printf") and _writes_start_file(call))
+        for word in call.words:
+            if call.program in _DECLARING and (assignment := ASSIGNMENT.match(word.text)):
+                self._assign(word, assignment, "export", call.within)
+            elif not shows:
+                settings = list(_SET.finditer(word.text))
+                own = {match["name"] for match in (*settings, *_DEFAULTED.finditer(word.text))}
+                self.reads.update(name for name in _READ.findall(word.text) if name not in own)
+                for match in settings:
+                    is_whole = match.start() == 0 and word.text[match.end("name") : match.end("name") + 1] == "="
+                    value = word.text[match.end("name") + 1 :] if is_whole else match["value"]
+                    self.add_setting(match["name"], value, word.offsets[match.start()], "word", call.within)
+            for match in _DEFAULTED.finditer(word.text):
+                self.add_setting(match["name"], match["value"], word.offsets[match.start()], "shell", call.within)
+        plain = [word for word in call.words if not word.text.startswith("-")]
+        if call.program in ("setenv", "set") and len(plain) == 2 and plain[0].text.isidentifier():
+            self.add_setting(plain[0].text, plain[1].text, plain[0].start, "shell", call.within)
+        elif (powershell := _POWERSHELL_SETTING.fullmatch(call.program)) and call.values[:1] == ["="]:
+            self.add_setting(powershell[1], " ".join(call.values[1:]), call.start, "powershell", call.within)
+
+    def _add_call(self, call: Call, depth: int) -> None:
+        self.calls.append(call)
+        self._pipefail = self._pipefail or (call.program == "set" and "pipefail" in call.values)
+        for word in call.env if call.outer else ():
+            if assignment := ASSIGNMENT.match(word.text):
+                self.add_value(assignment[1], word.text[assignment.end() :], word.start)
+        if call.program in ("docker run", "docker create", "docker pull"):
+            image = image_position(call)
+            name = self.resolve(call.words[image].text, call.start) if image is not None else ""
+            if image is not None and name not in self._built_images:
+                self.images.append(Image(name, call.words[image].start, call.within))
+        elif call.program == "docker build":
+            self._built_images |= {argument.value for argument in call.arguments if argument.name in ("-t", "--tag")}
+        for word, mark in shell_texts(call):
+            self.add_shell(word, call.within | ({mark} if mark else HERE), depth + 1)
+        if call.program == "python" and call.values[:1] == ["-c"] and len(call.words) > 1:
+            self.add_python(call.words[1], call.within)
+        elif call.program == "pip":
+            self.add_pins(call.values)
+        for source in call.here_documents:
+            self._add_here_document(call, source, depth)
+
+    def _add_here_document(self, call: Call, source: Fragment, depth: int) -> None:
+        files = call.targets + ([value for value in call.values if value[:1] != "-"] if call.program == "tee" else [])
+        if call.program == "python" or any(name.endswith(".py") for name in files):
+            self.add_python(source, call.within)
+        elif call.program in ("bash", "sh", "ssh", "su", "zsh") or any(map(_START_FILE.search, files)):
+            self.add_shell(source, call.within, depth + 1)
+
+
+def _writes_start_file(call: Call) -> bool:
+    """Whether what a call prints goes to a file that shells or programs read their settings from."""
+    files = call.targets
+    for command in call.pipeline.commands[call.index + 1 :]:
+        words = [word.text for word in command.words]
+        files = files + (words if "tee" in words[:2] else [])
+    return any(map(_START_FILE.search, files))

@@ -16,7 +16,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.i18n import _
 from rlbox.lint.drift import MachineInfo
-from rlbox.lint.formats import get_format_by_name
+from rlbox.lint.formats import format_by_name
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
@@ -54,7 +54,7 @@ def _below(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
         for name in files:
             path = Path(place, name)
-            known = get_format_by_name(name) not in ("", "json")  # JSON is data, unless it is named
+            known = format_by_name(name) not in ("", "json")  # JSON is data, unless it is named
             if known or (not path.suffix and _is_script(path)):
                 yield path
 

@@ -1,378 +1,373 @@
-"""Read a document by its format: Dockerfiles, notes with commands in them, scripts, data files."""
+"""Documents by their format: data files, Dockerfiles, and which format a text has."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from yaml import CBaseLoader, MappingNode, Node, ScalarNode, SequenceNode, YAMLError
+from yaml.composer import Composer
+from yaml.error import MarkedYAMLError
 
 from rlbox.foreign import toml_table
-from rlbox.lint.data_files import parse_json_words, parse_toml, read_yaml
-from rlbox.lint.document import Document
-from rlbox.lint.reader import Reader
-from rlbox.lint.shell import read_shell
-from rlbox.lint.text import Lines, Piece, join
+from rlbox.lint.document import HERE, Document, Image
+from rlbox.lint.notes import read_notes
+from rlbox.lint.shell import Word
+from rlbox.lint.text import Fragment, SyntaxTree, join
 
-_INSTRUCTION = re.compile(r"\s*(?P<name>[A-Za-z]+)[ \t]+")
-_STEP_OPTIONS = re.compile(r"(?:--[a-z][a-z-]*=\S+\s+)*")
-_HEREDOC = re.compile(r"<<-?[\"']?(\w+)[\"']?")
-_STEP = frozenset({"image"})
-_FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+AS\s+(?P<stage>\S+))?", re.IGNORECASE)
-
-
-def read_dockerfile(reader: Reader, piece: Piece) -> None:
-    """Read a Dockerfile, as far as it goes."""
-    _Dockerfile(reader, piece).read()
-
-
-class _Dockerfile:
-    def __init__(self, reader: Reader, piece: Piece) -> None:
-        self.reader, self.lines = reader, piece.lines()
-        self.i = 0
-        self.stages = {"scratch"}
-
-    def read(self) -> None:
-        first = self.lines[0] if self.lines else Piece("", [0])
-        if re.match(r"#\s*syntax\s*=", first.text):
-            self.reader.document.flags.append(("syntax", first.at[0]))
-        while self.i < len(self.lines):
-            line = self._logical()
-            if hit := _INSTRUCTION.match(line.text):
-                self._instruction(hit["name"].upper(), line.cut(hit.end(), len(line.text)))
-
-    def _logical(self) -> Piece:
-        """Return the next line with those that continue it, and without comments between them."""
-        parts: list[Piece] = []
-        while self.i < len(self.lines):
-            line = self.lines[self.i]
-            self.i += 1
-            if line.text.lstrip().startswith("#"):
-                if not parts:
-                    return Piece("", [0])
-                continue
-            if parts and not line.text.strip():  # an empty line ends no instruction
-                continue
-            parts.append(line)
-            if not line.text.rstrip().endswith("\\"):
-                break
-        return join(parts) if parts else Piece("", [0])
-
-    def _instruction(self, name: str, rest: Piece) -> None:
-        if name == "FROM":
-            self._from(rest)
-        elif name == "ARG":
-            hit = re.match(r"(\w+)=[\"']?([^\"'\s]*)", rest.text)
-            if hit:
-                self.reader.document.names.note(hit.group(1), hit.group(2), rest.at[0])
-        elif name == "ENV":
-            self._env(rest)
-        elif name == "ONBUILD" and (hit := _INSTRUCTION.match(rest.text)):
-            self._instruction(hit["name"].upper(), rest.cut(hit.end(), len(rest.text)))
-        elif name in ("RUN", "CMD", "ENTRYPOINT"):
-            self._run(rest, _STEP if name == "RUN" else _STEP | {"entry"})
-        elif name == "HEALTHCHECK" and (hit := re.search(r"\bCMD\s+", rest.text)):
-            self._run(rest.cut(hit.end(), len(rest.text)), _STEP | {"healthcheck"})
-        elif name == "SHELL" and "pipefail" in rest.text:
-            self.reader.document.flags.append(("pipefail", rest.at[0]))
-
-    def _from(self, rest: Piece) -> None:
-        hit = _FROM.match(rest.text)
-        if hit is None:
-            return
-        start = rest.at[hit.start("image")]
-        image = self.reader.document.names.resolve(hit["image"], start)
-        if hit["stage"]:
-            self.stages.add(hit["stage"].lower())
-        if image.lower() not in self.stages:
-            self.reader.image(image, start)
-
-    def _env(self, rest: Piece) -> None:
-        self.reader.block += 1
-        hit = re.match(r"(\w+)[ \t]+(?!\\\n)", rest.text)
-        if hit:
-            self.reader.set(hit.group(1), rest.text[hit.end() :].strip(), rest.at[0], "dockerfile")
-            return
-        for pipeline in read_shell(rest, powershell=False).pipelines:
-            for word in pipeline.commands[0].assigns:
-                name, _, value = word.value.partition("=")
-                self.reader.set(name, value, word.start, "dockerfile")
-
-    def _run(self, rest: Piece, within: frozenset[str]) -> None:
-        hit = _STEP_OPTIONS.match(rest.text)
-        rest = rest.cut(hit.end(), len(rest.text)) if hit else rest
-        if words := parse_json_words(self.reader, rest):
-            self.reader.argv(words, within)
-            return
-        marks = _HEREDOC.findall(rest.text)
-        body = [rest]
-        for mark in marks:
-            while self.i < len(self.lines):
-                line = self.lines[self.i]
-                self.i += 1
-                body.append(line)
-                if line.text.strip() == mark:
-                    break
-        if marks and rest.text.lstrip().startswith("<<"):  # the here-document is the step itself
-            body = body[1:-1] or [Piece("", [rest.at[0]])]
-        self.reader.shell(join(body), within, powershell=False)
-
-
-_LONGEST = 2_000  # characters of a line of prose; a longer one is data
-_FENCE = re.compile(r"(?P<margin>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*\{?[.]?(?P<language>[\w+#.-]*)")
-_SHELL = {"bash", "sh", "shell", "zsh", "ksh", "fish", "shellscript", "env", "dotenv", "slurm"}
-_CONSOLE = {"console", "shell-session", "sh-session", "terminal", "session", "bash-session"}
-_POWERSHELL = {"powershell", "ps1", "pwsh", "ps", "posh"}
-_PROMPT = re.compile(r"[ \t]*(?:\([\w.-]+\)[ \t]*)?(?:[\w.-]+@[\w.-]+[:~/\w.-]*)?[$%][ \t]+")
-_SPAN = re.compile(r"(?<!`)(`+)(?!`)(?P<text>[^`\n]+)\1(?!`)")
-_PROGRAM = re.compile(
-    r"(?:sudo |(?:[A-Z][A-Z0-9_]*=\S* )+)?(?:ray|python3?|pip3?|uv|conda|mamba|docker|podman|torchrun|deepspeed"
-    r"|accelerate|vllm|bash|sh|source|export|curl|wget|ssh|scp|rsync|pkill|killall|kill|grep|tail|cat|cd|ls|ln|cp|mv|rm|du|tmux|git"
-    r"|apt|apt-get|huggingface-cli|hf|wandb|vastai|env|ps|srun|sbatch|kubectl|ulimit|nvidia-smi|watch|make|unset|set"
-    r"|[a-z]+:)[ \t]+\S"
-)
-_EXPORT = re.compile(r"(?:export[ \t]+|ENV[ \t]+|-e[ \t]+)?[A-Z][A-Z0-9]*_\w+=\S")
-# A sentence that begins with a program's name is none of its commands.
-_SENTENCE = re.compile(
-    r"[.。，,;:；：!?！？]$|(?:^|\s)(?:is|are|was|the|a|an|of|to|not|does|do|will|can|must|should|when|which|that|with|for"
-    r"|and|or|on|by|has|have|it|this|you|your|no|only|never|before|after)(?:\s|$)|[一-鿿]"
-)
-# What a sentence warns of is not what it recommends.
-_WARNED = re.compile(
-    r"\b(?:not|never|no longer|don't|doesn't|isn't|instead|avoid|wrong|deprecated|removed|renamed|replaced|obsolete"
-    r"|fails?|broken|invalid|unset|ignored?|rather than|bad|error|was|were|used to|without|forbidden|pitfall)\b"
-    r"|n't\b|->|→|✗|❌"
-    r"|不|勿|禁|废|弃|改用|改为|替代|错误|无效|避免|不再|报错|失败",
-    re.IGNORECASE,
-)
-_NAMED = re.compile(r"参数|变量|parameter|variable|\benv|setting|option|名称|\bname\b", re.IGNORECASE)
-_GIVEN = re.compile(r"值|默认|推荐|建议|调优|设置|value|default|recommend|tune|set to", re.IGNORECASE)
-_IMAGED = re.compile(r"镜像|\bimage\b", re.IGNORECASE)
-_IMAGE = re.compile(r"[a-z0-9][\w.-]*(?:[/:][\w.-]+)*/[\w.-]+:[\w.-]+")
-_NAME = re.compile(r"[A-Z][A-Z0-9]*_\w+")
-PROSE = frozenset({"prose"})
-READERS: dict[str, Callable[[Reader, Piece], None]] = {
-    "dockerfile": read_dockerfile,
-    "json": read_yaml,
-    "python": lambda reader, piece: reader.python(piece, "file"),
-    "toml": parse_toml,
-    "yaml": read_yaml,
-}
-"""What reads a file, or a fence, of a format that is no shell's."""
-_ALIASES = {"docker": "dockerfile", "jsonc": "json", "py": "python", "python3": "python", "yml": "yaml"}
-
-
-def read_notes(reader: Reader, piece: Piece) -> None:
-    """Read notes: what stands in fences by its language, and what the prose around them sets or runs."""
-    lines = piece.lines()
-    i = 0
-    while i < len(lines):
-        hit = _FENCE.match(lines[i].text)
-        if hit is None:
-            i = _prose(reader, lines, i)
-            continue
-        body: list[Piece] = []
-        i += 1
-        closing = re.compile(rf"[ \t>]*{re.escape(hit['fence'][0])}{{{len(hit['fence'])},}}[ \t]*$")
-        while i < len(lines) and not closing.match(lines[i].text.rstrip("\n")):
-            body.append(_without(lines[i], hit["margin"]))
-            i += 1
-        i += 1
-        if body:
-            _fenced(reader, body, hit["language"].lower())
-
-
-def _without(line: Piece, margin: str) -> Piece:
-    """Return a line without the margin that its fence has: indentation, or the marks of a quotation."""
-    if line.text.startswith(margin):
-        return line.cut(len(margin), len(line.text))
-    quoted = re.match(r"[ \t>]*", line.text) if ">" in margin else None
-    return line.cut(quoted.end(), len(line.text)) if quoted else line
-
-
-def _fenced(reader: Reader, body: list[Piece], language: str) -> None:
-    language = _ALIASES.get(language, language)
-    if language in READERS:
-        READERS[language](reader, join(body))
-    elif language in _POWERSHELL:
-        reader.shell(join(body), frozenset({"powershell"}))
-    elif language in _SHELL or language in _CONSOLE:
-        reader.shell(join(_typed(body, _prompt) or body))
-    elif not language or language in ("text", "txt", "plaintext"):
-        _loose(reader, body)
-
-
-def _prompt(text: str) -> re.Match[str] | None:
-    return _PROMPT.match(text[:200])
-
-
-def _typed(body: list[Piece], begins: Callable[[str], object]) -> list[Piece]:
-    """Return the lines that begin a command, without their prompts, and those that continue one."""
-    taken: list[Piece] = []
-    continued = False
-    for line in body:
-        if continued or begins(line.text):
-            hit = _prompt(line.text)
-            taken.append(line.cut(hit.end() if hit else 0, len(line.text)))
-            continued = line.text.rstrip().endswith("\\")
-    return taken
-
-
-def _loose(reader: Reader, body: list[Piece]) -> None:
-    """Read a fence that names no language: the lines of it that are commands, and images that stand alone."""
-    taken = _typed(body, lambda text: is_command_text(text.strip()))
-    for line in body:
-        if line not in taken and _IMAGE.fullmatch(text := line.text.strip()):
-            reader.image(text, line.at[line.text.index(text)])
-    if taken:
-        reader.shell(join(taken))
-
-
-def is_command_text(text: str) -> bool:
-    """Whether a line or a span of a text is a command or a setting rather than words about one."""
-    hit = _prompt(text)
-    text = text[hit.end() :] if hit else text
-    if _EXPORT.match(text):
-        return not _SENTENCE.search(text)
-    return bool(_PROGRAM.match(text)) and not _SENTENCE.search(text.partition(" #")[0])
-
-
-def _prose(reader: Reader, lines: list[Piece], i: int) -> int:
-    """Read what stands outside fences from line `i` on; return the number of the line to go on with."""
-    line = lines[i]
-    if (
-        line.text.lstrip(" >").startswith("|")
-        and i + 1 < len(lines)
-        and re.match(r"[ >]*\|?[ :|-]*-[ :|-]*$", lines[i + 1].text[:_LONGEST])
-    ):
-        return _table(reader, lines, i)
-    text = line.text.strip()
-    margin = len(line.text) - len(line.text.lstrip())
-    typed = _prompt(line.text) or text.startswith("export ") or margin >= 4 or _EXPORT.match(text)
-    if typed and is_command_text(text):
-        end = i + 1
-        while end < len(lines) and lines[end - 1].text.rstrip().endswith("\\"):
-            end += 1
-        prompt = _prompt(line.text)
-        first = line.cut(prompt.end(), len(line.text)) if prompt else line
-        reader.shell(join([first, *lines[i + 1 : end]]), PROSE)
-        return end
-    if not text.startswith("#") and not _WARNED.search(_SPAN.sub("", line.text)):
-        for hit in _SPAN.finditer(line.text):
-            if is_command_text(hit["text"].strip()):
-                reader.shell(line.cut(hit.start("text"), hit.end("text")), PROSE)
-    return i + 1
-
-
-def _table(reader: Reader, lines: list[Piece], i: int) -> int:
-    """Read a table whose head says that its rows give parameters and values, or images."""
-    head = [cell.text for cell in _cells(lines[i])]
-    named = bool(head) and bool(_NAMED.search(head[0])) and any(_GIVEN.search(cell) for cell in head[1:])
-    imaged = [number for number, cell in enumerate(head) if _IMAGED.search(cell)]
-    i += 2
-    while i < len(lines) and lines[i].text.lstrip(" >").startswith("|"):
-        cells = _cells(lines[i])
-        for number, cell in enumerate(cells):
-            span = _SPAN.search(cell.text)
-            if span and _IMAGE.fullmatch(span["text"]) and (number in imaged or (named and number == 1)):
-                reader.image(span["text"], cell.at[span.start("text")], PROSE)
-        span = _SPAN.fullmatch(cells[0].text.strip("* ")) if cells and named else None
-        if span and _NAME.fullmatch(span["text"]) and not _WARNED.search(lines[i].text):
-            reader.block += 1
-            start = cells[0].at[cells[0].text.index(span["text"])]
-            value = cells[1].text.strip() if cells[1:] else ""
-            given = _SPAN.search(value)
-            reader.set(span["text"], given["text"] if given else value, start, "table", PROSE)
-        i += 1
-    return i
-
-
-def _cells(line: Piece) -> list[Piece]:
-    """Return the cells of a row."""
-    marks = [hit.start() for hit in re.finditer(r"(?<!\\)\|", line.text)]
-    return [line.cut(start + 1, end) for start, end in itertools.pairwise(marks)]
-
+if TYPE_CHECKING:
+    from tree_sitter import Node as SyntaxNode
 
 _SUFFIXES = {
     **dict.fromkeys(("sh", "bash", "zsh", "ksh", "slurm", "sbatch", "pbs", "bashrc", "profile"), "shell"),
     **dict.fromkeys(("md", "markdown", "rst", "txt", "mdx"), "notes"),
-    **dict.fromkeys(("yaml", "yml"), "yaml"),
-    **dict.fromkeys(("ps1", "psm1"), "powershell"),
+    **dict.fromkeys(("yaml", "yml", "json"), "yaml"),
+    **{name: name for name in ("toml", "env", "dockerfile")},
+    "ps1": "powershell",
     "py": "python",
-    "toml": "toml",
-    "json": "json",
-    "env": "env",
     "mk": "make",
-    "dockerfile": "dockerfile",
 }
+_NAMES = (
+    (r"(?:gnu)?makefile(?![a-z])", "make"),
+    (r"(?:docker|container)file(?![a-z])", "dockerfile"),
+    (r"\.env", "env"),
+)
+_FIRST_LINES = (
+    (r"#!.*python|(?:import|from) \w+|def \w+\(|class \w+[(:]|\"\"\"", "python"),
+    (r"#!", "shell"),
+    (r"(?:.|\n)*?^[ \t>]*```|# .*\n+[^#\n]*[.。]", "notes"),
+    (r"(?=(?:.|\n)*^FROM \S+)(?:.|\n)*^(?:RUN|ENV|COPY|CMD|WORKDIR) ", "dockerfile"),
+    (r"\[{1,2}[\w.-]+\]{1,2}\s*(?:#.*)?$|[\w.-]+ = [\"'\[{\d]", "toml"),
+    (r"\{|\[ |---|[\w-]+:(?:\s|$)", "yaml"),
+)
+
+
+def format_by_name(name: str) -> str:
+    """Return the format of a file by its name; empty when that says nothing."""
+    base = name.replace("\\", "/").rsplit("/", 1)[-1].lower()
+    by_suffix = _SUFFIXES.get(base.rpartition(".")[2], "") if "." in base else ""
+    return next((kind for pattern, kind in _NAMES if re.match(pattern, base)), by_suffix)
 
 
 def detect_format(name: str, text: str) -> str:
     """Return the format of a document, by its name, else by its first lines."""
-    return get_format_by_name(name) or _guess(text[:4000])
-
-
-def get_format_by_name(name: str) -> str:
-    """Return the format of a file by its name; empty when that says nothing."""
-    base = name.replace("\\", "/").rsplit("/", 1)[-1].lower()
-    if hit := re.match(r"(?:gnu)?(makefile)(?![a-z])|(dockerfile|containerfile)(?![a-z])", base):
-        return "make" if hit.group(1) else "dockerfile"
-    if base.startswith(".env"):
-        return "env"
-    return _SUFFIXES.get(base.rpartition(".")[2], "") if "." in base else ""
-
-
-def _guess(text: str) -> str:
-    first = text.lstrip().partition("\n")[0]
-    if first.startswith("#!"):
-        return "python" if "python" in first else "shell"
-    if re.search(r"^[ \t>]*```", text, re.MULTILINE) or re.match(r"# .*\n+[^#\n]*[.。]", text):
-        return "notes"
-    if re.search(r"^FROM \S+", text, re.MULTILINE) and re.search(r"^(RUN|ENV|COPY|CMD|WORKDIR) ", text, re.MULTILINE):
-        return "dockerfile"
-    if first.startswith(("{", "[ ")):
-        return "json"
-    if re.match(r"\[{1,2}[\w.-]+\]{1,2}\s*(#.*)?$", first) or re.match(r"[\w.-]+ = [\"'\[{\d]", first):
-        return "toml"
-    if re.match(r"(import|from) \w+|def \w+\(|class \w+[(:]|\"\"\"", first):
-        return "python"
-    return "yaml" if re.match(r"(---|[\w-]+:(\s|$))", first) else "shell"
-
-
-def _read_make(reader: Reader, piece: Piece) -> None:
-    recipes = [line.cut(1, len(line.text)) for line in piece.lines() if line.text.startswith("\t")]
-    if recipes:
-        reader.shell(join(recipes), powershell=False)
-
-
-_READERS: dict[str, Callable[[Reader, Piece], None]] = {
-    **READERS,
-    "env": lambda reader, piece: reader.shell(piece, powershell=False),
-    "make": _read_make,
-    "notes": read_notes,
-    "powershell": lambda reader, piece: reader.shell(piece, frozenset({"powershell"})),
-    "shell": lambda reader, piece: reader.shell(piece),
-}
+    guesses = (kind for pattern, kind in _FIRST_LINES if re.match(pattern, text[:4000].lstrip(), re.MULTILINE))
+    return format_by_name(name) or next(guesses, "shell")
 
 
 def read_document(name: str, text: str) -> Document:
     """Return what a text sets, runs and names; the end of a line may be either system's."""
-    crlf = "\r\n" in text
+    has_windows_ends = "\r\n" in text
     text = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-    document = Document(name=name, kind=detect_format(name, text), text=text, lines=Lines.of(text))
-    if crlf and document.kind == "shell":
+    document = Document(name, detect_format(name, text), text)
+    if has_windows_ends and document.kind == "shell":
         document.flags.append(("crlf", 0))
-    if get_format_by_name(name) == "toml" and (broken := _broken_at(document)) is not None:
-        document.flags.append(("broken", broken))
-    _READERS[document.kind](Reader(document), Piece.whole(text))
+    source = Fragment(text, range(len(text) + 1))
+    if document.kind == "notes":
+        read_notes(document, source, READERS)
+    else:
+        READERS[document.kind](document, source)
     return document
 
 
-def _broken_at(document: Document) -> int | None:
-    """Return where a TOML file ceases to be one; None for a whole one."""
+def _read_make(document: Document, source: Fragment) -> None:
+    document.add_shell(join(line.cut(1) for line in source.lines() if line.text.startswith("\t")))
+
+
+# ---- data files ----
+
+_COMMAND = re.compile(
+    r"(?:.*\.)?(?:commands?|cmd|run|args|argv|entrypoint|script|setup|exec|before_script|after_script|on_?start"
+    r"|onstart_cmd|shell|bash|plot|postStart|start|test|[^.]*(?:_commands?|_cmd|_script|Commands?|Script))|.*\.(?:ba)?sh|.*\.env"
+)
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+|PATH")
+_DEEPEST = 40  # keys on the way to a value
+_STARTERS = {"args": "command", "command": "entrypoint"}  # words of the first key are put behind those of the second
+
+
+def _add_value(document: Document, path: Sequence[str], word: Word, start: int, sibling: str) -> None:
+    """Add one value of a data file; `path` are its keys, `start` is where the last one stands, `sibling` the `name`."""
+    key, above = path[-1], path[-2] if len(path) > 1 else ""
+    if _COMMAND.fullmatch(key):
+        document.add_shell(word, frozenset({"entry"}) if "services" in path else HERE)
+        return
+    variable = sibling if key == "value" else key  # `name: X` with `value: Y`, as Kubernetes writes it
+    if _VARIABLE.fullmatch(variable):
+        document.add_setting(variable, word.text, word.start if key == "value" else start, "data")
+    elif key == "image" and re.search(r"[/:]", word.text):
+        document.images.append(Image(word.text, word.start))
+    elif key == "privileged" and word.text == "true":
+        document.flags.append((key, word.start))
+    if above == "ports":
+        document.add_value(f"port.{key}", word.text, word.start)
+        document.add_setting(f"ports.{key}", word.text, word.start, "data")
+    elif key == "default":
+        document.add_value(f"param.{above}", word.text, word.start)
+    (document.patterns if key == "pattern" else document.strings).append(word)
+
+
+def _add_list(document: Document, path: Sequence[str], words: list[Word]) -> None:
+    key = path[-1] if path else ""
+    if _COMMAND.fullmatch(key):
+        spaced = [word for word in words if re.search(r"\s", word.text)]
+        if words[0] in spaced or (spaced and not any(word.text.startswith("-") for word in words)):
+            for word in words:
+                document.add_shell(word)
+        else:
+            document.add_argv(words, frozenset({"entry"}) if "services" in path else HERE)
+    for word in words:
+        if key in ("env", "environment", "envs") and (pair := re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", word.text)):
+            document.add_setting(pair[1], pair[2], word.start, "data")
+    document.add_pins(word.text for word in words)
+    document.strings.extend(words)
+
+
+def read_toml(document: Document, source: Fragment) -> None:
     try:
-        toml_table(document.text)
+        table = toml_table(source.text)
     except ValueError as error:
         place = re.search(r"at line (\d+), column", str(error))
-        line = int(place[1]) if place else document.text.rstrip().count("\n") + 1
-        return document.lines.starts[line - 1]
-    return None
+        line = int(place[1]) if place else source.text.rstrip().count("\n") + 1
+        if format_by_name(document.name) == "toml":
+            document.flags.append(("broken", document.lines.starts[line - 1]))
+        return
+    _TomlWalk(document, source).add((), table)
+
+
+class _TomlWalk:
+    """Adds values in their order; each is looked for behind the one before, since tomllib tells no places."""
+
+    def __init__(self, document: Document, source: Fragment) -> None:
+        self.document, self.source, self.position = document, source, 0
+
+    def add(self, path: tuple[str, ...], value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                start = self._advance(rf"(?m)(?:^|[{{,.\[\"'\s]){re.escape(key)}(?=[\"'\s.=\]])")
+                if isinstance(inner, (dict, list)):
+                    self.add((*path, key), inner)
+                else:
+                    _add_value(self.document, (*path, key), self._word(inner), self.source.offsets[start], "")
+        elif isinstance(value, list):
+            if words := [self._word(item) for item in value if not isinstance(item, (dict, list))]:
+                _add_list(self.document, path, words)
+            for item in value:
+                if isinstance(item, (dict, list)):
+                    self.add(path, item)
+
+    def _advance(self, pattern: str) -> int:
+        match = re.compile(pattern).search(self.source.text, self.position)
+        if match:
+            self.position = match.end()
+        return (
+            match.start() + len(match.group()) - len(match.group().lstrip("{,.[\"' \t\n")) if match else self.position
+        )
+
+    def _word(self, value: object) -> Word:
+        text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+        start = self.source.text.find(text.split("\n")[0][:40], self.position)
+        start = start if start >= 0 else max(self.source.text.find('"', self.position) + 1, self.position)
+        places = align(text, self.source.text, start, len(self.source.text))
+        self.position = places[-1]
+        return Word(text, [self.source.offsets[i] for i in places], text)
+
+
+# ---- YAML and JSON ----
+
+_BEFORE_VALUE = re.compile(r"(?:[&!]\S*[ \t]*(?:#[^\n]*)?\s*)*(?:[|>][-+0-9]*[ \t]*(?:#[^\n]*)?\n)?[ \t]*")
+_TEMPLATE = re.compile(r"^[ \t]*\{\{-?[^{}]*\}\}[ \t]*$|\{%.*?%\}|\{\{.*?\}\}|[^\n\x20-\x7e\x85\xa0-\U0010ffff]", re.M)
+_MOST_ERRORS = 50
+_RESYNCHRONIZED_WITHIN = 16  # characters: the longest escape of YAML, \UXXXXXXXX, and its neighbours
+
+
+def read_yaml(document: Document, source: Fragment) -> None:
+    """Read YAML or JSON; what is none, such as statements of a template, is left out."""
+    text = source.text
+    for attempt in range(_MOST_ERRORS):
+        try:
+            nodes = list(_compose(text))
+        except RecursionError:
+            return
+        except YAMLError as error:
+            text = _blank_error(text, error) if attempt else _TEMPLATE.sub(_blank, text)
+        else:
+            walk = _YamlWalk(document, source, text)
+            for node in nodes:
+                walk.add((), node)
+            return
+
+
+class _Composer(Composer, CBaseLoader):
+    """PyYAML's composer over libyaml's parser: libyaml's own one ends the process on a deep document."""
+
+    def __init__(self, text: str) -> None:
+        CBaseLoader.__init__(self, text)
+        Composer.__init__(self)
+
+
+def _compose(text: str) -> Iterator[Node]:
+    composer = _Composer(text)
+    while composer.check_node():
+        if node := composer.get_node():
+            yield node
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Return letters for an expression of a template that is a value, spaces for a statement."""
+    is_value = ":" in match.string[: match.start()].rpartition("\n")[2]
+    return re.sub(r"[^\n]", "o" if is_value and match.group().startswith("{{") else " ", match.group())
+
+
+def _blank_error(text: str, error: YAMLError) -> str:
+    """Return the text without the line of an error: where it shows, or where a bracket or quote was opened."""
+    lines = text.split("\n")
+    marks = [error.problem_mark, error.context_mark] if isinstance(error, MarkedYAMLError) else []
+    if isinstance(error, MarkedYAMLError) and re.search("flow|quoted", error.context or ""):
+        marks.reverse()
+    number = next((mark.line for mark in marks if mark and mark.line < len(lines) and lines[mark.line].strip()), 0)
+    lines[number] = " " * len(lines[number])
+    return "\n".join(lines)
+
+
+class _YamlWalk:
+    """Adds nodes to a document; `text` is what was composed, as long as the source."""
+
+    def __init__(self, document: Document, source: Fragment, text: str) -> None:
+        self.document, self.source, self.text = document, source, text
+        self.visited: set[tuple[int, tuple[str, ...]]] = set()
+
+    def add(self, path: tuple[str, ...], node: Node) -> None:
+        """Add a value; what an alias names is added wherever it is named, once under the same keys."""
+        if (id(node), path[-2:]) in self.visited:
+            return
+        self.visited.add((id(node), path[-2:]))
+        if isinstance(node, SequenceNode):
+            if words := self._words(node):
+                _add_list(self.document, path, words)
+            for item in node.value:
+                self.add(path, item)
+        elif isinstance(node, MappingNode):
+            self._add_mapping(path, node)
+
+    def _words(self, *nodes: SequenceNode) -> list[Word]:
+        return [self._word(item) for node in nodes for item in node.value if isinstance(item, ScalarNode)]
+
+    def _add_mapping(self, path: tuple[str, ...], node: MappingNode) -> None:
+        values = {key.value: value for key, value in node.value if isinstance(key, ScalarNode)}
+        sibling = values["name"].value if isinstance(values.get("name"), ScalarNode) else ""
+        for key, value in node.value:
+            name = key.value if isinstance(key, ScalarNode) else "<<"
+            deeper = path if name == "<<" or len(path) >= _DEEPEST else (*path, name)
+            starter = values.get(_STARTERS.get(name, ""))
+            if isinstance(value, ScalarNode):
+                if value.value or value.style:
+                    start = self.source.offsets[self._value_start(key)]
+                    _add_value(self.document, deeper, self._word(value), start, sibling)
+            elif isinstance(starter, SequenceNode) and isinstance(value, SequenceNode):
+                _add_list(self.document, deeper, self._words(starter, value))
+            else:
+                self.add(deeper, value)
+
+    def _value_start(self, node: Any) -> int:
+        """Return where the text of a scalar begins, behind its anchor, tag and quote, or the head of a block."""
+        before = _BEFORE_VALUE.match(self.text, node.start_mark.index, node.end_mark.index)
+        start: int = before.end() if before else node.start_mark.index
+        return start + (getattr(node, "style", "") in ("'", '"'))
+
+    def _word(self, node: Any) -> Word:
+        places = align(node.value, self.text, self._value_start(node), node.end_mark.index)
+        text = node.value
+        if node.style == ">":  # a folded line that stands deeper is meant to go on
+            text = text.replace("\n ", "  ")
+        raw = self.text[node.start_mark.index : node.end_mark.index] if node.style in ("'", '"') else text
+        return Word(text, [self.source.offsets[i] for i in places], raw)
+
+
+def align(value: str, text: str, start: int, end: int) -> list[int]:
+    """Return where in `text` each character of a value stands that was folded or escaped there, and where it ends."""
+    if text.startswith(value, start):
+        return list(range(start, start + len(value) + 1))
+    places = []
+    i = start
+    for character in value:
+        while i < end and not character.isspace() and text[i] != character and text[i] in " \t\n\\":
+            i += 1
+        if not character.isspace() and text[i : i + 1] != character:
+            i = max(text.find(character, i, min(i + _RESYNCHRONIZED_WITHIN, end)), i)
+        places.append(min(i, end))
+        i += text[i : i + 1] == character or (character.isspace() and text[i : i + 1].isspace())
+    return [*places, min(i, end)]
+
+
+# ---- Dockerfiles ----
+
+
+def read_dockerfile(document: Document, source: Fragment) -> None:
+    if re.match(r"#\s*syntax\s*=", source.text):
+        document.flags.append(("syntax", source.start))
+    kept: list[Fragment] = []
+    for line in source.lines():  # comments and empty lines do not end an instruction that goes on
+        is_nothing = not line.text.strip() or line.text.lstrip().startswith("#")
+        if not (kept and kept[-1].text.rstrip().endswith("\\") and is_nothing):
+            kept.append(line)
+    reader = _DockerfileReader(document, SyntaxTree("containerfile", join(kept)))
+    for node in reader.tree.root.named_children:
+        reader.add(node)
+
+
+class _DockerfileReader:
+    def __init__(self, document: Document, tree: SyntaxTree) -> None:
+        self.document, self.tree = document, tree
+        self.stages = {"scratch"}
+
+    def add(self, node: SyntaxNode, marks: frozenset[str] = frozenset({"image"})) -> None:
+        kind = node.type.removesuffix("_instruction")
+        parts = {child.type: self.tree.fragment(child) for child in node.named_children}
+        if kind == "from" and "image_spec" in parts:
+            name = self.document.resolve(parts["image_spec"].text, node.start_byte)
+            self.stages |= {parts["image_alias"].text.lower()} if "image_alias" in parts else set()
+            if name.lower() not in self.stages:
+                self.document.images.append(Image(name, parts["image_spec"].start))
+        elif kind in ("arg", "env"):
+            self.document.block += kind == "env"
+            for pair in node.named_children:
+                name_and_value = [self.tree.fragment(part) for part in pair.named_children]
+                if len(name_and_value) == 2:
+                    variable, value = name_and_value[0].text, name_and_value[1].text.strip("\"'")
+                    self.document.add_value(variable, value, name_and_value[0].start)
+                    if kind == "env":
+                        self.document.add_setting(variable, value, name_and_value[0].start, "dockerfile")
+        elif kind in ("onbuild", "healthcheck"):
+            for child in node.named_children:
+                self.add(child, marks | ({"healthcheck"} if kind == "healthcheck" else HERE))
+        elif kind in ("run", "cmd", "entrypoint"):
+            is_entry = kind != "run" and "healthcheck" not in marks
+            self._add_command(node, parts, marks | ({"entry"} if is_entry else HERE))
+        elif kind == "shell" and "pipefail" in self.tree.fragment(node).text:
+            self.document.pipefail_by_default = True
+
+    def _add_command(self, node: SyntaxNode, parts: dict[str, Fragment], marks: frozenset[str]) -> None:
+        if array := parts.get("json_string_array"):
+            walk = _YamlWalk(self.document, array, array.text)
+            lists = [item for item in _compose(array.text) if isinstance(item, SequenceNode)]
+            self.document.add_argv([word for item in lists for word in walk._words(item)], marks)
+        elif command := parts.get("shell_command"):
+            whole = self.tree.fragment(node)
+            source = whole.cut(whole.text.index(command.text[:20]))
+            if source.text.startswith("<<"):  # the here-document is the step itself
+                source = source.cut(source.text.find("\n") + 1, source.text.rstrip().rfind("\n") + 1)
+            self.document.add_shell(source, marks)
+
+
+READERS: dict[str, Callable[[Document, Fragment], None]] = {
+    "dockerfile": read_dockerfile,
+    "env": Document.add_shell,
+    "make": _read_make,
+    "powershell": lambda document, source: document.add_shell(source, frozenset({"powershell"})),
+    "python": Document.add_python,
+    "shell": Document.add_shell,
+    "toml": read_toml,
+    "yaml": read_yaml,
+}
+"""What reads a file, or a fence, of a format that is no notes."""

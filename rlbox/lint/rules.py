@@ -5,137 +5,106 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlbox.amounts import counted, padded
-from rlbox.lint import package_checks, shell_checks
-from rlbox.lint.document import Call, Document, Setting
-from rlbox.lint.drift import Check, DriftRule, Hit, MachineInfo, make_call_hit, make_setting_hit
+from rlbox.lint.calls import Call
+from rlbox.lint import checks, option_checks
+from rlbox.lint.document import Document, Setting
+from rlbox.lint.drift import Check, DriftRule, Hit, MachineInfo, Matcher, Severity, State, call_hit, setting_hit
 from rlbox.lint.formats import read_document
-from rlbox.lint.text import SEVERITIES, Defect, Severity, find_ignored_rules
 
 CHECKS: dict[str, Check] = {
-    name: one
-    for module in (package_checks, shell_checks)
-    for name, one in inspect.getmembers(module, inspect.isfunction)
-    if one.__module__ == module.__name__ and not name.startswith("_")
+    name: check
+    for module in (checks, option_checks)
+    for name, check in inspect.getmembers(module, inspect.isfunction)
+    if check.__module__ == module.__name__ and not name.startswith(("_", "load_"))
 }
+_LONGEST_STATEMENT = 8_000  # characters
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-def find_defects(
-    rule: DriftRule, document: Document, versions: Mapping[str, str], where: MachineInfo
-) -> Iterator[tuple[Defect, int]]:
-    """Yield what a rule finds in a document, each with the number of the line that its command begins on."""
-    state = rule.state(versions)
-    if state == "works" or not _is_about(rule, document, where):
-        return
-    severity: Severity = rule.severity
-    if state == "unknown":
-        severity = rule.unknown or rule.severity
-    elif state == "warns":
-        severity = "warning"
-    for hit in _hits(rule, document, where):
-        line, column = document.lines.place(hit.start)
-        yield (
-            Defect(
-                file=document.name,
-                line=line,
-                column=column,
-                rule=rule.id,
-                severity="warning" if severity == "error" and "prose" in hit.within else severity,
-                what=_fill(rule.what, hit.fields) + _versions(rule, versions),
-                next_step=_fill(rule.next, hit.fields),
-                covers=rule.covers,
-            ),
-            document.lines.number(hit.begin if hit.begin >= 0 else hit.start),
-        )
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One defect: `line` and `column` count from 1; `next_step` is the form that works."""
+
+    file: str
+    line: int
+    column: int
+    rule: str
+    severity: Severity
+    what: str
+    next_step: str
+    covers: tuple[str, ...] = ()
 
 
-def _is_about(rule: DriftRule, document: Document, where: MachineInfo) -> bool:
-    """Whether a rule is for what a document says, and for the machine that it is for."""
-    rented = bool(where.platform) if rule.platform == "rented" else rule.platform in ("", where.platform)
-    said = not rule.says or document.says(rule.says)
-    return said and not (rule.unless and document.says(rule.unless)) and rented and rule.region in ("", where.region)
+def find_hits(matcher: Matcher, document: Document) -> Iterator[Hit]:
+    """Yield what a matcher without a check finds."""
+    if matcher.kind == "variable":
+        yield from map(setting_hit, _matching_settings(matcher, document))
+    elif matcher.kind == "image":
+        for image in document.images:
+            if match := re.search(matcher.value, image.name):
+                fields = {"value": match["value"] if "value" in match.groupdict() else image.name}
+                yield Hit(start=image.start, within=image.within, fields=fields)
+    elif matcher.kind == "python" and matcher.names:
+        for keyword in document.keywords:
+            if keyword.name in matcher.names and matcher.command in ("", keyword.function):
+                yield Hit(start=keyword.start, fields={"name": keyword.name})
+    else:
+        first = re.match(r"[a-z][a-z-]*(?![\w(|?*\[])", matcher.command)
+        for call in document.calls_by_first_word(first.group()) if first else document.calls:
+            yield from _hits_in_call(matcher, document, call)
 
 
-def _fill(text: str, fields: Mapping[str, str]) -> str:
-    return re.sub(r"\{(\w+)\}", lambda hit: _short(fields.get(hit.group(1), hit.group())), text)
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _versions(rule: DriftRule, versions: Mapping[str, str]) -> str:
-    """Return in which versions it works, as far as that decides."""
-    if not (rule.works or rule.warns or rule.fails):
-        return ""
-    parts = [f"not with {rule.package} {rule.fails}" if rule.fails else ""]
-    parts += [f"works with {rule.package} {rule.works}" if rule.works else ""]
-    parts += [
-        f"{'still accepted by' if not rule.works else 'with a warning,'} {rule.package} {rule.warns}"
-        if rule.warns
-        else ""
-    ]
-    here = f", and here it is {versions[rule.package]}" if rule.package in versions else ""
-    return f" ({', '.join(part for part in parts if part)}{here})"
-
-
-def _hits(rule: DriftRule, document: Document, where: MachineInfo) -> Iterable[Hit]:
-    if rule.check:
-        return CHECKS[rule.check](document, rule, where)
-    if rule.kind == "variable":
-        return (make_setting_hit(setting) for setting in find_settings(rule, document))
-    if rule.names or rule.renamed:
-        return _flags(rule, document)
-    return (
-        make_call_hit(call, name=call.program)
-        for call in _candidates(rule, document)
-        if matches_call(rule, document, call)
-    )
-
-
-def find_settings(rule: DriftRule, document: Document) -> Iterator[Setting]:
-    """Yield the settings that a rule is about."""
+def _matching_settings(matcher: Matcher, document: Document) -> Iterator[Setting]:
     for setting in document.settings:
-        unread = rule.value or setting.name not in document.reads  # a script may pass it on to what does read it
-        if setting.name in rule.names and unread and rule.how in ("", setting.how):
-            value = document.names.resolve(setting.value, setting.start)
-            if not rule.value or re.search(rule.value, value):
+        if setting.name not in matcher.names and not (matcher.name and re.fullmatch(matcher.name, setting.name)):
+            continue
+        is_passed_on = not matcher.value and setting.name in document.reads  # to what does read it, maybe
+        if not is_passed_on and matcher.how in ("", setting.how):
+            if re.search(matcher.value, document.resolve(setting.value, setting.start).strip("\"'")):
                 yield setting
 
 
-def _candidates(rule: DriftRule, document: Document) -> list[Call]:
-    """Return the calls whose program begins as the rule's command does."""
-    first = re.match(r"[a-z][a-z-]*", rule.command)
-    return document.by_program.get(first.group(), []) if first else document.calls
+def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[Hit]:
+    if (matcher.inside and matcher.inside not in call.within) or call.within & {*matcher.outside}:
+        return
+    if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.text):
+        return
+    text = document.resolve(call.text, call.start)
+    if not all(re.search(need, text) for need in matcher.needs) or any(re.search(no, text) for no in matcher.without):
+        return
+    sources = [other.program for other in document.calls_before(call) if re.match(matcher.behind, other.text)]
+    if matcher.behind and not sources:
+        return
+    statement = re.search(matcher.statement, call.pipeline.source.text[:_LONGEST_STATEMENT])
+    if statement is None:
+        return
+    if not (matcher.names or matcher.name or matcher.renamed):
+        groups = {name: text for name, text in statement.groupdict().items() if text is not None}
+        start = call.pipeline.source.offsets[statement.start("value")] if "value" in groups else None
+        yield call_hit(call, start, **{"name": sources[-1] if matcher.behind else call.program, **groups})
+        return
+    for argument in call.arguments:
+        is_named = argument.name in matcher.names or argument.name in matcher.renamed
+        if is_named or (matcher.name and re.fullmatch(matcher.name, argument.name)):
+            value = document.resolve(argument.value, argument.start)
+            if match := re.search(matcher.value, value):
+                new = matcher.renamed.get(argument.name, "--help lists the options")
+                yield call_hit(
+                    call, argument.start, **{"name": argument.name, "value": value, "new": new} | match.groupdict()
+                )
 
 
-def matches_call(rule: DriftRule, document: Document, call: Call) -> bool:
-    """Whether a rule is about a command line: what it begins with, what it has, what it has not."""
-    if (rule.inside and rule.inside not in call.within) or call.within & {*rule.outside}:
+def _is_for(rule: DriftRule, document: Document, machine: MachineInfo) -> bool:
+    """Whether a rule is for what a document says, and for the machine that it is for."""
+    is_there = bool(machine.platform) if rule.platform == "rented" else rule.platform in ("", machine.platform)
+    if not is_there or rule.region not in ("", machine.region):
         return False
-    if not rule.command and not rule.needs:
-        return True
-    text = call.text
-    if rule.command and not re.match(rf"(?:{rule.command})(?:\s|$)", text):
-        return False
-    text = document.names.resolve(text, call.start) if "$" in text else text
-    return all(re.search(one, text) for one in rule.needs) and not any(re.search(one, text) for one in rule.without)
-
-
-def _flags(rule: DriftRule, document: Document) -> Iterator[Hit]:
-    for call in _candidates(rule, document):
-        if not matches_call(rule, document, call):
-            continue
-        for option in call.options():
-            if option.name in rule.names or option.name in rule.renamed:
-                value = document.value(option)
-                if not rule.value or re.search(rule.value, value):
-                    new = rule.renamed.get(option.name, "")
-                    yield make_call_hit(call, option.start, name=option.name, value=value, new=new)
+    about = f"{machine.platform} {machine.arch}" if machine.target or machine.arch else document.text
+    return re.search(rule.machine, about, re.IGNORECASE) is not None
 
 
 def lint_text(
@@ -143,8 +112,8 @@ def lint_text(
     text: str,
     rules: Iterable[DriftRule],
     versions: Mapping[str, str] | None = None,
-    where: MachineInfo | None = None,
-) -> tuple[Defect, ...]:
+    machine: MachineInfo | None = None,
+) -> tuple[Finding, ...]:
     """Return what is wrong in a text, in the order of its lines.
 
     Parameters
@@ -153,22 +122,60 @@ def lint_text(
         The file's name, which decides how the text is read.
     versions
         Distribution to version, as pinned by a target; what the text itself installs by `==` is known as well.
-    where
+    machine
         What is known of the machine.
     """
     document = read_document(name, text)
     known = {**document.pins, **(versions or {})}
-    found: dict[tuple[str, int, int], Defect] = {}
+    findings: dict[tuple[str, int, int], Finding] = {}
     for rule in rules:
-        for finding, begin in find_defects(rule, document, known, where or MachineInfo()):
-            off = find_ignored_rules(document.lines, finding.line) | find_ignored_rules(document.lines, begin)
-            if not {rule.id, "all"} & off:
-                found.setdefault((rule.id, finding.line, finding.column), finding)
+        for hit in _hits_of(rule, document, known, machine or MachineInfo()):
+            finding = _finding(rule, document, known, hit)
+            begin = document.lines.number(hit.begin if hit.begin >= 0 else hit.start)
+            ignored = document.lines.ignored_rules(finding.line) | document.lines.ignored_rules(begin)
+            if not {rule.id, "all"} & ignored:
+                findings.setdefault((rule.id, finding.line, finding.column), finding)
     order = {severity: number for number, severity in enumerate(SEVERITIES)}
-    return tuple(sorted(found.values(), key=lambda one: (one.line, one.column, order[one.severity], one.rule)))
+    return tuple(sorted(findings.values(), key=lambda one: (one.line, one.column, order[one.severity], one.rule)))
 
 
-def format_defects(findings: Sequence[Defect]) -> str:
+def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str], machine: MachineInfo) -> Iterator[Hit]:
+    if rule.state(versions) != "works" and _is_for(rule, document, machine):
+        for matcher in (rule, *rule.also):
+            if not document.contains(matcher.says) or (matcher.unless and document.contains(matcher.unless)):
+                continue
+            yield from (
+                CHECKS[matcher.check](document, rule, versions) if matcher.check else find_hits(matcher, document)
+            )
+
+
+def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: Hit) -> Finding:
+    severities: dict[State, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
+    severity = hit.severity or severities.get(rule.state(versions), rule.severity)
+    line, column = document.lines.line_and_column(hit.start)
+    return Finding(
+        file=document.name,
+        line=line,
+        column=column,
+        rule=rule.id,
+        severity="warning" if severity == "error" and "prose" in hit.within else severity,
+        what=_fill(rule.what, hit.fields) + rule.describe_versions(versions),
+        next_step=_fill(rule.next, hit.fields),
+        covers=rule.covers,
+    )
+
+
+def _fill(text: str, fields: Mapping[str, str]) -> str:
+    """Return the text with the fields put in, each on one line of at most 80 characters."""
+
+    def put(match: re.Match[str]) -> str:
+        value = " ".join(fields.get(match[1], match.group()).split())
+        return value if len(value) <= 80 else value[:79] + "…"
+
+    return re.sub(r"\{(\w+)\}", put, text)
+
+
+def format_findings(findings: Sequence[Finding]) -> str:
     """Return two lines for each finding: place and defect, and the form that works."""
     lines = []
     for one in findings:
@@ -177,7 +184,7 @@ def format_defects(findings: Sequence[Defect]) -> str:
     return "\n".join(lines)
 
 
-def defects_to_json(findings: Sequence[Defect]) -> list[dict[str, Any]]:
+def findings_to_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """Return findings as plain values."""
     rows = []
     for one in findings:
@@ -187,7 +194,7 @@ def defects_to_json(findings: Sequence[Defect]) -> list[dict[str, Any]]:
     return rows
 
 
-def format_summary(findings: Sequence[Defect], files: int, notes_shown: bool) -> str:
+def format_summary(findings: Sequence[Finding], files: int, notes_shown: bool) -> str:
     """Return one line: how much was read, how much is wrong, and where the rest is."""
     counts = {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
     parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]

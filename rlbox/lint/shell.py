@@ -1,17 +1,18 @@
-"""Read shell text: its words with their quotes, and its commands with pipes, settings and redirects."""
+"""Shell text as commands, read with tree-sitter's grammar of Bash."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from rlbox.lint.text import Piece
+from rlbox.lint.text import Fragment, SyntaxTree
 
-SPACE = " \t\r\f\v"
-_PLAIN = re.compile(r"[^\s;|&()<>\\'\"$`]+")
-_QUOTED = re.compile(r"[^\\$`\"]+")
-_BRACKETS = re.compile(r"'[^']*'|\\.|[()]")
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
 # A word in angle brackets that the reader is to replace, as notes write it; `<input >output` is none.
 PLACEHOLDER = re.compile(
     r"<(?=[^<>\n]{1,60}>)(?:[^<>\s|&;()\"'`$]*[-_ ])?(?:your|my|PORT|HOST(?:NAME)?|IP|USER(?:NAME)?|NAME|PATH|DIR|TOKEN"
@@ -19,436 +20,178 @@ PLACEHOLDER = re.compile(
     r"|FOLDER|EMAIL|PROJECT|ORG|NAMESPACE|MODEL|DATASET|[^\x00-\x7f]{1,30})(?:[-_ ][^<>\s|&;()\"'`$]*)?[0-9]?>",
     re.IGNORECASE,
 )
+_LINE_END_BACKTICK = re.compile(r"(?m)(?<=[ \t])`(?=[ \t]*$)")
+_SIMPLE_COMMANDS = {
+    *("command", "declaration_command", "unset_command", "test_command"),
+    *("variable_assignment", "variable_assignments"),
+}
+_ESCAPES = {"word": re.compile(r"\\(\n|.)", re.DOTALL), "string": re.compile(r'\\([\n"\\$`])')}
+_LARGEST = 400_000  # characters; a longer program is data
 
 
 @dataclass(frozen=True)
-class Word:
-    """A word without its quotes; `mask` has p, s, d, e or c for each character: plain, in single or double quotes,
-    escaped, or part of a command substitution; `inner` are the texts of those."""
+class Word(Fragment):
+    """A word: `text` without its quotes, `raw` as it is written."""
 
-    value: str
-    mask: str
-    at: Sequence[int]
-    inner: tuple[Piece, ...] = ()
-
-    @property
-    def start(self) -> int:
-        """Where it begins in the document."""
-        return self.at[0]
-
-    @property
-    def piece(self) -> Piece:
-        """The word as text to read again."""
-        return Piece(self.value, self.at)
-
-    def cut(self, start: int, end: int | None = None) -> Word:
-        """Return a part of the word."""
-        end = len(self.value) if end is None else end
-        return Word(self.value[start:end], self.mask[start:end], self.at[start : end + 1], self.inner)
+    raw: str = ""
 
 
-@dataclass
-class _Taken:
-    """The parts of a word so far."""
+@dataclass(eq=False)
+class Command:
+    """A simple command as written; `array` is the name of a `NAME=( … )`, whose items are the words."""
 
-    value: list[str] = field(default_factory=list)
-    mask: list[str] = field(default_factory=list)
-    at: list[int] = field(default_factory=list)
-    inner: list[Piece] = field(default_factory=list)
-
-    def add(self, char: str, mask: str, i: int) -> None:
-        self.value.append(char)
-        self.mask.append(mask)
-        self.at.append(i)
-
-
-class WordReader:
-    """Reads words from a text; `i` is where it stands."""
-
-    def __init__(self, piece: Piece) -> None:
-        self.piece, self.text = piece, piece.text
-        self.i = 0
-        self.unclosed = False  # a `$(` without its end was met: later ones are letters
-
-    def line_end(self) -> int:
-        """Return where the line ends."""
-        end = self.text.find("\n", self.i)
-        return len(self.text) if end < 0 else end
-
-    def continues(self, i: int) -> bool:
-        """Whether the backslash at `i` joins two lines."""
-        return self.text.startswith(("\n", "\r\n"), i + 1)
-
-    def read_word(self) -> Word:
-        """Return the word that begins here; empty when none does."""
-        taken = _Taken()
-        while self.i < len(self.text) and self._part(taken):
-            pass
-        at = [self.piece.at[i] for i in taken.at]
-        at.append(self.piece.at[min(self.i, len(self.text))])
-        return Word("".join(taken.value), "".join(taken.mask), at, tuple(taken.inner))
-
-    def _part(self, taken: _Taken) -> bool:
-        """Take the next part of a word; False where the word ends."""
-        char = self.text[self.i]
-        if char in SPACE or char == "\n" or char in ";|&()":
-            return False
-        if char in "<>":
-            return self._angle(taken)
-        if char == "\\":
-            return self._escape(taken)
-        if char == "'":
-            return self._single(taken, self.i + 1)
-        if char == '"':
-            return self._double(taken)
-        if char == "$":
-            return self._dollar(taken, "p")
-        if char == "`":
-            return self._backtick(taken)
-        hit = _PLAIN.match(self.text, self.i)
-        self._plain(taken, hit.end() if hit else self.i + 1)
-        return True
-
-    def _angle(self, taken: _Taken) -> bool:
-        hit = PLACEHOLDER.match(self.text, self.i)
-        if hit:
-            self._plain(taken, hit.end())
-            return True
-        if self.text.startswith(("<(", ">("), self.i) and not taken.value:
-            return self._substitution(taken, self.i + 1, "c")
-        return False
-
-    def _plain(self, taken: _Taken, end: int, mask: str = "p") -> None:
-        taken.value.append(self.text[self.i : end])
-        taken.mask.append(mask * (end - self.i))
-        taken.at.extend(range(self.i, end))
-        self.i = end
-
-    def _escape(self, taken: _Taken) -> bool:
-        if self.continues(self.i):
-            self.i = self.text.index("\n", self.i) + 1
-            return True
-        if self.i + 1 < len(self.text):
-            taken.add(self.text[self.i + 1], "e", self.i + 1)
-        self.i += 2
-        return True
-
-    def _single(self, taken: _Taken, start: int) -> bool:
-        end = self.text.find("'", start)
-        closed = end >= 0
-        if not closed:
-            end = self.line_end()
-        self.i = start
-        self._plain(taken, max(end, start), "s")
-        self.i += closed
-        return True
-
-    def _double(self, taken: _Taken) -> bool:
-        end = self._closing_quote(self.i + 1)
-        closed = end >= 0
-        if not closed:
-            end = self.line_end()
-        self.i += 1
-        while self.i < end:
-            char = self.text[self.i]
-            if char == "\\" and self.text[self.i + 1 : self.i + 2] in ('"', "\\", "$", "`", "\n"):
-                if self.text[self.i + 1] != "\n":
-                    taken.add(self.text[self.i + 1], "d", self.i + 1)
-                self.i += 2
-            elif char == "$":
-                self._dollar(taken, "d")
-            elif char == "`":
-                self._backtick(taken)
-            else:
-                hit = _QUOTED.match(self.text, self.i, end)
-                self._plain(taken, hit.end() if hit else self.i + 1, "d")
-        self.i = max(self.i, end) + closed
-        return True
-
-    def _closing_quote(self, i: int) -> int:
-        """Return where the double quotes that `i` is in are closed; -1 when they never are."""
-        while (end := self.text.find('"', i)) >= 0:
-            begin = self.text.find("$(", i, end)
-            if begin >= 0 and (close := self._closing_bracket(begin + 2)) >= 0:
-                i = close + 1
-                continue
-            slashes = end
-            while slashes > i and self.text[slashes - 1] == "\\":
-                slashes -= 1
-            if (end - slashes) % 2 == 0:
-                return end
-            i = end + 1
-        return -1
-
-    def _dollar(self, taken: _Taken, mask: str) -> bool:
-        text, i = self.text, self.i
-        if text.startswith("$((", i) and (end := text.find("))", i, i + 4000)) > 0:
-            self._plain(taken, end + 2, mask)
-        elif text.startswith("$(", i):
-            return self._substitution(taken, i + 1, mask)
-        elif text.startswith("${", i) and (end := text.find("}", i, i + 4000)) > 0:
-            self._plain(taken, end + 1, mask)
-        elif text.startswith("$'", i) and mask == "p":
-            return self._single(taken, i + 2)
-        else:
-            taken.add("$", mask, i)
-            self.i += 1
-        return True
-
-    def _substitution(self, taken: _Taken, bracket: int, mask: str) -> bool:
-        end = self._closing_bracket(bracket + 1)
-        if end < 0:
-            self._plain(taken, bracket + 1, mask)
-            return True
-        taken.inner.append(self.piece.cut(bracket + 1, end))
-        self._plain(taken, end + 1, "c")
-        return True
-
-    def _closing_bracket(self, i: int) -> int:
-        """Return where the bracket that `i` stands behind is closed; -1 when it never is."""
-        if self.unclosed:
-            return -1
-        depth = 1
-        for hit in _BRACKETS.finditer(self.text, i):
-            found = hit.group()
-            depth += (found == "(") - (found == ")")
-            if depth == 0:
-                return hit.start()
-        self.unclosed = True
-        return -1
-
-    def _backtick(self, taken: _Taken) -> bool:
-        end = self.text.find("`", self.i + 1)
-        if end < 0:
-            taken.add("`", "p", self.i)
-            self.i += 1
-            return True
-        taken.inner.append(self.piece.cut(self.i + 1, end))
-        self._plain(taken, end + 1, "c")
-        return True
-
-
-ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?\+?=")
-_OPERATORS = (";;", "&&", "||", "|&", ";", "|", "&", "(", ")")
-_REDIRECTION = re.compile(r"(?:\d{0,4}|&)(?:>>|>\||>&|>|<<<|<<-|<<|<&|<>|<)")
-# Lines of PowerShell where a command begins.
-_POWERSHELL = re.compile(
-    r"\$\{?(?i:env):\w+\}?\s*\+?=|\[(?:System\.)?Environment\]::|\$[A-Za-z_]\w*\s*=(?!=)"
-    r"|(?:Get|Set|New|Remove|Copy|Move|Out|Write|Start|Stop|Invoke|Test|Select|Where|ForEach|Import|Export|Add|Clear|Join"
-    r"|Split|Expand|Compress|Read|Rename|Format|Sort|Measure|Wait|Resolve|Push|Pop|ConvertTo|ConvertFrom|Enable|Disable"
-    r"|Install|Uninstall|Update|Restart|Tee|Compare|Group|Receive|Register|Show)-[A-Z][A-Za-z]+(?![\w.=/-])"
-)
-_KEYWORDS = ("if", "then", "elif", "else", "while", "until", "do", "!", "time", "{", "}", "fi", "done", "esac")
-_ASKING = ("if", "elif", "while", "until", "!")
-_DEEPEST_SHELL = 8
-
-
-@dataclass
-class SimpleCommand:
-    """A simple command as written."""
-
-    start: int
-    assigns: list[Word] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
+    assignments: list[Word] = field(default_factory=list)
     redirects: list[tuple[str, Word]] = field(default_factory=list)
-    documents: list[Piece] = field(default_factory=list)
-    array: str = ""  # the name when it is NAME=( … )
+    here_documents: list[Fragment] = field(default_factory=list)
+    array: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class Pipeline:
-    """Commands joined by `|`, what stands after them, and whether a keyword asks for their status."""
+    """Commands joined by `|`, and their source.
 
-    commands: list[SimpleCommand]
-    after: str = "\n"
-    asked: bool = False
+    `marks` are background, status-used (by `if`, `&&`, …) and followed (by another command on its line).
+    """
+
+    commands: list[Command]
+    source: Fragment
+    marks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
-class Stray:
-    """Text that is no shell: a line of PowerShell, or the backtick that continues one."""
-
-    kind: str
-    piece: Piece
-
-
-@dataclass
 class Script:
-    """What a shell text says."""
+    """The pipelines of a shell text, and the offsets of backticks with which PowerShell continues a line."""
 
-    pipelines: list[Pipeline] = field(default_factory=list)
-    strays: list[Stray] = field(default_factory=list)
-
-
-def read_shell(piece: Piece, powershell: bool = True) -> Script:
-    """Return the pipelines of a shell text, those of command substitutions after the one they stand in.
-
-    Parameters
-    ----------
-    powershell
-        Whether lines of PowerShell are told apart as strays.
-    """
-    script = Script()
-    _Reader(piece, script, powershell, 0).read()
-    return script
+    pipelines: list[Pipeline]
+    continuations: list[int]
 
 
-class _Reader(WordReader):
-    """Reads one text once, from left to right."""
+def read_shell(source: Fragment) -> Script:
+    """Return the commands of a shell text, those of command substitutions behind the one they stand in."""
+    source = source.cut(0, _LARGEST)
+    text = source.text
+    backticks = [match.start() for match in _LINE_END_BACKTICK.finditer(text)]  # with which PowerShell continues a line
+    backticks = [i for i in backticks if text.count("`", text.rfind("\n", 0, i) + 1, i) % 2 == 0]
+    for i in backticks:
+        text = f"{text[:i]}\\{text[i + 1 :]}"
+    text = PLACEHOLDER.sub(lambda match: f"_{match.group()[1:-1].replace(' ', '_')}_", text)
+    pipelines = list(_CommandReader(SyntaxTree("bash", source, text)).pipelines())
+    return Script(pipelines, [source.offsets[i] for i in backticks])
 
-    def __init__(self, piece: Piece, script: Script, powershell: bool, depth: int) -> None:
-        super().__init__(piece)
-        self.script, self.powershell, self.depth = script, powershell, depth
-        self.pipeline = Pipeline([])
-        self.command: SimpleCommand | None = None
-        self.waiting: list[tuple[str, SimpleCommand]] = []  # here-documents that begin on the next line
 
-    def read(self) -> None:
-        while self.i < len(self.text):
-            self._step()
-        self._end_pipeline("\n")
+class _CommandReader:
+    def __init__(self, tree: SyntaxTree) -> None:
+        self.tree = tree
 
-    def _step(self) -> None:
-        char = self.text[self.i]
-        if char in SPACE:
-            self.i += 1
-        elif char == "\n":
-            self._end_pipeline("\n")
-            self.i += 1
-            self._read_documents()
-        elif char == "\\" and self.continues(self.i):
-            self.i = self.text.index("\n", self.i) + 1
-        elif char == "#":
-            self.i = self.line_end()
-        elif self._stray():
-            pass
-        elif not self._operator():
-            self._word()
+    def pipelines(self) -> Iterator[Pipeline]:
+        stack: list[tuple[Node, frozenset[str]]] = [(self.tree.root, frozenset())]
+        while stack:
+            node, marks = stack.pop()
+            if node.type in ("comment", "heredoc_body"):
+                continue
+            if node.type in ("pipeline", "redirected_statement") or node.type in _SIMPLE_COMMANDS:
+                commands, nested = self._commands(node)
+                if commands:
+                    yield Pipeline(commands, self.tree.fragment(node), marks)
+                stack += [(child, frozenset()) for child in reversed(nested)]
+                continue
+            stack += reversed(list(_marked_children(node, marks)))
 
-    def _stray(self) -> bool:
-        """Take a line of PowerShell, or the backtick at a line's end that continues one."""
-        if not self.powershell:
-            return False
-        if self.command is None and (hit := _POWERSHELL.match(self.text, self.i)):
-            end = self.line_end()
-            self.script.strays.append(Stray("powershell", self.piece.cut(hit.start(), end)))
-            self.i = end
-            return True
-        if self.text[self.i] == "`" and self.i and self.text[self.i - 1] in SPACE:
-            end = self.line_end()
-            if end < len(self.text) and not self.text[self.i + 1 : end].strip():
-                self.script.strays.append(Stray("backtick", self.piece.cut(self.i, self.i + 1)))
-                self.i = end + 1
-                return True
-        return False
-
-    # ---- commands ----
-
-    def _operator(self) -> bool:
-        text, i = self.text, self.i
-        if text.startswith("((", i) and self.command is None and (end := text.find("))", i, i + 4000)) > 0:
-            self.i = end + 2  # arithmetic
-            return True
-        if (hit := _REDIRECTION.match(text, i)) and not PLACEHOLDER.match(text, i):
-            if text.startswith("(", hit.end()):  # process substitution
-                return False
-            self.i = hit.end()
-            self._redirect(hit.group())
-            return True
-        for operator in _OPERATORS:
-            if text.startswith(operator, i):
-                self.i = i + len(operator)
-                self.command = None
-                if operator not in ("|", "|&"):
-                    self._end_pipeline(operator)
-                return True
-        return False
-
-    def _redirect(self, operator: str) -> None:
-        while self.i < len(self.text) and self.text[self.i] in SPACE:
-            self.i += 1
-        command = self._current(self.piece.at[self.i])
-        word = self.read_word()
-        if operator.endswith(("<<", "<<-")):
-            self.waiting.append((word.value, command))
-        command.redirects.append((operator.lstrip("0123456789"), word))
-
-    def _current(self, start: int) -> SimpleCommand:
-        if self.command is None:
-            self.command = SimpleCommand(start)
-            self.pipeline.commands.append(self.command)
-        return self.command
-
-    def _end_pipeline(self, operator: str) -> None:
-        self.command = None
-        if self.pipeline.commands:
-            self.pipeline.after = operator
-            self.script.pipelines.append(self.pipeline)
-            for command in self.pipeline.commands:
-                self._descend(command)
-            self.pipeline = Pipeline([])
-
-    def _descend(self, command: SimpleCommand) -> None:
-        if self.depth < _DEEPEST_SHELL:
-            for word in (*command.assigns, *command.words, *(word for _, word in command.redirects)):
-                for inner in word.inner:
-                    _Reader(inner, self.script, self.powershell, self.depth + 1).read()
-
-    def _read_documents(self) -> None:
-        for end, command in self.waiting:
-            start = self.i
-            while self.i < len(self.text):
-                line_end = self.line_end()
-                line = self.text[self.i : line_end]
-                here, self.i = self.i, min(line_end + 1, len(self.text))
-                if line.strip() == end:
-                    command.documents.append(self.piece.cut(start, here))
-                    break
+    def _commands(self, node: Node) -> tuple[list[Command], list[Node]]:
+        """Return the simple commands of a pipeline, and the nodes in which further ones may stand."""
+        commands: list[Command] = []
+        nested: list[Node] = []
+        if node.type in _SIMPLE_COMMANDS:
+            commands.append(self._simple(node))
+            for child in node.children:
+                nested += child.children if child.type == "variable_assignment" else [child]
+            return commands, nested
+        for child in node.named_children:
+            if child.type in ("file_redirect", "heredoc_redirect", "herestring_redirect"):
+                self._redirect(child, commands, nested)
+            elif child.type in ("pipeline", "redirected_statement") or child.type in _SIMPLE_COMMANDS:
+                inner, more = self._commands(child)
+                commands += inner
+                nested += more
             else:
-                command.documents.append(self.piece.cut(start, self.i))
-        self.waiting = []
+                nested.append(child)
+        return commands, nested
 
-    def _word(self) -> None:
-        fresh = self.command is None or not (self.command.words or self.command.assigns)
-        start = self.i
-        if fresh and self.text.startswith("[[", start) and self.text[start + 2 : start + 3] in (" ", "\t"):
-            self._test()
-            return
-        word = self.read_word()
-        if self.i == start:  # nothing was taken: a letter that means nothing here
-            self.i += 1
-            return
-        if fresh and word.value in _KEYWORDS and set(word.mask) == {"p"}:
-            self.pipeline.asked |= word.value in _ASKING
-            return
-        command = self._current(word.start)
-        hit = ASSIGNMENT.match(word.value)
-        if hit and not command.words and set(word.mask[: hit.end()]) <= {"p"}:
-            command.assigns.append(word)
-            if hit.end() == len(word.value) and self.text.startswith("(", self.i):
-                self._array(command, hit.group(1))
-        else:
-            command.words.append(word)
+    def _simple(self, node: Node) -> Command:
+        command = Command()
+        for part in [node] if node.type in ("variable_assignment", "test_command") else node.children:
+            if part.type == "variable_assignment" and not command.words:
+                command.assignments.append(self._word(part))
+                for array in part.named_children:
+                    if array.type == "array":
+                        command.array = self.tree.fragment(part.named_children[0]).text
+                        command.words = [self._word(item) for item in array.named_children if item.type != "comment"]
+            elif part.type.endswith("_redirect"):
+                self._redirect(part, [command], [])
+            elif part.type != "comment":
+                command.words.append(self._word(part))
+        return command
 
-    def _test(self) -> None:
-        """Take `[[ … ]]`, in which `<`, `|` and `(` are no operators."""
-        end = self.line_end()
-        close = self.text.find("]]", self.i, end)
-        stop = close + 2 if close > 0 else end
-        command = self._current(self.piece.at[self.i])
-        command.words += [Word(self.text[self.i : stop], "s" * (stop - self.i), self.piece.at[self.i : stop + 1])]
-        self.i = stop
+    def _redirect(self, node: Node, commands: list[Command], nested: list[Node]) -> None:
+        command = commands[-1] if commands else Command()
+        operator = ""
+        for child in node.children:
+            if child.type == "heredoc_body":
+                command.here_documents.append(self.tree.fragment(child))
+            elif child.type in ("file_redirect", "heredoc_redirect"):
+                self._redirect(child, [command], nested)
+            elif child.type == "pipeline":  # `cat <<EOF | python`
+                inner, more = self._commands(child)
+                commands += inner
+                nested += more
+            elif not child.is_named:
+                operator = child.type
+            elif child.type not in ("file_descriptor", "heredoc_start", "heredoc_end"):
+                if operator:
+                    command.redirects.append((operator, self._word(child)))
+                    operator = ""
+                else:
+                    command.words.append(self._word(child))
+                nested.append(child)
 
-    def _array(self, command: SimpleCommand, name: str) -> None:
-        command.array = name
-        self.i += 1
-        while self.i < len(self.text) and self.text[self.i] != ")":
-            char, start = self.text[self.i], self.i
-            if char == "#":
-                self.i = self.line_end()
-            elif char in SPACE or char == "\n" or char == "\\":
-                self.i += 1
-            else:
-                command.words.append(self.read_word())
-                self.i += self.i == start
-        self.i += 1
+    def _word(self, node: Node) -> Word:
+        pieces = list(self._unquoted(node))
+        end = self.tree.source.offsets[self.tree.index(node.end_byte)]
+        offsets = [offset for piece in pieces for offset in piece.offsets[:-1]]
+        return Word("".join(piece.text for piece in pieces), [*offsets, end], self.tree.fragment(node).text)
+
+    def _unquoted(self, node: Node) -> Iterator[Fragment]:
+        if node.type in ("concatenation", "command_name", "variable_assignment"):
+            for child in node.children:
+                yield from self._unquoted(child)
+            return
+        source = self.tree.fragment(node)
+        if node.type in ("raw_string", "string", "ansi_c_string", "translated_string"):
+            source = source.cut(1 if source.text[:1] in "\"'" else 2, len(source.text) - 1)
+        start = 0
+        pattern = _ESCAPES.get(node.type)
+        for escape in pattern.finditer(source.text) if pattern else ():
+            yield source.cut(start, escape.start())
+            start = escape.end() if escape[1] == "\n" else escape.start(1)
+        yield source.cut(start)
+
+
+def _marked_children(node: Node, inherited: frozenset[str]) -> Iterator[tuple[Node, frozenset[str]]]:
+    """Yield the children with what follows from the operator behind each and from the keyword around."""
+    children = node.children
+    if node.type not in ("list", "negated_command"):
+        inherited = frozenset()
+    asks = node.type in ("if_statement", "elif_clause", "while_statement")
+    last = max((i for i, child in enumerate(children) if child.is_named and child.type != "comment"), default=0)
+    for i, (child, after) in enumerate(itertools.pairwise([*children, None])):
+        asks = asks and child.type not in ("then", "do_group")
+        operator = after.type if after is not None else ""
+        marks = set(inherited)
+        if asks or node.type == "negated_command" or operator in ("&&", "||"):
+            marks.add("status-used")
+        if i < last:
+            marks.add("followed")
+        if operator == "&":
+            marks.add("background")
+        yield child, frozenset(marks)

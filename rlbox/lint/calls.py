@@ -1,0 +1,221 @@
+"""Programs with their arguments, out of what they are wrapped in.
+
+`sudo env X=y timeout 9 bash -c "ray stop"` runs `ray stop`, with X set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlbox.config.toml_files import load_toml
+from rlbox.lint.text import Fragment
+from rlbox.lint.shell import Pipeline, Word
+
+_PROGRAMS: dict[str, Any] = load_toml(Path(__file__).with_name("programs.toml"))
+_WRAPPERS: dict[str, dict[str, Any]] = _PROGRAMS["wrapper"]
+_DOCKER_FLAGS = frozenset(_PROGRAMS["docker"]["flags"].split())
+_WITH_COMMANDS = {name.split()[0] for name in _WRAPPERS if " " in name} | {"vastai", "vllm", "hf"}
+_LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "python -m torch.distributed.run")
+_OTHER_NAMES = {"podman": "docker", "nerdctl": "docker", "docker-compose": "docker compose", "pip3": "pip"}
+_SHELLS = {"bash", "sh", "zsh", "dash", "ash", "ksh", "su"}
+_DEEPEST = 20
+# `$(which ray)`, `${PYTHON:-python3}`
+_PROGRAM_BY_EXPANSION = re.compile(r"(?:\$\(|`)(?:which|command -v)\s+([\w.-]+)(?:\)|`)$|\$\{\w+:?-([^}]*)\}$")
+ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?\+?=")
+_KEY_VALUE = re.compile(r"([\w.+~-]*[\w+])=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An option (`--name value`, `--name=value`, `--name`) or an override (`name=value`); `value` may be empty."""
+
+    name: str
+    value: str
+    start: int
+    has_value: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A program with its words.
+
+    `within` are marks of where and how it runs: container, ssh, ray-job, entry (of an image), prose, and those of its
+    pipeline. `env` are the settings in front of it, `outer` what it was wrapped in.
+    """
+
+    program: str
+    words: tuple[Word, ...]  # without the program
+    start: int
+    pipeline: Pipeline
+    index: int  # in the pipeline
+    within: frozenset[str] = frozenset()
+    env: tuple[Word, ...] = ()
+    outer: Call | None = field(default=None, repr=False)
+
+    @cached_property
+    def values(self) -> list[str]:
+        """The words without their quotes."""
+        return [word.text for word in self.words]
+
+    @cached_property
+    def text(self) -> str:
+        return " ".join((self.program, *self.values))
+
+    @property
+    def here_documents(self) -> list[Fragment]:
+        return self.pipeline.commands[self.index].here_documents
+
+    @property
+    def targets(self) -> list[str]:
+        """The files that its output goes to."""
+        redirects = self.pipeline.commands[self.index].redirects
+        return [word.text for operator, word in redirects if operator in (">", ">>", "&>", "&>>")]
+
+    @cached_property
+    def arguments(self) -> list[Argument]:
+        """Its options and overrides."""
+        arguments = []
+        for i, word in enumerate(self.words):
+            name, equals, value = word.text.partition("=")
+            after = self.words[i + 1].text if i + 1 < len(self.words) else "-"
+            if word.text.startswith("-") and len(word.text) > 1:
+                takes_next = not equals and not re.match(r"-(?!\d)", after)
+                arguments.append(Argument(name, after if takes_next else value, word.start, bool(equals) or takes_next))
+            elif override := _KEY_VALUE.fullmatch(word.text):
+                arguments.append(Argument(override[1], override[2], word.start))
+        return arguments
+
+    def argument(self, *names: str) -> Argument | None:
+        """Return the first argument with one of the names."""
+        return next((argument for argument in self.arguments if argument.name in names), None)
+
+
+def find_calls(pipeline: Pipeline, within: frozenset[str]) -> Iterator[Call]:
+    """Yield what each command of a pipeline runs, the wrapping before the wrapped; texts of `bash -c` are not read."""
+    for index, command in enumerate(pipeline.commands):
+        if command.words and not command.array:
+            program, words = normalize_program(command.words)
+            last = index == len(pipeline.commands) - 1
+            marks = within | pipeline.marks if last else within
+            start = (command.assignments or command.words)[0].start
+            yield from _unwrap(Call(program, words, start, pipeline, index, marks, tuple(command.assignments)))
+
+
+def normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
+    """Return the program in its shortest name (`python -m vllm`, `pip`, `docker run`) and the words behind it."""
+    first = words[0].text
+    if expansion := _PROGRAM_BY_EXPANSION.match(first):
+        first = expansion[1] or expansion[2]
+    name = first.rsplit("/", 1)[-1]
+    name = re.sub(r"^(python|pip)[23](\.\d+)?$", r"\1", _OTHER_NAMES.get(name, name))
+    rest = tuple(words[1:])
+    if name == "python":
+        return _python_module(rest)
+    if name == "uv" and rest and rest[0].text == "pip":
+        return "pip", rest[1:]
+    while name.split()[0] in _WITH_COMMANDS and rest and re.fullmatch(r"[a-z][a-z-]*", rest[0].text):
+        longer = f"{name} {rest[0].text}"
+        three = longer in _WRAPPERS or name in ("docker compose", "conda env", "ray job") or name.startswith("vastai ")
+        if len(name.split()) == 3 or (len(name.split()) == 2 and not three):
+            break
+        name, rest = longer, rest[1:]
+    return name, rest
+
+
+def _python_module(words: tuple[Word, ...]) -> tuple[str, tuple[Word, ...]]:
+    """Return `python -m MODULE` as the program where the words begin with -m, behind other options."""
+    for i, word in enumerate(words[:6]):
+        module = word.text[2:] if re.match(r"-m\w", word.text) else ""
+        if word.text == "-m" and i + 1 < len(words):
+            module, i = words[i + 1].text, i + 1
+        if module:
+            return "pip" if module == "pip" else f"python -m {module}", words[i + 1 :]
+        if not word.text.startswith("-"):
+            break
+    return "python", words
+
+
+def _unwrap(call: Call, depth: int = 0) -> Iterator[Call]:
+    yield call
+    inner = command_behind(call) if depth < _DEEPEST else ()
+    env = list(call.env)
+    while inner and ASSIGNMENT.match(inner[0].text):
+        env.append(inner[0])
+        inner = inner[1:]
+    if inner and not re.search(r"\s", inner[0].text):  # a text is read as shell, not as a program's name
+        program, words = normalize_program(inner)
+        mark = "container entry" if call.program == "docker run" else _WRAPPERS.get(call.program, {}).get("mark", "")
+        within = call.within.union(mark.split())
+        inside = replace(
+            call, program=program, words=words, start=inner[0].start, within=within, env=tuple(env), outer=call
+        )
+        yield from _unwrap(inside, depth + 1)
+
+
+def command_behind(call: Call) -> tuple[Word, ...]:
+    """Return the command that a wrapper, a launcher of Python or `docker run` runs; nothing for other programs."""
+    if call.program == "docker run":
+        image = image_position(call)
+        return call.words[image + 1 :] if image is not None else ()
+    if call.program in _LAUNCHERS:
+        return _launched(call.words)
+    wrapper = _WRAPPERS.get(call.program)
+    if wrapper is None:
+        return ()
+    with_value, plain = wrapper.get("options", "").split(), wrapper.get("words", 0)
+    i = 0
+    while i < len(call.words):
+        text = call.words[i].text
+        if text == "--":
+            return call.words[i + 1 :]
+        if text.startswith("-") and len(text) > 1:
+            i += 1 + (text in with_value)
+        elif plain and not ASSIGNMENT.match(text):
+            plain, i = plain - 1, i + 1
+        else:
+            return call.words[i:]
+    return ()
+
+
+def _launched(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """Return `python SCRIPT …` or `python -m MODULE …` out of the words of a launcher."""
+    for i, word in enumerate(words):
+        if word.text in ("-m", "--module") or word.text.endswith(".py"):
+            python = Word("python", [word.start] * 7, "python")
+            module = Word("-m", word.offsets, "-m") if not word.text.endswith(".py") else word
+            return (python, module, *words[i + 1 :])
+    return ()
+
+
+def image_position(call: Call) -> int | None:
+    """Return which word of `docker run` is the image."""
+    i = 0
+    while i < len(call.words):
+        text = call.words[i].text
+        if not text.startswith("-"):
+            return i
+        alone = "=" in text or text in _DOCKER_FLAGS or re.fullmatch(r"-[ditPq]+|-[epvwuhlmc]\S.*", text, re.DOTALL)
+        i += 1 if alone else 2
+    return None
+
+
+def shell_texts(call: Call) -> Iterator[tuple[Word, str]]:
+    """Yield the words of a call that are shell text themselves, each with the mark of where it runs (empty: here)."""
+    program, words = call.program, call.words
+    spaced = [word for word in words if " " in word.text]
+    if program in _SHELLS:
+        flags = [i for i, word in enumerate(words[:-1]) if re.fullmatch(r"-[a-z]*c", word.text)]
+        yield from ((words[i + 1], "") for i in flags[:1])
+    elif program in ("eval", "watch", "tmux", "screen", "script", "flock"):
+        yield from ((word, "") for word in spaced)
+    elif program in ("ssh", "pdsh", "clush", "parallel-ssh"):
+        yield from ((word, "ssh") for word in spaced if not re.match(r"-|[A-Za-z]+=", word.text))
+    elif program == "ray job submit":
+        rest = command_behind(call)
+        if len(rest) == 1 and rest[0] in spaced:
+            yield rest[0], "ray-job"

@@ -1,0 +1,149 @@
+"""Checks of options, overrides and variables against what pinned releases know, and of the numbers among them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from rlbox.foreign import whole_number
+from rlbox.job.fits.formula import evaluate
+from rlbox.lint.calls import Argument, Call, command_behind
+from rlbox.lint.document import Document
+from rlbox.lint.drift import DriftRule, Hit, Severity, call_hit, setting_hit
+
+Versions = Mapping[str, str]
+_OTHER_NAMES = {"python -m vllm.entrypoints.openai.api_server": "vllm serve"}
+_BRANCH = re.compile(r"(?m)^\s*(?:if|elif|else|fi|case|esac)\b|;;")
+
+
+@cache
+def load_programs() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
+    """Return package, program (or prefix of variables), release and names; written by `scripts/lint_options.py`."""
+    programs: dict[str, dict[str, dict[str, frozenset[str]]]] = {}
+    for program, record in json.loads(Path(__file__).with_name("options.json").read_text("utf-8")).items():
+        names: dict[str, set[str]] = {release: set() for release in record["releases"]}
+        for mask, text in record["options"].items():
+            for release, is_there in zip(record["releases"], mask, strict=True):
+                names[release] |= set(text.split()) if is_there == "1" else set()
+        programs.setdefault(record["package"], {})[program] = {key: frozenset(value) for key, value in names.items()}
+    return programs
+
+
+class _KnownNames:
+    """The names that a program knows in the version at hand, or in any recorded release where that is not recorded."""
+
+    def __init__(self, package: str, releases: Mapping[str, frozenset[str]], versions: Versions) -> None:
+        release = versions.get(package, "")
+        self.names = releases.get(release) or frozenset().union(*releases.values())
+        self.versions = f"{package} {release if release in releases else ', '.join(releases)}"
+        self.severity: Severity = "error" if release in releases else "warning"
+
+    def suggest(self, name: str) -> str:
+        return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.7)), "--help lists what there is")
+
+
+def unknown_options(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find options and overrides that no parser of the recorded releases takes, and commands that do not exist."""
+    for package, programs in load_programs().items():
+        for call in document.calls:
+            program = _OTHER_NAMES.get(call.program, call.program)
+            program = program if program in programs else program.rpartition(" ")[0]
+            if program in programs:
+                known = _KnownNames(package, programs[program], versions)
+                for argument in _arguments(call):
+                    if argument.name not in rule.names and (new := _better_name(argument.name, known)):
+                        fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
+                        yield call_hit(call, argument.start, known.severity, **fields)
+            elif package == "vastai" and call.program.startswith("vastai ") and "prose" not in call.within:
+                known = _KnownNames(package, {release: frozenset(programs) for release in programs["vastai logs"]}, versions)
+                if not any(name.startswith(f"{call.program} ") for name in programs):
+                    fields = {"name": call.program, "value": "the CLI", "versions": known.versions}
+                    yield call_hit(call, None, "error", new=known.suggest(call.program), **fields)
+
+
+def _arguments(call: Call) -> Iterator[Argument]:
+    """Yield the arguments that the program itself parses: not those of the command that it runs."""
+    inner = command_behind(call)
+    for argument in call.arguments:
+        if argument.name in ("--", "--args") or (inner and argument.start >= inner[0].start):
+            return
+        yield argument
+
+
+def _better_name(name: str, known: _KnownNames) -> str:
+    """Return the name that was meant, or where to look; empty for one that is known, or no option at all."""
+    if not name.startswith("-"):
+        parts = name.split(".")
+        is_open = any(".".join(parts[:i]) + "." in known.names for i in range(1, len(parts) + 1))
+        is_key = "." in name and re.fullmatch(r"[a-z][\w.]*", name) and "trainer.device" in known.names
+        is_known = is_open or any(key == name or key.startswith(f"{name}.") for key in known.names)
+        return known.suggest(name) if is_key and not is_known else ""
+    if re.fullmatch(r"-[a-z]{3,}", name):  # one dash where it takes two
+        return f"-{name}" if f"-{name}" in known.names else ""
+    if "trainer.device" in known.names or not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
+        return ""
+    has_dots = any(option.count(".") for option in known.names)
+    if has_dots and "." not in name:  # OpenRLHF's older options have a rule of their own
+        return ""
+    spellings = {name, name.replace("_", "-")}
+    spellings |= {re.sub(r"^--no-", "--", spelling) for spelling in spellings}
+    spellings |= set() if has_dots else {spelling.partition(".")[0] for spelling in spellings}
+    is_known = spellings & known.names or any(option.startswith(tuple(spellings)) for option in known.names)
+    return "" if is_known else known.suggest(name)
+
+
+def unknown_variables(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find variables that begin as a program's do, and that it does not mention anywhere."""
+    for package, programs in load_programs().items():
+        for prefix, releases in programs.items():
+            for setting in document.settings if prefix.endswith("_") else ():
+                is_passed_on = setting.how == "shell" or setting.name in document.reads
+                if is_passed_on or not setting.name.startswith(prefix) or re.fullmatch(rule.name, setting.name):
+                    continue
+                known = _KnownNames(package, releases, versions)
+                is_typo = difflib.get_close_matches(setting.name, known.names, cutoff=0.85)
+                if setting.name not in known.names and (is_typo or known.severity == "error"):
+                    hit = setting_hit(setting)
+                    fields = {**hit.fields, "new": known.suggest(setting.name), "versions": known.versions}
+                    yield Hit(start=hit.start, within=hit.within, fields=fields)
+
+
+def repeated_arguments(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find overrides and options that one command gives two values: the last one counts, without a word."""
+    for call in document.calls:
+        if not re.match(rule.command, call.text):
+            continue
+        last: dict[str, Argument] = {}
+        for argument in call.arguments:
+            before = last.get(argument.name)
+            is_single = re.fullmatch(r"[a-z][\w]*(?:\.\w+)+|--[a-z][\w-]+", argument.name) and argument.has_value
+            if before and is_single and before.value != argument.value and argument.name not in rule.names:
+                between = document.text[min(before.start, argument.start) : max(before.start, argument.start)]
+                if not _BRANCH.search(between):
+                    fields = {"name": argument.name, "value": before.value, "new": argument.value}
+                    yield call_hit(call, argument.start, **fields)
+            last[argument.name] = argument
+
+
+def arithmetic(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find numbers of a command that do not fit together: the rule's formula over them is false."""
+    for call in document.calls:
+        if not re.match(rule.command, call.text) or not all(re.search(need, call.text) for need in rule.needs):
+            continue
+        numbers: dict[str, int] = {}
+        start = call.start
+        for name, text in rule.numbers.items():
+            options, _equals, default = text.partition("=")
+            argument = call.argument(*options.split())
+            value = document.resolve(argument.value, argument.start) if argument else default
+            if (number := whole_number(value.strip("\"'"))) is None or not number:
+                break
+            start = argument.start if argument and not numbers else start
+            numbers[name] = number
+        else:
+            if not evaluate(rule.holds, numbers):
+                yield call_hit(call, start, **{name: str(number) for name, number in numbers.items()})
