@@ -1,13 +1,13 @@
-"""Write rlbox/lint/options.json: the options, keys and variables that pinned releases know, out of their unpacked wheels.
+"""Write rlbox/lint/options.json: options, keys and variables that releases know, out of their unpacked wheels.
 
     python scripts/lint_options.py WHEELS    # a directory with a folder NAME-VERSION for each wheel
 
-The releases are those that `images/` pins, and of verl two before, whose keys scripts still have. vastai must be importable, since its parser is made when it is imported.
+The releases are those that `images/` pins, and of verl two before, whose keys scripts still have. What vastai requires
+must be installed, since its parser is made when it is run.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import io
@@ -42,7 +42,9 @@ def flags_in(node: ast.AST) -> set[str]:
                 if isinstance(part, ast.JoinedStr):  # f"--{prefix}.adam.lr"
                     pattern = "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in part.values)
                     texts += [pattern.replace("{}", prefix) for prefix in ("actor", "critic")]
-            flags |= {flag for text in texts for flag in str(text).split("/") if re.fullmatch(r"--?[a-zA-Z][\w.-]*", flag)}
+            flags |= {
+                flag for text in texts for flag in str(text).split("/") if re.fullmatch(r"--?[a-zA-Z][\w.-]*", flag)
+            }
     return flags
 
 
@@ -65,13 +67,18 @@ def parse(path: Path) -> ast.Module:
 
 def read_ray(wheel: Path) -> Names:
     names: Names = {}
-    for path, prefix in ((wheel / "ray/scripts/scripts.py", "ray"), (wheel / "ray/dashboard/modules/job/cli.py", "ray job")):
+    for path, prefix in (
+        (wheel / "ray/scripts/scripts.py", "ray"),
+        (wheel / "ray/dashboard/modules/job/cli.py", "ray job"),
+    ):
         for node in parse(path).body:
             if isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(one) for one in node.decorator_list):
                 flags = set().union(*(flags_in(decorator) for decorator in node.decorator_list))
                 common = {"--log-style", "--log-color", "--verbose", "-v", "--headers", "--verify", "--address"}
                 names[f"{prefix} {node.name.replace('_', '-')}"] = flags | common
-    return {program: flags for program, flags in names.items() if program in ("ray start", "ray stop", "ray job submit")}
+    return {
+        program: flags for program, flags in names.items() if program in ("ray start", "ray stop", "ray job submit")
+    }
 
 
 def read_vllm(wheel: Path) -> Names:
@@ -111,7 +118,7 @@ def paths_of(value: object, path: str = "") -> Iterator[str]:
 
 
 def read_vastai(wheel: Path) -> Names:
-    """Return each command's options, those that all have among them; the parser is filled as `vastai --help` fills it."""
+    """Return each command's options; the parser is filled as `vastai --help` fills it."""
     sys.path.insert(0, str(wheel))
     from vastai.cli import main
 
@@ -120,7 +127,9 @@ def read_vastai(wheel: Path) -> Names:
         main.main()
     common = {flag for action in main.parser.parser._actions for flag in action.option_strings}
     return {
-        f"vastai {parser.prog.split(maxsplit=1)[1]}": common.union(*(action.option_strings for action in parser._actions))
+        f"vastai {parser.prog.split(maxsplit=1)[1]}": common.union(
+            *(action.option_strings for action in parser._actions)
+        )
         for parser in main.parser.subparser_objs
     }
 

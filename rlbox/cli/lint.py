@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlbox.amounts import counted, padded
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import shared
@@ -13,7 +16,10 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
+    from rlbox.lint.drift import DriftRule
     from rlbox.lint.rules import Finding
+
+_SEVERITIES = ("error", "warning", "note")
 
 
 @click.command()
@@ -38,15 +44,17 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
       rlbox lint --list
     """
     from rlbox.lint.drift import load_drift
-    from rlbox.lint.rules import findings_to_json, format_findings, format_rules, format_summary
 
     rules = load_drift()
     if as_list:
-        app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, format_rules(rules))
+        app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, _format_rules(rules))
         return 0
     from rlbox.errors import SpecError
     from rlbox.lint.files import TargetResolver, read_files
     from rlbox.lint.rules import lint_text
+    from rlbox.lint.text import load_parser
+
+    load_parser("bash")  # an error of its own where the extra is not installed
 
     owners = TargetResolver(app.project, target)
     problems: list[str] = []
@@ -59,14 +67,57 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     unread = SpecError("\n  ".join(problems), next_step=_("give the scripts, specs or notes to check"))
     if problems and not read:
         raise unread
-    app.result({"files": read, "findings": findings_to_json(found), "unread": problems}, format_findings(shown))
+    app.result({"files": read, "findings": _findings_to_json(found), "unread": problems}, _format_findings(shown))
     if read:
-        app.say(format_summary(found, read, app.verbosity > 0))
+        app.say(_format_summary(found, read, app.verbosity > 0))
     if problems and not app.as_json:
         raise unread
     if problems:  # the one JSON object is written
         return unread.exit_code
     return int(any(one.severity == "error" for one in found))
+
+
+def _format_findings(findings: Sequence[Finding]) -> str:
+    """Return two lines for each finding: place and defect, and the form that works."""
+    lines = []
+    for one in findings:
+        lines.append(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
+        lines.append(f"  next: {one.next_step}")
+    return "\n".join(lines)
+
+
+def _findings_to_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return findings as plain values."""
+    rows = []
+    for one in findings:
+        row = asdict(one)
+        row["next"] = row.pop("next_step")
+        rows.append({**row, "covers": list(one.covers)})
+    return rows
+
+
+def _format_summary(findings: Sequence[Finding], files: int, notes_shown: bool) -> str:
+    """Return one line: how much was read, how much is wrong, and where the rest is."""
+    counts = {severity: sum(one.severity == severity for one in findings) for severity in _SEVERITIES}
+    parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
+    text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
+    return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
+
+
+def _format_rules(rules: Sequence[DriftRule]) -> str:
+    """Return the table: rule, severity, versions, what is wrong and what works."""
+    wide = max(len(rule.id) for rule in rules)
+    lines = []
+    for rule in rules:
+        versions = f"  ({rule.package}: {_version_ranges(rule)})" if rule.package else ""
+        lines.append(f"{padded(rule.id, wide)}  {rule.severity:7}  {rule.what}{versions}")
+        lines.append(f"{'':{wide}}           next: {rule.next}  [{rule.dated}]")
+    return "\n".join(lines)
+
+
+def _version_ranges(rule: DriftRule) -> str:
+    ranges = {"works with": rule.works, "warns with": rule.warns, "fails with": rule.fails}
+    return ", ".join(f"{word} {text}" for word, text in ranges.items() if text)
 
 
 @click.command()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.config.toml_files import load_toml
-from rlbox.lint.text import Fragment
 from rlbox.lint.shell import Pipeline, Word
+from rlbox.lint.text import Fragment
 
 _PROGRAMS: dict[str, Any] = load_toml(Path(__file__).with_name("programs.toml"))
 _WRAPPERS: dict[str, dict[str, Any]] = _PROGRAMS["wrapper"]
@@ -118,12 +118,12 @@ def normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
         return _python_module(rest)
     if name == "uv" and rest and rest[0].text == "pip":
         return "pip", rest[1:]
-    while name.split()[0] in _WITH_COMMANDS and rest and re.fullmatch(r"[a-z][a-z-]*", rest[0].text):
-        longer = f"{name} {rest[0].text}"
-        three = longer in _WRAPPERS or name in ("docker compose", "conda env", "ray job") or name.startswith("vastai ")
-        if len(name.split()) == 3 or (len(name.split()) == 2 and not three):
+    most = 3 if name in ("docker", "conda", "ray", "vastai") else 2
+    while name.split(" ")[0] in _WITH_COMMANDS and rest and re.fullmatch(r"[a-z][a-z-]*", rest[0].text):
+        is_third = name.count(" ") == 1 and name not in ("docker compose", "conda env", "ray job")
+        if name.count(" ") + 1 == most or (is_third and most == 3 and not name.startswith("vastai ")):
             break
-        name, rest = longer, rest[1:]
+        name, rest = f"{name} {rest[0].text}", rest[1:]
     return name, rest
 
 

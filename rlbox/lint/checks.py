@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from rlbox.foreign import whole_number
 from rlbox.lint.calls import Argument, Call
 from rlbox.lint.document import Document
-from rlbox.lint.text import Fragment
 from rlbox.lint.drift import DriftRule, Hit, call_hit, setting_hit
 from rlbox.lint.shell import PLACEHOLDER
+from rlbox.lint.text import Fragment
 
 Versions = Mapping[str, str]
 
@@ -85,7 +85,7 @@ def empty_path_element(document: Document, rule: DriftRule, versions: Versions) 
         if setting.name not in rule.names or rule.how not in ("", setting.how):
             continue
         value = setting.value.strip("\"'")
-        expanded = r"\$(?:{name}|\{{{name}(?::?-)?\}})".format(name=setting.name)
+        expanded = rf"\$(?:{setting.name}|\{{{setting.name}(?::?-)?\}})"
         joined = re.search(rf"(?:^|:){expanded}:|:{expanded}(?:$|:)", value)
         if (joined and (setting.name, setting.block) not in set_before) or re.search(r"^:|::|:$", value):
             yield setting_hit(setting)

@@ -24,10 +24,8 @@ TABLE = Path(__file__).with_name("drift.toml")
 Kind = Literal["variable", "flag", "port", "command", "shell", "path", "python", "image"]
 Severity = Literal["error", "warning", "note"]
 State = Literal["works", "warns", "fails", "unknown"]
-Mark = Literal[
-    *("container", "image", "ssh", "ray-job", "uv-run", "entry", "healthcheck"),
-    *("status-used", "followed", "background", "pipefail", "prose", "powershell"),
-]
+Mark = Annotated[str, StringConstraints(pattern=r"^[a-z-]*$")]
+"""Where and how a command runs: see `Call.within`."""
 
 
 def _range(text: str) -> str:
@@ -56,7 +54,7 @@ class Matcher(SpecModel):
         "", description="only when this is in the source of the pipeline, whose part `value` it is"
     )
     behind: Pattern = Field("", description="only behind a pipe out of a program that begins with this")
-    inside: Literal["", Mark] = Field("", description="only for commands that run there")
+    inside: Mark = Field("", description="only for commands that run there")
     outside: tuple[Mark, ...] = Field((), description="only for commands that run in none")
     how: Literal["", "dockerfile", "python-late"] = Field("", description="only for variables that are set there")
     says: Pattern = Field("", description="only when the document has this, in prose and comments too")
@@ -82,7 +80,9 @@ class DriftRule(Matcher):
     warns: Range = Field("", description="versions in which it still works, but will not for long")
     fails: Range = Field("", description="the only versions with the defect; nothing is said where none is known")
     unknown: Severity | None = Field(None, description="severity where the version is not known")
-    numbers: dict[str, SingleLine] = Field({}, description="of a formula: the options that give each, `=` and a default")
+    numbers: dict[str, SingleLine] = Field(
+        {}, description="of a formula: the options that give each, `=` and a default"
+    )
     holds: str = Field("", description="formula over the numbers that must be true")
     covers: tuple[DemandNumber, ...] = Field((), description="entries of the inventory of pits")
     source: tuple[SingleLine, ...] = Field(min_length=1)
@@ -169,13 +169,13 @@ class Hit:
 Check = Callable[[Document, DriftRule, Mapping[str, str]], Iterable[Hit]]
 
 
-def call_hit(call: Call, start: int | None = None, severity: Severity | None = None, **fields: str) -> Hit:
+def call_hit(call: Call, start: int | None = None, /, **fields: str) -> Hit:
     """Return a hit in a call, at its beginning unless `start` says where."""
     outer = call
     while outer.outer:
         outer = outer.outer
     start = call.start if start is None else start
-    return Hit(start=start, begin=outer.start, within=call.within, fields=fields, severity=severity)
+    return Hit(start=start, begin=outer.start, within=call.within, fields=fields)
 
 
 def setting_hit(setting: Setting) -> Hit:

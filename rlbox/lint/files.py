@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from rlbox.amounts import size_text
 from rlbox.config.project import Project
@@ -24,88 +22,54 @@ LARGEST = 1024 * 1024  # bytes; a larger file is data
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
 
-class UnreadableFileError(Exception):
-    """A file that cannot be linted; the text says why, in one line."""
-
-
 def read_files(names: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:
     """Yield name and text of every file asked for, once each; what cannot be read goes into `problems`.
 
-    Below a folder only what looks like a script, a spec or notes is read; a file that is named is read whatever it is.
+    Below a directory only what looks like a script, a spec or notes is read.
     """
-    seen: set[str] = set()
+    read: set[str] = set()
     for name in names:
-        path = Path(name)
-        below = name != "-" and path.is_dir()
-        for file in sorted(_below(path)) if below else [path]:
+        is_directory = name != "-" and Path(name).is_dir()
+        for file in sorted(_scripts_below(Path(name))) if is_directory else [Path(name)]:
             shown = "<stdin>" if name == "-" else str(file)
-            if shown in seen:
+            if shown in read:
                 continue
-            seen.add(shown)
+            read.add(shown)
             try:
-                yield shown, _text(None if name == "-" else file)
-            except UnreadableFileError as error:
-                if not (below and error.args[1:]):
-                    problems.append(f"{shown}: {error.args[0]}")
+                yield shown, _decode(sys.stdin.buffer.read(LARGEST + 1) if name == "-" else _read(file))
+            except FileNotFoundError:
+                problems.append(_("{file}: there is no such file").format(file=shown))
+            except OSError as error:
+                problems.append(_("{file}: cannot be read: {reason}").format(file=shown, reason=error.strerror))
+            except ValueError as error:
+                if not is_directory:
+                    problems.append(f"{shown}: {error}")
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
-        for name in files:
-            path = Path(place, name)
-            known = format_by_name(name) not in ("", "json")  # JSON is data, unless it is named
-            if known or (not path.suffix and _is_script(path)):
+def _scripts_below(directory: Path) -> Iterator[Path]:
+    for parent, directories, files in os.walk(directory):
+        directories[:] = [name for name in directories if name not in _SKIPPED and not name.startswith(".")]
+        for path in (Path(parent, name) for name in files):
+            is_script = not path.suffix and path.is_file() and os.access(path, os.R_OK) and _read(path)[:2] == b"#!"
+            if (format_by_name(path.name) and path.suffix != ".json") or is_script:  # JSON is data, unless it is named
                 yield path
 
 
-def _is_script(path: Path) -> bool:
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(2) == b"#!"
-    except OSError:
-        return False
+def _read(path: Path) -> bytes:
+    """Return the first bytes of a file, one more than of a script; ValueError for a pipe that may never end."""
+    if not path.is_file() and path.exists() and not str(path).startswith(("/dev/fd/", "/proc/self/fd/")):
+        raise ValueError(_("is no file that can be read as text"))
+    with path.open("rb") as file:
+        return file.read(LARGEST + 1)
 
 
-def _text(path: Path | None) -> str:
-    """Return the text of a file, or of standard input.
-
-    Raises
-    ------
-    Unreadable
-        With a second argument when it is only no text, so that a folder may hold it.
-    """
-    if path is None:
-        return _decoded(_read(sys.stdin.buffer))
-    try:
-        mode = path.stat().st_mode
-        piped = stat.S_ISFIFO(mode) and str(path).startswith(("/dev/fd/", "/proc/self/fd/"))
-        if not stat.S_ISREG(mode) and not piped:
-            raise UnreadableFileError(_("is no file that can be read as text"))
-        with path.open("rb") as file:
-            return _decoded(_read(file))
-    except FileNotFoundError:
-        raise UnreadableFileError(_("there is no such file")) from None
-    except OSError as error:
-        raise UnreadableFileError(_("cannot be read: {strerror}").format(strerror=error.strerror)) from error
-
-
-def _read(file: BinaryIO) -> bytes:
-    data = file.read(LARGEST + 1)
+def _decode(data: bytes) -> str:
     if len(data) > LARGEST:
-        raise UnreadableFileError(
-            _("is larger than {largest}, so it is no script").format(largest=size_text(LARGEST)), "data"
-        )
-    return data
-
-
-def _decoded(data: bytes) -> str:
+        raise ValueError(_("is larger than {largest}, so it is no script").format(largest=size_text(LARGEST)))
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     if b"\0" in data:
-        raise UnreadableFileError(_("is a binary file, it holds NUL bytes"), "data")
+        raise ValueError(_("is a binary file, it holds NUL bytes"))
     return data.decode("utf-8", "replace")
 
 
@@ -114,7 +78,7 @@ TargetFacts = tuple[Mapping[str, str], MachineInfo]
 
 
 class TargetResolver:
-    """Which target a file belongs to: the one that was named, else that of the spec or job, or of the folder beside it.
+    """Which target a file belongs to: the one that was named, else that of the spec or job that it is or lies beside.
 
     Raises
     ------
@@ -126,19 +90,16 @@ class TargetResolver:
         self._project, self._named = project, target
         self._specs: dict[Path, str | None] = {path: name for name, path in project.targets().items()}
         self._specs |= {path: _target_of(project, path) for path in project.jobs().values()}
-        folders = {(path.parent if path.stem == "target" else path.with_suffix("")): path for path in self._specs}
-        self._owners = self._specs | {folder: self._specs[path] for folder, path in folders.items()}
-        self._known: dict[str, TargetFacts] = (
-            {target: _facts_of(project, target)} if target else {"": ({}, MachineInfo())}
-        )
+        directories = {(path.parent if path.stem == "target" else path.with_suffix("")): path for path in self._specs}
+        self._owners = self._specs | {directory: self._specs[path] for directory, path in directories.items()}
+        self._known: dict[str, TargetFacts] = {"": ({}, MachineInfo())}
+        if target:
+            self._known[target] = _load_facts(project, target)
 
     def files(self) -> tuple[str, ...]:
         """Return the user's own specs and jobs, or those of the target that was named."""
-        return tuple(
-            str(path)
-            for path, target in self._specs.items()
-            if path.is_relative_to(self._project.folder) and (not self._named or target in (None, self._named))
-        )
+        own = (path for path in self._specs if path.is_relative_to(self._project.folder))
+        return tuple(str(path) for path in own if not self._named or self._specs[path] in (None, self._named))
 
     def facts(self, name: str) -> TargetFacts:
         """Return what is known of the target that a file belongs to."""
@@ -147,9 +108,9 @@ class TargetResolver:
         target = self._named or next(filter(None, owners), "")
         if target not in self._known:
             try:
-                self._known[target] = _facts_of(self._project, target)
+                self._known[target] = _load_facts(self._project, target)
             except SpecError:
-                self._known[target] = ({}, MachineInfo())
+                self._known[target] = self._known[""]
         return self._known[target]
 
 
@@ -161,7 +122,7 @@ def _target_of(project: Project, job: Path) -> str | None:
         return None
 
 
-def _facts_of(project: Project, target: str) -> TargetFacts:
+def _load_facts(project: Project, target: str) -> TargetFacts:
     """Return the versions that a target pins, by its spec, else by its lock, and what is known of its machine."""
     spec = load_target(project, target).target
     pinned = list_stack_versions(spec, load_lock(project.lock_file(target)))

@@ -144,11 +144,12 @@ class _TomlWalk:
     def add(self, path: tuple[str, ...], value: object) -> None:
         if isinstance(value, dict):
             for key, inner in value.items():
-                start = self._advance(rf"(?m)(?:^|[{{,.\[\"'\s]){re.escape(key)}(?=[\"'\s.=\]])")
+                self._advance(rf"(?m)(?:^|[{{,.\[\"'\s]){re.escape(key)}(?=[\"'\s.=\]])")
                 if isinstance(inner, (dict, list)):
                     self.add((*path, key), inner)
                 else:
-                    _add_value(self.document, (*path, key), self._word(inner), self.source.offsets[start], "")
+                    word = self._word(inner)
+                    _add_value(self.document, (*path, key), word, word.start, "")
         elif isinstance(value, list):
             if words := [self._word(item) for item in value if not isinstance(item, (dict, list))]:
                 _add_list(self.document, path, words)
@@ -156,13 +157,9 @@ class _TomlWalk:
                 if isinstance(item, (dict, list)):
                     self.add(path, item)
 
-    def _advance(self, pattern: str) -> int:
+    def _advance(self, pattern: str) -> None:
         match = re.compile(pattern).search(self.source.text, self.position)
-        if match:
-            self.position = match.end()
-        return (
-            match.start() + len(match.group()) - len(match.group().lstrip("{,.[\"' \t\n")) if match else self.position
-        )
+        self.position = match.end() if match else self.position
 
     def _word(self, value: object) -> Word:
         text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
@@ -330,14 +327,7 @@ class _DockerfileReader:
             if name.lower() not in self.stages:
                 self.document.images.append(Image(name, parts["image_spec"].start))
         elif kind in ("arg", "env"):
-            self.document.block += kind == "env"
-            for pair in node.named_children:
-                name_and_value = [self.tree.fragment(part) for part in pair.named_children]
-                if len(name_and_value) == 2:
-                    variable, value = name_and_value[0].text, name_and_value[1].text.strip("\"'")
-                    self.document.add_value(variable, value, name_and_value[0].start)
-                    if kind == "env":
-                        self.document.add_setting(variable, value, name_and_value[0].start, "dockerfile")
+            self._add_variables(node, kind)
         elif kind in ("onbuild", "healthcheck"):
             for child in node.named_children:
                 self.add(child, marks | ({"healthcheck"} if kind == "healthcheck" else HERE))
@@ -346,6 +336,16 @@ class _DockerfileReader:
             self._add_command(node, parts, marks | ({"entry"} if is_entry else HERE))
         elif kind == "shell" and "pipefail" in self.tree.fragment(node).text:
             self.document.pipefail_by_default = True
+
+    def _add_variables(self, node: SyntaxNode, kind: str) -> None:
+        self.document.block += 1
+        for pair in node.named_children:
+            name_and_value = [self.tree.fragment(part) for part in pair.named_children]
+            if len(name_and_value) == 2:
+                variable, value = name_and_value[0].text, name_and_value[1].text.strip("\"'")
+                self.document.add_value(variable, value, name_and_value[0].start)
+                if kind == "env":
+                    self.document.add_setting(variable, value, name_and_value[0].start, "dockerfile")
 
     def _add_command(self, node: SyntaxNode, parts: dict[str, Fragment], marks: frozenset[str]) -> None:
         if array := parts.get("json_string_array"):

@@ -62,9 +62,10 @@ def read_notes(document: Document, source: Fragment, readers: Readers) -> None:
         if fence is None:
             i = _read_prose(document, lines, i)
             continue
-        closing = re.compile(rf"[ \t>]*{re.escape(fence['fence'][0])}{{{len(fence['fence'])},}}[ \t]*$")
-        body = list(itertools.takewhile(lambda line: not closing.match(line.text.rstrip("\n")), lines[i + 1 :]))
-        i += len(body) + 2
+        closing = re.compile(rf"[ \t>]*{re.escape(fence['fence'][0])}{{{len(fence['fence'])},}}[ \t]*$").match
+        end = next((n for n in range(i + 1, len(lines)) if closing(lines[n].text.rstrip("\n"))), len(lines))
+        body = lines[i + 1 : end]
+        i = end + 1
         if body:
             lines_inside = [_without_margin(line, fence["margin"]) for line in body]
             _read_fence(document, lines_inside, fence["language"].lower(), readers)

@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -57,12 +58,13 @@ def unknown_options(document: Document, rule: DriftRule, versions: Versions) -> 
                 for argument in _arguments(call):
                     if argument.name not in rule.names and (new := _better_name(argument.name, known)):
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
-                        yield call_hit(call, argument.start, known.severity, **fields)
+                        yield replace(call_hit(call, argument.start, **fields), severity=known.severity)
             elif package == "vastai" and call.program.startswith("vastai ") and "prose" not in call.within:
-                known = _KnownNames(package, {release: frozenset(programs) for release in programs["vastai logs"]}, versions)
+                commands = {release: frozenset(programs) for release in programs["vastai logs"]}
+                known = _KnownNames(package, commands, versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
-                    fields = {"name": call.program, "value": "the CLI", "versions": known.versions}
-                    yield call_hit(call, None, "error", new=known.suggest(call.program), **fields)
+                    new = known.suggest(call.program)
+                    yield call_hit(call, name=call.program, value="the CLI", versions=known.versions, new=new)
 
 
 def _arguments(call: Call) -> Iterator[Argument]:
@@ -80,8 +82,8 @@ def _better_name(name: str, known: _KnownNames) -> str:
         parts = name.split(".")
         is_open = any(".".join(parts[:i]) + "." in known.names for i in range(1, len(parts) + 1))
         is_key = "." in name and re.fullmatch(r"[a-z][\w.]*", name) and "trainer.device" in known.names
-        is_known = is_open or any(key == name or key.startswith(f"{name}.") for key in known.names)
-        return known.suggest(name) if is_key and not is_known else ""
+        has_key = is_open or any(key == name or key.startswith(f"{name}.") for key in known.names)
+        return known.suggest(name) if is_key and not has_key else ""
     if re.fullmatch(r"-[a-z]{3,}", name):  # one dash where it takes two
         return f"-{name}" if f"-{name}" in known.names else ""
     if "trainer.device" in known.names or not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
@@ -92,7 +94,7 @@ def _better_name(name: str, known: _KnownNames) -> str:
     spellings = {name, name.replace("_", "-")}
     spellings |= {re.sub(r"^--no-", "--", spelling) for spelling in spellings}
     spellings |= set() if has_dots else {spelling.partition(".")[0] for spelling in spellings}
-    is_known = spellings & known.names or any(option.startswith(tuple(spellings)) for option in known.names)
+    is_known = bool(spellings & known.names) or any(option.startswith(tuple(spellings)) for option in known.names)
     return "" if is_known else known.suggest(name)
 
 

@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+")
 class Mention(NamedTuple):
     """A variable that is set or read, a keyword argument (or an attribute), or a command that is run as shell text.
 
-    A late setting is below the first import of a library that reads the hub's variables. `function` is that of a keyword.
+    A late setting is below the first import of a library that reads the hub's variables.
     """
 
     kind: Literal["setting", "late-setting", "read", "keyword", "command"]
@@ -72,21 +72,31 @@ def _mentions(node: ast.AST, names: Mapping[str, str]) -> Iterator[_Found]:
                 yield "read", name, "", node, ""
         case ast.Attribute(value=ast.Name() | ast.Attribute(), attr=name):
             yield "keyword", name, "", node, ""
-        case ast.Call(func=function, args=arguments, keywords=keywords):
-            called = ast.unparse(function)
-            verb = called.rpartition(".")[2]
-            for keyword in keywords:
-                kind: Literal["setting", "keyword"] = "setting" if _VARIABLE.fullmatch(keyword.arg or "") else "keyword"
-                yield kind, keyword.arg or "", _text(keyword.value, names), keyword.value, called
-            match arguments:
-                case [ast.Constant(value=str(name)), value, *_] if verb in ("setdefault", "putenv", "setenv"):
-                    yield "setting", name, _text(value, names), node, ""
-                case [ast.Constant(value=str(name)), *_] if verb == "getenv" or called.endswith("environ.get"):
-                    yield "read", name, "", node, ""
-                case [ast.Constant(value=str(command)) as place, *_] if verb in _RUNNING:
-                    yield "command", "", command, place, ""
-                case [ast.List(elts=words) as place, *_] if verb in _RUNNING:
-                    yield "command", "", " ".join(shlex.quote(_text(word, names)) for word in words), place, ""
+        case ast.Call():
+            yield from _mentions_in_call(node, names)
+
+
+def _mentions_in_call(call: ast.Call, names: Mapping[str, str]) -> Iterator[_Found]:
+    called = ast.unparse(call.func)
+    verb = called.rpartition(".")[2]
+    for keyword in call.keywords:
+        is_variable = _VARIABLE.fullmatch(keyword.arg or "")
+        yield (
+            "setting" if is_variable else "keyword",
+            keyword.arg or "",
+            _text(keyword.value, names),
+            keyword.value,
+            called,
+        )
+    match call.args:
+        case [ast.Constant(value=str(name)), value, *_] if verb in ("setdefault", "putenv", "setenv"):
+            yield "setting", name, _text(value, names), call, ""
+        case [ast.Constant(value=str(name)), *_] if verb == "getenv" or called.endswith("environ.get"):
+            yield "read", name, "", call, ""
+        case [ast.Constant(value=str(command)), *_] if verb in _RUNNING:
+            yield "command", "", command, call.args[0], ""
+        case [ast.List(elts=words), *_] if verb in _RUNNING:
+            yield "command", "", " ".join(shlex.quote(_text(word, names)) for word in words), call.args[0], ""
 
 
 def _text(node: ast.expr, names: Mapping[str, str]) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from rlbox.amounts import counted, padded
-from rlbox.lint.calls import Call
 from rlbox.lint import checks, option_checks
+from rlbox.lint.calls import Call
 from rlbox.lint.document import Document, Setting
 from rlbox.lint.drift import Check, DriftRule, Hit, MachineInfo, Matcher, Severity, State, call_hit, setting_hit
 from rlbox.lint.formats import read_document
@@ -63,9 +61,9 @@ def _matching_settings(matcher: Matcher, document: Document) -> Iterator[Setting
         if setting.name not in matcher.names and not (matcher.name and re.fullmatch(matcher.name, setting.name)):
             continue
         is_passed_on = not matcher.value and setting.name in document.reads  # to what does read it, maybe
-        if not is_passed_on and matcher.how in ("", setting.how):
-            if re.search(matcher.value, document.resolve(setting.value, setting.start).strip("\"'")):
-                yield setting
+        value = document.resolve(setting.value, setting.start).strip("\"'")
+        if not is_passed_on and matcher.how in ("", setting.how) and re.search(matcher.value, value):
+            yield setting
 
 
 def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[Hit]:
@@ -173,46 +171,3 @@ def _fill(text: str, fields: Mapping[str, str]) -> str:
         return value if len(value) <= 80 else value[:79] + "…"
 
     return re.sub(r"\{(\w+)\}", put, text)
-
-
-def format_findings(findings: Sequence[Finding]) -> str:
-    """Return two lines for each finding: place and defect, and the form that works."""
-    lines = []
-    for one in findings:
-        lines.append(f"{one.file}:{one.line}:{one.column}: {one.severity}: {one.what} [{one.rule}]")
-        lines.append(f"  next: {one.next_step}")
-    return "\n".join(lines)
-
-
-def findings_to_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return findings as plain values."""
-    rows = []
-    for one in findings:
-        row = asdict(one)
-        row["next"] = row.pop("next_step")
-        rows.append({**row, "covers": list(one.covers)})
-    return rows
-
-
-def format_summary(findings: Sequence[Finding], files: int, notes_shown: bool) -> str:
-    """Return one line: how much was read, how much is wrong, and where the rest is."""
-    counts = {severity: sum(one.severity == severity for one in findings) for severity in SEVERITIES}
-    parts = [counted(count, name, f"{name}s") for name, count in counts.items() if count]
-    text = f"{counted(files, 'file', 'files')}: {', '.join(parts) or 'nothing found'}"
-    return text + (" (-v shows the notes)" if counts["note"] and not notes_shown else "")
-
-
-def format_rules(rules: Sequence[DriftRule]) -> str:
-    """Return the table: rule, severity, versions, what is wrong and what works."""
-    wide = max(len(rule.id) for rule in rules)
-    lines = []
-    for rule in rules:
-        versions = f"  ({rule.package}: {_version_ranges(rule)})" if rule.package else ""
-        lines.append(f"{padded(rule.id, wide)}  {rule.severity:7}  {rule.what}{versions}")
-        lines.append(f"{'':{wide}}           next: {rule.next}  [{rule.dated}]")
-    return "\n".join(lines)
-
-
-def _version_ranges(rule: DriftRule) -> str:
-    ranges = {"works with": rule.works, "warns with": rule.warns, "fails with": rule.fails}
-    return ", ".join(f"{word} {text}" for word, text in ranges.items() if text)

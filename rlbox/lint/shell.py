@@ -184,7 +184,7 @@ def _marked_children(node: Node, inherited: frozenset[str]) -> Iterator[tuple[No
         inherited = frozenset()
     asks = node.type in ("if_statement", "elif_clause", "while_statement")
     last = max((i for i, child in enumerate(children) if child.is_named and child.type != "comment"), default=0)
-    for i, (child, after) in enumerate(itertools.pairwise([*children, None])):
+    for i, (child, after) in enumerate(itertools.zip_longest(children, children[1:])):
         asks = asks and child.type not in ("then", "do_group")
         operator = after.type if after is not None else ""
         marks = set(inherited)

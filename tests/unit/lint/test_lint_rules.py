@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from rlbox.errors import SpecError
 from rlbox.lint.drift import MachineInfo, load_drift
 from rlbox.lint.rules import lint_text
+from rlbox.lint.text import load_parser
 
 STUBS = "/usr/local/cuda/lib64/stubs"
 JOB = "ray job submit --working-dir=code -- python -m x"
@@ -333,3 +337,69 @@ def test_the_range_is_said_when_no_version_is_known() -> None:
     assert "(works with vllm <0.13, with a warning, vllm >=0.13,<0.15)" in found.what
     (found,) = lint_text("x.sh", "export VLLM_ATTENTION_BACKEND=X", load_drift(), {"vllm": "0.26.0"})
     assert found.what.endswith("and here it is 0.26.0)")
+
+
+VERL = "python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 "
+SLIME = "python3 train.py --rollout-batch-size 8 --n-samples-per-prompt 8 --actor-num-gpus-per-node {gpus} {more}"
+KNOWN_BY_RELEASES = [
+    ("vastai ssh 1", "1 unknown-option error: vastai ssh-url"),
+    ("vastai search offers 'num_gpus=1' -raw", "1 unknown-option warning: --raw"),
+    ("ray start --head --dashbord-port 8265", "1 unknown-option warning: --dashboard-port"),
+    ("vllm serve m --max-model-length 1", "1 unknown-option warning: --max-model-len"),
+    (f"{VERL} data.train_batchsize=8", "1 unknown-option warning: data.train_batch_size"),
+    (f"{VERL} \\\n a.b=1 +a.c=1 \\\n data.seed=1 \\\n data.seed=2", "2 unknown-option, 4 repeated-argument warning"),
+    ("ENV VLLM_LOGGING_LEVELS=DEBUG", "1 unknown-variable warning: VLLM_LOGGING_LEVEL"),
+    ("ENV PYTHONBUFFERED=1", "1 unknown-python-variable warning"),
+    (SLIME.format(gpus=3, more="--global-batch-size 64"), "1 slime-batch-and-gpus error"),
+    (SLIME.format(gpus=4, more="--global-batch-size 48"), "1 slime-batch-and-samples error"),
+    (f"{VERL} actor_rollout_ref.rollout.tensor_model_parallel_size=3", "1 verl-tensor-parallel error"),
+    (f"{VERL} data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=16", "1 verl-mini-batch error"),
+    ("N=2\nA=(data.train_batch_size=$N)\n" + VERL + "${A[@]}", "verl-batch-and-gpus error"),
+    ("FROM slimerl/slime@sha256:0\nRUN pip install -e .", "2 pip-replaces-matched warning"),
+    ("FROM a@sha256:0\nRUN apt update -y; pip install -U ray", "2 step-hides-failure, 2 pip-replaces-matched warning"),
+    ("export WANDB_MODE=${WANDB_MODE:-}", "1 wandb-mode-empty warning"),
+    ("pip install 'huggingface_hub>=0.34,<1.0'", "1 hub-before-1 warning"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), KNOWN_BY_RELEASES)
+def test_what_pinned_releases_do_not_know_is_found(text: str, expected: str) -> None:
+    name = "Dockerfile" if text.startswith(("ENV", "FROM")) else "x.sh"
+    found = [
+        f"{one.line} {one.rule} {one.severity}: {one.next_step}"
+        for one in lint_text(name, text, load_drift())
+        if one.severity != "note"
+    ]
+    assert len(found) == expected.count(",") + 1, found
+    for part in expected.split(", "):
+        assert any(part in one for one in found), found
+
+
+KNOWN = [
+    f"{VERL} data.train_batch_size=8 data.seed=1 +new.key=1 trainer.logger=['console'] $@",
+    "ray start --head --port 8100 --num-gpus 8; vllm serve m --no-enable-prefix-caching --hf-overrides.x 1 -tp 2",
+    "vastai create instance 1 --image a@sha256:0 --disk 9 --args --my-own 1; vastai show instances --raw",
+    "if a; then\n  A=(--lr 1)\nelse\n  A=(--lr 2)\nfi\npython x.py ${A[@]}; docker run -e A=1 -e B=2 img:1 true",
+    "VLLM_TP=4\nexport MY_VLLM=1 SGLANG_OWN_NAME=1 PYTHONPATH=/a PYTHON_BIN=x PYTHONUNBUFFERED=1 WANDB_MODE=offline",
+    SLIME.format(gpus=4, more="--global-batch-size 64 --tensor-model-parallel-size 2"),
+    "pip install -e . && pip install 'huggingface_hub>=1.0'",
+]
+
+
+@pytest.mark.parametrize("text", KNOWN, ids=range(len(KNOWN)))
+def test_what_pinned_releases_know_is_left_alone(text: str) -> None:
+    assert rules_of(text) == []
+
+
+def test_an_unknown_option_is_an_error_where_the_release_is_known() -> None:
+    (found,) = lint_text("x.sh", "vllm serve m --log-levl a", load_drift(), {"vllm": "0.24.0"})
+    assert (found.severity, "(vllm 0.24.0)" in found.what) == ("error", True)
+
+
+def test_lint_without_the_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tree_sitter", None)
+    load_parser.cache_clear()
+    with pytest.raises(SpecError) as error:
+        lint_text("x.sh", "ls", load_drift())
+    load_parser.cache_clear()
+    assert error.value.next_step == "pip install 'rlbox[lint]'"

@@ -102,7 +102,7 @@ HARD = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["x.sh", "x.md", "x.yaml", "x.toml", "x.json", "Dockerfile", "x.py"])
+@pytest.mark.parametrize("name", ["x.sh", "x.md", "x.yaml", "Dockerfile"])
 @pytest.mark.parametrize("kind", HARD)
 def test_nothing_hangs(kind: str, name: str) -> None:
     lint_text(name, HARD[kind], load_drift())
