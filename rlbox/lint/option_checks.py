@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from rlbox.foreign import whole_number
-from rlbox.job.fits.formula import evaluate
+from rlbox.job.expression import evaluate
 from rlbox.lint.calls import Argument, Call, command_behind
 from rlbox.lint.document import Document
 from rlbox.lint.drift import DriftRule, Hit, Severity, call_hit, setting_hit
