@@ -28,10 +28,10 @@ HEAD = """<!-- made by: python scripts/proof.py -->
 # What has run on GPUs
 
 One line for each kept run: the real framework, a small model made on the spot, every stage and gate of the job.
-`learn` is not shipped: it is a job of `tests/gpu/project`. Logs: `tests/gpu/kept.tar.zst`. A run names the target
-whose lock it had, and the lock's digest; a run without one had packages that no lock pinned. A target counts as proven
-while its lock has the digest of a run that passed (`rlbox targets`). What is not here is **unproven**: other GPUs,
-other locks, several nodes, models of full size.
+`learn` is not shipped: it is a job of `tests/gpu/project`. Logs: `tests/gpu/kept.tar.zst`, long ones without their
+middle. A run names the target whose lock it had, and the lock's digest; a run without one had packages that no lock
+pinned. A target counts as proven while its lock has the digest of a run that passed (`rlbox targets`). What is not here
+is **unproven**: other GPUs, other locks, several nodes, models of full size.
 
 | job | profile | lock | stages proven | stopped in | GPU | place | date | seconds |
 |---|---|---|---|---|---|---|---|---:|
