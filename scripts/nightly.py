@@ -101,7 +101,6 @@ def parts() -> list[Part]:
         Part(name="elsewhere/corpus", argv=(*PYTEST, *BESIDE), hours=True),
         script("bench/goals", "-m", "benchmarks", "--table", "benchmarks/RESULTS.md", hours=True),
         script("cluster-campaign/chaos", "tests/engine/clustercampaign.py", hours=True),
-        script("cluster-campaign/speed", "tests/engine/clusterspeed.py", hours=True),
         script("faultlab/record", "tests/faultlab/record.py", hours=True),
         Part(name="journeys", argv=("tests/journeys/lane.sh", "debian"), hours=True),
         Part(name="gpu-images", argv=(*PYTEST, "tests/gpu_images", "-s"), hours=True),

@@ -6,20 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from rlbox.amounts import GIB
+from rlbox.cluster.checks import NodeNeeds
 from rlbox.cluster.facts import (
-    NodeAddress,
+    Installation,
+    InterfaceAddress,
     NodeDisk,
     NodeEngine,
     NodeFacts,
     NodeGpu,
     NodeGpus,
-    NodePlace,
-    Rights,
 )
-from rlbox.cluster.node_checks import NodeNeeds
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
-from rlbox.cluster.survey import Seat, Survey
+from rlbox.cluster.probe import ClusterProbe, Endpoint
 
 A800 = "NVIDIA A800-SXM4-80GB"
 PORTS = PortPlan(base=8100, workers=10002)
@@ -44,11 +43,9 @@ def gpu(index: int, **changes: Any) -> NodeGpu:
     return replace(sound, **changes)
 
 
-ENGINE = NodeEngine(
-    socket="/var/run/docker.sock", state="ok", version="26.1.5+dfsg1", free=100 * GIB, runtimes=("nvidia",)
-)
+ENGINE = NodeEngine(socket="/var/run/docker.sock", state="ok", version="26.1.5+dfsg1", runtimes=("nvidia",))
 NO_ENGINE = NodeEngine(socket="/var/run/docker.sock", state="absent")
-PLACE = NodePlace(own="/opt/rlbox", lock="", data="/data")
+PLACE = Installation(own="/opt/rlbox", lock="", data="/data")
 """Of a target that has no lock: both sides have the same."""
 DISK = NodeDisk(path="/data", there=True, free=500 * GIB, size=900 * GIB, inodes=10**6, mode=0o700, writable=True)
 
@@ -62,13 +59,11 @@ def facts(name: str, **changes: Any) -> NodeFacts:
         uid=1000,
         gid=1000,
         user="ann",
-        clock=0.0,
         cores=32,
         memory=128 * GIB,
         nofile=1 << 20,
         ephemeral=(32768, 60999),
-        rights=Rights(tool="/usr/sbin/nft"),
-        addresses=(NodeAddress(interface="ib0", address=address, mtu=1500),),
+        addresses=(InterfaceAddress(interface="ib0", address=address, mtu=1500),),
         names={name: (address,)},
         listening=(),
         gpu=NodeGpus(gpus=(gpu(0), gpu(1))),
@@ -78,14 +73,14 @@ def facts(name: str, **changes: Any) -> NodeFacts:
     return replace(sound, **changes)
 
 
-def survey(b: NodeFacts | None = None, **changes: Any) -> Survey:
+def survey(b: NodeFacts | None = None, **changes: Any) -> ClusterProbe:
     """Return the survey of both; `b` is what the worker says."""
-    seats = {n: Seat(address=f"10.0.0.{i}", interface="ib0", mtu=1500) for i, n in enumerate("ab", 1)}
-    sound = Survey(
-        wishes=tuple(NodeSpec(name=name, data="/data") for name in "ab"),
+    endpoints = {n: Endpoint(address=f"10.0.0.{i}", interface="ib0", mtu=1500) for i, n in enumerate("ab", 1)}
+    sound = ClusterProbe(
+        specs=tuple(NodeSpec(name=name, data="/data") for name in "ab"),
         facts={"a": facts("a"), "b": b or facts("b")},
         offsets={"a": 0.0, "b": 0.0},
-        seats=seats,
+        endpoints=endpoints,
         ports=PORTS,
     )
     return replace(sound, **changes)

@@ -8,53 +8,53 @@ from typing import Any
 from clusterfacts import DISK, ENGINE, NEEDS, NO_ENGINE, PLACE, facts, gpu, plan, survey
 
 from rlbox.amounts import GIB
-from rlbox.cluster.facts import ClusterContainer, GpuProcess, NodeGpus, NodePath
-from rlbox.cluster.preflight import check_survey
-from rlbox.cluster.survey import Seat, Survey, Way
+from rlbox.cluster.checks import check_nodes
+from rlbox.cluster.facts import GpuProcess, NodeGpus, NodePath, RayInstance
+from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint
 from rlbox.findings import Finding
 
 
-def gpus(*cards: Any, **more: Any) -> Survey:
+def gpus(*cards: Any, **more: Any) -> ClusterProbe:
     return survey(facts("b", gpu=NodeGpus(gpus=cards, **more)))
 
 
-def engine(**changes: Any) -> Survey:
+def engine(**changes: Any) -> ClusterProbe:
     return survey(facts("b", engine=replace(ENGINE, **changes)))
 
 
-def disk(**changes: Any) -> Survey:
+def disk(**changes: Any) -> ClusterProbe:
     return survey(facts("b", disk=replace(DISK, **changes)))
 
 
-def placed(**changes: Any) -> Survey:
+def placed(**changes: Any) -> ClusterProbe:
     """`b` has no engine, and the target was brought to it otherwise."""
-    return survey(facts("b", engine=NO_ENGINE, place=replace(PLACE, **changes)))
+    return survey(facts("b", engine=NO_ENGINE, installation=replace(PLACE, **changes)))
 
 
-def ended(name: str, status: str = "exited") -> ClusterContainer:
+def ended(name: str, status: str = "exited") -> RayInstance:
     labels = {"rlbox.cluster": name, "rlbox.cluster.maker": "bob@desk", "rlbox.target": "theirs"}
-    return ClusterContainer(id="1", name=f"rlbox-{name}-1", image="i", labels=labels, status=status, exit_code=137)
+    return RayInstance(id="1", name=f"rlbox-{name}-1", image="i", labels=labels, status=status, exit_code=137)
 
 
-def given() -> ClusterContainer:
+def given() -> RayInstance:
     """The container of another's cluster of the same nodes, that runs and has a GPU."""
     theirs = plan(name="theirs", target="theirs", maker="bob@desk", members=(replace(plan().members[1], gpus=1),))
     labels = {"rlbox.cluster": "theirs", "rlbox.cluster.node": "b", "rlbox.cluster.plan": theirs.text()}
-    return ClusterContainer(id="1", name="rlbox-theirs-1", image="i", labels=labels, status="running")
+    return RayInstance(id="1", name="rlbox-theirs-1", image="i", labels=labels, status="running")
 
 
 def path(**changes: Any) -> NodePath:
     return replace(NodePath(path="/models/m", there=True, files=3, bytes=9000, sum="s"), **changes)
 
 
-TAKEN = GpuProcess(uuid="GPU-0", pid=77, used=GIB, words="python train.py", user="bob")
-LOST = Way(source="a", goal="b", address="10.0.0.2", port=8110, said="Connection refused")
-NO_SEAT = {"a": Seat(address="10.0.0.1", interface="ib0", mtu=1500)}
-SIX = {**NO_SEAT, "b": Seat(address="fd00::2", interface="ib0", mtu=1500)}
-SMALL = {**NO_SEAT, "b": Seat(address="10.0.0.2", interface="ib0", mtu=1400)}
+TAKEN = GpuProcess(uuid="GPU-0", pid=77, used=GIB, command="python train.py", user="bob")
+LOST = ConnectionAttempt(source="a", target="b", address="10.0.0.2", port=8110, said="Connection refused")
+NO_SEAT = {"a": Endpoint(address="10.0.0.1", interface="ib0", mtu=1500)}
+SIX = {**NO_SEAT, "b": Endpoint(address="fd00::2", interface="ib0", mtu=1500)}
+SMALL = {**NO_SEAT, "b": Endpoint(address="10.0.0.2", interface="ib0", mtu=1400)}
 
 # what is planted in `b`: the finding's id and level, what is seen, what is said to do
-FAULTS: dict[str, tuple[Survey, str, str, str, str]] = {
+FAULTS: dict[str, tuple[ClusterProbe, str, str, str, str]] = {
     "no engine": (engine(state="absent"), "engine-absent", "error", "/var/run/docker.sock", "rlbox engine up"),
     "a place that was never whole": (
         placed(whole=False),
@@ -138,15 +138,15 @@ FAULTS: dict[str, tuple[Survey, str, str, str, str]] = {
         "set-ntp",
     ),
     "not reached": (
-        survey(seats=NO_SEAT, ways=(replace(LOST, port=40000, said="No route to host"),)),
+        survey(endpoints=NO_SEAT, attempts=(replace(LOST, port=40000, said="No route to host"),)),
         "no-way",
         "error",
         "at 10.0.0.2: a: No route to host",
         "cluster.nodes with address",
     ),
-    "IPv6 alone": (survey(seats=SIX), "ipv6-alone", "error", "fd00::2", "addresses of IPv4"),
+    "IPv6 alone": (survey(endpoints=SIX), "ipv6-alone", "error", "fd00::2", "addresses of IPv4"),
     "a firewall": (
-        survey(ways=(LOST,)),
+        survey(attempts=(LOST,)),
         "ports-closed",
         "error",
         "8110: Connection refused",
@@ -160,7 +160,7 @@ FAULTS: dict[str, tuple[Survey, str, str, str, str]] = {
         "--port N",
     ),
     "small packets": (
-        survey(seats=SMALL),
+        survey(endpoints=SMALL),
         "mtu-differs",
         "warning",
         "ib0: MTU 1400, there 1500",
@@ -190,7 +190,7 @@ FAULTS: dict[str, tuple[Survey, str, str, str, str]] = {
 }
 
 
-def on_nodes(planted: Survey) -> Survey:
+def on_nodes(planted: ClusterProbe) -> ClusterProbe:
     """Return the survey with the model on `a`, and on `b` where nothing else is said of it."""
     rows = {**survey().facts, **planted.facts}
     if planted.facts == {}:  # a row that is about the model has none but that on b
@@ -201,9 +201,9 @@ def on_nodes(planted: Survey) -> Survey:
     return replace(planted, facts=rows)
 
 
-def found(planted: Survey) -> tuple[Finding, ...]:
+def found(planted: ClusterProbe) -> tuple[Finding, ...]:
     """Judge what is planted."""
-    return check_survey(on_nodes(planted), NEEDS)
+    return check_nodes(on_nodes(planted), NEEDS)
 
 
 FAULTS_B = {"no model": facts("b", paths=(path(there=False, said="No such file or directory"),))}

@@ -65,7 +65,8 @@ def up(
       rlbox cluster up cluster-2node --nodes gpu005,gpu006
       rlbox cluster up cluster-2node --nodes gpu005,gpu006 --image registry.example/team/cluster-2node:v1
     """
-    from rlbox.cluster.up import UpOptions, bring_up, dry_run_up
+    from rlbox.cluster.options import UpOptions
+    from rlbox.cluster.up import bring_up, dry_run_up, format_result
 
     wanted = UpOptions(
         **dataclasses.asdict(options),
@@ -79,10 +80,9 @@ def up(
     )
     if app.dry_run:
         return dry_run_up(app, wanted)
-    status, started, proof = bring_up(app, wanted)
-    data = {**status.as_json(), "started": list(started), "proof": proof.as_json() if proof else None}
-    app.result(data, "\n".join(filter(None, (status.text(), proof.text() if proof else ""))))
-    app.say("unchanged" if not started else f"started on {', '.join(started)}")
+    result = bring_up(app, wanted)
+    app.result(*format_result(result))
+    app.say("unchanged" if not result.started else f"started on {', '.join(result.started)}")
     app.say(f"next: rlbox cluster status {options.option_text}, and then rlbox cluster down {options.option_text}")
     return 0
 
@@ -143,7 +143,8 @@ def submit(
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 -- python -c 'import ray; ray.init()'
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
     """
-    from rlbox.cluster.submit import SubmitOptions, dry_run_submit
+    from rlbox.cluster.options import SubmitOptions
+    from rlbox.cluster.submit import dry_run_submit
     from rlbox.cluster.submit import submit as submit_job
 
     wanted = SubmitOptions(
@@ -160,7 +161,7 @@ def submit(
     done = submit_job(app, wanted)
     job = done.job
     app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
-    if not job.ended:
+    if not job.has_ended:
         app.say(f"next: rlbox cluster logs {options.option_text} --job {job.id}")
         return 0
     code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
@@ -183,7 +184,8 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
     Example:
       rlbox cluster logs cluster-2node --nodes gpu005,gpu006 --job job-1a2b3c4d -f
     """
-    from rlbox.cluster.logs import LogLine, LogsOptions, read_logs
+    from rlbox.cluster.logs import LogLine, read_logs
+    from rlbox.cluster.options import LogsOptions
 
     if follow and app.as_json:
         raise click.UsageError(_("--follow does not go with --json."))
@@ -193,7 +195,7 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
         if app.as_json:
             found.append(dataclasses.asdict(line))
         else:
-            app.show(line.shown())
+            app.show(line.format())
 
     number = 10 if follow and lines is None else lines
     read_logs(app, LogsOptions(**dataclasses.asdict(options), job=job, lines=number, follow=follow), show)
@@ -226,16 +228,15 @@ def stop(app: App, options: ClusterOptions, job: str) -> int:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port on 127.0.0.1 [a free one].")
 @shared
 def dashboard(app: App, options: ClusterOptions, port: int) -> int:
-    """Open the way to a cluster's dashboard, at 127.0.0.1 of this machine, until Ctrl-C.
+    """Forward a cluster's dashboard to 127.0.0.1 of this machine by ssh, until Ctrl-C.
 
-    It listens on the loopback of the head alone; the way goes through the connection to it. Requests that a page of
-    somebody else's has a browser send are refused.
+    It listens on the loopback of the head alone; of a head that is this machine the port is its own.
 
     \b
     Example:
       rlbox cluster dashboard cluster-2node --nodes gpu005,gpu006 --port 8265
     """
-    from rlbox.cluster.dashboard import dashboard as open_dashboard
+    from rlbox.cluster.dashboard import open_dashboard
 
     with open_dashboard(app, options, port) as found, suppress(KeyboardInterrupt):
         app.result({"url": found.url, "token_file": found.token_file, "head": found.head.name}, found.url)
@@ -251,7 +252,7 @@ def dashboard(app: App, options: ClusterOptions, port: int) -> int:
 @click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
 @shared
 def down(app: App, options: ClusterOptions, force: bool) -> int:
-    """End a cluster of yours and leave nothing of it: containers, keys, sessions and logs of Ray, rules.
+    """End a cluster of yours and leave nothing of it: containers, token, sessions and logs of Ray.
 
     Under a job or a run it is refused, with exit code 8. Runs' directories and the image stay. What cannot be reached
     is named, and exit code 5 says so.
@@ -287,7 +288,7 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
     """
     from rlbox.cluster.burn_in import examine_cluster
-    from rlbox.cluster.preflight import format_findings
+    from rlbox.cluster.checks import format_findings
     from rlbox.errors import WorkFailed
 
     found = examine_cluster(app, options, paths, work=prove)
@@ -299,7 +300,7 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
     errors = sum(one.level == "error" for one in found.findings)
     said = "nothing is wrong" if not errors else "1 problem" if errors == 1 else f"{errors} problems"
     app.say(f"cluster doctor: {found.checks} questions to {found.nodes} nodes: {said}")
-    return WorkFailed.exit_code if found.failed else 0
+    return WorkFailed.exit_code if found.has_errors else 0
 
 
 @click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")

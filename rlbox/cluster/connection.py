@@ -1,290 +1,160 @@
-"""The connection to a node, and to all nodes of a cluster."""
+"""A node of a cluster over ssh, or this machine: calls of the node script, its streams, its engine."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import itertools
 import json
-import os
 import queue
-import secrets
-import shutil
+import re
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rlbox.amounts import limit_text
-from rlbox.cluster.node_program import BOOT, first_row, node_program
 from rlbox.cluster.nodes import NodeSpec
-from rlbox.cluster.ssh_route import BUSY, Route, Starts, explain_ssh, route_to
-from rlbox.errors import NodeError
+from rlbox.errors import EngineError, NodeError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshAddress, SshConnection
+from rlbox.ssh.errors import TOO_MANY_CONNECTIONS, SshRoute, explain_ssh_error, find_route
 from rlbox.system.command import PIPE, ProcessHandle, start_command
-from rlbox.system.file_lock import try_lock
 from rlbox.values import Command
 
 if TYPE_CHECKING:
     from rlbox.engine.docker import DockerEngine
 
+CALL_S = 60.0
+_CONNECTIONS_AT_ONCE = 8
+"""An sshd takes 10 that have not logged in; all nodes may be behind one jump host."""
+_RETRY_S = 30.0
+_OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
+"""A node that is slow is no dead one."""
 
-_PREFIX = "rlbox-node-"
-
-
-class ConnectionFolder:
-    """A folder that is this process's until `remove`: the kernel holds a lock on it, which goes with the process."""
-
-    def __init__(self) -> None:
-        sweep()
-        self._handle = -1
-        while self._handle < 0:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Make and lock one; not where another process took it for one left behind before it was locked."""
-        self._own = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self.path = self._own / "n"
-        with contextlib.suppress(FileNotFoundError):
-            handle = os.open(self._own, os.O_RDONLY | os.O_DIRECTORY)
-            if try_lock(handle):
-                with contextlib.suppress(FileNotFoundError):
-                    self.path.mkdir(mode=0o700)
-                    self._handle = handle
-                    return
-            os.close(handle)
-
-    def remove(self) -> None:
-        """Remove it with what is in it; again is no error."""
-        shutil.rmtree(self._own, ignore_errors=True)
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+_MARK = b"rlbox:"
+_BOOT = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.buffer.readline())))"
+_SCRIPT = ("facts.py", "network.py", "ray.py", "main.py")
+_slots = threading.Semaphore(_CONNECTIONS_AT_ONCE)
 
 
-def sweep() -> None:
-    """Remove folders of this user's whose process is gone."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(handle).st_uid == os.getuid() and try_lock(handle):
-                    shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(handle)
-
-
-PATIENCE_S = 30.0
-"""How long a node may take to answer; one that is slow is no dead one."""
-
-SILENT_S = 10.0
-"""A node's program says something every second; for how long nothing is heard of it before that is told."""
-
-ASK_S = 60.0
-_BEAT_S, _END_S, _LEFT_S = 5.0, 4.0, 0.3
-_AGAIN_S = (0.5, 1.0, 2.0, 4.0)
-_OPTIONS = (
-    "BatchMode=yes",
-    f"ConnectTimeout={PATIENCE_S:.0f}",
-    "ServerAliveInterval=10",
-    "ServerAliveCountMax=6",
-    "ControlMaster=no",
-    "ControlPath=none",
-    "ExitOnForwardFailure=yes",
-    "StreamLocalBindMask=0177",
-)
+@cache
+def node_script() -> bytes:
+    """Return the script that a node's python3 runs as one line: its modules without their imports of rlbox."""
+    folder = Path(__file__).with_name("node")
+    text = "\n".join((folder / name).read_text("utf-8") for name in _SCRIPT)
+    text = re.sub(r"^from rlbox\.\S+ import (\([^)]*\)|.*)$", "", text, flags=re.M)
+    return base64.b64encode(zlib.compress(text.encode(), 9)) + b"\n"
 
 
 class UnreachableNode(NodeError):
-    """A node that could not be reached, or no longer; `finding` says why."""
+    """A node that cannot be reached, or no longer; `finding` says why."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(f"{finding.where}: {finding.title}: {finding.seen}", next_step=finding.remedy)
         self.finding = finding
 
 
-class RemoteStream:
-    """Something that goes on at a node; iterated, it gives what the node tells of it, until that or the node ends."""
+class NodeStream:
+    """A call that goes on: it yields what the node reports until that ends; `UnreachableNode` if it breaks."""
 
-    def __init__(self, link: NodeConnection, number: int, answers: queue.Queue[dict[str, Any]]) -> None:
-        self._link, self._number, self._answers = link, number, answers
+    def __init__(self, node: Node, process: ProcessHandle, *, raw: bool = False) -> None:
+        self._node, self._process, self._raw, self._closed = node, process, raw, False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        while "part" in (row := self._answers.get()):
-            yield row["part"]
-        self._link.finish(self._number, row)
+        for line in self._process.stdout or ():
+            if self._raw:
+                yield {"line": line.decode("utf-8", "replace").rstrip("\n")}
+            elif line.startswith(_MARK):
+                yield self._node.check(parse_json(line[len(_MARK) :]))
+        if self._process.wait() and not self._closed and not self._raw:
+            raise self._node.connection_lost()
 
-    def first(self) -> dict[str, Any]:
-        """Return the first thing that it tells; `NodeError` when it fails before."""
-        return next(iter(self))
+    def next(self) -> dict[str, Any]:
+        """Return the next report; `UnreachableNode` where the connection broke before."""
+        for row in self:
+            return row
+        raise self._node.connection_lost()
 
-    def end(self) -> None:
-        """Have it end; it tells what it has to, and then no more."""
-        self._link.tell({"do": "end", "of": self._number})
+    def send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if self._process.stdin:
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.flush()
 
-
-class NodeConnection:
-    """The connection to one node, from `open` to `close`; several threads may ask at a time."""
-
-    def __init__(self, options: NodeSpec, starts: Starts) -> None:
-        self.options, self.name = options, options.name
-        self.beat_at = 0.0
-        self.facts: dict[str, Any] = {}
-        self._starts, self._numbers = starts, itertools.count(1)
-        self._own_folder = ConnectionFolder()
-        self._folder = self._own_folder.path
-        self._process: ProcessHandle | None = None
-        self._waits: dict[int, queue.Queue[dict[str, Any]]] = {}
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._listening: threading.Thread | None = None
-        self.route = Route(host=options.name)
-
-    # ---- begin and end
-
-    def open(self) -> None:
-        """Connect, again where an sshd had too many to deal with; `Unreached` says why it could not be."""
-        self.route = Route(host="local") if self.options.local else route_to(self.name)
-        until = time.monotonic() + PATIENCE_S
-        for pause in (*_AGAIN_S, 0.0):
-            with self._starts.at(self.route):
-                words = self._start()
-            if not words:
-                self._listening = threading.Thread(target=self._listen, name=f"node {self.name}", daemon=True)
-                self._listening.start()
-                threading.Thread(target=self._keep_alive, name=f"beats to {self.name}", daemon=True).start()
-                return
-            if not pause or not BUSY.search(words) or time.monotonic() + pause > until:
-                break
-            time.sleep(pause)
-        self.close()
-        raise UnreachableNode(explain_ssh(self.name, self.route.host, self.route.jump, words))
-
-    def _argv(self, there: str) -> tuple[str, ...]:
-        if self.options.local:
-            return (sys.executable, "-I", "-S", "-c", BOOT, "rlbox-node")
-        words = [word for option in _OPTIONS for word in ("-o", option)]
-        words += ["-L", f"{self._folder}/engine:{there}/engine", "-L", f"{self._folder}/door:{there}/door"]
-        return ("ssh", "-T", *words, "--", self.name, f'python3 -I -S -c "{BOOT}" rlbox-node')
-
-    def _start(self) -> str:
-        """Start the process and hear who the node is; return what ssh said when it could not."""
-        there = str(self._folder) if self.options.local else f"/tmp/rlbox-{secrets.token_hex(8)}"  # noqa: S108
-        if self.options.local:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        with tempfile.TemporaryFile() as words:
-            try:
-                self._process = start_command(Command(argv=self._argv(there)), stdin=PIPE, stdout=PIPE, stderr=words)
-            except FileNotFoundError as error:
-                raise NodeError(_("there is no ssh on PATH"), next_step=_("install the OpenSSH client")) from error
-            first = self._greet(there)
-            if first is not None:
-                self.facts, self.beat_at = first["node"], time.monotonic()
-                return ""
-            self._end()
-            words.seek(0)
-            return words.read().decode("utf-8", "replace").strip() or "ssh ended without a word"
-
-    def _greet(self, there: str) -> dict[str, Any] | None:
-        """Send the program and return its first row; what a shell's own start prints before it is passed over."""
-        if not (self._process and self._process.stdin and self._process.stdout):
-            return None
-        try:
-            self._process.stdin.write(node_program() + first_row(there, self.options.data))
-            self._process.stdin.flush()
-        except OSError:  # it has ended: its words say why
-            return None
-        for line in self._process.stdout:
-            if line.startswith(b'{"rlbox": 1'):
-                return dict(parse_json(line))
-        return None
+    def end_input(self) -> None:
+        """Have it come to its end; what it still has to report is yielded."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._process.stdin:
+                self._process.stdin.close()
 
     def close(self) -> None:
-        """End the connection; the node's program undoes what was begun and not finished there."""
-        self._closed.set()
-        self._end()
-        self._own_folder.remove()
+        """End it at once."""
+        self._closed = True
+        self.end_input()
+        self._process.kill()
+        self._process.wait()
 
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
+
+class Node:
+    """One node, from `open` to `close`; several threads may call it at a time."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self.spec, self.name = spec, spec.name
+        self.machine: dict[str, Any] = {}
+        self.heard_at = time.monotonic()
+        self._ssh: SshConnection | None = None
+        self._engine_lock, self._engine_address = threading.Lock(), ""
+
+    # ---- connect
+
+    def open(self) -> None:
+        """Connect and ask who the machine is; `UnreachableNode` says why that does not go."""
+        if not self.spec.is_local:
+            self._connect()
         try:
-            if process.stdin:
-                process.stdin.close()
-            if self._listening:  # the node's program has ended; ssh waits on, for what still goes through its sockets
-                self._listening.join(_END_S)
-            process.wait(_LEFT_S if self._listening else _END_S)
-        except Exception:  # it hangs, or the pipe is broken
-            process.kill()
-            process.wait()
+            self.machine = self.call("identify")
+        except NodeError as error:
+            self.close()
+            if isinstance(error, UnreachableNode):
+                raise
+            raise UnreachableNode(explain_ssh_error(self.name, SshRoute(self.name, ""), error.what)) from error
+        self.heard_at = time.monotonic()
 
-    # ---- ask
+    def _connect(self) -> None:
+        deadline = time.monotonic() + _RETRY_S
+        while True:
+            connection = SshConnection(SshAddress(host=self.name), options=_OPTIONS)
+            try:
+                with _slots:
+                    self._ssh = connection.__enter__()
+                return
+            except ConnectionLost as error:
+                if not TOO_MANY_CONNECTIONS.search(error.output) or time.monotonic() > deadline:
+                    raise UnreachableNode(explain_ssh_error(self.name, find_route(self.name), error.output)) from error
+                time.sleep(1.0)
+
+    def close(self) -> None:
+        if self._ssh:
+            self._ssh.__exit__()
 
     @property
-    def lost(self) -> bool:
-        """Whether the connection is no more."""
-        return self._closed.is_set()
-
-    @property
-    def heard(self) -> bool:
-        """Whether the node's program has said something lately."""
-        return not self.lost and self.silent_s() < SILENT_S
+    def is_lost(self) -> bool:
+        """Whether the connection broke."""
+        return self._ssh is not None and not self._ssh.is_open
 
     def silent_s(self) -> float:
-        """Return for how long nothing has been heard of the node's program, which says something every second."""
-        return time.monotonic() - self.beat_at
+        """Return for how long nothing was heard of the node; while it is watched it reports every second."""
+        return time.monotonic() - self.heard_at
 
-    def ask(self, do: str, timeout_s: float = ASK_S, **args: Any) -> dict[str, Any]:
-        """Return what the node's program answers; `NodeError` when it fails, does not answer, or is gone."""
-        number, answers = self._begin(do, args)
-        try:
-            row = answers.get(timeout=timeout_s)
-        except queue.Empty:
-            raise NodeError(
-                _("node {name} has not answered for {timeout_s}").format(
-                    name=self.name, timeout_s=limit_text(timeout_s)
-                ),
-                where=do,
-            ) from None
-        finally:
-            self._waits.pop(number, None)
-        return self._done(row)
-
-    def start(self, do: str, **args: Any) -> RemoteStream:
-        """Start something that goes on at the node, and tells of itself."""
-        number, answers = self._begin(do, args)
-        return RemoteStream(self, number, answers)
-
-    def _begin(self, do: str, args: dict[str, Any]) -> tuple[int, queue.Queue[dict[str, Any]]]:
-        number, answers = next(self._numbers), queue.Queue[dict[str, Any]]()
-        self._waits[number] = answers
-        self.tell({"id": number, "do": do, **args})
-        if self.lost:
-            answers.put({"lost": True})
-        return number, answers
-
-    def _done(self, row: dict[str, Any]) -> dict[str, Any]:
-        if "done" in row:
-            return dict(row["done"])
-        if "failed" in row:
-            raise NodeError(
-                _("node {name}: {failed}").format(name=self.name, failed=row["failed"]),
-                next_step=_("the same command again"),
-            )
-        raise self.gone()
-
-    def finish(self, number: int, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the last answer to a question; `NodeError` when it failed."""
-        self._waits.pop(number, None)
-        return self._done(row)
-
-    def gone(self) -> UnreachableNode:
-        """Return the error for a connection that ended."""
+    def connection_lost(self) -> UnreachableNode:
         return UnreachableNode(
             Finding(
                 id="connection-lost",
@@ -295,53 +165,112 @@ class NodeConnection:
             )
         )
 
-    def tell(self, row: dict[str, Any], blob: bytes = b"") -> None:
-        """Send a row, and bytes behind it."""
-        process = self._process
-        if process is None or process.stdin is None:
-            return
-        try:
-            with self._lock:
-                process.stdin.write(json.dumps(row).encode() + b"\n" + blob)
+    # ---- call
+
+    def _argv(self, command: str) -> tuple[str, ...]:
+        return self._ssh.to_argv(command) if self._ssh else ("sh", "-c", command)
+
+    def _start(self, name: str, arguments: dict[str, Any]) -> ProcessHandle:
+        python = "python3" if self._ssh else sys.executable
+        command = Command(argv=self._argv(f'{python} -I -S -c "{_BOOT}" rlbox-node'))
+        process = start_command(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        with contextlib.suppress(OSError):
+            if process.stdin:
+                process.stdin.write(node_script() + json.dumps({"call": name, **arguments}).encode() + b"\n")
                 process.stdin.flush()
-        except (OSError, ValueError):
-            self._lose()
+        return process
 
-    def _listen(self) -> None:
-        process = self._process
-        for line in process.stdout if process and process.stdout else ():
-            self.beat_at = time.monotonic()
-            try:
-                row = parse_json(line)
-            except ValueError:
-                continue
-            if (answers := self._waits.get(row.get("id", 0))) is not None:
-                answers.put(row)
-        self._lose()
+    def call(self, name: str, timeout_s: float = CALL_S, **arguments: Any) -> dict[str, Any]:
+        """Return what the node's script answers; `NodeError` where it fails or does not answer in time."""
+        process = self._start(name, arguments)
+        try:
+            output, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise NodeError(
+                _("node {name} has not answered for {timeout_s}").format(
+                    name=self.name, timeout_s=limit_text(timeout_s)
+                ),
+                where=name,
+            ) from None
+        for line in output.splitlines():
+            if line.startswith(_MARK):
+                return self.check(parse_json(line[len(_MARK) :]))
+        if process.returncode == CONNECTION_LOST_CODE:
+            raise self.connection_lost()
+        lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no answer"]
+        raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]))
 
-    def _lose(self) -> None:
-        self._closed.set()
-        for answers in list(self._waits.values()):
-            answers.put({"lost": True})
+    def check(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return an answer; `NodeError` where it is an error."""
+        if "error" in row:
+            raise NodeError(
+                _("node {name}: {failed}").format(name=self.name, failed=row["error"]),
+                next_step=_("the same command again"),
+            )
+        return row
 
-    def _keep_alive(self) -> None:
-        while not self._closed.wait(_BEAT_S):
-            self.tell({"do": "beat"})
+    def stream(self, name: str, *, raw: bool = False, **arguments: Any) -> NodeStream:
+        """Start a call that goes on; `raw`: its lines are those of the program that it becomes."""
+        process = self._start(name, arguments)
+        if process.stderr:
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+        return NodeStream(self, process, raw=raw)
 
-    # ---- its engine, and the door to its dashboard
+    def run_shell(self, command: str, stdin: IO[bytes]) -> None:
+        """Run a shell command there with a file of this machine as its standard input; `NodeError` where it fails."""
+        with tempfile.TemporaryFile() as errors:
+            code = start_command(Command(argv=self._argv(command)), stdin=stdin, stdout=errors, stderr=errors).wait()
+            errors.seek(0)
+            lines = errors.read().decode("utf-8", "replace").strip().splitlines() or [f"exit code {code}"]
+        if code:
+            raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]), where=self.name)
 
-    def door(self, port: int) -> str:
-        """Return a socket of this machine's that leads to a port of the node's loopback."""
-        self.ask("door", port=port)
-        return str(self._folder / "door")
+    # ---- its engine and its ports
 
     @property
     def engine_address(self) -> str:
-        """Where this machine reaches the node's engine."""
-        return f"unix://{self._folder / 'engine'}"
+        """Where this machine reaches the node's engine: its own socket, or one that ssh forwards."""
+        with self._engine_lock:
+            if not self._engine_address:
+                socket = str(self.machine["engine_socket"])
+                if self._ssh:
+                    local = self._ssh.directory / "engine"
+                    self._ssh.forward(str(local), socket)
+                    socket = str(local)
+                self._engine_address = f"unix://{socket}"
+            return self._engine_address
 
     def engine(self) -> DockerEngine:
-        """Return the node's engine."""
         from rlbox.engine.docker import DockerEngine
 
-        return DockerEngine.connect(self.engine_address)
+        try:
+            return DockerEngine.connect(self.engine_address)
+        except EngineError as error:
+            output = self._ssh.read_errors() if self._ssh else ""
+            if "prohibited" in output:
+                raise UnreachableNode(explain_ssh_error(self.name, SshRoute(self.name, ""), output)) from error
+            raise EngineError(error.what, where=self.name, next_step=error.next_step) from error
+
+    def forward_port(self, port: int, remote_port: int) -> None:
+        """Have 127.0.0.1:`port` of this machine lead to a port of the node's loopback."""
+        if self._ssh:
+            self._ssh.forward(f"127.0.0.1:{port}", f"127.0.0.1:{remote_port}")
+
+
+def read_streams(streams: dict[str, NodeStream]) -> queue.Queue[tuple[str, dict[str, Any] | NodeError | None]]:
+    """Return a queue of what nodes report, each with its name; None: it ended, an error: the connection broke."""
+    reports: queue.Queue[tuple[str, dict[str, Any] | NodeError | None]] = queue.Queue()
+
+    def read(name: str, stream: NodeStream) -> None:
+        try:
+            for row in stream:
+                reports.put((name, row))
+            reports.put((name, None))
+        except NodeError as error:
+            reports.put((name, error))
+
+    for name, stream in streams.items():
+        threading.Thread(target=read, args=(name, stream), name=f"reports of {name}", daemon=True).start()
+    return reports

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.cluster.facts import ClusterContainer
-from rlbox.cluster.fleet import Fleet, connected
-from rlbox.cluster.node_checks import NodeNeeds, needs_of
+from rlbox.cluster.checks import NodeNeeds, find_needs
+from rlbox.cluster.connection import Node
+from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.nodes import NodeSpec, resolve_cluster_name, select_nodes
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import NODE_LABEL, ClusterPlan, own_plan
-from rlbox.cluster.preflight import format_findings
-from rlbox.cluster.survey import Survey, probe_nodes
+from rlbox.cluster.pool import NodePool, connect_nodes
+from rlbox.cluster.probe import ClusterProbe, probe_nodes
 from rlbox.errors import NodeError
-from rlbox.findings import Finding
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -30,22 +29,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningCluster:
-    """A cluster as its nodes know it: its plan, and its containers, or lives of processes, by node."""
+    """A cluster as its nodes know it: its plan, and its Ray instances by node, running or not."""
 
     plan: ClusterPlan
-    containers: Mapping[str, ClusterContainer] = field(default_factory=dict)
+    instances: Mapping[str, RayInstance] = field(default_factory=dict)
 
-    def going(self, node: str) -> bool:
-        """Whether the container of a node runs."""
-        found = self.containers.get(node)
-        return found is not None and found.going
+    def is_running(self, node: str) -> bool:
+        instance = self.instances.get(node)
+        return instance is not None and instance.is_running
 
 
 class ClusterContext:
-    """A target with its nodes, connected; `fleet` are those that answer."""
+    """A target with its nodes, connected; `pool` has those that answer."""
 
-    def __init__(self, app: App, options: ClusterOptions, fleet: Fleet, wishes: Sequence[NodeSpec]) -> None:
-        self.app, self.options, self.fleet, self.wishes = app, options, fleet, tuple(wishes)
+    def __init__(self, app: App, options: ClusterOptions, pool: NodePool, specs: Sequence[NodeSpec]) -> None:
+        self.app, self.options, self.pool, self.specs = app, options, pool, tuple(specs)
         self.target: Target = load_target(app.project, options.target).target
         self.image: ImagePlan = load_image_plan(app.project, options.target)
         self.name = resolve_cluster_name(self.target, options.name)
@@ -53,70 +51,67 @@ class ClusterContext:
     @property
     def ray(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        return list_stack_versions(self.target, load_lock(self.app.project.lock_file(self.options.target))).get(
-            "ray", ""
-        )
+        lock = load_lock(self.app.project.lock_file(self.options.target))
+        return list_stack_versions(self.target, lock).get("ray", "")
 
-    def survey(self, paths: Sequence[str] = ()) -> Survey:
+    def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
         """Ask all nodes that answer."""
-        return probe_nodes(self.fleet, self.wishes, self.image, self.name, paths)
+        return probe_nodes(self.pool, self.specs, self.image.target, self.name, paths)
 
     def needs(self, paths: tuple[str, ...] = ()) -> NodeNeeds:
-        """Return what the target asks of every node."""
-        return needs_of(self.target, self.name, self.image.lock_checksum, paths)
+        return find_needs(self.target, self.name, self.image.lock_checksum, paths)
 
-    def standing(self, survey: Survey) -> RunningCluster | None:
-        """Return the cluster of this name and of the user there, None where there is none.
-
-        Where several lives of it are found, as after a start that was cut, the one of most nodes counts.
-        """
-        found: dict[str, dict[str, ClusterContainer]] = {}
+    def find_cluster(self, probe: ClusterProbe) -> RunningCluster | None:
+        """Return the cluster of this name and user, None where there is none; of several the one on most nodes."""
+        instances: dict[str, dict[str, RayInstance]] = {}
         plans: dict[str, ClusterPlan] = {}
-        for facts in survey.facts.values():
-            for one in facts.clusters:
-                if plan := own_plan(one.labels, self.name, facts.uid):
+        for facts in probe.facts.values():
+            for instance in facts.clusters:
+                if plan := own_plan(instance.labels, self.name, facts.uid):
                     plans[plan.id] = plan
-                    found.setdefault(plan.id, {})[one.labels[NODE_LABEL]] = one
+                    instances.setdefault(plan.id, {})[instance.labels[NODE_LABEL]] = instance
         if not plans:
             return None
-        most = max(found, key=lambda id_: (sum(one.going for one in found[id_].values()), len(found[id_])))
-        return RunningCluster(plan=plans[most], containers=found[most])
+        most = max(instances, key=lambda id_: (sum(one.is_running for one in instances[id_].values()), id_))
+        return RunningCluster(plan=plans[most], instances=instances[most])
 
-    def require_standing(self, survey: Survey) -> RunningCluster:
-        """As `standing`; `NodeError` where there is no such cluster."""
-        found = self.standing(survey)
-        if found is None:
+    def require_cluster(self, probe: ClusterProbe) -> RunningCluster:
+        cluster = self.find_cluster(probe)
+        if cluster is None:
             raise NodeError(
                 _("there is no cluster {name} on {facts}").format(
-                    name=self.name, facts=", ".join(survey.facts) or _("any node that answers")
+                    name=self.name, facts=", ".join(probe.facts) or _("any node that answers")
                 ),
                 next_step=f"rlbox cluster up {self.options.option_text}",
             )
-        return found
+        return cluster
+
+    def require_head(self, cluster: RunningCluster) -> Node:
+        """Return the head of a cluster; `NodeError` where it does not answer or does not run."""
+        head = cluster.plan.head.name
+        if head not in self.pool.nodes:
+            finding = next((one for one in self.pool.unreached if one.where == head), None)
+            what = f"{finding.title}: {finding.seen}" if finding else _("it is none of --nodes")
+            names = ",".join(member.name for member in cluster.plan.members)
+            raise NodeError(
+                _("the head of cluster {plan} cannot be reached: {what}").format(plan=cluster.plan.name, what=what),
+                where=head,
+                next_step=finding.remedy if finding else _("name it: --nodes {members}").format(members=names),
+            )
+        if not cluster.is_running(head):
+            raise NodeError(
+                _("the head of cluster {plan} does not run").format(plan=cluster.plan.name),
+                where=head,
+                next_step=_("rlbox cluster up {words} brings back what died").format(words=self.options.option_text),
+            )
+        return self.pool.nodes[head]
 
 
 @contextmanager
 def open_context(app: App, options: ClusterOptions) -> Iterator[ClusterContext]:
     """Connect to the nodes of a target, and hold the connections while the block runs."""
     target = load_target(app.project, options.target).target
-    wishes = select_nodes(target, options.nodes, options.data)
+    specs = select_nodes(target, options.nodes, options.data)
     resolve_cluster_name(target, options.name)
-    with connected(wishes, app.say) as fleet:
-        yield ClusterContext(app, options, fleet, wishes)
-
-
-def raise_findings(app: App, findings: Sequence[Finding]) -> None:
-    """Show what is wrong with nodes; `NodeError` when something of it is an error."""
-    if table := format_findings(findings):
-        app.say(table)
-    errors = [one for one in findings if one.level == "error"]
-    if not errors:
-        return
-    nodes = {one.where.partition(":")[0] for one in errors}
-    count = _("1 problem") if len(errors) == 1 else _("{count} problems").format(count=len(errors))
-    where = _("1 node") if len(nodes) == 1 else _("{count} nodes").format(count=len(nodes))
-    raise NodeError(
-        _("{count} on {where}: nothing was started").format(count=count, where=where),
-        where=", ".join(sorted(nodes)),
-        next_step=errors[0].remedy,
-    )
+    with connect_nodes(specs, app.say) as pool:
+        yield ClusterContext(app, options, pool, specs)

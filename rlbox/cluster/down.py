@@ -1,36 +1,40 @@
-"""Take a cluster away: containers, keys, sessions and rules, on every node that answers."""
+"""Take a cluster away: containers, processes, token, sessions and logs, on every node that answers."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rlbox.app import App
-from rlbox.cluster.connection import NodeConnection
-from rlbox.cluster.context import ClusterContext, open_context
+from rlbox.cluster.connection import Node
+from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
 from rlbox.cluster.facts import NodeFacts
-from rlbox.cluster.fleet import held
-from rlbox.cluster.in_use import require_unused
+from rlbox.cluster.jobs import ClusterJob, JobsApi
+from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.options import ClusterOptions
-from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, folder_of, load_cluster, own_plan, rules_name
-from rlbox.errors import NodeError
+from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, ClusterPlan, cluster_directory, own_plan
+from rlbox.cluster.pool import lock_nodes
+from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
+from rlbox.errors import LockHeld, NodeError, RlboxError
+from rlbox.findings import listed
 from rlbox.i18n import _
 
-GRACE_S = 5
+_GRACE_S = 5
 _DOWN_S = 240.0
+_ENTRYPOINT_LENGTH = 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class DownOutcome:
-    """What was taken away, in words, by node."""
+class DownResult:
+    """What was taken away by node, in words."""
 
     name: str
     gone: Mapping[str, list[str]]
 
 
-def stop_cluster(app: App, options: ClusterOptions, *, force: bool = False) -> DownOutcome:
-    """Take a cluster away wherever it is found on the nodes; that of another user stays.
+def stop_cluster(app: App, options: ClusterOptions, *, force: bool = False) -> DownResult:
+    """Take a cluster away wherever it is on the nodes; that of another user stays.
 
     Parameters
     ----------
@@ -47,46 +51,120 @@ def stop_cluster(app: App, options: ClusterOptions, *, force: bool = False) -> D
     """
     with open_context(app, options) as context:
         gone: dict[str, list[str]] = {}
-        if context.fleet.links:
-            with held(context.fleet, f"rlbox cluster down {options.target}"):
-                survey = context.survey()
-                standing = None if force else context.standing(survey)
-                if standing:
-                    require_unused(context, standing)
-                gone = context.fleet.each(lambda link: _down(context, link, survey.facts[link.name]))
-        _refuse_rest(context, gone)
-        return DownOutcome(name=context.name, gone=gone)
+        if context.pool.nodes:
+            with lock_nodes(context.pool, f"rlbox cluster down {options.target}"):
+                probe = context.probe()
+                cluster = None if force else context.find_cluster(probe)
+                if cluster:
+                    require_unused(context, cluster)
+                gone = context.pool.map(lambda node: _clear_node(context, node, probe.facts[node.name]))
+        if context.pool.unreached:
+            raise NodeError(
+                _("cluster {context} may be left on nodes that cannot be reached{done}\n{lines}").format(
+                    context=context.name,
+                    done=_("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else "",
+                    lines="\n".join(f"  {line}" for line in context.pool.format_unreached()),
+                ),
+                next_step=f"rlbox cluster down {context.options.option_text}, once they answer",
+            )
+        return DownResult(name=context.name, gone=gone)
 
 
-def _down(context: ClusterContext, link: NodeConnection, facts: NodeFacts) -> list[str]:
-    mine = [one for one in facts.clusters if own_plan(one.labels, context.name, facts.uid)]
-    ids = {one.labels[ID_LABEL] for one in mine}
-    if record := load_cluster(facts.record):  # its containers may have been removed by hand
-        ids.add(record.id)
-    names = {link.name, *(one.labels[NODE_LABEL] for one in mine)}
-    done: dict[str, Any] = link.ask(
-        "take-down",
-        timeout_s=_DOWN_S,
-        containers=[one.id for one in mine],
-        grace=GRACE_S,
-        mount=context.image.container.mount,
-        disk=link.options.data,
-        paths=sorted(folder_of(facts.uid, context.name, name) for name in names),
-        rules=sorted(map(rules_name, ids)),
+def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[str]:
+    own = [one for one in facts.clusters if own_plan(one.labels, context.name, facts.uid)]
+    containers = [one for one in own if not one.is_inplace]
+    for one in containers:
+        node.engine().stop_container(one.id, _GRACE_S)
+        node.engine().remove_container(one.id)
+    processes = [one.id for one in own if one.is_inplace]
+    if processes:
+        node.call("stop-processes", disk=node.spec.data, ids=processes, grace=_GRACE_S, replace=False)
+    names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
+    paths = sorted(cluster_directory(facts.uid, context.name, name) for name in names)
+    cleared = node.call("clear", _DOWN_S, disk=node.spec.data, paths=paths)
+    gone = [one.name for one in own]
+    return [*gone, *["logs of Ray"] * cleared["sessions"], *["its folder"] * cleared["folder"]]
+
+
+# ---- what goes on there
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningWork:
+    """Jobs of the cluster's Ray that have not ended, and runs whose containers are beside its head.
+
+    `unknown` says why something of it could not be asked, empty where everything was.
+    """
+
+    jobs: tuple[ClusterJob, ...] = ()
+    runs: tuple[str, ...] = ()
+    unknown: str = ""
+
+    def text(self) -> str:
+        jobs = [f"job {job.id} ({job.entrypoint[:_ENTRYPOINT_LENGTH]})" for job in self.jobs]
+        return listed([*(f"run {run}" for run in self.runs), *jobs])
+
+
+def require_idle(plan: ClusterPlan, option_text: str, work: RunningWork) -> None:
+    """Refuse to end Ray under what goes on there.
+
+    Raises
+    ------
+    LockHeld
+        A job or a run goes on.
+    NodeError
+        Nobody knows whether one does.
+    """
+    down = f"rlbox cluster down {option_text} --force"
+    if work.jobs or work.runs:
+        if work.runs:
+            stop = format_run_command(plan, "stop", work.runs[0])
+        else:
+            stop = f"rlbox cluster stop {option_text} {shlex.quote(work.jobs[0].id)}"
+        raise LockHeld(
+            _("cluster {plan} is in use: {told}").format(plan=plan.name, told=work.text()),
+            where=plan.head.name,
+            next_step=_("{stop}, then the same command again; or {down}").format(stop=stop, down=down),
+        )
+    if work.unknown:
+        raise NodeError(
+            _("what goes on on cluster {plan} is not known: {unknown}").format(plan=plan.name, unknown=work.unknown),
+            where=plan.head.name,
+            next_step=_("the same command again; or {down}, where nothing of it is needed").format(down=down),
+        )
+
+
+def format_run_command(plan: ClusterPlan, command: str, run: str) -> str:
+    """Return the line that does something with a run beside the head, from here."""
+    where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
+    return _("{where}rlbox {verb} {run} --target {target} --data {data}").format(
+        where=where, verb=command, run=run, target=plan.target, data=shlex.quote(plan.head.data)
     )
-    told = [one.name for one in mine]
-    told += ["logs of Ray"] if done["sessions"] else []
-    return told + (["its folder"] if done["folder"] else []) + (["rules"] if done["rules"] else [])
 
 
-def _refuse_rest(context: ClusterContext, gone: Mapping[str, list[str]]) -> None:
-    if not context.fleet.unreached:
-        return
-    lines = "\n".join(f"  {one.where}: {one.title}: {one.seen}" for one in context.fleet.unreached)
-    done = _("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else ""
-    raise NodeError(
-        _("cluster {context} may be left on nodes that cannot be reached{done}\n{lines}").format(
-            context=context.name, done=done, lines=lines
-        ),
-        next_step=f"rlbox cluster down {context.options.option_text}, once they answer",
-    )
+def require_unused(context: ClusterContext, cluster: RunningCluster) -> None:
+    """Refuse to end the Ray of a cluster under a job or a run, or where nobody knows of one.
+
+    A cluster whose head has ended has lost its jobs already, and with them what its runs do.
+    """
+    plan = cluster.plan
+    head = context.pool.nodes.get(plan.head.name)
+    if head is None:
+        require_idle(plan, context.options.option_text, RunningWork(unknown="its head is not reached"))
+    elif cluster.is_running(head.name):
+        require_idle(plan, context.options.option_text, find_running_work(head, plan))
+
+
+def find_running_work(head: Node, plan: ClusterPlan) -> RunningWork:
+    """Return what goes on on a cluster whose head runs."""
+    jobs: tuple[ClusterJob, ...] = ()
+    runs: list[str] = []
+    unknown = ""
+    try:
+        for row in () if plan.head.is_inplace else head.engine().list_containers(f"{ID_LABEL}={plan.id}"):
+            run = row["Labels"].get(RUN_LABEL, "")
+            runs += [run] if run and row.get("State") in ACTIVE_STATES else []
+        jobs = tuple(job for job in JobsApi(head, plan).list_jobs() if not job.has_ended)
+    except RlboxError as error:
+        unknown = error.what
+    return RunningWork(jobs=jobs, runs=tuple(sorted(runs)), unknown=unknown)

@@ -1,4 +1,4 @@
-"""What a node says of itself: the values behind the answer of its program."""
+"""What a node reports of itself, as values."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from rlbox.engine.container import ACTIVE_STATES
 from rlbox.errors import NodeError
 from rlbox.i18n import _
 
-GOING = ("created", "running", "restarting", "paused")
-
 
 @dataclass(frozen=True, kw_only=True)
-class NodeAddress:
-    """One address; `mtu` in bytes, `speed` of its interface in Mbit/s, 0 where the driver does not tell."""
+class InterfaceAddress:
+    """One address; `mtu` in bytes, `speed` in Mbit/s, 0 where the driver does not tell."""
 
     interface: str
     address: str
@@ -27,45 +26,35 @@ class NodeAddress:
     virtual: bool = False
 
     @property
-    def usable(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether another machine could reach it: not loopback, not of the link alone, not of a bridge of engines."""
         ip = ipaddress.ip_address(self.address)
         inner = self.interface.startswith(("docker", "br-", "veth", "virbr", "cni", "flannel"))
         return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or inner or self.virtual)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PortUse:
-    """A TCP port that somebody listens on; `uid` owns the socket."""
-
-    port: int
-    address: str
-    uid: int
-    inode: str
-
-
-_OWN_TITLES = ("ray-dashboard-", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+_RAY_TITLES = ("ray-dashboard-", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """Names of parts of Ray. Source: AGENT_PROCESS_TYPE_* and dashboard/subprocesses/module.py of 2.60."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listener:
-    """A TCP port that a process of a cluster listens on; `words` are its command line."""
+    """A TCP port that somebody listens on; `uid` owns the socket, `pid` and `command` are of the process if known."""
 
     port: int
     address: str
-    pid: int
-    words: str
+    uid: int = 0
+    pid: int = 0
+    command: str = ""
 
     @property
-    def own(self) -> bool:
-        """Whether it is a part of Ray's itself, and neither a worker nor a job."""
-        by_path = "/site-packages/ray/" in self.words and not self.words.startswith("ray::")
-        return by_path or self.words.startswith(_OWN_TITLES)
+    def is_part_of_ray(self) -> bool:
+        """Whether it is Ray's own, and neither a worker nor a job."""
+        by_path = "/site-packages/ray/" in self.command and not self.command.startswith("ray::")
+        return by_path or self.command.startswith(_RAY_TITLES)
 
     @property
-    def loopback(self) -> bool:
-        """Whether only the node itself reaches it."""
+    def is_loopback(self) -> bool:
         ip = ipaddress.ip_address(self.address)
         return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
@@ -91,7 +80,7 @@ class GpuProcess:
     uuid: str
     pid: int
     used: int
-    words: str
+    command: str
     user: str
 
 
@@ -106,25 +95,22 @@ class NodeGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEngine:
-    """The engine; `state` is ok, absent, denied, silent or broken; `free` in bytes."""
+    """The engine; `state` is ok, absent, denied, silent or broken."""
 
     socket: str
     state: str
     said: str = ""
     version: str = ""
-    root: str = ""
-    free: int = 0
     security: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodePlace:
-    """Where a target was brought to a node: `own` the folder of what rlbox has there, `lock` the lock's checksum.
+class Installation:
+    """A target that `apply` installed: `own` is where rlbox is, `lock` the lock's checksum, `data` the data disk.
 
-    `data` is the data disk that it was brought there for, empty for a container of the target's own `image`; `whole`
-    says that the last `rlbox apply` came to its end.
+    `image`: it is the image of the container that the node is. `whole`: the last `apply` came to its end.
     """
 
     own: str
@@ -136,7 +122,7 @@ class NodePlace:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDisk:
-    """A folder that is to be a data disk; sizes in bytes, `root` whether it lies on the system's own disk."""
+    """A directory that is to be a data disk; sizes in bytes, `root`: it lies on the system's own disk."""
 
     path: str
     there: bool
@@ -147,13 +133,16 @@ class NodeDisk:
     inodes: int = 0
     mode: int = 0
     uid: int = 0
-    gid: int = 0
     writable: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.there and self.free < 0.01 * self.size
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodePath:
-    """A file or folder that a job reads; `sum` is over names, sizes and samples."""
+    """A file or directory that a job reads; `sum` is over names, sizes and samples."""
 
     path: str
     there: bool
@@ -164,11 +153,8 @@ class NodePath:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterContainer:
-    """A container of some cluster, as the engine knows it, or a life of Ray's processes, as its keeper wrote it down.
-
-    `said` is which part of Ray ended first, as Ray tells it, with its exit code.
-    """
+class RayInstance:
+    """Ray on a node: a container of its engine, or processes (`here-…`); `said` is which part ended first."""
 
     id: str
     name: str
@@ -182,31 +168,21 @@ class ClusterContainer:
     said: str = ""
 
     @property
-    def going(self) -> bool:
-        """Whether it runs, or is about to."""
-        return self.status in GOING
+    def is_running(self) -> bool:
+        return self.status in ACTIVE_STATES
 
     @property
-    def here(self) -> bool:
+    def is_inplace(self) -> bool:
         """Whether it is processes of a user, and no container."""
         return self.id.startswith("here-")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rights:
-    """By which program rules for the network are made there, empty for none, and what is typed before it."""
-
-    tool: str
-    before: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """One node; `clock` in seconds since 1970, memory in bytes, `ephemeral` the first and last port of the kernel's.
+    """One node; memory in bytes, `ephemeral` the first and last port of the kernel's choice.
 
-    `names` are the addresses that names have there, its own `host` among them; `identity` is the same for two names of
-    one machine; `image` is what its engine says of the target's image; `record` that of the cluster that was asked for;
-    `place` where the target was brought to it, None where it was not.
+    `names` are the addresses that names have there; `identity` is the same for two names of one machine; `record` is
+    the plan that lies on its data disk; `installation` is None where the target was not installed there.
     """
 
     identity: str
@@ -214,38 +190,35 @@ class NodeFacts:
     uid: int
     gid: int
     user: str
-    clock: float
     cores: int
     memory: int
     nofile: int
     ephemeral: tuple[int, int]
-    rights: Rights
-    addresses: tuple[NodeAddress, ...]
+    addresses: tuple[InterfaceAddress, ...]
     names: Mapping[str, tuple[str, ...]]
-    listening: tuple[PortUse, ...]
     gpu: NodeGpus
     engine: NodeEngine
     disk: NodeDisk
-    clusters: tuple[ClusterContainer, ...] = ()
-    image: Mapping[str, Any] | None = None
+    listening: tuple[Listener, ...] = ()
+    clusters: tuple[RayInstance, ...] = ()
     record: str = ""
-    place: NodePlace | None = None
+    installation: Installation | None = None
     paths: tuple[NodePath, ...] = ()
 
     @functools.cached_property
-    def usable(self) -> tuple[NodeAddress, ...]:
+    def reachable_addresses(self) -> tuple[InterfaceAddress, ...]:
         """The addresses by which others may reach it, those of IPv4 first."""
-        return tuple(sorted((one for one in self.addresses if one.usable), key=lambda one: ":" in one.address))
+        return tuple(sorted((one for one in self.addresses if one.is_reachable), key=lambda one: ":" in one.address))
 
-    def interface_of(self, address: str) -> NodeAddress | None:
-        """Return the address with its interface, None where the node has no such address."""
+    def find_address(self, address: str) -> InterfaceAddress | None:
         return next((one for one in self.addresses if one.address == address), None)
 
 
 def read_facts(name: str, row: Mapping[str, Any]) -> NodeFacts:
-    """Return the facts of an answer; `NodeError` where they are none."""
+    """Return the facts of a report; `NodeError` where they are none."""
     try:
-        return _adapter().validate_python(row)
+        found: NodeFacts = _adapter(NodeFacts).validate_python(row)
+        return found
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -254,21 +227,15 @@ def read_facts(name: str, row: Mapping[str, Any]) -> NodeFacts:
         ) from error
 
 
-def container_of(row: Mapping[str, Any]) -> ClusterContainer:
-    """Return the container of a row that a node's program tells."""
-    return _container().validate_python(row)
+def read_instances(rows: Any) -> tuple[RayInstance, ...]:
+    return tuple(_adapter(RayInstance).validate_python(row) for row in rows)
 
 
-def disk_of(row: Mapping[str, Any]) -> NodeDisk:
-    """Return the data disk of a row that a node's program tells."""
-    return TypeAdapter(NodeDisk).validate_python(row)
+def read_disk(row: Any) -> NodeDisk:
+    found: NodeDisk = _adapter(NodeDisk).validate_python(row)
+    return found
 
 
-@functools.lru_cache(maxsize=1)
-def _container() -> TypeAdapter[ClusterContainer]:
-    return TypeAdapter(ClusterContainer)
-
-
-@functools.lru_cache(maxsize=1)
-def _adapter() -> TypeAdapter[NodeFacts]:
-    return TypeAdapter(NodeFacts)
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -7,144 +7,152 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from rlbox.amounts import size_text
-from rlbox.cluster.facts import ClusterContainer, NodeDisk
-from rlbox.cluster.survey import Way
+from rlbox.cluster.facts import NodeDisk, RayInstance
+from rlbox.cluster.probe import ConnectionAttempt
 from rlbox.findings import Finding
 from rlbox.i18n import _
 
 _KILLED = 137
 _PART_KILLED = "-9"
-_FULL = 0.01
-"""Share of a disk that is left when it counts as full."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemberFacts:
-    """A node of a cluster as it was found.
+    """A node of a cluster as it is now.
 
-    `said` is why this machine does not reach it, empty where it does; `ways` are what the others found when they tried
-    then. `lost` is what Ray lacks of it, empty where it has it or nobody could ask. `restarted` says that the
-    machine was started after the cluster was, `here` that its Ray is processes; `offset` are the seconds that its clock
-    is ahead of this machine's.
+    `unreached` is why this machine does not reach it, empty where it does; `attempts` are what the other nodes found
+    when they tried then. `missing` is what Ray lacks of it. `is_restarted`: the machine was started after its Ray was;
+    `offset` are the seconds that its clock is ahead of this machine's.
     """
 
     name: str
-    container: ClusterContainer | None = None
-    said: str = ""
-    ways: tuple[Way, ...] = ()
-    lost: str = ""
+    instance: RayInstance | None = None
+    unreached: str = ""
+    attempts: tuple[ConnectionAttempt, ...] = ()
+    missing: str = ""
     disk: NodeDisk | None = None
-    restarted: bool = False
+    is_restarted: bool = False
     offset: float = 0.0
-    here: bool = False
+    is_inplace: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What happened to a node: `since` in seconds since 1970, None where nothing tells; `follows` another's end."""
+    """What happened to a node: `since` in seconds since 1970, None where nothing tells.
+
+    `is_consequence`: it is what happens to a node when another one ends.
+    """
 
     node: str
     id: str
     title: str
     seen: str
     since: float | None = None
-    follows: bool = False
+    is_consequence: bool = False
 
-    def finding(self, remedy: str, *, first: bool) -> Finding:
+    def finding(self, remedy: str, *, is_first: bool) -> Finding:
         """Return it as a finding; of several the first says so."""
         at = "" if self.since is None else f"since {datetime.fromtimestamp(self.since, timezone.utc):%H:%M:%S} UTC"
-        seen = ", ".join(filter(None, (self.seen, at, "it failed first" if first else "")))
+        seen = ", ".join(filter(None, (self.seen, at, "it failed first" if is_first else "")))
         return Finding(id=self.id, title=self.title, seen=seen, where=self.node, remedy=remedy)
 
 
 def find_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
-    """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
+    """Return what happened, the first first.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
     """
-    return sort_failures(failure for member in members if (failure := _failure(member)))
+    return sort_failures(failure for member in members if (failure := _find_failure(member)))
 
 
 def sort_failures(failures: Iterable[Failure]) -> tuple[Failure, ...]:
-    """Return failures, the first first."""
-    return tuple(sorted(failures, key=lambda one: (one.follows, one.since or 0.0)))
+    """Return failures with a cause of their own before what ends when others do, then by time."""
+    return tuple(sorted(failures, key=lambda one: (one.is_consequence, one.since or 0.0)))
 
 
-def _failure(member: MemberFacts) -> Failure | None:
-    if member.said:
-        return _unreached(member)
-    container = member.container
-    if container is None:
-        gone = _("its Ray is gone, and the record of it") if member.here else _("its container was removed")
-        return Failure(node=member.name, id="container-gone", title=gone, seen="")
-    if not container.going:
-        return _ended(member, container)
-    if _is_full(member.disk):
-        return Failure(node=member.name, id="disk-full", title=_("its data disk is full"), seen=_room(member.disk))
-    if member.lost:
+def _find_failure(member: MemberFacts) -> Failure | None:
+    name, instance, disk = member.name, member.instance, member.disk
+    if member.unreached:
+        return _explain_silence(member)
+    if instance is None:
+        gone = _("its Ray is gone, and the record of it") if member.is_inplace else _("its container was removed")
+        return Failure(node=name, id="container-gone", title=gone, seen="")
+    if not instance.is_running:
+        return _explain_end(member, instance)
+    if disk and disk.is_full:
+        return Failure(node=name, id="disk-full", title=_("its data disk is full"), seen=_format_space(disk))
+    if member.missing:
         title = _("its container runs, and Ray does not have it: its way to the head is cut, or it hangs")
-        if member.here:
+        if member.is_inplace:
             title = _("its processes run, and Ray does not have it: its way to the head is cut, or it hangs")
-        return Failure(node=member.name, id="cut-off", title=title, seen=member.lost, follows=True)
+        return Failure(node=name, id="cut-off", title=title, seen=member.missing, is_consequence=True)
     return None
 
 
-def _unreached(member: MemberFacts) -> Failure:
-    """Return whether it is our connection, or the machine: others have tried, and one that refuses is there."""
-    there = [way for way in member.ways if not way.said or "refused" in way.said]
-    if there:
+def _explain_silence(member: MemberFacts) -> Failure:
+    """Return whether it is our connection or the machine: others have tried, and one that refuses is there."""
+    reached = [one for one in member.attempts if not one.said or "refused" in one.said]
+    if reached:
+        title = _("this machine does not reach it, {source} does: the cluster lives on")
         return Failure(
             node=member.name,
             id="connection-cut",
-            title=_("this machine does not reach it, {source} does: the cluster lives on").format(
-                source=there[0].source
-            ),
-            seen=member.said,
-            follows=True,
+            title=title.format(source=reached[0].source),
+            seen=member.unreached,
+            is_consequence=True,
         )
-    if member.ways:
+    if member.attempts:
         title = _("neither this machine nor the other nodes reach it: it is off, or its cable is cut")
-        return Failure(node=member.name, id="host-gone", title=title, seen=member.said)
-    return Failure(node=member.name, id="host-unknown", title=_("this machine does not reach it"), seen=member.said)
+        return Failure(node=member.name, id="host-gone", title=title, seen=member.unreached)
+    title = _("this machine does not reach it")
+    return Failure(node=member.name, id="host-unknown", title=title, seen=member.unreached)
 
 
-def _ended(member: MemberFacts, container: ClusterContainer) -> Failure:
-    """Return why a container has ended, by what its engine, its machine and Ray say."""
-    killed = "its Ray was killed" if container.here else "its container was killed"
-    ended = "its Ray ended" if container.here else "Ray ended in its container"
-    part, __, code = container.said.partition(" ")
-    rows = (
-        (container.oom, "out-of-memory", "its container ran out of memory", ""),
-        (member.restarted, "host-restarted", "its machine was started anew: a restart, or its power was cut", ""),
-        (_is_full(member.disk), "disk-full", "its data disk is full", _room(member.disk)),
-        (container.exit_code == _KILLED, "container-killed", killed, ""),
-        (code == _PART_KILLED, "part-killed", "a part of its Ray was killed, by hand or for memory", part),
-        (bool(member.lost), "cut-off", "Ray lost the way to it, and then it ended", member.lost),
+def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
+    """Return why Ray has ended, by what its engine, its machine and Ray say; the first rule that holds counts."""
+    killed = _("its Ray was killed") if instance.is_inplace else _("its container was killed")
+    ended = _("its Ray ended") if instance.is_inplace else _("Ray ended in its container")
+    part, __, part_code = instance.said.partition(" ")
+    is_full = member.disk is not None and member.disk.is_full
+    rules = (
+        (instance.oom, "out-of-memory", _("its container ran out of memory"), ""),
+        (
+            member.is_restarted,
+            "host-restarted",
+            _("its machine was started anew: a restart, or its power was cut"),
+            "",
+        ),
+        (is_full, "disk-full", _("its data disk is full"), _format_space(member.disk)),
+        (instance.exit_code == _KILLED, "container-killed", killed, ""),
+        (
+            part_code == _PART_KILLED,
+            "part-killed",
+            _("a part of its Ray was killed, by hand or for memory"),
+            part,
+        ),
+        (bool(member.missing), "cut-off", _("Ray lost the way to it, and then it ended"), member.missing),
+        (True, "ray-ended", ended, ""),
     )
-    id_, title, seen = next((row[1:] for row in rows if row[0]), ("ray-ended", ended, ""))
+    id_, title, seen = next(rule[1:] for rule in rules if rule[0])
     return Failure(
         node=member.name,
         id=id_,
         title=title,
-        seen=", ".join(filter(None, (f"exit code {container.exit_code}", seen))),
-        since=_moment(container.finished, member.offset),
-        follows=id_ in ("ray-ended", "cut-off"),
+        seen=", ".join(filter(None, (f"exit code {instance.exit_code}", seen))),
+        since=_parse_time(instance.finished, member.offset),
+        is_consequence=id_ in ("ray-ended", "cut-off"),
     )
 
 
-def _is_full(disk: NodeDisk | None) -> bool:
-    return disk is not None and disk.there and disk.free < _FULL * disk.size
-
-
-def _room(disk: NodeDisk | None) -> str:
-    return (
-        _("{path}: {free} of {size} free").format(path=disk.path, free=size_text(disk.free), size=size_text(disk.size))
-        if disk
-        else ""
+def _format_space(disk: NodeDisk | None) -> str:
+    if disk is None:
+        return ""
+    return _("{path}: {free} of {size} free").format(
+        path=disk.path, free=size_text(disk.free), size=size_text(disk.size)
     )
 
 
-def _moment(text: str, offset: float) -> float | None:
+def _parse_time(text: str, offset: float) -> float | None:
     """Return the time that an engine wrote, by this machine's clock; None where it is none."""
     try:
         at = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()

@@ -7,26 +7,28 @@ import itertools
 import os
 import queue
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from rlbox.app import App
-from rlbox.cluster.connection import RemoteStream
+from rlbox.cluster.connection import NodeStream, read_streams
 from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
-from rlbox.cluster.jobs import JobsApi, require_head
-from rlbox.cluster.options import ClusterOptions
-from rlbox.cluster.survey import Survey
-from rlbox.errors import NodeError, RlboxError
+from rlbox.cluster.jobs import JobsApi
+from rlbox.cluster.options import LogsOptions
+from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.secrets.masks import SecretMasker
 
-_DATED = re.compile(r"\[?(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+RAY_LOGS = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
+_TIME = re.compile(r"\[?(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _AHEAD_S = 5.0
 """A line that says to be from later than its log was written is not believed."""
+_DELAY_S, _POLL_S = 1.0, 0.2
+"""How long a line waits for older ones of other nodes, whose way here is longer."""
+_MOST_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,78 +40,69 @@ class LogLine:
     file: str
     text: str
 
-    def shown(self) -> str:
+    def format(self) -> str:
         """Return it with its time (UTC), node and log before it."""
         moment = datetime.fromtimestamp(self.at, timezone.utc)
         return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d} {self.node} {self.file}: {self.text}"
 
 
-def dated(text: str) -> float | None:
+def parse_time(text: str) -> float | None:
     """Return the time that a line begins with, in UTC, as programs of Ray's in a container write it."""
-    found = _DATED.match(text)
-    if not found:
+    match = _TIME.match(text)
+    if not match:
         return None
     try:
-        year, month, day, hour, minute, second = map(int, found.groups()[:6])
+        year, month, day, hour, minute, second = map(int, match.groups()[:6])
         moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
     except ValueError:
         return None
-    return (moment + timedelta(seconds=float(f"0.{found[7] or 0}"))).timestamp()
+    return (moment + timedelta(seconds=float(f"0.{match[7] or 0}"))).timestamp()
 
 
-class LogClock:
-    """The time of each line of one log: its own, else that of the line before it.
+class LogClocks:
+    """The time of each line of each log: its own, else that of the line before it.
 
     Parameters
     ----------
-    offset
-        Seconds that the node's clock is ahead of this machine's.
+    offsets
+        Seconds by which each node's clock is ahead of this machine's.
     """
 
-    def __init__(self, node: str, file: str, offset: float) -> None:
-        self._node, self._file, self._offset = node, file, offset
-        self._last: float | None = None
+    def __init__(self, offsets: Mapping[str, float]) -> None:
+        self._offsets = offsets
+        self._last: dict[tuple[str, str], float] = {}
 
-    def lines(self, text: str, written: float) -> list[LogLine]:
-        """Return the lines of a text whose last was written at `written` by the node's clock.
+    def read(self, node: str, report: Mapping[str, Any]) -> Iterator[LogLine]:
+        """Yield the lines of a node's report; those that follow later were written at the node's time of reading."""
+        for row in report["logs"]:
+            written = row["at"] if report["first"] else report["now"]
+            yield from self._read(node, str(row["file"]), str(row["text"]), float(written))
+
+    def _read(self, node: str, file: str, text: str, written: float) -> Iterator[LogLine]:
+        """Yield the lines of a text whose last was written at `written` by the node's clock.
 
         Lines before the first that has a time have that of it; of a text without any all are of when it was written.
         """
-        rows = text.splitlines()
-        own = [self._believed(row, written) for row in rows]
-        if self._last is None:
-            self._last = next((at for at in own if at is not None), written)
-        elif not any(own):  # it says none: what it gained is new
-            self._last = max(self._last, written)
-        found = []
-        for row, at in zip(rows, own, strict=True):
-            self._last = max(self._last, at) if at is not None else self._last
-            found.append(LogLine(at=self._last - self._offset, node=self._node, file=self._file, text=row))
-        return found
-
-    def _believed(self, row: str, written: float) -> float | None:
-        at = dated(row)
-        return at if at is not None and at <= written + _AHEAD_S else None
+        lines = text.splitlines()
+        times = [at if at is None or at <= written + _AHEAD_S else None for at in map(parse_time, lines)]
+        last = self._last.get((node, file))
+        if last is None:
+            last = next((at for at in times if at is not None), written)
+        elif not any(times):
+            last = max(last, written)
+        for line, at in zip(lines, times, strict=True):
+            last = max(last, at) if at is not None else last
+            yield LogLine(at=last - self._offsets[node], node=node, file=file, text=line)
+        self._last[node, file] = last
 
 
-def merged(lines: Iterable[LogLine]) -> list[LogLine]:
+def sort_lines(lines: Iterable[LogLine]) -> list[LogLine]:
     """Return lines by time; those of one log stay in their order."""
     return sorted(lines, key=lambda line: line.at)
 
 
-EVERYTHING = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
-_MOST = 1 << 21
-_HELD_S, _POLL_S = 1.0, 0.2
-"""How long a line waits for older ones of other nodes, whose way here is longer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogsOptions(ClusterOptions):
-    """Which logs: those of a job (empty: all), the last `lines` (None: all), and what comes from now on."""
-
-    job: str = ""
-    lines: int | None = None
-    follow: bool = False
+def mask_line(masker: SecretMasker, line: LogLine) -> LogLine:
+    return replace(line, text=masker.mask_text(line.text))
 
 
 def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -> None:
@@ -120,136 +113,105 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
     NodeError
         There is no such cluster, or the connection to a node broke while it was followed.
     """
-    masks = SecretMasker(os.environ)
+    masker = SecretMasker(os.environ)
     with open_context(app, options) as context:
-        for one in context.fleet.unreached:
-            app.say(f"{one.where}: {one.title}: {one.seen}")
-        survey = context.survey()
-        standing = context.require_standing(survey)
-        names = _names(context, standing, options.job)
-        goings = {
-            name: start_logs(context, standing, name, names, follow=options.follow)
-            for name in _nodes(context, standing)
-        }
-        clocks = LogClocks(survey)
-        parts = node_parts(goings)
-        kept = merged(_begin(parts, clocks, set(goings)))
-        for line in kept if options.lines is None else kept[len(kept) - min(options.lines, len(kept)) :]:
-            show(masked(masks, line))
-        if options.follow:
-            for line in _grown(parts, clocks):
-                show(masked(masks, line))
+        for line in context.pool.format_unreached():
+            app.say(line)
+        probe = context.probe()
+        cluster = context.require_cluster(probe)
+        patterns = _choose_patterns(context, cluster, options.job)
+        streams = start_all_logs(context, cluster, patterns, follow=options.follow)
+        try:
+            clocks, reports = LogClocks(probe.offsets), read_streams(streams)
+            lines = sort_lines(_read_first(reports, clocks, set(streams)))
+            first = 0 if options.lines is None else max(0, len(lines) - options.lines)
+            for log_line in lines[first:]:
+                show(mask_line(masker, log_line))
+            for log_line in _follow(reports, clocks) if options.follow else ():
+                show(mask_line(masker, log_line))
+        finally:
+            for stream in streams.values():
+                stream.close()
 
 
-def _nodes(context: ClusterContext, standing: RunningCluster) -> tuple[str, ...]:
-    return tuple(name for name in context.fleet.links if name in standing.containers)
-
-
-def _names(context: ClusterContext, standing: RunningCluster, job: str) -> tuple[str, ...]:
-    """Return the patterns of the files that are meant."""
+def _choose_patterns(context: ClusterContext, cluster: RunningCluster, job: str) -> tuple[str, ...]:
     if not job:
-        return EVERYTHING
-    found = JobsApi(require_head(context, standing), standing.plan).job(job)
+        return RAY_LOGS
+    found = JobsApi(context.require_head(cluster), cluster.plan).get_job(job)
     workers = (f"worker-*-{found.ray_id}-*.out", f"worker-*-{found.ray_id}-*.err") if found.ray_id else ()
     return (f"job-driver-{found.id}.log", *workers)
 
 
 def start_logs(
     context: ClusterContext,
-    standing: RunningCluster,
+    cluster: RunningCluster,
     name: str,
-    names: Iterable[str],
+    patterns: Sequence[str],
     *,
     follow: bool,
-    most: int = _MOST,
-) -> RemoteStream:
-    """Have a node tell its logs of these patterns, the last `most` bytes of each, and with `follow` what they gain."""
-    link = context.fleet.links[name]
-    return link.start(
+    most: int = _MOST_BYTES,
+) -> NodeStream:
+    """Have a node report its logs of these patterns: the last `most` bytes of each, with `follow` what they gain."""
+    return context.pool.nodes[name].stream(
         "logs",
-        disk=link.options.data,
-        container=standing.containers[name].id,
-        mount=context.image.container.mount,
-        names=list(names),
+        disk=context.pool.nodes[name].spec.data,
+        folder=cluster.plan.directory(name),
+        here=cluster.instances[name].is_inplace,
+        names=list(patterns),
         most=most,
         follow=follow,
     )
 
 
-NodePart = tuple[str, dict[str, Any] | RlboxError | None]
+def start_all_logs(
+    context: ClusterContext,
+    cluster: RunningCluster,
+    patterns: Sequence[str],
+    *,
+    follow: bool,
+    most: int = _MOST_BYTES,
+) -> dict[str, NodeStream]:
+    names = [name for name in context.pool.nodes if name in cluster.instances]
+    return {name: start_logs(context, cluster, name, patterns, follow=follow, most=most) for name in names}
 
 
-def node_parts(goings: Mapping[str, RemoteStream]) -> queue.Queue[NodePart]:
-    """Return what the nodes tell, each with the node's name; None where it is through, an error where that failed."""
-    parts: queue.Queue[NodePart] = queue.Queue()
-
-    def hear(name: str, going: RemoteStream) -> None:
-        try:
-            for part in going:
-                parts.put((name, part))
-            parts.put((name, None))
-        except RlboxError as error:
-            parts.put((name, error))
-
-    for name, going in goings.items():
-        threading.Thread(target=hear, args=(name, going), name=f"logs of {name}", daemon=True).start()
-    return parts
+Reports = queue.Queue[tuple[str, dict[str, Any] | NodeError | None]]
 
 
-class LogClocks:
-    """The clock of each log of each node of a survey."""
-
-    def __init__(self, survey: Survey) -> None:
-        self._offsets = survey.offsets
-        self._clocks: dict[tuple[str, str], LogClock] = {}
-
-    def lines(self, node: str, part: Mapping[str, Any]) -> Iterator[LogLine]:
-        """Yield the lines of a part; those that follow later were written at the node's time of reading."""
-        for row in part["logs"]:
-            key = node, str(row["file"])
-            clock = self._clocks.setdefault(key, LogClock(*key, self._offsets[node]))
-            yield from clock.lines(str(row["text"]), float(row["at"] if part["first"] else part["now"]))
-
-
-def _begin(parts: queue.Queue[NodePart], clocks: LogClocks, nodes: set[str]) -> list[LogLine]:
+def _read_first(reports: Reports, clocks: LogClocks, names: set[str]) -> list[LogLine]:
     """Return what the logs of all nodes hold by now."""
-    found: list[LogLine] = []
-    while nodes:
-        name, part = parts.get()
-        if isinstance(part, RlboxError):
-            raise part
-        if part is not None:
-            found += clocks.lines(name, part)
-        nodes = nodes - {name}
-    return found
+    lines: list[LogLine] = []
+    while names:
+        name, report = reports.get()
+        if isinstance(report, NodeError):
+            raise report
+        if report is not None:
+            lines += clocks.read(name, report)
+        names = names - {name}
+    return lines
 
 
-def _grown(parts: queue.Queue[NodePart], clocks: LogClocks) -> Iterator[LogLine]:
+def _follow(reports: Reports, clocks: LogClocks) -> Iterator[LogLine]:
     """Yield what the logs gain, each line once older ones had the time to come; all that came when a node breaks."""
     count, waiting = itertools.count(), list[tuple[float, int, LogLine]]()
     while True:
-        broken: RlboxError | None = None
-        for name, part in _come(parts):
-            if isinstance(part, RlboxError):
-                broken = part
-            for line in clocks.lines(name, part) if isinstance(part, dict) else ():
+        error: NodeError | None = None
+        for name, report in _drain(reports):
+            if isinstance(report, NodeError):
+                error = report
+            for line in clocks.read(name, report) if isinstance(report, dict) else ():
                 heapq.heappush(waiting, (line.at, next(count), line))
-        while waiting and (broken or waiting[0][0] < time.time() - _HELD_S):
+        while waiting and (error or waiting[0][0] < time.time() - _DELAY_S):
             yield heapq.heappop(waiting)[2]
-        if broken:
-            raise NodeError(broken.what, next_step=_("the same command again: the cluster lives on")) from broken
+        if error:
+            raise NodeError(error.what, next_step=_("the same command again: the cluster lives on")) from error
 
 
-def _come(parts: queue.Queue[NodePart]) -> Iterator[NodePart]:
+def _drain(reports: Reports) -> Iterator[tuple[str, dict[str, Any] | NodeError | None]]:
     """Yield what has come by now, after waiting for it a moment."""
     try:
-        yield parts.get(timeout=_POLL_S)
+        yield reports.get(timeout=_POLL_S)
         while True:
-            yield parts.get_nowait()
+            yield reports.get_nowait()
     except queue.Empty:
         return
-
-
-def masked(masks: SecretMasker, line: LogLine) -> LogLine:
-    """Return a line without secrets."""
-    return LogLine(at=line.at, node=line.node, file=line.file, text=masks.mask_text(line.text))

@@ -27,7 +27,7 @@ _WRITE = _("--nodes gpu005,gpu006, or cluster.nodes of the target")
 class NodeSpec:
     """A node as it was asked for: `data` its data disk; no `address`: by the route to it.
 
-    `here` asks for a Ray without the engine that may be there; a node that has none needs no such word.
+    `here` asks for Ray as processes, without the engine that may be there; a node that has none needs no such word.
     """
 
     name: str
@@ -36,18 +36,17 @@ class NodeSpec:
     here: bool = False
 
     @property
-    def local(self) -> bool:
-        """Whether it is this machine."""
+    def is_local(self) -> bool:
         return self.name == LOCAL
 
 
-def select_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeSpec, ...]:
+def select_nodes(target: Target, names: str = "", data: str = "") -> tuple[NodeSpec, ...]:
     """Return the nodes, the head first.
 
     Parameters
     ----------
-    told
-        Of `--nodes`: names parted by commas; what the target says of one of them holds.
+    names
+        Of `--nodes`, with commas between; what the target says of one of them holds.
     data
         Data disk of every node that names none itself; empty: that of the target.
 
@@ -56,9 +55,9 @@ def select_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeSp
     SpecError
         There is none, one is named twice, or a name is none that ssh would take.
     """
-    own = _own_nodes(target)
+    own = [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
     known = {row.name: row for row in own}
-    rows = [known.get(row.name, row) for row in _told_nodes(told)] if told else own
+    rows = [known.get(name, ClusterNode(name=name)) for name in _split_names(names)] if names else own
     disk = data or target.disk.host
     if not rows:
         raise SpecError(
@@ -69,8 +68,8 @@ def select_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeSp
     twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
     if twice:
         raise SpecError(_("node {twice} is named twice").format(twice=twice[0]), next_step=_WRITE)
-    wishes = tuple(NodeSpec(name=row.name, data=row.data or disk, address=row.address, here=row.here) for row in rows)
-    wrong = next((options for options in wishes if not options.data.startswith("/")), None)
+    specs = tuple(NodeSpec(name=row.name, data=row.data or disk, address=row.address, here=row.here) for row in rows)
+    wrong = next((spec for spec in specs if not spec.data.startswith("/")), None)
     if wrong:
         raise SpecError(
             _("the data disk of node {wrong} is {data!r}, which is no whole path").format(
@@ -79,18 +78,18 @@ def select_nodes(target: Target, told: str = "", data: str = "") -> tuple[NodeSp
             where=f"images/{target.name}/target.toml: disk.host",
             next_step=_("--data /PATH/ON/THE/NODES, or disk.host of the target"),
         )
-    return wishes
+    return specs
 
 
-def resolve_cluster_name(target: Target, told: str = "") -> str:
-    """Return the cluster's name: what is told, else what the target says, else the target's own.
+def resolve_cluster_name(target: Target, option: str = "") -> str:
+    """Return the cluster's name: that of `--name`, else what the target says, else the target's own.
 
     Raises
     ------
     SpecError
         It is no name that containers and folders can have.
     """
-    name = told or target.cluster.name or target.name
+    name = option or target.cluster.name or target.name
     if not re.fullmatch(NAME_PATTERN, name):
         raise SpecError(
             _("{name!r} is no name of a cluster").format(name=name),
@@ -100,18 +99,12 @@ def resolve_cluster_name(target: Target, told: str = "") -> str:
     return name
 
 
-def _own_nodes(target: Target) -> list[ClusterNode]:
-    return [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
-
-
-def _told_nodes(text: str) -> list[ClusterNode]:
-    return list(map(_told_node, filter(None, (word.strip() for word in text.split(",")))))
-
-
-def _told_node(name: str) -> ClusterNode:
-    if not _NODE.match(name):
-        raise SpecError(_("{name!r} is no name of a node").format(name=name), next_step=_WRITE)
-    return ClusterNode(name=name)
+def _split_names(text: str) -> list[str]:
+    names = [name for name in (word.strip() for word in text.split(",")) if name]
+    for name in names:
+        if not _NODE.match(name):
+            raise SpecError(_("{name!r} is no name of a node").format(name=name), next_step=_WRITE)
+    return names
 
 
 def find_duplicate_machines(identities: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
@@ -123,9 +116,5 @@ def find_duplicate_machines(identities: Iterable[tuple[str, str]]) -> tuple[tupl
         Each name with what tells machines apart, from the machine itself.
     """
     first: dict[str, str] = {}
-    found = []
-    for name, identity in identities:
-        other = first.setdefault(identity, name)
-        if other != name:
-            found.append((other, name))
-    return tuple(found)
+    pairs = ((first.setdefault(identity, name), name) for name, identity in identities)
+    return tuple((one, other) for one, other in pairs if one != other)

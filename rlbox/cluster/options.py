@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """The target, and what is meant in place of what it says: nodes, the cluster's name, the data disk; empty: it."""
+    """The target, and nodes, the cluster's name and the data disk in place of what it says; empty: as it says."""
 
     target: str
     nodes: str = ""
@@ -17,6 +17,40 @@ class ClusterOptions:
 
     @property
     def option_text(self) -> str:
-        """The same, as it is typed behind a verb."""
-        told = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
-        return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in told if text)])
+        """The same, as it is typed behind a command."""
+        options = (("--nodes", self.nodes), ("--name", self.name), ("--data", self.data))
+        return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in options if text)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpOptions(ClusterOptions):
+    """How a cluster is started: `port` is the first of its ports (0: the first that fit), `image` one of a registry."""
+
+    port: int = 0
+    open: bool = False
+    prove: bool = False
+    limit_s: float = 300.0
+    paths: tuple[str, ...] = ()
+    image: str = ""
+    plain_http: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsOptions(ClusterOptions):
+    """Which logs: those of a job (empty: all), the last `lines` (None: all), and with `follow` what comes later."""
+
+    job: str = ""
+    lines: int | None = None
+    follow: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitOptions(ClusterOptions):
+    """A job: its command, the directory that goes along, what of that stays here, names of its secrets."""
+
+    command: tuple[str, ...]
+    folder: str = ""
+    excludes: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    env_file: str = ""
+    detach: bool = False

@@ -23,11 +23,6 @@ CALL_LABEL = "rlbox.call"
 """The call that made it: what is undone when that is cut."""
 
 
-def rules_name(id_: str) -> str:
-    """Return the name of the rules that close the ports of a cluster with this id."""
-    return f"rlbox_{id_}"
-
-
 STRIDE = 20
 BASE = 8100
 """Of the first cluster on a node; outside Ray's own defaults and its workers' (fix `ray-port-conflict`)."""
@@ -53,8 +48,6 @@ NODE_PARTS = {
     "metrics": 14,
     "agent": 15,
 }
-PARTS = 18
-"""Where the first node that has no image gives its parts to the others, before anything else is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +64,7 @@ class PortPlan:
 
     def of(self, part: str) -> int:
         """Return the port of a part."""
-        return self.base + {**HEAD_PARTS, **NODE_PARTS, "parts": PARTS}[part]
+        return self.base + {**HEAD_PARTS, **NODE_PARTS}[part]
 
     def listened(self, *, head: bool) -> dict[str, int]:
         """Return the ports that parts of a node listen on, by part."""
@@ -82,7 +75,7 @@ class PortPlan:
         """Return the ports that the other nodes connect to: not those on loopback, and of the workers the two ends."""
         inner = ("dashboard", "dashboard-grpc", "autoscaler-metrics", "dashboard-metrics")
         parts = [port for part, port in self.listened(head=head).items() if part not in inner]
-        return (*parts, self.base + PARTS, *self.worker_range)
+        return (*parts, *self.worker_range)
 
     def all(self) -> frozenset[int]:
         """Return every port that is its own."""
@@ -139,8 +132,8 @@ RECORDS = "clusters"
 class ClusterMember:
     """One node of a cluster: `data` its data disk, `gpus` how many it gives, `uid` whose it is there.
 
-    `identity` is that of the machine since its last start, as it was when the cluster was made. `place` is where rlbox
-    has the target on a node whose Ray is processes (`/opt/rlbox`, or that below a prefix); empty: its engine has Ray.
+    `identity` is that of the machine since its last start, as it was when the cluster was made. `place` is where
+    `apply` installed the target on a node whose Ray is processes (`/opt/rlbox`, or that below a prefix), else empty.
     """
 
     name: str
@@ -153,7 +146,7 @@ class ClusterMember:
     place: str = ""
 
     @property
-    def here(self) -> bool:
+    def is_inplace(self) -> bool:
         """Whether its Ray is processes of its user's, and no container."""
         return bool(self.place)
 
@@ -162,9 +155,9 @@ class ClusterMember:
 class ClusterPlan:
     """A cluster: the head is the first of `members`.
 
-    `id` is made anew with each cluster. `image` is the digest of its configuration, which is the same in every engine,
-    or the checksum of its lock where no node has an engine; `ray` its version. `closed` says what keeps strangers out:
-    token, tls (with rules for the ports), nothing. `maker` typed `up` at `made` (UTC).
+    `id` is made anew with each cluster. `image` is the checksum of the image's layers and configuration, the same in
+    every engine, or that of its lock where no node has an engine; `ray` its version. `closed` says what keeps strangers
+    out: token, nothing. `maker` typed `up` at `made` (UTC).
     """
 
     id: str
@@ -193,10 +186,10 @@ class ClusterPlan:
         """Return the node of a name."""
         return next((member for member in self.members if member.name == name), None)
 
-    def folder(self, node: str) -> str:
-        """Return the folder of a node below its data disk."""
+    def directory(self, node: str) -> str:
+        """Return the cluster's directory below the data disk of a node."""
         uid = next(member.uid for member in self.members if member.name == node)
-        return folder_of(uid, self.name, node)
+        return cluster_directory(uid, self.name, node)
 
     def renewed(self, identities: Mapping[str, str]) -> ClusterPlan:
         """Return it with the machines as they are now of nodes whose Ray is started anew: that is in its new labels."""
@@ -208,8 +201,8 @@ class ClusterPlan:
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
 
 
-def folder_of(uid: int, name: str, node: str) -> str:
-    """Return the folder of a user's cluster below the data disk of a node; disks that nodes share have one for each."""
+def cluster_directory(uid: int, name: str, node: str) -> str:
+    """Return the directory of a user's cluster below a data disk; on a disk that nodes share there is one for each."""
     return f"{RECORDS}/{uid}/{name}/{node}"
 
 

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlbox.amounts import columns, size_text
 from rlbox.app import App
-from rlbox.cluster.connection import NodeConnection
+from rlbox.cluster.checks import format_findings
+from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
-from rlbox.cluster.facts import ClusterContainer
+from rlbox.cluster.facts import Listener, NodeFacts, RayInstance
 from rlbox.cluster.failures import MemberFacts, find_failures
-from rlbox.cluster.fleet import Fleet
-from rlbox.cluster.listeners import find_undeclared_listeners
 from rlbox.cluster.options import ClusterOptions
-from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
-from rlbox.cluster.ray_runtime import role_of
-from rlbox.cluster.ray_state import RayState, lacking
-from rlbox.cluster.start import ask_state
-from rlbox.cluster.survey import Survey, Way
-from rlbox.findings import Finding
+from rlbox.cluster.plan import ID_LABEL, STRIDE, ClusterMember, ClusterPlan, plan_of_labels
+from rlbox.cluster.pool import NodePool
+from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, try_connections
+from rlbox.cluster.ray_state import RayState, ask_state, find_missing
+from rlbox.cluster.runtime import role_of
+from rlbox.errors import NodeError
+from rlbox.findings import Finding, listed
+from rlbox.i18n import _
+from rlbox.job.ports import EPHEMERAL, is_port_allowed
 
-_CLOSED = {
-    "token": "closed by a token",
-    "tls": "closed by TLS and rules for its ports",
-    "nothing": "OPEN to whoever reaches its ports",
-}
-
-_HEAD = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
+_PROTECTIONS = {"token": "closed by a token", "nothing": "OPEN to whoever reaches its ports"}
+_HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
+_SSH_PORT = 22
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
     """One node: `container` as its engine has it, or as its processes are where it has none (`here`).
 
-    `missing` is what Ray lacks of it, `disk_free` in bytes.
+    `missing` is what Ray lacks of it, `store` and `disk_free` in bytes.
     """
 
     name: str
@@ -53,7 +51,6 @@ class NodeStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether it is as it should be."""
         return not self.missing and self.container == "running"
 
 
@@ -72,34 +69,30 @@ class ClusterStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether every node is as it should be."""
         return all(node.healthy for node in self.nodes) and not (*self.listens, *self.failures)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON types; no key is in it."""
-        rows = [{**dataclasses.asdict(node), "healthy": node.healthy} for node in self.nodes]
+        """Return it as JSON types; no token is in it."""
         return {
             "cluster": dataclasses.asdict(self.plan),
             "healthy": self.healthy,
-            "nodes": rows,
+            "nodes": [{**dataclasses.asdict(node), "healthy": node.healthy} for node in self.nodes],
             "said": self.said,
             "listens": [one.as_json() for one in self.listens],
             "failures": [one.as_json() for one in self.failures],
         }
 
     def text(self) -> str:
-        """Return it in words."""
         plan = self.plan
-        used, there = sum(node.gpus_used for node in self.nodes), plan.gpus
-        gpus = f", {used:g} of {there} GPUs used" if there else ""
+        used = sum(node.gpus_used for node in self.nodes)
+        gpus = f", {used:g} of {plan.gpus} GPUs used" if plan.gpus else ""
         head = f"cluster {plan.name} of {plan.target}: Ray {plan.ray}, {len(self.nodes)} nodes{gpus}"
-        rows = [_HEAD, *(_row(node) for node in self.nodes)]
         found = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in (*self.failures, *self.listens)]
-        closed = f"{_CLOSED[plan.closed]}; by {plan.maker}, {plan.made}"
-        return "\n".join([head, closed, *columns(rows), *found])
+        closed = f"{_PROTECTIONS.get(plan.closed, plan.closed)}; by {plan.maker}, {plan.made}"
+        return "\n".join([head, closed, *columns([_HEADER, *map(_format_node, self.nodes)]), *found])
 
 
-def _row(node: NodeStatus) -> tuple[str, ...]:
+def _format_node(node: NodeStatus) -> tuple[str, ...]:
     return (
         node.name,
         f"{node.role}, no engine" if node.here else node.role,
@@ -112,7 +105,7 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
     )
 
 
-def status_of(
+def create_status(
     plan: ClusterPlan, state: RayState, containers: Mapping[str, str], disks: Mapping[str, int]
 ) -> ClusterStatus:
     """Return how a cluster is.
@@ -124,133 +117,199 @@ def status_of(
     disks
         Free bytes of the nodes' data disks.
     """
-    missing = lacking(plan, state)
-    nodes = tuple(_node_row(plan, member, state, missing, containers, disks) for member in plan.members)
-    return ClusterStatus(plan=plan, nodes=nodes, said=state.said)
+    missing = find_missing(plan, state)
+    nodes = []
+    for member in plan.members:
+        ray = state.find_alive(member.name)
+        total, free = (ray.total, ray.free) if ray else ({}, {})
+        nodes.append(
+            NodeStatus(
+                name=member.name,
+                role=role_of(plan, member),
+                address=member.address,
+                container=containers.get(member.name, "not reached"),
+                missing="not asked" if state.said else missing.get(member.name, ""),
+                gpus=member.gpus,
+                gpus_used=total.get("GPU", 0) - free.get("GPU", 0),
+                cpus=total.get("CPU", 0),
+                store=total.get("object_store_memory", 0),
+                disk_free=disks.get(member.name, 0),
+                here=member.is_inplace,
+            )
+        )
+    return ClusterStatus(plan=plan, nodes=tuple(nodes), said=state.said)
 
 
-def _node_row(
-    plan: ClusterPlan,
-    member: ClusterMember,
-    state: RayState,
-    missing: Mapping[str, str],
-    containers: Mapping[str, str],
-    disks: Mapping[str, int],
-) -> NodeStatus:
-    ray = state.alive(member.name)
-    total, free = (ray.total, ray.free) if ray else ({}, {})
-    return NodeStatus(
-        name=member.name,
-        role=role_of(plan, member),
-        address=member.address,
-        container=containers.get(member.name, "not reached"),
-        missing="not asked" if state.said else missing.get(member.name, ""),
-        gpus=member.gpus,
-        gpus_used=total.get("GPU", 0) - free.get("GPU", 0),
-        cpus=total.get("CPU", 0),
-        store=total.get("object_store_memory", 0),
-        disk_free=disks.get(member.name, 0),
-        here=member.here,
-    )
-
-
-_SSH = 22
+# ---- asking
 
 
 def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
     """Return how a cluster is; `NodeError` where no node that answers knows it."""
     with open_context(app, options) as context:
-        survey = context.survey()
-        standing = context.standing(survey)
-        if standing is None:
-            for one in context.fleet.unreached:
-                app.say(f"{one.where}: {one.title}: {one.seen}")
-        return status_here(context, survey, standing or context.require_standing(survey))
+        probe = context.probe()
+        cluster = context.find_cluster(probe)
+        if cluster is None:
+            for line in context.pool.format_unreached():
+                app.say(line)
+        return find_status(context, probe, cluster or context.require_cluster(probe))
 
 
-def status_here(context: ClusterContext, survey: Survey, standing: RunningCluster) -> ClusterStatus:
-    """Return how a cluster is whose nodes are connected."""
-    plan = standing.plan
-    state = _state(context.fleet.links.get(plan.head.name), standing)
-    containers = {name: _told(standing.containers.get(name)) for name in survey.facts if plan.member(name)}
-    disks = {name: facts.disk.free for name, facts in survey.facts.items()}
+def find_status(context: ClusterContext, probe: ClusterProbe, cluster: RunningCluster) -> ClusterStatus:
+    """Return how a cluster is whose nodes were asked."""
+    plan = cluster.plan
+    head = context.pool.nodes.get(plan.head.name)
+    if head is None:
+        state = RayState(said="its head is none of the nodes that answer")
+    elif not cluster.is_running(head.name):
+        state = RayState(said="its head does not run")
+    else:
+        state = ask_state(head, plan)
+    containers = {name: _format_instance(cluster.instances.get(name)) for name in probe.facts if plan.member(name)}
+    disks = {name: facts.disk.free for name, facts in probe.facts.items()}
     return dataclasses.replace(
-        status_of(plan, state, containers, disks),
-        listens=find_undeclared_listeners(context.fleet, plan, survey.facts),
-        failures=_failures(context, survey, standing, state),
+        create_status(plan, state, containers, disks),
+        listens=find_undeclared_listeners(context.pool, plan, probe.facts),
+        failures=_list_failures(context, probe, cluster, state),
     )
 
 
-def _failures(
-    context: ClusterContext, survey: Survey, standing: RunningCluster, state: RayState
+def _format_instance(one: RayInstance | None) -> str:
+    if one is None:
+        return "gone"
+    return one.status if one.is_running else f"{one.status} ({one.exit_code}{', out of memory' if one.oom else ''})"
+
+
+def require_healthy(context: ClusterContext, probe: ClusterProbe, cluster: RunningCluster) -> None:
+    """Refuse a cluster that lacks nodes, for which work would wait."""
+    status = find_status(context, probe, cluster)
+    if status.healthy:
+        return
+    bad = [f"  {node.name}: {node.container}, {node.missing}" for node in status.nodes if not node.healthy]
+    raise NodeError(
+        _("cluster {plan} is not as it should be\n{table}").format(
+            plan=status.plan.name, table=format_findings((*status.failures, *status.listens)) or "\n".join(bad)
+        ),
+        next_step=_("rlbox cluster up {words} brings back what died").format(words=context.options.option_text),
+    )
+
+
+# ---- what happened to nodes
+
+
+def _list_failures(
+    context: ClusterContext, probe: ClusterProbe, cluster: RunningCluster, state: RayState
 ) -> tuple[Finding, ...]:
-    """Return what happened to nodes of a cluster, the first first; what to do about it stands with each."""
-    found = find_failures(_members(context, survey, standing, state))
+    """Return what happened to nodes of a cluster, the first first, each with what to do about it."""
+    failures = find_failures(_list_member_facts(context, probe, cluster, state))
     back = f"rlbox cluster up {context.options.option_text} brings back what died"
-    reach = {one.where: one.remedy for one in context.fleet.unreached}
-    several = len([one for one in found if not one.follows]) > 0 and len(found) > 1
+    remedies = {one.where: one.remedy for one in context.pool.unreached}
+    several = len(failures) > 1 and not all(one.is_consequence for one in failures)
     return tuple(
-        one.finding(reach.get(one.node, back), first=several and number == 0) for number, one in enumerate(found)
+        one.finding(remedies.get(one.node, back), is_first=several and number == 0)
+        for number, one in enumerate(failures)
     )
 
 
-def _members(
-    context: ClusterContext, survey: Survey, standing: RunningCluster, state: RayState
+def _list_member_facts(
+    context: ClusterContext, probe: ClusterProbe, cluster: RunningCluster, state: RayState
 ) -> Iterator[MemberFacts]:
-    plan = standing.plan
-    said = {one.where: f"{one.title}: {one.seen}" for one in context.fleet.unreached}
-    missing = {plan.head.name: state.said} if state.said else lacking(plan, state)
-    tried = ways_to(context.fleet, plan, [member for member in plan.members if member.name in said])
+    plan = cluster.plan
+    unreached = {one.where: f"{one.title}: {one.seen}" for one in context.pool.unreached}
+    missing = {plan.head.name: state.said} if state.said else find_missing(plan, state)
+    attempts = try_members(context.pool, plan, [member for member in plan.members if member.name in unreached])
     for member in plan.members:
-        facts, began = survey.facts.get(member.name), _identity(member, standing.containers.get(member.name))
+        facts, instance = probe.facts.get(member.name), cluster.instances.get(member.name)
+        started_on = find_start_identity(member, instance)
         yield MemberFacts(
             name=member.name,
-            container=standing.containers.get(member.name),
-            said=said.get(member.name, "" if facts else "it is none of the nodes that were named"),
-            ways=tried.get(member.name, ()),
-            lost=missing.get(member.name, ""),
+            instance=instance,
+            unreached=unreached.get(member.name, "" if facts else "it is none of the nodes that were named"),
+            attempts=attempts.get(member.name, ()),
+            missing=missing.get(member.name, ""),
             disk=facts.disk if facts else None,
-            restarted=bool(facts and began and began != facts.identity),
-            offset=survey.offsets.get(member.name, 0.0),
-            here=member.here,
+            is_restarted=bool(facts and started_on and started_on != facts.identity),
+            offset=probe.offsets.get(member.name, 0.0),
+            is_inplace=member.is_inplace,
         )
 
 
-def _identity(member: ClusterMember, container: ClusterContainer | None) -> str:
-    """Return the identity that a node's machine had as its Ray was started: after a heal its own label alone has it."""
-    own = plan_of_labels(container.labels) if container else None
+def find_start_identity(member: ClusterMember, instance: RayInstance | None) -> str:
+    """Return the identity that a node's machine had as its Ray was started: after a repair its own label has it."""
+    own = plan_of_labels(instance.labels) if instance else None
     found = own.member(member.name) if own else None
     return found.identity if found else member.identity
 
 
-def ways_to(fleet: Fleet, plan: ClusterPlan, goals: list[ClusterMember]) -> Mapping[str, tuple[Way, ...]]:
-    """Return how the nodes that are heard of reach those that are not: at sshd's usual port, and at Ray's."""
-    rows = [(goal, port) for goal in goals for port in (_SSH, plan.ports.of("node-manager"))]
+def try_members(
+    pool: NodePool, plan: ClusterPlan, members: Sequence[ClusterMember]
+) -> Mapping[str, tuple[ConnectionAttempt, ...]]:
+    """Return how the other nodes reach those that are not heard of: at sshd's usual port, and at Ray's."""
+    targets = [(one.name, one.address, port) for one in members for port in (_SSH_PORT, plan.ports.of("node-manager"))]
+    names = {one.name for one in members}
+    sources = [name for name, node in pool.nodes.items() if not node.is_lost and name not in names]
+    attempts = try_connections(pool.select(sources), dict.fromkeys(sources, targets), "") if targets else ()
+    return {one.name: tuple(row for row in attempts if row.target == one.name) for one in members}
 
-    def ask(link: NodeConnection) -> list[Way]:
-        if not link.heard:
-            return []
-        told = link.ask("reach", goals=[(goal.address, port) for goal, port in rows], word="")["reached"]
-        return [
-            Way(source=link.name, goal=goal.name, address=goal.address, port=port, said=str(one["said"]))
-            for (goal, port), one in zip(rows, told, strict=True)
+
+# ---- what listens
+
+
+def check_listeners(
+    plan: ClusterPlan, listeners: Mapping[str, Sequence[Listener]], ephemeral: Mapping[str, tuple[int, int]]
+) -> Iterator[Finding]:
+    """Yield nodes on which others could reach a port that the plan has not named.
+
+    Loopback is left alone. Workers and jobs may also have ports of the kernel's choice, where NCCL and gloo meet; parts
+    of Ray may not.
+    """
+    first, last = plan.ports.worker_range
+    planned = (f"{plan.ports.base}-{plan.ports.base + STRIDE - 1}", f"{first}-{last}")
+    for node, rows in listeners.items():
+        kernel = range(ephemeral[node][0], ephemeral[node][1] + 1) if node in ephemeral else range(0)
+        extra = [
+            one
+            for one in rows
+            if not one.is_loopback
+            and not is_port_allowed(planned if one.is_part_of_ray else (*planned, EPHEMERAL), one.port, kernel)
         ]
-
-    found, _ = fleet.tried(ask) if rows else ({}, {})
-    ways = [way for several in found.values() for way in several]
-    return {goal.name: tuple(way for way in ways if way.goal == goal.name) for goal in goals}
-
-
-def _state(head: NodeConnection | None, standing: RunningCluster) -> RayState:
-    if head is None:
-        return RayState(said="its head is none of the nodes that answer")
-    if not standing.going(head.name):
-        return RayState(said="its head does not run")
-    return ask_state(head, standing.plan)
+        if extra:
+            yield Finding(
+                id="listens-besides",
+                title=_("processes of the cluster listen where its plan has named no port"),
+                seen=listed(sorted({_format_listener(one) for one in extra})),
+                where=node,
+                remedy=_("have it listen on 127.0.0.1, or on a port of the kernel's choice; end it if it is nobody's"),
+            )
 
 
-def _told(one: ClusterContainer | None) -> str:
-    if one is None:
-        return "gone"
-    why = ", out of memory" if one.oom else ""
-    return one.status if one.going else f"{one.status} ({one.exit_code}{why})"
+def _format_listener(one: Listener) -> str:
+    host = f"[{one.address}]" if ":" in one.address else one.address
+    return f"{' '.join(one.command.split()[:3])} (pid {one.pid}) on {host}:{one.port}"
+
+
+def _ask_listeners(node: Node, plan: ClusterPlan) -> tuple[Listener, ...]:
+    member = plan.member(node.name)
+    instances = node.call("clusters", disk=node.spec.data, here=bool(member and member.is_inplace))["clusters"]
+    ids = [row["id"] for row in instances if row["labels"].get(ID_LABEL) == plan.id]
+    rows = node.call("listeners", disk=node.spec.data, ids=ids)["listeners"]
+    keys = ("port", "address", "pid", "command")
+    return tuple(Listener(**{key: row[key] for key in keys}) for row in rows)
+
+
+def find_undeclared_listeners(pool: NodePool, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
+    """Return what a cluster listens on besides its plan, on the nodes that can tell."""
+    listeners, __ = pool.try_map(lambda node: _ask_listeners(node, plan))
+    return tuple(check_listeners(plan, listeners, {name: one.ephemeral for name, one in facts.items()}))
+
+
+def require_declared_listeners(pool: NodePool, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> None:
+    """Raise `NodeError` where a process of the cluster listens besides its plan."""
+    found = find_undeclared_listeners(pool, plan, facts)
+    if found:
+        raise NodeError(
+            _("cluster {plan} listens where its plan has named no port\n{problems_text}").format(
+                plan=plan.name, problems_text=format_findings(found)
+            ),
+            where=", ".join(one.where for one in found),
+            next_step=found[0].remedy,
+        )

@@ -1,293 +1,385 @@
-"""Bring a cluster up: from nothing, or what died of one that stands; a healthy one is left as it is."""
+"""Bring a cluster up: from nothing, or what died of one that exists; a healthy one is left as it is."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import columns, utc_now
+from rlbox.amounts import columns, limit_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.burn_in import BurnInResult, require_burn_in
-from rlbox.cluster.context import ClusterContext, RunningCluster, open_context, raise_findings
-from rlbox.cluster.fleet import held, maker
-from rlbox.cluster.image_sync import RegistryImage, find_in_registry
-from rlbox.cluster.in_use import require_unused
-from rlbox.cluster.listeners import require_declared_listeners
-from rlbox.cluster.node_checks import place_problems
-from rlbox.cluster.options import ClusterOptions
+from rlbox.cluster.checks import check_installation, check_nodes, raise_findings
+from rlbox.cluster.connection import Node
+from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
+from rlbox.cluster.down import require_unused
+from rlbox.cluster.facts import read_instances
+from rlbox.cluster.image import RegistryImage, bring_image, find_in_registry
+from rlbox.cluster.options import UpOptions
 from rlbox.cluster.plan import BASE, STRIDE, ClusterMember, ClusterPlan
-from rlbox.cluster.preflight import check_survey
-from rlbox.cluster.ray_runtime import CERTIFICATE_FILES, TOKEN_FILE, Started, has_tokens
-from rlbox.cluster.ray_state import RayState, lacking
-from rlbox.cluster.start import (
-    ask_state,
-    bring_image,
-    callers_of,
-    close_nodes,
-    make_certificates,
-    make_token,
-    mark_replaced,
-    rollback_on_error,
-    start_members,
-    wait_alive,
-    write_files,
-)
-from rlbox.cluster.status import ClusterStatus, status_of
-from rlbox.cluster.survey import Survey, plan_ports, probe_ports, probe_ways
+from rlbox.cluster.pool import NodeLocks, get_maker, lock_nodes
+from rlbox.cluster.probe import RECORD_FILE, ClusterProbe, plan_ports, probe_endpoints, probe_ports
+from rlbox.cluster.ray_state import RayState, RayStateWatcher, ask_state, find_missing
+from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, container_name, create_runtime, has_tokens
+from rlbox.cluster.status import ClusterStatus, create_status, require_declared_listeners
 from rlbox.engine.connection import require_image
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import NodeError, RlboxError, SpecError, TimedOut
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.values import Secret
 
-START_S = 300.0
-
-_Up = tuple[ClusterPlan, RayState, tuple[str, ...], BurnInResult | None]
+_POLL_S, _REPORT_S = 0.5, 10.0
+_LAST_LINES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpOptions(ClusterOptions):
-    """How a cluster is to come up: the first of its ports (0: the first that fit), whether it may be open.
+class UpResult:
+    """The cluster, healthy; on which nodes Ray was started, and what they did for proof, None without it."""
 
-    With `prove` its nodes are given work whose result is known. `image` names one of a registry, which the nodes pull.
-    """
-
-    port: int = 0
-    open: bool = False
-    prove: bool = False
-    limit_s: float = START_S
-    paths: tuple[str, ...] = ()
-    image: str = ""
-    plain_http: bool = False
+    status: ClusterStatus
+    started: tuple[str, ...] = ()
+    proof: BurnInResult | None = None
 
 
-def bring_up(app: App, options: UpOptions) -> tuple[ClusterStatus, tuple[str, ...], BurnInResult | None]:
-    """Return the cluster, up and healthy, the nodes that this call started Ray on, and what they did for proof.
+def bring_up(app: App, options: UpOptions) -> UpResult:
+    """Bring a cluster up.
 
     Raises
     ------
     NodeError
-        Something is wrong with nodes, all of it told, or one of them failed while Ray was started; nothing of this
-        call is left.
+        Something is wrong with nodes, all of it shown, or Ray failed on one; nothing of this call is left.
     LockHeld
         Another call changes clusters on one of the nodes.
     TimedOut
         Ray has not got every node in time.
     """
-    with open_context(app, options) as context, held(context.fleet, f"rlbox cluster up {options.target}"):
-        survey = context.survey(options.paths)
-        standing = context.standing(survey) if not context.fleet.unreached else None
-        if standing:
-            plan, state, started, proof = _heal(context, survey, standing, options)
-        else:
-            plan, state, started, proof = _begin(context, complete_survey(context, survey, options), options)
-        disks = {name: facts.disk.free for name, facts in survey.facts.items()}
-        return status_of(plan, state, dict.fromkeys(survey.facts, "running"), disks), started, proof
+    with open_context(app, options) as context, lock_nodes(context.pool, f"rlbox cluster up {options.target}") as locks:
+        probe = context.probe(options.paths)
+        cluster = context.find_cluster(probe) if not context.pool.unreached else None
+        start = _Start(context=context, options=options, locks=locks, probe=probe)
+        return start.repair(cluster) if cluster else start.create()
 
 
 def dry_run_up(app: App, options: UpOptions) -> int:
     """Say what would be started, and what is refused; return the exit code of a dry run."""
     with open_context(app, options) as context:
-        survey = context.survey(options.paths)
-        standing = context.standing(survey)
-        if standing:
-            dead = [member.name for member in standing.plan.members if not standing.going(member.name)]
+        probe = context.probe(options.paths)
+        if cluster := context.find_cluster(probe):
+            dead = [member.name for member in cluster.plan.members if not cluster.is_running(member.name)]
             would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
-            return app.planned({"cluster": plan_json(standing.plan)}, "", would)
+            return app.planned({"cluster": asdict(cluster.plan)}, "", would)
         with app.checking("nodes"):
-            survey = complete_survey(context, survey, options)
-        if not all(map(survey.here, survey.facts)):
+            probe = _complete_probe(context, probe, options)
+        if not all(map(probe.is_inplace, probe.facts)):
             with app.checking("image"):
-                _named(options) or require_image(context.image.tag, options.target)
+                _find_image(options) or require_image(context.image.tag, options.target)
         with app.checking("strangers"):
-            _closed(context, survey, options)
-        data = {"nodes": {name: asdict(seat) for name, seat in survey.seats.items()}}
-        return app.planned(data, _seats_text(survey), f"start cluster {context.name} on {', '.join(survey.facts)}")
+            _choose_protection(context, options)
+        data = {"nodes": {name: asdict(endpoint) for name, endpoint in probe.endpoints.items()}}
+        would = f"start cluster {context.name} on {', '.join(probe.facts)}"
+        return app.planned(data, _format_endpoints(probe), would)
 
 
-def _seats_text(survey: Survey) -> str:
-    """Return where the nodes and ports of a cluster would be; nothing when something is wrong with them."""
-    if survey.ports is None:
+def _format_endpoints(probe: ClusterProbe) -> str:
+    if probe.ports is None:
         return ""
-    rows = [(name, seat.address, seat.interface) for name, seat in survey.seats.items()]
-    first, last = survey.ports.worker_range
-    ports = f"ports {survey.ports.base}-{survey.ports.base + STRIDE - 1}, workers {first}-{last}"
+    rows = [(name, one.address, one.interface) for name, one in probe.endpoints.items()]
+    first, last = probe.ports.worker_range
+    ports = f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}"
     return "\n".join([*columns([("node", "address", "interface"), *rows]), ports])
 
 
-def complete_survey(context: ClusterContext, survey: Survey, options: UpOptions) -> Survey:
-    """Return the survey with places and ports of all nodes; `NodeError` when something is wrong with them."""
-    survey = probe_ways(context.fleet, survey)
+def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
+    """Return the probe with addresses and ports of all nodes; `NodeError` when something is wrong with them."""
+    probe = probe_endpoints(context.pool, probe)
     base = options.port or context.target.cluster.port
     first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
-    survey = probe_ports(context.fleet, survey, plan_ports(survey, context.name, base, first))
-    raise_findings(context.app, check_survey(survey, context.needs(tuple(options.paths)), context.fleet.unreached))
-    return survey
+    probe = probe_ports(context.pool, probe, plan_ports(probe, context.name, base, first))
+    raise_findings(context.app, check_nodes(probe, context.needs(tuple(options.paths)), context.pool.unreached))
+    return probe
 
 
-def _begin(context: ClusterContext, survey: Survey, options: UpOptions) -> _Up:
-    """Start a new cluster."""
-    port = survey.ports.of("parts") if survey.ports else 0
-    identity, images = bring_image(context, survey, port, image=_named(options))
-    plan = _plan(context, survey, identity, _closed(context, survey, options))
-    _say_here(context, plan)
-    callers = callers_of(survey)
-    everything, mount = [member.name for member in plan.members], context.image.container.mount
-    with rollback_on_error(context.fleet, plan, everything, context.app.say, mount=mount, new=True) as call:
-        write_files(context.fleet, plan, _new_keys(plan), callers)
-        if plan.closed == "tls":
-            close_nodes(context.fleet, plan, everything)
-        started = Started(plan=plan, limits=context.image.container, images=images, callers=callers)
-        start_members(context.fleet, started, everything, call)
-        state = wait_alive(context.fleet, plan, options.limit_s, context.app.say)
-        require_declared_listeners(context.fleet, plan, survey.facts)
-        proof = require_burn_in(context, plan, survey.facts) if options.prove else None
-    return plan, state, tuple(everything), proof
-
-
-def _heal(context: ClusterContext, survey: Survey, standing: RunningCluster, options: UpOptions) -> _Up:
-    """Bring back what died of a cluster; without its head, all of it."""
-    plan = standing.plan
-    _require_same(context, plan)
-    state = ask_state(context.fleet.links[plan.head.name], plan)
-    dead = [m.name for m in plan.members if not standing.going(m.name) or m.name in lacking(plan, state)]
-    if not dead:
-        require_declared_listeners(context.fleet, plan, survey.facts)
-        return plan, state, (), require_burn_in(context, plan, survey.facts) if options.prove else None
-    if state.said:
-        require_unused(context, standing)  # a Ray that does not tell of its nodes may be one that works
-    if plan.head.name in dead or state.said:
-        dead = [member.name for member in plan.members]
-    plan = plan.renewed({name: survey.facts[name].identity for name in dead if name in survey.facts})
-    _require_places(context, survey, plan)
-    context.app.say(f"starting again on {', '.join(dead)}")
-    __, images = bring_image(context, survey, plan.ports.of("parts"), plan, _named(options))
-    callers, mount = callers_of(survey), context.image.container.mount
-    with rollback_on_error(context.fleet, plan, dead, context.app.say, mount=mount, new=False) as call:
-        write_files(context.fleet, plan, _known_keys(context, plan), callers)
-        if plan.closed == "tls":
-            close_nodes(context.fleet, plan, dead)
-        started = Started(plan=plan, limits=context.image.container, images=images, callers=callers)
-        mark_replaced(
-            context.fleet, started, {name: one.id for name, one in standing.containers.items() if name in dead}
-        )
-        start_members(context.fleet, started, dead, call)
-        state = wait_alive(context.fleet, plan, options.limit_s, context.app.say, state.lives(dead))
-    proof = require_burn_in(context, plan, survey.facts) if options.prove else None
-    return plan, state, tuple(dead), proof
-
-
-def _named(options: UpOptions) -> RegistryImage | None:
+def _find_image(options: UpOptions) -> RegistryImage | None:
     """Return the image of a registry that is named, None where it is that of this machine."""
     return find_in_registry(options.image, options.target, plain_http=options.plain_http) if options.image else None
 
 
-def _require_same(context: ClusterContext, plan: ClusterPlan) -> None:
-    """Refuse to bring back a cluster of other nodes than those that are named now."""
-    now, then = [options.name for options in context.wishes], [member.name for member in plan.members]
-    if set(now) != set(then):
-        raise NodeError(
-            _("cluster {plan} stands on {then}, not on {now}").format(
-                plan=plan.name, then=", ".join(then), now=", ".join(now)
-            ),
-            next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(then=",".join(then)),
-        )
-
-
-def _say_here(context: ClusterContext, plan: ClusterPlan) -> None:
-    """Say once what a node without an engine cannot give."""
-    here = [member.name for member in plan.members if member.here]
-    if here:
-        context.app.say(
-            f"without an engine on {', '.join(here)}: Ray runs there as processes of yours, with the machine's own "
-            "limits, /dev/shm and devices, and with what else its user may read"
-        )
-
-
-def _require_places(context: ClusterContext, survey: Survey, plan: ClusterPlan) -> None:
-    """Refuse to bring back processes where the target is no longer what the cluster was made with."""
-    for member in plan.members:
-        if member.here and member.name in survey.facts:
-            place = survey.facts[member.name].place
-            raise_findings(context.app, tuple(place_problems(member.name, place, member.data, context.needs())))
-
-
-def _closed(context: ClusterContext, survey: Survey, options: UpOptions) -> str:
-    """Return what keeps strangers out; `SpecError` where nothing does, and nobody said that it may be so."""
+def _choose_protection(context: ClusterContext, options: UpOptions) -> str:
+    """Return what keeps strangers out: token, or nothing where that was asked for; `SpecError` where it was not."""
     if has_tokens(context.ray):
         return "token"
-    without = [name for name, facts in survey.facts.items() if not facts.rights.tool]
-    if not without:
-        return "tls"
     if options.open or context.target.run.open:
         context.app.say("open: whoever reaches the nodes' ports runs code there; it is recorded with the cluster")
         return "nothing"
     raise SpecError(
-        _(
-            "Ray {ray} takes commands of anybody: tokens came with 2.52, and its ports cannot be "
-            "closed on {without}, where this user makes no rules for the network"
-        ).format(ray=context.ray or _("of an unknown version"), without=", ".join(without)),
+        _("Ray {ray} takes commands of anybody: tokens came with 2.52").format(
+            ray=context.ray or _("of an unknown version")
+        ),
+        where=f"images/{options.target}/target.toml: stack",
         next_step=_(
-            "log in there as root, or --allow-unauthenticated, on a network that only the nodes reach; it is recorded"
+            "ray>=2.52 in the target; or --allow-unauthenticated on a network that only the nodes reach; it is recorded"
         ),
     )
 
 
-def _plan(context: ClusterContext, survey: Survey, identity: str, closed: str) -> ClusterPlan:
-    ports = survey.ports
-    if ports is None:
-        raise NodeError(_("the nodes were not asked for their ports"))
-    return ClusterPlan(
-        id=secrets.token_hex(4),
-        name=context.name,
-        target=context.options.target,
-        image=identity,
-        ray=context.ray,
-        members=tuple(_member(context, survey, name) for name in survey.facts),
-        ports=ports,
-        closed=closed,
-        maker=maker(),
-        made=utc_now(),
-    )
+@dataclass(kw_only=True)
+class _Start:
+    """One call of `up`, whose locks are held."""
+
+    context: ClusterContext
+    options: UpOptions
+    locks: NodeLocks
+    probe: ClusterProbe
+
+    def create(self) -> UpResult:
+        """Start a new cluster."""
+        context, options = self.context, self.options
+        self.probe = _complete_probe(context, self.probe, options)
+        identity, images = bring_image(context, self.probe, None, _find_image(options))
+        plan = self._plan(identity, _choose_protection(context, options))
+        inplace = [member.name for member in plan.members if member.is_inplace]
+        if inplace:
+            context.app.say(
+                f"without an engine on {', '.join(inplace)}: Ray runs there as processes of yours, with the machine's "
+                "own limits, /dev/shm and devices, and with what else its user may read"
+            )
+        token = Secret(secrets.token_hex(32)) if plan.closed == "token" else None
+        names = [member.name for member in plan.members]
+        with self._undone_on_error(plan, names, is_new=True) as call:
+            self._write_files(plan, token)
+            state = self._start_members(plan, names, images, call, frozenset())
+            require_declared_listeners(context.pool, plan, self.probe.facts)
+            proof = require_burn_in(context, plan, self.probe.facts) if options.prove else None
+        return self._result(plan, state, names, proof)
+
+    def repair(self, cluster: RunningCluster) -> UpResult:
+        """Bring back what died of a cluster; without its head, all of it."""
+        context, plan = self.context, cluster.plan
+        self._require_same_nodes(plan)
+        state = ask_state(context.pool.nodes[plan.head.name], plan)
+        missing = find_missing(plan, state)
+        dead = [one.name for one in plan.members if not cluster.is_running(one.name) or one.name in missing]
+        if not dead:
+            require_declared_listeners(context.pool, plan, self.probe.facts)
+            proof = require_burn_in(context, plan, self.probe.facts) if self.options.prove else None
+            return self._result(plan, state, [], proof)
+        if state.said:
+            require_unused(context, cluster)  # a Ray that does not report its nodes may be one that works
+        if plan.head.name in dead or state.said:
+            dead = [member.name for member in plan.members]
+        plan = plan.renewed({name: facts.identity for name, facts in self.probe.facts.items() if name in dead})
+        self._check_installations(plan)
+        context.app.say(f"starting again on {', '.join(dead)}")
+        __, images = bring_image(context, self.probe, plan, _find_image(self.options))
+        with self._undone_on_error(plan, dead, is_new=False) as call:
+            self._write_files(plan, self._read_token(plan))
+            self._end_instances(cluster, dead)
+            state = self._start_members(plan, dead, images, call, state.ids(dead))
+        proof = require_burn_in(context, plan, self.probe.facts) if self.options.prove else None
+        return self._result(plan, state, dead, proof)
+
+    def _result(self, plan: ClusterPlan, state: RayState, names: list[str], proof: BurnInResult | None) -> UpResult:
+        disks = {name: facts.disk.free for name, facts in self.probe.facts.items()}
+        status = create_status(plan, state, dict.fromkeys(self.probe.facts, "running"), disks)
+        return UpResult(status=status, started=tuple(names), proof=proof)
+
+    # ---- the plan
+
+    def _plan(self, identity: str, closed: str) -> ClusterPlan:
+        if self.probe.ports is None:
+            raise NodeError(_("the nodes were not asked for their ports"))
+        return ClusterPlan(
+            id=secrets.token_hex(4),
+            name=self.context.name,
+            target=self.options.target,
+            image=identity,
+            ray=self.context.ray,
+            members=tuple(map(self._member, self.probe.facts)),
+            ports=self.probe.ports,
+            closed=closed,
+            maker=get_maker(),
+            made=utc_now(),
+        )
+
+    def _member(self, name: str) -> ClusterMember:
+        facts, endpoint = self.probe.facts[name], self.probe.endpoints[name]
+        place = facts.installation.own if facts.installation and self.probe.is_inplace(name) else ""
+        return ClusterMember(
+            name=name,
+            data=self.probe.spec(name).data,
+            address=endpoint.address,
+            interface=endpoint.interface,
+            gpus=self.context.target.hardware.gpus,
+            uid=facts.uid,
+            identity=facts.identity,
+            place=place,
+        )
+
+    def _require_same_nodes(self, plan: ClusterPlan) -> None:
+        now, then = [spec.name for spec in self.context.specs], [member.name for member in plan.members]
+        if set(now) != set(then):
+            raise NodeError(
+                _("cluster {plan} stands on {then}, not on {now}").format(
+                    plan=plan.name, then=", ".join(then), now=", ".join(now)
+                ),
+                next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(
+                    then=",".join(then)
+                ),
+            )
+
+    def _check_installations(self, plan: ClusterPlan) -> None:
+        """Refuse to bring back processes where the target is no longer what the cluster was made with."""
+        for member in plan.members:
+            if member.is_inplace and member.name in self.probe.facts:
+                found = self.probe.facts[member.name].installation
+                findings = check_installation(member.name, found, member.data, self.context.needs())
+                raise_findings(self.context.app, tuple(findings))
+
+    # ---- on the nodes
+
+    @contextmanager
+    def _undone_on_error(self, plan: ClusterPlan, names: Iterable[str], *, is_new: bool) -> Iterator[str]:
+        """Yield the name of a call whose work is undone on every node unless the block comes to its end.
+
+        The script that holds a node's lock does it, also when this process is killed or the connection breaks.
+        """
+        call = secrets.token_hex(8)
+        members = [member for member in plan.members if member.name in names]
+        for member in members:
+            path = plan.directory(member.name) if is_new else ""
+            guard = {"call": call, "disk": member.data, "path": path, "here": member.is_inplace}
+            self.locks.send(member.name, {"guard": guard})
+        try:
+            yield call
+        except BaseException:
+            with ThreadPoolExecutor(len(members)) as pool:
+                undone = {one.name: pool.submit(self.locks.send, one.name, {"undo": call}) for one in members}
+            for name, future in undone.items():
+                if isinstance(error := future.exception(), RlboxError):
+                    self.context.app.say(f"of this call something may be left on node {name}: {error.what}")
+            raise
+        for member in members:
+            self.locks.send(member.name, {"commit": call})
+
+    def _write_files(self, plan: ClusterPlan, token: Secret | None) -> None:
+        """Write token and record on every node, for its owner alone, and make the directory of Ray's sessions."""
+        texts = {RECORD_FILE: plan.text(), f"{RAY_DIRECTORY}/.keep": ""}
+        texts |= {TOKEN_FILE: token.reveal()} if token else {}
+
+        def write(node: Node) -> None:
+            owner, directory = [node.machine["uid"], node.machine["gid"]], plan.directory(node.name)
+            for name, text in texts.items():
+                node.call("write", disk=node.spec.data, path=f"{directory}/{name}", text=text, owner=owner)
+
+        self.context.pool.map(write)
+
+    def _read_token(self, plan: ClusterPlan) -> Secret | None:
+        """Return the token of a cluster from the first node that has it; a new one where none does."""
+        for member in plan.members if plan.closed == "token" else ():
+            path = f"{plan.directory(member.name)}/{TOKEN_FILE}"
+            text = self.context.pool.nodes[member.name].call("read", disk=member.data, path=path)["text"]
+            if text:
+                return Secret(str(text))
+        return Secret(secrets.token_hex(32)) if plan.closed == "token" else None
+
+    def _end_instances(self, cluster: RunningCluster, names: Iterable[str]) -> None:
+        """End instances of Ray that are to be started anew; their logs stay."""
+
+        def end(node: Node) -> None:
+            instance = cluster.instances.get(node.name)
+            if instance and instance.is_inplace:
+                node.call("stop-processes", disk=node.spec.data, ids=[instance.id], grace=0, replace=True)
+            elif instance:
+                node.engine().remove_container(instance.id)
+
+        self.context.pool.select(list(names)).map(end)
+
+    def _start_members(
+        self, plan: ClusterPlan, names: list[str], images: Mapping[str, str], call: str, ended: frozenset[str]
+    ) -> RayState:
+        """Start Ray on nodes, the head before the others, and wait until it has every node and GPU of the plan.
+
+        Raises
+        ------
+        NodeError
+            A container ended meanwhile; its last lines are quoted.
+        TimedOut
+            Nodes are missing still; they are named, with what is known of them.
+        """
+        until = time.monotonic() + self.options.limit_s
+        if plan.head.name in names:
+            self._start([plan.head.name], plan, images, call)
+            self._wait_listening(plan, until)
+        self._start([name for name in names if name != plan.head.name], plan, images, call)
+        head = self.context.pool.nodes[plan.head.name]
+        watcher = RayStateWatcher(head, plan, max(1.0, until - time.monotonic()), ended)
+        reported = time.monotonic()
+        while True:
+            state = watcher.wait(_POLL_S)
+            missing = find_missing(plan, state)
+            if not state.said and not missing:
+                return state
+            self._require_running(plan)
+            if time.monotonic() > until:
+                lines = "\n".join(f"  {name}: {why}" for name, why in missing.items())
+                said = f" ({state.said})" if state.said else ""
+                raise TimedOut(
+                    _("Ray has not got every node after {limit_s}{said}\n{lines}").format(
+                        limit_s=limit_text(self.options.limit_s), said=said, lines=lines
+                    )
+                )
+            if time.monotonic() - reported > _REPORT_S:
+                reported = time.monotonic()
+                self.context.app.say(f"waiting for {', '.join(missing)}")
+
+    def _start(self, names: list[str], plan: ClusterPlan, images: Mapping[str, str], call: str) -> None:
+        def start(node: Node) -> None:
+            member = plan.member(node.name)
+            if member:
+                create_runtime(node, plan, member).start(self.context.image.container, images[node.name], call)
+
+        __, errors = self.context.pool.select(names).try_map(start)
+        if errors:
+            lines = "\n".join(f"  {name}: {error.what}" for name, error in errors.items())
+            raise NodeError(
+                _("Ray could not be started\n{lines}").format(lines=lines),
+                next_step=next(iter(errors.values())).next_step,
+            )
+
+    def _wait_listening(self, plan: ClusterPlan, until: float) -> None:
+        """Wait until the head takes connections: a worker that asks too early waits for seconds, or gives up."""
+        head, target = self.context.pool.nodes[plan.head.name], (plan.head.address, plan.ports.of("gcs"))
+        while head.call("reach", targets=[target], word="")["said"] != [""] and time.monotonic() < until:
+            self._require_running(plan)
+            time.sleep(_POLL_S)
+
+    def _require_running(self, plan: ClusterPlan) -> None:
+        """Raise `NodeError` when the Ray of a node has ended, with what it said last."""
+
+        def find(node: Node) -> None:
+            member = plan.member(node.name)
+            if member is None:
+                return
+            rows = node.call("clusters", disk=member.data, here=member.is_inplace)["clusters"]
+            ended = [one for one in read_instances(rows) if one.name == container_name(plan) and not one.is_running]
+            if ended:
+                text = create_runtime(node, plan, member).read_output(ended[0].id, _LAST_LINES)
+                quoted = "\n".join(f"  | {line}" for line in text.strip().splitlines())
+                raise NodeError(
+                    _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(
+                        member=node.name, exit_code=ended[0].exit_code, quoted=quoted
+                    )
+                )
+
+        self.context.pool.map(find)
 
 
-def _member(context: ClusterContext, survey: Survey, name: str) -> ClusterMember:
-    options, seat, place = survey.options(name), survey.seats[name], survey.facts[name].place
-    return ClusterMember(
-        name=name,
-        data=options.data,
-        address=seat.address,
-        interface=seat.interface,
-        gpus=context.target.hardware.gpus,
-        uid=survey.facts[name].uid,
-        identity=survey.facts[name].identity,
-        place=place.own if place and survey.here(name) else "",
-    )
-
-
-def _new_keys(plan: ClusterPlan) -> dict[str, Secret]:
-    match plan.closed:
-        case "token":
-            return make_token()
-        case "tls":
-            return make_certificates(member.address for member in plan.members)
-        case _:
-            return {}
-
-
-def _known_keys(context: ClusterContext, plan: ClusterPlan) -> dict[str, Secret]:
-    """Return the keys of a cluster that stands, from the first node that has them all."""
-    wanted: Sequence[str] = {"token": (TOKEN_FILE,), "tls": CERTIFICATE_FILES}.get(plan.closed, ())
-    for member in plan.members:
-        link, folder = context.fleet.links[member.name], plan.folder(member.name)
-        texts = {name: link.ask("read", disk=member.data, path=f"{folder}/{name}")["text"] for name in wanted}
-        if all(texts.values()):
-            return {name: Secret(str(text)) for name, text in texts.items()}
-    return _new_keys(plan)
-
-
-def plan_json(plan: ClusterPlan) -> dict[str, Any]:
-    """Return a cluster as JSON types; no key is in it."""
-    return asdict(plan)
+def format_result(result: UpResult) -> tuple[dict[str, Any], str]:
+    """Return the result as JSON types, and in words."""
+    proof = result.proof
+    data = {**result.status.as_json(), "started": list(result.started), "proof": proof.as_json() if proof else None}
+    return data, "\n".join(filter(None, (result.status.text(), proof.text() if proof else "")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -246,15 +246,32 @@ def _file_chunks(path: Path, on_bytes: ByteCallback) -> Iterator[bytes]:
 
 
 def convert_to_docker_archive(
-    archive: ImageArchive, manifest: Manifest, tag: str, on_bytes: ByteCallback
+    archive: ImageArchive, manifest: Manifest, tag: str, on_bytes: ByteCallback, omit: Collection[str] = ()
 ) -> Iterator[bytes]:
     """Return a tar that every engine loads: the configuration as it is, and each layer's plain contents.
 
-    All layers are proven before the first byte; `WorkFailed` names the one whose contents are wrong.
+    All layers are proven before the first byte; `WorkFailed` names the one whose contents are wrong. `omit`: digests of
+    layers as they are in the archive; an engine without the containerd store does not open the file of one that it has.
     """
     contents = read_diff_ids(archive, manifest)
-    sizes = [_plain_size(archive, manifest, number, content) for number, content in enumerate(contents)]
-    return _docker_tar(archive, manifest, tag, contents, sizes, on_bytes)
+    kept = {content for layer, content in zip(manifest.layers, contents, strict=True) if layer.digest not in omit}
+    sizes = [
+        _plain_size(archive, manifest, number, content) if content in kept else 0
+        for number, content in enumerate(contents)
+    ]
+    return _docker_tar(archive, manifest, tag, contents, sizes, kept, on_bytes)
+
+
+def read_archive(archive: ImageArchive, omit: Collection[str] = ()) -> Iterator[bytes]:
+    """Yield the archive without the blobs whose digests are in `omit`."""
+    with tarfile.open(archive.path, mode="r:") as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isfile() else None
+            if file and _digest(member.name.removeprefix("./")) not in omit:
+                yield format_tar_file_header(member.name, member.size)
+                yield from iter(lambda file=file: file.read(CHUNK), b"")  # type: ignore[misc]
+                yield bytes(-member.size % _BLOCK)
+    yield bytes(2 * _BLOCK)
 
 
 def _plain_size(archive: ImageArchive, manifest: Manifest, number: int, content: str) -> int:
@@ -283,13 +300,20 @@ def _plain_size(archive: ImageArchive, manifest: Manifest, number: int, content:
 
 
 def _docker_tar(
-    archive: ImageArchive, manifest: Manifest, tag: str, contents: list[str], sizes: list[int], on_bytes: ByteCallback
+    archive: ImageArchive,
+    manifest: Manifest,
+    tag: str,
+    contents: list[str],
+    sizes: list[int],
+    kept: Collection[str],
+    on_bytes: ByteCallback,
 ) -> Iterator[bytes]:
     config = manifest.config.digest if manifest.config else ""
     names = [f"{content.removeprefix('sha256:')}.tar" for content in contents]
     config_name = f"{config.removeprefix('sha256:')}.json"
     yield from _tar_file(config_name, archive.read_blob(config))
-    for layer, name, size in dict(zip(names, zip(manifest.layers, names, sizes, strict=True), strict=True)).values():
+    rows = zip(contents, zip(manifest.layers, names, sizes, strict=True), strict=True)
+    for layer, name, size in {content: row for content, row in rows if content in kept}.values():
         yield format_tar_file_header(name, size)
         for chunk in decompress_layer(ChunkReader(archive.iter_blob(layer.digest)), layer.media_type):
             on_bytes(len(chunk))

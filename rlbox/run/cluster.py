@@ -20,10 +20,10 @@ import click
 
 from rlbox.app import App
 from rlbox.cluster.nodes import resolve_cluster_name, select_nodes
-from rlbox.cluster.on_head import HEAD_VARIABLE, HeadCommand, find_running_cluster, run_on_head
+from rlbox.cluster.on_head import HEAD_VARIABLE, HeadCommand, find_running_cluster, ray_directory, run_on_head
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan, own_plan
-from rlbox.cluster.ray_runtime import HEAD, container_name, ray_env
+from rlbox.cluster.runtime import HEAD, ray_env
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
@@ -148,7 +148,8 @@ class ClusterBackend:
 
     def _find(self, app: App, target: str) -> _Head:
         options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
-        return find_head(resolve_cluster_name(load_target(app.project, target).target, options.name), options)
+        name = resolve_cluster_name(load_target(app.project, target).target, options.name)
+        return find_head(name, options, load_image_plan(app.project, target).container.mount)
 
     def prepare(
         self,
@@ -208,15 +209,13 @@ def create_backend(options: RunOptions | None = None) -> Backend:
     return ClusterBackend(options)
 
 
-def find_head(name: str, options: ClusterOptions) -> _Head:
+def find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
     """Return the head of this user's cluster `name` on the engine here; `NodeError` where none runs."""
     for row in connect_engine().list_containers(f"{CLUSTER_LABEL}={name}"):
         labels = row.get("Labels") or {}
         plan = own_plan(labels, name, os.getuid())
         if plan and labels.get(ROLE_LABEL) == HEAD and row.get("State") == "running":
-            argv = ("readlink", "-f", "/tmp/ray")  # noqa: S108
-            folder = next(iter(connect_engine().stream_exec_output(container_name(plan), argv)), "")
-            return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=folder)
+            return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=ray_directory(plan, mount))
     raise NodeError(
         _("no head of cluster {name} runs here: `rlbox cluster up {words}` starts one").format(
             name=name, words=options.option_text

@@ -31,7 +31,11 @@ _READY = "ready"
 
 
 class ConnectionLost(NodeError):
-    """ssh cannot connect, or the connection broke."""
+    """ssh cannot connect, or the connection broke; `output` is all that ssh wrote."""
+
+    def __init__(self, what: str, *, where: str = "", next_step: str = "", output: str = "") -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.output = output
 
 
 class SshMissing(NodeError):
@@ -61,11 +65,11 @@ class SshAddress:
         return f"ssh -p {self.port} {self.login}" if self.port else f"ssh {self.login}"
 
     def to_argv_prefix(self, *options: str) -> tuple[str, ...]:
-        """Return the start of an ssh command line: everything before the login; `options` as `-o` takes them."""
+        """Return the start of an ssh command line: everything before the login; `options`, as `-o` takes them, win."""
         if self.known_hosts:
             options = (*options, "StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={self.known_hosts}")
         port = ("-p", str(self.port)) if self.port else ()
-        return ("ssh", *(arg for option in (*_OPTIONS, *options) for arg in ("-o", option)), *port)
+        return ("ssh", *(arg for option in (*options, *_OPTIONS) for arg in ("-o", option)), *port)
 
 
 def parse_ssh_url(url: str) -> SshAddress:
@@ -110,6 +114,8 @@ class SshConnection:
     ----------
     retry_s
         How long a machine that is still booting may refuse; it is tried again every few seconds.
+    options
+        Of the master connection, as `-o` takes them.
 
     Raises
     ------
@@ -117,8 +123,8 @@ class SshConnection:
         ssh cannot connect without asking, or the connection broke; ssh's own words are quoted.
     """
 
-    def __init__(self, address: SshAddress, retry_s: float = 0.0) -> None:
-        self.address, self._retry_s = address, retry_s
+    def __init__(self, address: SshAddress, retry_s: float = 0.0, options: tuple[str, ...] = ()) -> None:
+        self.address, self._retry_s, self._options = address, retry_s, options
         self._directory = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
         self._socket = str(self._directory / "s")
         self._master: ProcessHandle | None = None
@@ -127,12 +133,36 @@ class SshConnection:
     def name(self) -> str:
         return self.address.login
 
+    @property
+    def directory(self) -> Path:
+        """For sockets of this connection; it goes with it."""
+        return self._directory
+
+    @property
+    def is_open(self) -> bool:
+        return self._master is not None and self._master.poll() is None
+
+    def read_errors(self) -> str:
+        """Return what the master connection wrote to standard error so far."""
+        try:
+            return (self._directory / "errors").read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def forward(self, listen: str, target: str) -> None:
+        """Forward a socket or `HOST:PORT` here to one of the remote machine; `NodeError` where ssh refuses."""
+        argv = ("-S", self._socket, "-O", "forward", "-L", f"{listen}:{target}", "--", self.address.login)
+        outcome = run_command(Command(argv=(*self.address.to_argv_prefix("StreamLocalBindMask=0177"), *argv)))
+        if not outcome.ok:
+            raise NodeError(_("ssh forwards nothing: {error}").format(error=_last_line(outcome)), where=self.name)
+
     def __enter__(self) -> SshConnection:
         deadline = time.monotonic() + self._retry_s
         while error := self._connect():
             if time.monotonic() >= deadline:
+                lost = self._connection_lost(error)
                 self._close()
-                raise self._connection_lost(error)
+                raise lost
             time.sleep(_RETRY_PAUSE_S)
         return self
 
@@ -147,7 +177,7 @@ class SshConnection:
         master = ("-M", "-S", self._socket, "-T", "--", self.address.login, f"echo {_READY}; exec cat >/dev/null")
         errors = self._directory / "errors"
         try:
-            self._master = start_ssh((*self.address.to_argv_prefix(), *master), errors)
+            self._master = start_ssh((*self.address.to_argv_prefix(*self._options), *master), errors)
         except SshMissing:
             self._close()
             raise
@@ -188,6 +218,7 @@ class SshConnection:
         return ConnectionLost(
             _("ssh to {name} failed: {error}").format(name=self.name, error=error),
             next_step=_("make `{test} true` work: key, known host, network").format(test=test),
+            output=self.read_errors(),
         )
 
     def _close(self) -> None:

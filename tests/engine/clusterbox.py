@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -130,3 +131,11 @@ def until_gone(pid: int) -> None:
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def cut(process: subprocess.Popen[str]) -> None:
+    """End the connection of a command to the head, as a network that fails does."""
+    texts = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/children")]
+    for pid in " ".join(texts).split():
+        if b"\0node0\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(int(pid), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A project with small targets of two nodes, of a Ray with tokens and one without, and the hosts that they stand on."""
+"""A project with small targets of two nodes, and the hosts that they stand on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusterbox import NODES, Hosts, hosts_up
+from clusterbox import GATE, NODES, Hosts, hosts_up
 from enginebox import Result
 from following import Follow
 
@@ -32,8 +32,8 @@ need_gib = 0.1
 [cluster]
 nodes = ["node0", "node1"]
 """
-RAYS = {"pair": "2.60.0", "pair43": "2.43.0", "mixed": "2.60.0", "runs": "2.60.0", "runs43": "2.43.0"}
-SERVED = ("runs", "runs43", "mixed")
+RAYS = {"pair": "2.60.0", "mixed": "2.60.0", "runs": "2.60.0"}
+SERVED = ("runs", "mixed")
 """Targets that have what the reward server of `xdan` imports."""
 TORCH = """
 [[stack]]
@@ -58,7 +58,8 @@ told = ray.get([rank.total.remote(*parts) for rank in ranks])
 assert all(total == {3.0} for _, total in told), told
 print("nodes", *sorted(address for address, _ in told))
 """
-ADDRESSES = {"node0": "10.234.9.11", "node1": "10.234.9.12"}
+NET = GATE.rpartition(".")[0]
+ADDRESSES = {"node0": f"{NET}.11", "node1": f"{NET}.12"}
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from clusterbox import DISK, LAB, Hosts, findings, hosts_up, ids
+from clusterstand import ADDRESSES
 from following import Follow
 
 NODES = ("--nodes", "node0,node1", "--data", DISK)
@@ -106,7 +107,7 @@ def test_a_port_that_is_asked_for_and_taken_names_its_holder(hosts: Hosts, follo
 
 def test_two_names_of_one_machine(hosts: Hosts, follow: Follow, tmp_path: Path) -> None:
     config = tmp_path / "config"
-    config.write_text(f"Host other\n  HostName 10.234.9.11\n{(LAB / 'ssh_config').read_text()}")
+    config.write_text(f"Host other\n  HostName {ADDRESSES['node0']}\n{(LAB / 'ssh_config').read_text()}")
     follow.rlbox = lambda *words: hosts(*words, CLUSTER_HOSTS_SSH=str(config))
     step = follow("cluster", "doctor", "local", "--nodes", "node0,other", "--data", DISK)
     assert step.said.code == 2
@@ -124,7 +125,7 @@ def test_a_changed_key_and_a_user_without_rights(hosts: Hosts, follow: Follow, t
     result = hosts(*typed, "--json", CLUSTER_HOSTS_SSH=str(config))
     assert result.code == 1
     assert ids(result) == {"mira@node0": ["disk-denied", "engine-denied"], "node1": ["host-key-changed"]}
-    known_again = "ssh-keygen -R 10.234.9.12, then `ssh node1` once"
+    known_again = f"ssh-keygen -R {ADDRESSES['node1']}, then `ssh node1` once"
     assert known_again in next(one["remedy"] for one in findings(result) if one["id"] == "host-key-changed")
     own = [one for one in findings(result) if one["where"].startswith("mira@")]
     step = {one["id"]: follow.step(typed, result, one["remedy"]) for one in own}

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from clusterbox import DISK, Hosts, ids, script
+from clusterbox import DISK, GATE, Hosts, ids, script
 from clusterstand import healthy
 from enginebox import Result
 
 NAMES = ("pair",)
 FILL = f"fallocate -l $(( $(df --output=avail -B1 {DISK} | tail -1) - 8000000 )) {DISK}/large"
-NO_SSH = "INPUT -s 10.234.9.1 -p tcp --dport 22 --syn -j REJECT"
+NO_SSH = f"INPUT -s {GATE} -p tcp --dport 22 --syn -j REJECT"
 RAYLET = "docker exec $(docker ps -q) sh -c 'kill -9 $(pgrep -x raylet)'"
 
 pytestmark = [

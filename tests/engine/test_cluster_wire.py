@@ -1,4 +1,4 @@
-"""What an image costs on the wire to the hosts of a cluster: a changed layer once, and else nothing."""
+"""What an image costs on the wire to the hosts of a cluster: a changed layer once for each, and else nothing."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def add_layer(name: str) -> None:
     subprocess.run(words, input=MORE.replace("NAME", name).encode(), check=True, capture_output=True)
 
 
-def test_a_layer_that_changed_leaves_this_machine_once(hosts: Hosts) -> None:
-    """One more layer, of bytes that nothing makes smaller: it is sent to one host, and from there to the other."""
+def test_a_layer_that_changed_is_all_that_is_sent(hosts: Hosts) -> None:
+    """One more layer, of bytes that nothing makes smaller."""
     began = wire_bytes()
     healthy(hosts("cluster", "up", "pair", "--json"))
     assert wire_bytes() - began < 1e6  # nothing changed
@@ -58,7 +58,7 @@ def test_a_layer_that_changed_leaves_this_machine_once(hosts: Hosts) -> None:
         add_layer("sent")
         began = wire_bytes()
         healthy(hosts("cluster", "up", "pair", "--json"))
-        assert LAYER < wire_bytes() - began < 1.05 * LAYER
+        assert 2 * LAYER < wire_bytes() - began < 2.1 * LAYER
         for node in NODES:
             container = hosts.on(node, "docker ps -q --filter label=rlbox.cluster=pair").strip()
             assert hosts.on(node, f"docker exec {container} stat -c %s /opt/sent").strip() == str(LAYER)

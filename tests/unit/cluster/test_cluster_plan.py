@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from clusterfacts import PORTS, plan
@@ -11,10 +10,10 @@ from fakes import LIMITS
 
 from rlbox.cluster.nodes import NodeSpec, find_duplicate_machines, select_nodes
 from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan
-from rlbox.cluster.ray_runtime import has_tokens, member_container, ray_env, ray_words
-from rlbox.cluster.start import make_certificates, make_token
+from rlbox.cluster.runtime import has_tokens, plan_member_container, ray_argv, ray_env
 from rlbox.errors import NodeError, SpecError
 from rlbox.target.target import Cluster, Target
+from rlbox.values import Mount
 
 
 class Own:
@@ -40,7 +39,7 @@ def test_nodes_of_the_target_and_of_the_line() -> None:
     own = Own(nodes=["a", {"name": "b", "data": "/other", "here": True}])
     there = NodeSpec(name="b", data="/other", here=True)  # named on the line, it is what the target says of it
     assert wished(own, "b,a") == (there, NodeSpec(name="a", data="/data"))
-    assert [options.local for options in wished(own, "c,local")] == [False, True]
+    assert [spec.is_local for spec in wished(own, "c,local")] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -104,11 +103,9 @@ def test_ray_is_started_with_these_words() -> None:
     )
     head = ("ray-start", "head", "--dashboard-host=127.0.0.1", "--node-ip-address=10.0.0.1", "--node-name=a", *common)
     worker = ("ray-start", "worker", "--address=10.0.0.1:8100", "--node-ip-address=10.0.0.2", "--node-name=b", *common)
-    told = ray_words(made, made.members[1])
-    assert ray_words(made, made.members[0]) == head
-    assert told[-len(worker) :] == worker
-    assert told[3 : -len(worker)] == ("10.0.0.1", "8100", "30")  # behind the program that waits until the head listens
-    assert "--dashboard-grpc-port=8103" in ray_words(replace(made, ray="2.43.0"), made.head)
+    assert ray_argv(made, made.members[0]) == head
+    assert ray_argv(made, made.members[1]) == worker
+    assert "--dashboard-grpc-port=8103" in ray_argv(replace(made, ray="2.43.0"), made.head)
 
 
 def test_a_key_is_named_by_its_file_and_never_said() -> None:
@@ -117,11 +114,8 @@ def test_a_key_is_named_by_its_file_and_never_said() -> None:
     assert token["RAY_AUTH_MODE"] == "token"
     assert token["RAY_AUTH_TOKEN_PATH"] == "/mnt/clusters/1000/pair/a/auth_token"
     assert token["NCCL_SOCKET_IFNAME"] == "=ib0"
-    tls = ray_env(replace(made, closed="tls"), made.members[1], "/mnt")
-    assert tls["RAY_TLS_SERVER_KEY"] == "/mnt/clusters/1000/pair/b/node.key"
-    assert tls["RAY_USE_TLS"] == "1"
     opened = ray_env(replace(made, closed="nothing"), made.head, "/mnt")
-    assert not [name for name in opened if name.startswith(("RAY_AUTH", "RAY_USE_TLS"))]
+    assert not [name for name in opened if name.startswith("RAY_AUTH")]
 
 
 def test_tokens_came_with_a_version() -> None:
@@ -138,34 +132,17 @@ def test_tokens_came_with_a_version() -> None:
 def test_a_container_tells_which_cluster_it_is_of() -> None:
     made = plan()
     limits = replace(LIMITS, mount="/mnt")
-    container = member_container(made, made.members[1], limits, image="sha256:1", caller="1000:1000", call="c1")
+    container = plan_member_container(made, made.members[1], limits, image="sha256:1", caller="1000:1000", call="c1")
     assert container.labels["rlbox.cluster"] == "pair"
     assert container.labels["rlbox.cluster.role"] == "worker"
     assert load_cluster(container.labels["rlbox.cluster.plan"]) == made
     assert container.name == "rlbox-pair-0a1b2c3d"
+    directory = "/data/clusters/1000/pair/b/ray"  # sessions lie where `down` finds them
+    assert Mount(source=directory, target="/tmp/ray") in container.mounts
     assert own_plan(container.labels, "pair", 1000) == made
     assert own_plan(container.labels, "pair", 1001) is None  # of another user, with the same name
     assert own_plan(container.labels, "other", 1000) is None
     assert own_plan({}, "pair", 1000) is None
-
-
-def test_certificates_want_openssl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NodeError, match="there is no openssl on PATH") as caught:
-        make_certificates(["10.0.0.1"])
-    assert caught.value.next_step == "install openssl"
-
-
-@pytest.mark.allow("processes")
-def test_keys_of_a_cluster_are_its_own() -> None:
-    made = make_certificates(["10.0.0.1", "10.0.0.2"])
-    assert set(made) == {"ca.crt", "node.crt", "node.key"}
-    assert "PRIVATE KEY" in made["node.key"].reveal()
-    assert made["ca.crt"].reveal() != make_certificates(["10.0.0.1"])["ca.crt"].reveal()
-    first, other = make_token()["auth_token"], make_token()["auth_token"]
-    assert len(first.reveal()) == 64
-    assert first.reveal() != other.reveal()
-    assert str(first) == "***"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "name": "x"}'])

@@ -8,8 +8,8 @@ import pytest
 from clusterfacts import A800, DISK, ENGINE, NEEDS, facts, survey
 from clusterfaults import FAULTS, found
 
-from rlbox.cluster.facts import NodeAddress, NodeGpus, NodePath
-from rlbox.cluster.preflight import check_survey, format_findings
+from rlbox.cluster.checks import check_nodes, format_findings
+from rlbox.cluster.facts import InterfaceAddress, NodeGpus, NodePath
 
 
 def test_sound_nodes_have_no_finding() -> None:
@@ -36,14 +36,14 @@ def test_addresses_that_others_cannot_use() -> None:
     usable = {"eth0": True, "docker0": False, "br-1a2b": False, "lo": False}
     for interface, expected in usable.items():
         text = "127.0.0.1" if interface == "lo" else "10.0.0.9"
-        assert NodeAddress(interface=interface, address=text, mtu=1500).usable is expected
-    assert not NodeAddress(interface="eth0", address="fe80::1", mtu=1500).usable
+        assert InterfaceAddress(interface=interface, address=text, mtu=1500).is_reachable is expected
+    assert not InterfaceAddress(interface="eth0", address="fe80::1", mtu=1500).is_reachable
 
 
 def test_nodes_with_the_same_fault_share_a_row() -> None:
     both = survey(facts("b", engine=replace(ENGINE, state="absent")))
     rows = {"a": facts("a", engine=replace(ENGINE, state="absent")), "b": both.facts["b"]}
-    text = format_findings(check_survey(replace(both, facts=rows), replace(NEEDS, paths=())))
+    text = format_findings(check_nodes(replace(both, facts=rows), replace(NEEDS, paths=())))
     assert [line.split("  ")[0] for line in text.splitlines()] == ["node", "a, b"]
 
 
@@ -51,13 +51,13 @@ def test_what_lies_on_a_disk_that_is_missing_is_not_told_too() -> None:
     gone = NodePath(path="/data/m", there=False, said="No such file or directory")
     planted = survey(facts("b", disk=replace(DISK, there=False), paths=(gone,)))
     needs = replace(NEEDS, paths=("/data/m",))
-    assert [one.id for one in check_survey(planted, needs)] == ["disk-missing"]
+    assert [one.id for one in check_nodes(planted, needs)] == ["disk-missing"]
     other = survey(facts("b", disk=replace(DISK, there=False), paths=(replace(gone, path="/database/m"),)))
-    ids = [one.id for one in check_survey(other, replace(NEEDS, paths=("/database/m",)))]
+    ids = [one.id for one in check_nodes(other, replace(NEEDS, paths=("/database/m",)))]
     assert sorted(ids) == ["disk-missing", "path-missing"]
 
 
 def test_gpus_are_not_asked_where_the_target_has_none() -> None:
     without = survey(facts("b", gpu=NodeGpus()))
-    assert check_survey(without, replace(NEEDS, gpus=0, paths=())) == ()
+    assert check_nodes(without, replace(NEEDS, gpus=0, paths=())) == ()
     assert A800 in NEEDS.gpu

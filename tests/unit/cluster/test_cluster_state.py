@@ -8,10 +8,10 @@ from typing import Any
 
 from clusterfacts import plan
 
-from rlbox.cluster.facts import ClusterContainer
+from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.inside.ray_state import are_there, told_of
-from rlbox.cluster.ray_state import RayState, lacking, read_state
-from rlbox.cluster.status import _identity, status_of
+from rlbox.cluster.ray_state import RayState, find_missing, read_state
+from rlbox.cluster.status import create_status, find_start_identity
 
 
 def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> dict[str, Any]:
@@ -25,14 +25,14 @@ def state(*nodes: dict[str, Any]) -> RayState:
 
 def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
     """Ray calls one alive for half a minute after it was killed, and gives it work; the node's new one counts alone."""
-    old = state(node("a", id="1"), node("b", id="2")).lives(["b"])
+    old = state(node("a", id="1"), node("b", id="2")).ids(["b"])
     assert old == {"2"}
     wanted = {"a": 2.0, "b": 2.0}
     first, lost = node("a", id="1"), node("b", id="2")
 
     def told(*rows: dict[str, Any]) -> tuple[dict[str, str], bool]:
         now = told_of([*rows], {*old})
-        return lacking(plan(), read_state(json.dumps(now))), are_there(now, wanted)
+        return find_missing(plan(), read_state(json.dumps(now))), are_there(now, wanted)
 
     assert told(first, lost) == ({"b": "it has not joined"}, False)
     assert told(first, lost, node("b", id="3", gpus=1.0)) == ({"b": "1 of 2 GPUs"}, False)
@@ -44,12 +44,12 @@ def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
 
 
 def test_what_lacks() -> None:
-    assert lacking(plan(), state(node("a"), node("b"))) == {}
-    assert lacking(plan(), state(node("a"))) == {"b": "it has not joined"}
-    assert lacking(plan(), state(node("a"), node("b", gpus=1.0))) == {"b": "1 of 2 GPUs"}
+    assert find_missing(plan(), state(node("a"), node("b"))) == {}
+    assert find_missing(plan(), state(node("a"))) == {"b": "it has not joined"}
+    assert find_missing(plan(), state(node("a"), node("b", gpus=1.0))) == {"b": "1 of 2 GPUs"}
     dead = node("b", alive=False, why="health check failed")
-    assert lacking(plan(), state(node("a"), dead)) == {"b": "Ray lost it: health check failed"}
-    assert lacking(plan(), state(node("a"), dead, node("b"))) == {}
+    assert find_missing(plan(), state(node("a"), dead)) == {"b": "Ray lost it: health check failed"}
+    assert find_missing(plan(), state(node("a"), dead, node("b"))) == {}
 
 
 def test_a_line_that_is_none() -> None:
@@ -59,7 +59,7 @@ def test_a_line_that_is_none() -> None:
 
 
 def test_a_cluster_in_words() -> None:
-    told = status_of(plan(), state(node("a"), node("b")), dict.fromkeys("ab", "running"), {"a": 10**9, "b": 10**9})
+    told = create_status(plan(), state(node("a"), node("b")), dict.fromkeys("ab", "running"), {"a": 10**9, "b": 10**9})
     assert told.healthy
     assert told.text().splitlines() == [
         "cluster pair of mine: Ray 2.60.0, 2 nodes, 3 of 4 GPUs used",
@@ -72,8 +72,8 @@ def test_a_cluster_in_words() -> None:
 
 def test_what_does_not_run_is_not_healthy() -> None:
     both = state(node("a"), node("b"))
-    assert not status_of(plan(), both, {"a": "running", "b": "exited (137)"}, {}).healthy
-    lost = status_of(plan(closed="nothing"), RayState(said="its head does not run"), {"b": "running"}, {})
+    assert not create_status(plan(), both, {"a": "running", "b": "exited (137)"}, {}).healthy
+    lost = create_status(plan(closed="nothing"), RayState(said="its head does not run"), {"b": "running"}, {})
     assert not lost.healthy
     assert [row.container for row in lost.nodes] == ["not reached", "running"]
     assert "OPEN to whoever reaches its ports" in lost.text()
@@ -86,6 +86,6 @@ def test_a_machine_that_was_started_anew_before_a_heal_is_not_told_again() -> No
     new = old.renewed({"b": "second"})
     assert [one.identity for one in new.members] == ["first", "second"]
     rows = {name: {"rlbox.cluster.plan": one.text()} for name, one in (("a", old), ("b", new))}
-    made = {n: ClusterContainer(id=n, name=n, image="i", labels=rows[n], status="exited") for n in "ab"}
-    assert [_identity(one, made[one.name]) for one in old.members] == ["first", "second"]
-    assert _identity(old.members[1], None) == "first"
+    made = {n: RayInstance(id=n, name=n, image="i", labels=rows[n], status="exited") for n in "ab"}
+    assert [find_start_identity(one, made[one.name]) for one in old.members] == ["first", "second"]
+    assert find_start_identity(old.members[1], None) == "first"

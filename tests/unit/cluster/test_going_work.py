@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +12,8 @@ import pytest
 from clusterfacts import plan
 
 from rlbox.cluster.context import RunningCluster
-from rlbox.cluster.facts import ClusterContainer
-from rlbox.cluster.in_use import RunningWork, require_idle, require_unused
+from rlbox.cluster.down import RunningWork, require_idle, require_unused
+from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.jobs import ClusterJob
 from rlbox.cluster.options import ClusterOptions
 from rlbox.errors import LockHeld, NodeError
@@ -29,25 +31,26 @@ class Head:
     """The head of a cluster: its engine has `rows` of containers, its Ray answers with `said`; None: it does not."""
 
     name = "a"
-    options = SimpleNamespace(data="/data")
 
     def __init__(self, said: str | None, rows: list[dict[str, Any]]) -> None:
         self._said, self._rows = said, rows
 
-    def ask(self, do: str, timeout_s: float, **args: Any) -> dict[str, Any]:
-        if self._said is None:
-            raise NodeError("node a: Connection refused")
-        return {"status": 200, "text": self._said}
-
     def engine(self) -> Any:
-        return SimpleNamespace(list_containers=lambda label: self._rows if label.endswith("=0a1b2c3d") else [])
+        rows = self._rows
+        return SimpleNamespace(
+            list_containers=lambda label: rows if label.endswith("=0a1b2c3d") else [], stream_exec_output=self._execute
+        )
+
+    def _execute(self, name: str, argv: tuple[str, ...]) -> Iterator[str]:
+        assert argv[-2:] == ("8101", '{"call": "list", "id": ""}')
+        yield json.dumps({"status": 0 if self._said is None else 200, "text": self._said or "Connection refused"})
 
 
 def cluster(head: Head | None, status: str = "running") -> tuple[Any, RunningCluster]:
-    containers = {n: ClusterContainer(id=n, name="n", image="i", labels={}, status=status) for n in "ab"}
+    instances = {n: RayInstance(id=n, name="n", image="i", labels={}, status=status) for n in "ab"}
     links = {"a": head} if head else {}
-    context = SimpleNamespace(fleet=SimpleNamespace(links=links), options=ClusterOptions(target="mine", nodes="a,b"))
-    return context, RunningCluster(plan=plan(), containers=containers)
+    context = SimpleNamespace(pool=SimpleNamespace(nodes=links), options=ClusterOptions(target="mine", nodes="a,b"))
+    return context, RunningCluster(plan=plan(), instances=instances)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def cluster(head: Head | None, status: str = "running") -> tuple[Any, RunningClu
         (Head(ROWS, []), LockHeld, "cluster pair is in use: job "),
         (Head("[]", RUNS), LockHeld, "cluster pair is in use: run xdan-1"),
         (Head(None, RUNS), LockHeld, "cluster pair is in use: run xdan-1"),
-        (Head(None, []), NodeError, "is not known: node a: Connection refused"),
+        (Head(None, []), NodeError, "is not known: Ray's jobs API does not answer: Connection refused"),
         (None, NodeError, "is not known: its head is not reached"),
     ],
 )

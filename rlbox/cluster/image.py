@@ -1,0 +1,294 @@
+"""Bring the image to nodes that lack it: pulled from a registry, or sent as an archive without the layers they have."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rlbox.cluster.connection import Node
+from rlbox.cluster.context import ClusterContext
+from rlbox.cluster.plan import ClusterPlan
+from rlbox.cluster.probe import ClusterProbe
+from rlbox.engine.archive_load import (
+    ImageArchive,
+    convert_to_docker_archive,
+    read_archive,
+    read_diff_ids,
+    read_verified_archive,
+)
+from rlbox.engine.archive_save import save_image_archive
+from rlbox.engine.connection import require_image
+from rlbox.engine.container import TARGET_LABEL
+from rlbox.engine.docker import DockerEngine
+from rlbox.engine.oci import Manifest
+from rlbox.engine.reference import ImageReference, parse_reference
+from rlbox.engine.registry_auth import read_docker_login
+from rlbox.engine.registry_client import Registry
+from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
+from rlbox.foreign import parse_json, whole_number
+from rlbox.i18n import _
+from rlbox.system.compression import compress_gzip
+from rlbox.system.files import cache_path
+from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.progress import ProgressItem, show_progress
+from rlbox.values import Secret
+
+_ZSTD_SINCE = 23  # source: Docker Engine 23.0 release notes, "zstd"
+_CONFIG_KEYS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels")
+Report = Callable[[ProgressItem], None]
+
+
+def compute_identity(layers: Sequence[str], config: Mapping[str, Any]) -> str:
+    """Return the checksum of an image's plain layers and of its configuration.
+
+    An engine calls an image by its manifest or by its configuration, depending on its store, and packs layers as it
+    likes; this is the same in all of them.
+    """
+    content = {"layers": list(layers), **{key: config.get(key) or None for key in _CONFIG_KEYS}}
+    return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
+
+
+def find_identity(image: Mapping[str, Any] | None) -> str:
+    """Return the identity of an image as an engine describes it, empty for none."""
+    return compute_identity(image["RootFS"]["Layers"], image["Config"]) if image else ""
+
+
+# ---- an image in a registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryImage:
+    """An image of a registry: `pinned` by digest; `has_zstd`: an engine before Docker 23 cannot unpack its layers.
+
+    `login` is what docker on this machine has for the registry: nodes' engines are given it with each pull.
+    """
+
+    pinned: ImageReference
+    identity: str
+    has_zstd: bool = False
+    login: dict[str, Secret] = field(default_factory=dict)
+
+
+def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryImage:
+    """Return the image that a registry has under a name, with a tag or a digest.
+
+    Raises
+    ------
+    SpecError
+        It is no name of an image, or the image is of another target.
+    RegistryError
+        The registry does not answer, refuses, or has no such image.
+    """
+    reference = parse_reference(name)
+    repository = reference.repository
+    with Registry(reference.host, plain_http=plain_http, ca_bundle=find_ca_bundle) as registry:
+        registry.require_registry()
+        first = registry.get_manifest(repository, reference.digest or reference.tag or "latest")
+        manifests = [first, *(registry.get_manifest(repository, child.digest) for child in first.manifests)]
+        manifest = next((one for one in manifests if one.config), None)
+        if manifest is None or manifest.config is None:
+            raise RegistryError(_("{text} is no image").format(text=name), next_step=_("check name and tag"))
+        config = _read_config(registry, repository, manifest.config.digest)
+    labels = config.get("config", {}).get("Labels") or {}
+    if (found := labels.get(TARGET_LABEL, "")) != target:
+        whose = _("target {found!s}").format(found=found) if found else _("no target")
+        raise SpecError(
+            _("{text} is an image of {whose}, not of {target}").format(text=name, whose=whose, target=target),
+            next_step=_("rlbox push {target} --to REF prints its name").format(target=target),
+        )
+    return RegistryImage(
+        pinned=replace(reference, tag="", digest=first.digest),
+        identity=compute_identity(config["rootfs"]["diff_ids"], config["config"]),
+        has_zstd=any(layer.media_type.endswith("zstd") for layer in manifest.layers),
+        login={key: Secret(value) for key, value in read_docker_login(reference.host).items()},
+    )
+
+
+def _read_config(registry: Registry, repository: str, digest: str) -> dict[str, Any]:
+    def read() -> bytes:
+        with registry.open_blob(repository, digest) as (__, blocks):
+            return b"".join(blocks)
+
+    return dict(parse_json(registry.retry(read)))
+
+
+def _pull(node: Node, image: RegistryImage, tag: str, report: Report) -> None:
+    engine, name = node.engine(), str(image.pinned)
+    report(ProgressItem(key=node.name, title=node.name))
+    login = {key: secret.reveal() for key, secret in image.login.items()}
+    try:
+        errors = [str(row["error"]) for row in engine.pull_image(image.pinned, login) if "error" in row]
+    except EngineError as error:
+        errors = [error.what]
+    if errors:
+        raise EngineError(
+            _("the engine of node {link} could not pull {name}: {said}").format(
+                link=node.name, name=name, said=errors[-1]
+            ),
+            where=node.name,
+            next_step=_("without --image it is sent from here; or let that node reach the registry"),
+        )
+    engine.tag_image(name, parse_reference(tag))
+    engine.remove_tag(name)
+    report(ProgressItem(key=node.name, title=node.name, mark="✓", status_text="pulled"))
+
+
+# ---- the image of this machine
+
+
+@contextmanager
+def save_archive(image: Mapping[str, Any], tag: str, report: Report) -> Iterator[ImageArchive]:
+    """Yield the image of this machine's engine as an archive, which is removed behind the block."""
+    base = cache_path("cluster-images")
+    directory = base / str(os.getpid())
+    directory.mkdir(parents=True, exist_ok=True)
+    for left in base.iterdir():  # of processes that were killed
+        if whole_number(left.name) is None or not Path("/proc", left.name).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    try:
+        path, done, total = directory / "image.tar", 0, int(image.get("Size") or 0)
+
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            report(ProgressItem(key="save", title=_("reading the image"), done_bytes=done, total_bytes=total))
+
+        save_image_archive(dict(image), tag, tag, path, count)
+        yield read_verified_archive(path)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def find_present_layers(engine: DockerEngine, archive: ImageArchive, manifest: Manifest) -> set[str]:
+    """Return the digests of the archive's layers that the engine has: those that an image of it begins with, too."""
+    wanted = read_diff_ids(archive, manifest)
+    most = 0
+    for row in engine.list_images(TARGET_LABEL):
+        found = ((engine.find_image(str(row["Id"])) or {}).get("RootFS") or {}).get("Layers") or []
+        same = [one == other for one, other in zip(wanted, found, strict=False)]
+        most = max(most, same.index(False) if False in same else len(same))
+    return {layer.digest for layer in manifest.layers[:most]}
+
+
+def send_archive(node: Node, archive: ImageArchive, tag: str, say: Callable[[str], None], report: Report) -> None:
+    """Load the archive into a node's engine: without the layers that it has, or whole where it then lacks some."""
+    engine, manifest = node.engine(), archive.manifests[0]
+    has_containerd = any("io.containerd.snapshotter" in str(row) for row in engine.info().get("DriverStatus") or ())
+    present = find_present_layers(engine, archive, manifest)
+    total = sum(layer.size for layer in manifest.layers if layer.digest not in present)
+    for omit in (present, set[str]()) if present else (set[str](),):
+        if has_containerd:
+            chunks = read_archive(archive, omit)
+        else:
+            chunks = compress_gzip(convert_to_docker_archive(archive, manifest, tag, lambda size: None, omit))
+        error = _load(node, engine, _count(node, chunks, total, report))
+        if not error:
+            report(ProgressItem(key=node.name, title=node.name, mark="✓", status_text="sent", done_bytes=total))
+            return
+        if omit and "no space left" not in error.lower():
+            say(f"node {node.name} lacks layers of the image after all: it is sent whole")
+            continue
+        full = "no space left" in error.lower()
+        raise EngineError(
+            _("the image did not get to node {link}: {why}").format(link=node.name, why=error),
+            where=node.name,
+            next_step=_("free space there") if full else _("the same command again"),
+        )
+
+
+def _load(node: Node, engine: DockerEngine, chunks: Iterator[bytes]) -> str:
+    """Return what was wrong, empty where the engine took it."""
+    try:
+        errors = [str(row["error"]) for row in engine.load_image(chunks) if row.get("error")]
+    except EngineError as error:
+        return error.what
+    return errors[-1] if errors else ""
+
+
+def _count(node: Node, chunks: Iterator[bytes], total: int, report: Report) -> Iterator[bytes]:
+    done = 0
+    for chunk in chunks:
+        done += len(chunk)
+        report(ProgressItem(key=node.name, title=node.name, done_bytes=done, total_bytes=total))
+        yield chunk
+
+
+# ---- both
+
+
+def bring_image(
+    context: ClusterContext, probe: ClusterProbe, plan: ClusterPlan | None, image: RegistryImage | None
+) -> tuple[str, dict[str, str]]:
+    """Return the image's identity, and what each node's engine calls it, once all have the very same.
+
+    For a node without an engine the checksum of the lock stands for the image. `plan` is that of a cluster that exists;
+    `image`: where nodes that lack it pull it themselves, None: it is sent from here.
+    """
+    inplace = {name for name in probe.facts if _is_inplace(probe, plan, name)}
+    locks = dict.fromkeys(inplace, context.image.lock_checksum)
+    if inplace == set(probe.facts):
+        _require_same_image(context, plan, context.image.lock_checksum)
+        return context.image.lock_checksum, locks
+    local: Mapping[str, Any] = {} if image else require_image(context.image.tag, context.options.target)
+    identity = image.identity if image else find_identity(local)
+    _require_same_image(context, plan, identity)
+    pool = context.pool.select([name for name in probe.facts if name not in inplace])
+    images = pool.map(lambda node: node.engine().find_image(context.image.tag))
+    lacking = [name for name, found in images.items() if find_identity(found) != identity]
+    if lacking and image:
+        _require_zstd(probe, lacking, image)
+        with show_progress(context.app) as report:
+            pool.select(lacking).map(lambda node: _pull(node, image, context.image.tag, report))
+    elif lacking:
+        with show_progress(context.app) as report, save_archive(local, context.image.tag, report) as archive:
+            pool.select(lacking).map(
+                lambda node: send_archive(node, archive, context.image.tag, context.app.say, report)
+            )
+    images = pool.map(lambda node: node.engine().find_image(context.image.tag))
+    for name, found in images.items():
+        if find_identity(found) != identity:
+            raise NodeError(
+                _("node {link} has another image than was sent: {id}").format(
+                    link=name, id=found.get("Id") if found else _("none")
+                ),
+                where=name,
+                next_step=_("the same command again"),
+            )
+    return identity, {**locks, **{name: str(found["Id"]) for name, found in images.items() if found}}
+
+
+def _require_zstd(probe: ClusterProbe, names: Sequence[str], image: RegistryImage) -> None:
+    versions = {name: probe.facts[name].engine.version for name in names}
+    old = [name for name, version in versions.items() if (whole_number(version.partition(".")[0]) or 99) < _ZSTD_SINCE]
+    if old and image.has_zstd:
+        raise EngineError(
+            _("the engine of {old} cannot unpack zstd, by which layers of {pinned} are packed").format(
+                old=", ".join(old), pinned=image.pinned
+            ),
+            where=f"Docker {versions[old[0]]}",
+            next_step=_("without --image it is sent from here, unpacked"),
+        )
+
+
+def _is_inplace(probe: ClusterProbe, plan: ClusterPlan | None, name: str) -> bool:
+    member = plan.member(name) if plan else None
+    return member.is_inplace if member else probe.is_inplace(name)
+
+
+def _require_same_image(context: ClusterContext, plan: ClusterPlan | None, identity: str) -> None:
+    if plan and plan.image != identity:
+        raise SpecError(
+            _("cluster {plan} was started with another image of {target} than this machine has now").format(
+                plan=plan.name, target=plan.target
+            ),
+            next_step=_("rlbox cluster down {words}, then the same command again").format(
+                words=context.options.option_text
+            ),
+        )

@@ -1,0 +1,298 @@
+"""Report what a machine is: user, limits, network, GPUs, engine, data disk, target, clusters."""
+
+import hashlib
+import http.client
+import json
+import os
+import pwd
+import re
+import resource
+import shutil
+import socket
+import stat
+import subprocess
+from urllib.parse import quote
+
+DOCKER_SOCKET = "/var/run/docker.sock"
+CLUSTER_LABEL = "rlbox.cluster"
+_ANSWER_S, _GPU_S = 30.0, 20.0
+_GPU_KEYS = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "driver_version")
+_HOLDER_KEYS = ("gpu_uuid", "pid", "used_memory", "process_name")
+_ECC_KEY = "ecc.errors.uncorrected.volatile.total"
+_SAMPLE = 1 << 16
+# How `ray start --block` reports a part that ended. Source: ray/scripts/scripts.py of 2.43 and 2.60.
+_ENDED_PART = re.compile(r"(\w+) \[exit code=(-?\w+)")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def read_text(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def read_json(path):
+    try:
+        value = json.loads(read_text(path))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def to_int(text):
+    return int(text) if text.lstrip("-").isdigit() else 0
+
+
+# ---- the machine
+
+
+def boot_id():
+    return read_text("/proc/sys/kernel/random/boot_id")
+
+
+def read_stat(pid):
+    """Return (parent, session, start time in ticks) of a process, None where there is none; a zombie is none."""
+    words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if len(words) < 20 or words[0] in ("Z", "X"):
+        return None
+    return int(words[1]), int(words[3]), int(words[19])
+
+
+def machine_facts():
+    first = read_stat(1)
+    ports = read_text("/proc/sys/net/ipv4/ip_local_port_range").split() or ["32768", "60999"]
+    return {
+        # the same for two names of one machine, different after each start, and in each container
+        "identity": "{}/{}/{}".format(boot_id(), os.stat("/proc/self/ns/net").st_ino, first[2] if first else 0),
+        "host": socket.gethostname(),
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "user": user_name(os.getuid()),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "ephemeral": [int(port) for port in ports],
+        "engine_socket": find_engine_socket(),
+    }
+
+
+def gpu_facts():
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        has_driver = os.path.exists("/proc/driver/nvidia/version")
+        return {"gpus": [], "holders": [], "said": "nvidia-smi is missing" if has_driver else ""}
+    rows = query_smi(program, "--query-gpu", _GPU_KEYS)
+    if rows is None:
+        return {"gpus": [], "holders": [], "said": "nvidia-smi does not answer"}
+    errors = dict(query_smi(program, "--query-gpu", ("uuid", _ECC_KEY)) or [])
+    gpus = [
+        {
+            "index": to_int(row[0]),
+            "uuid": row[1],
+            "name": row[2],
+            "memory": to_int(row[3]) << 20,
+            "used": to_int(row[4]) << 20,
+            "busy": to_int(row[5]),
+            "driver": row[6],
+            "errors": to_int(errors.get(row[1], "")),
+        }
+        for row in rows
+    ]
+    holders = [
+        {"uuid": row[0], "pid": to_int(row[1]), "used": to_int(row[2]) << 20, "command": row[3], "user": owner(row[1])}
+        for row in query_smi(program, "--query-compute-apps", _HOLDER_KEYS) or []
+    ]
+    return {"gpus": gpus, "holders": holders, "said": ""}
+
+
+def query_smi(program, query, keys):
+    argv = [program, "{}={}".format(query, ",".join(keys)), "--format=csv,noheader,nounits"]
+    try:
+        output = subprocess.check_output(argv, stderr=subprocess.DEVNULL, timeout=_GPU_S).decode("utf-8", "replace")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
+    return [row for row in rows if len(row) == len(keys)]
+
+
+def owner(pid):
+    try:
+        return user_name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""
+
+
+def user_name(uid):
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+# ---- disks and files
+
+
+def disk_facts(path):
+    try:
+        found, space = os.stat(path), os.statvfs(path)
+    except OSError as error:
+        return {"path": path, "there": False, "said": error.strerror or str(error)}
+    return {
+        "path": path,
+        "there": stat.S_ISDIR(found.st_mode),
+        "root": found.st_dev == os.stat("/").st_dev,
+        "free": space.f_bavail * space.f_frsize,
+        "size": space.f_blocks * space.f_frsize,
+        "inodes": space.f_favail,
+        "mode": stat.S_IMODE(found.st_mode),
+        "uid": found.st_uid,
+        "writable": os.access(path, os.W_OK | os.X_OK),
+    }
+
+
+def path_facts(path):
+    """Return number, bytes and a checksum of names, sizes and samples: of a large file the ends and the middle."""
+    count, total, digest = 0, 0, hashlib.sha256()
+    try:
+        for name, full in list_files(path):
+            size = os.stat(full).st_size
+            digest.update((f"{name} {size}\n").encode("utf-8", "surrogateescape"))
+            with open(full, "rb") as file:
+                for offset in sorted({0, max(0, size // 2 - _SAMPLE), max(0, size - _SAMPLE)}):
+                    file.seek(offset)
+                    digest.update(file.read(_SAMPLE))
+            count, total = count + 1, total + size
+    except OSError as error:
+        return {"path": path, "there": False, "said": error.strerror or str(error)}
+    return {"path": path, "there": True, "files": count, "bytes": total, "sum": digest.hexdigest()}
+
+
+def list_files(path):
+    if not os.path.isdir(path):
+        return [(os.path.basename(path), path)]
+    found = [os.path.join(folder, name) for folder, __, names in os.walk(path) for name in names]
+    return [(os.path.relpath(full, path), full) for full in sorted(found) if os.path.isfile(full)]
+
+
+def installation_facts(target):
+    """Return where `rlbox apply` installed a target here, or the image of this container has it; None: nowhere."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    own = os.path.join(cache, "rlbox", "places", target)
+    for prefix in (str(read_json(own + ".json").get("prefix") or own), own, ""):
+        record = read_json(prefix + "/opt/rlbox/share/applied.json")
+        if record.get("target") == target:
+            complete = record.get("state") == "laid"
+            found = {"lock": str(record.get("lock", "")), "data": str(record.get("data", "")), "whole": complete}
+            return dict(found, own=prefix + "/opt/rlbox", image=False)
+    lock = "/opt/rlbox/share/lock.json"
+    if read_json(lock).get("target") == target and not os.path.exists("/opt/rlbox/share/applied.json"):
+        with open(lock, "rb") as file:
+            checksum = hashlib.sha256(file.read()).hexdigest()
+        return {"own": "/opt/rlbox", "lock": checksum, "data": "", "whole": True, "image": True}
+    return None
+
+
+# ---- the engine
+
+
+def find_engine_socket():
+    host = os.environ.get("DOCKER_HOST", "")
+    if host.startswith("unix://"):
+        return host[len("unix://") :]
+    own = os.path.join(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}", "docker.sock")
+    return own if os.path.exists(own) and not os.path.exists(DOCKER_SOCKET) else DOCKER_SOCKET
+
+
+class _EngineConnection(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(find_engine_socket())
+
+
+def ask_engine(method, path, timeout=_ANSWER_S):
+    """Return the body; `OSError` where the engine does not answer, `ValueError` where it refuses."""
+    connection = _EngineConnection("engine", timeout=timeout)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        body = answer.read()
+    except http.client.HTTPException as error:
+        raise OSError(str(error) or type(error).__name__) from error
+    finally:
+        connection.close()
+    if answer.status >= 400:
+        raise ValueError("{} {}".format(answer.status, body.decode("utf-8", "replace").strip()[:200]))
+    return body
+
+
+def get_engine_json(path):
+    return json.loads(ask_engine("GET", path).decode("utf-8", "replace"))
+
+
+def engine_facts():
+    """Return how the engine is: `state` is ok, absent, denied, silent or broken."""
+    path = find_engine_socket()
+    facts = {"socket": path, "state": "ok", "said": ""}
+    if not os.path.exists(path):
+        return dict(facts, state="absent")
+    try:
+        info = get_engine_json("/info")
+    except PermissionError as error:
+        return dict(facts, state="denied", said=str(error))
+    except OSError as error:
+        return dict(facts, state="silent", said=str(error))
+    except ValueError as error:
+        return dict(facts, state="broken", said=str(error))
+    return dict(
+        facts,
+        version=info.get("ServerVersion", ""),
+        security=info.get("SecurityOptions") or [],
+        runtimes=sorted(info.get("Runtimes") or {}),
+        cdi=info.get("CDISpecDirs") or [],
+    )
+
+
+def filter_query(label):
+    return quote(json.dumps({"label": [label]}))
+
+
+def list_containers(label=CLUSTER_LABEL):
+    found = []
+    for row in get_engine_json("/containers/json?all=1&filters=" + filter_query(label)):
+        try:
+            state = get_engine_json("/containers/{}/json".format(row["Id"]))["State"]
+        except (ValueError, KeyError):  # it has been removed meanwhile
+            continue
+        exited = state.get("Status") == "exited"
+        found.append(
+            {
+                "id": row["Id"],
+                "name": (row.get("Names") or ["/?"])[0][1:],
+                "image": row.get("ImageID", ""),
+                "labels": row.get("Labels") or {},
+                "status": state.get("Status", ""),
+                "exit_code": state.get("ExitCode", 0),
+                "oom": bool(state.get("OOMKilled")),
+                "started": state.get("StartedAt", ""),
+                "finished": state.get("FinishedAt", ""),
+                "said": ended_part(container_output(row["Id"])) if exited else "",
+            }
+        )
+    return found
+
+
+def container_output(container):
+    try:
+        return ask_engine("GET", f"/containers/{container}/logs?stdout=1&stderr=1&tail=200").decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def ended_part(text):
+    """Return which part of Ray ended first, with its exit code, as `ray start` reported it; empty where it did not."""
+    text = _COLOURS.sub("", text)
+    match = _ENDED_PART.search(text, max(0, text.rfind("exited unexpectedly")))
+    return " ".join(match.groups()) if match else ""

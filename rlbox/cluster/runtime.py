@@ -1,0 +1,250 @@
+"""How a node runs Ray: in a container of its engine or as processes of its user; its command line and environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from packaging.version import InvalidVersion, Version
+
+from rlbox.cluster.connection import Node
+from rlbox.cluster.plan import (
+    CALL_LABEL,
+    CLUSTER_LABEL,
+    ID_LABEL,
+    MAKER_LABEL,
+    NODE_LABEL,
+    PLAN_LABEL,
+    ROLE_LABEL,
+    ClusterMember,
+    ClusterPlan,
+)
+from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
+from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
+from rlbox.provision.shell_environment import get_inheritance_rule
+from rlbox.values import OWN, VENV, Mount
+
+if TYPE_CHECKING:
+    from rlbox.engine.container import ContainerDefaults
+
+
+HEAD, WORKER = "head", "worker"
+TOKEN_FILE = "auth_token"  # noqa: S105
+RAY_DIRECTORY = "ray"
+"""Below a cluster's directory on the data disk: a container has it as /tmp/ray, where Ray looks by default."""
+
+RAY_TEMP = "/tmp/ray"  # noqa: S108
+_TOKENS_SINCE = Version("2.52")
+"""Source: Ray's documentation of token authentication; 2.43 was seen to take a job of anybody."""
+_NO_GRPC_PORT_SINCE = Version("2.45")
+"""Until then the dashboard listened on one more port, of the kernel's choice."""
+_SLOW_START_S = 300
+INSIDE = Path(__file__).with_name("inside")
+
+
+def has_tokens(version: str) -> bool:
+    """Return whether a version of Ray asks for a token; one that is not known does not."""
+    return _is_at_least(version, _TOKENS_SINCE)
+
+
+def _is_at_least(version: str, minimum: Version) -> bool:
+    try:
+        return Version(version) >= minimum
+    except InvalidVersion:
+        return False
+
+
+def role_of(plan: ClusterPlan, member: ClusterMember) -> str:
+    return HEAD if member == plan.head else WORKER
+
+
+def container_name(plan: ClusterPlan) -> str:
+    """Return the name of the cluster's container on each node."""
+    return f"rlbox-{plan.name}-{plan.id}"
+
+
+def ray_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
+    """Return the command line that starts Ray on a node, in its image; the fixes add the rest."""
+    first, last = plan.ports.worker_range
+    common = (
+        f"--node-ip-address={member.address}",
+        f"--node-name={member.name}",
+        f"--min-worker-port={first}",
+        f"--max-worker-port={last}",
+        f"--num-gpus={member.gpus}",
+        "--disable-usage-stats",
+    )
+    if role_of(plan, member) == WORKER:
+        return ("ray-start", WORKER, f"--address={plan.head.address}:{plan.ports.of('gcs')}", *common)
+    has_grpc_port = not _is_at_least(plan.ray, _NO_GRPC_PORT_SINCE)
+    grpc = (f"--dashboard-grpc-port={plan.ports.of('dashboard-grpc')}",) if has_grpc_port else ()
+    return ("ray-start", HEAD, "--dashboard-host=127.0.0.1", *grpc, *common)
+
+
+def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, str]:
+    """Return the environment of Ray on a node that sees its data disk at `mount`; no secret is in it."""
+    env = {
+        "RLBOX_CLUSTER": plan.name,
+        "RLBOX_RAY_PORT": str(plan.ports.base),
+        "AUTOSCALER_METRIC_PORT": str(plan.ports.of("autoscaler-metrics")),
+        "DASHBOARD_METRIC_PORT": str(plan.ports.of("dashboard-metrics")),
+        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(_SLOW_START_S),
+    }
+    if member.interface:
+        env |= {"GLOO_SOCKET_IFNAME": member.interface, "NCCL_SOCKET_IFNAME": f"={member.interface}"}
+    if plan.closed == "token":
+        path = f"{mount}/{plan.directory(member.name)}/{TOKEN_FILE}"
+        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
+    return env
+
+
+def plan_member_container(
+    plan: ClusterPlan,
+    member: ClusterMember,
+    limits: ContainerDefaults,
+    *,
+    image: str,
+    caller: str,
+    call: str,
+    gpus: GpuAccess = NO_GPUS,
+) -> ContainerPlan:
+    """Return the container of a node.
+
+    Parameters
+    ----------
+    image
+        As that node's engine names it.
+    caller
+        `uid:gid` of the user there.
+    call
+        The call that starts it, which is undone as a whole when it is cut.
+    """
+    directory = f"{member.data}/{plan.directory(member.name)}/{RAY_DIRECTORY}"
+    return plan_container(
+        image,
+        dataclasses.replace(limits, network="host"),
+        name=container_name(plan),
+        argv=ray_argv(plan, member),
+        env=ray_env(plan, member, limits.mount),
+        labels=create_labels(plan, member, call),
+        data_dir=member.data,
+        caller_uid_gid=caller,
+        gpus=gpus,
+        mounts=(Mount(source=directory, target=RAY_TEMP),),
+    )
+
+
+def create_labels(plan: ClusterPlan, member: ClusterMember, call: str) -> dict[str, str]:
+    return {
+        TARGET_LABEL: plan.target,
+        CLUSTER_LABEL: plan.name,
+        ID_LABEL: plan.id,
+        NODE_LABEL: member.name,
+        ROLE_LABEL: role_of(plan, member),
+        PLAN_LABEL: plan.text(),
+        MAKER_LABEL: plan.maker,
+        CALL_LABEL: call,
+    }
+
+
+def python_path(member: ClusterMember) -> str:
+    """Return the interpreter of the stack, as programs on a node name it."""
+    return f"{member.place.removesuffix(OWN)}{VENV}/bin/python"
+
+
+class RayRuntime(Protocol):
+    """What runs the Ray of one node."""
+
+    def start(self, limits: ContainerDefaults, image: str, call: str) -> None:
+        """Start it; `image` is what the node calls it, `call` names what is undone as a whole when it is cut."""
+
+    def execute(self, argv: tuple[str, ...]) -> Iterator[str]:
+        """Run the stack's interpreter beside it; yield the lines that it prints."""
+
+    def read_output(self, instance: str, lines: int) -> str:
+        """Return the last lines that an instance of it wrote."""
+
+    def disk(self, mount: str) -> str:
+        """Return where its programs see the node's data disk, which containers mount at `mount`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerRuntime:
+    """Ray in a container of the node's engine."""
+
+    node: Node
+    plan: ClusterPlan
+    member: ClusterMember
+
+    def start(self, limits: ContainerDefaults, image: str, call: str) -> None:
+        engine, gpus = self.node.engine(), NO_GPUS
+        if self.member.gpus:
+            offer = probe_gpu_support(engine.info(), self.node.name, is_local=self.node.spec.is_local)
+            gpus = choose_gpu_access(parse_gpus_option(str(self.member.gpus), self.member.gpus), offer)
+        caller = f"{self.node.machine['uid']}:{self.node.machine['gid']}"
+        engine.start_container(
+            plan_member_container(self.plan, self.member, limits, image=image, caller=caller, call=call, gpus=gpus)
+        )
+
+    def execute(self, argv: tuple[str, ...]) -> Iterator[str]:
+        return self.node.engine().stream_exec_output(container_name(self.plan), (python_path(self.member), *argv))
+
+    def read_output(self, instance: str, lines: int) -> str:
+        return self.node.engine().read_log_tail(instance, lines)
+
+    def disk(self, mount: str) -> str:
+        return mount
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessRuntime:
+    """Ray as processes of the node's user, started by the entrypoint of the installed target."""
+
+    node: Node
+    plan: ClusterPlan
+    member: ClusterMember
+
+    def _program(self, *argv: str) -> dict[str, Any]:
+        return {
+            "own": self.member.place,
+            "argv": ["sh", f"{self.member.place}/libexec/entrypoint.sh", *argv],
+            "env": ray_env(self.plan, self.member, self.member.data),
+            **get_inheritance_rule(),
+        }
+
+    def start(self, limits: ContainerDefaults, image: str, call: str) -> None:
+        self.node.call(
+            "start-processes",
+            disk=self.member.data,
+            folder=self.plan.directory(self.member.name),
+            container=container_name(self.plan),
+            image=image,
+            labels=create_labels(self.plan, self.member, call),
+            **self._program(*ray_argv(self.plan, self.member)),
+        )
+
+    def execute(self, argv: tuple[str, ...]) -> Iterator[str]:
+        program = self._program(python_path(self.member), *argv)
+        with closing(self.node.stream("execute", raw=True, **program)) as stream:
+            for row in stream:
+                yield str(row["line"])
+
+    def read_output(self, instance: str, lines: int) -> str:
+        row = self.node.call("process-output", disk=self.member.data, id=instance, lines=lines)
+        return str(row["text"])
+
+    def disk(self, mount: str) -> str:
+        return self.member.data
+
+
+def create_runtime(node: Node, plan: ClusterPlan, member: ClusterMember) -> RayRuntime:
+    return (ProcessRuntime if member.is_inplace else ContainerRuntime)(node=node, plan=plan, member=member)
+
+
+def run_inside(runtime: RayRuntime, script: str, *arguments: str) -> Iterator[str]:
+    """Run a script of `inside/` by the stack's interpreter; yield the lines that it prints."""
+    return runtime.execute(("-I", "-c", (INSIDE / script).read_text("utf-8"), *arguments))

@@ -1,0 +1,234 @@
+"""The script of a node, run by this machine's python3: its report, Ray as processes, logs, lock and rollback."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusterfacts import plan
+
+from rlbox.cluster.connection import Node
+from rlbox.cluster.facts import RayInstance, read_facts, read_instances
+from rlbox.cluster.node import facts as node_facts
+from rlbox.cluster.node.ray import installed_environment
+from rlbox.cluster.nodes import NodeSpec
+from rlbox.cluster.plan import ClusterMember, ClusterPlan
+from rlbox.cluster.pool import NodePool, lock_nodes
+from rlbox.cluster.probe import try_connections
+from rlbox.cluster.runtime import ProcessRuntime, create_labels, python_path
+from rlbox.errors import LockHeld, NodeError
+from rlbox.provision.shell_environment import get_inheritance_rule
+
+pytestmark = pytest.mark.allow("processes", "sockets")
+
+DIRECTORY = f"clusters/{os.getuid()}/pair/local"
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """This machine, with a target that is installed below its data disk."""
+    (tmp_path / "own/libexec").mkdir(parents=True)
+    (tmp_path / "own/share").mkdir()
+    (tmp_path / "own/share/applied.json").write_text("{}")
+    (tmp_path / "own/libexec/entrypoint.sh").write_text('exec "$@"\n')
+    monkeypatch.setenv("HF_TOKEN", "of-the-shell")
+    made = Node(NodeSpec(name="local", data=str(tmp_path)))
+    made.open()
+    yield made
+    made.call("clear", disk=str(tmp_path), paths=[DIRECTORY])
+
+
+def member(node: Node) -> tuple[ClusterPlan, ClusterMember]:
+    one = replace(plan().head, name="local", place=f"{node.spec.data}/own", data=node.spec.data, uid=os.getuid())
+    return replace(plan(), members=(one,)), one
+
+
+def start(node: Node, text: str, call: str = "c1") -> str:
+    """Start a played Ray; return the name of its record."""
+    cluster, one = member(node)
+    labels = create_labels(cluster, one, call)
+    argv = ["sh", f"{one.place}/libexec/entrypoint.sh", "sh", "-c", text]
+    program = {"own": one.place, "argv": argv, "env": {}, **get_inheritance_rule()}
+    arguments = {"folder": DIRECTORY, "container": "rlbox-pair", "image": "l", "labels": labels, **program}
+    return str(node.call("start-processes", disk=node.spec.data, **arguments)["id"])
+
+
+def instances(node: Node) -> tuple[RayInstance, ...]:
+    return read_instances(node.call("clusters", disk=node.spec.data, here=True)["clusters"])
+
+
+def until(is_ready: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not is_ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def session_processes(node: Node, name: str) -> list[int]:
+    record = json.loads(Path(node.spec.data, DIRECTORY, "here", name, "record.json").read_text())
+    rows = {
+        int(entry.name): node_facts.read_stat(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()
+    }
+    return [pid for pid, row in rows.items() if row and row[1] == record["pid"]]
+
+
+def test_report_is_complete(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/w").write_text("weights")
+    arguments = {"names": ["localhost"], "target": "mine", "record": "none", "paths": [str(tmp_path / "m"), "/none"]}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = read_facts("local", node.call("report", disk=str(tmp_path), **arguments))
+        assert server.getsockname()[1] in [one.port for one in found.listening]
+    assert (found.uid, found.disk.there, found.names["localhost"]) == (os.getuid(), True, found.names["localhost"])
+    assert [(one.there, one.files) for one in found.paths] == [(True, 1), (False, 0)]
+    assert "127.0.0.1" in [one.address for one in found.addresses]
+    with pytest.raises(NodeError, match="says what cannot be read"):
+        read_facts("local", {"identity": 1})
+
+
+def test_listeners_are_reached_by_their_word(node: Node) -> None:
+    with closing(node.stream("listen", ports=[0], word="secret", family="4")) as stream:
+        (port,) = stream.next()["open"]
+        pool = NodePool({"local": node})
+        targets = {"local": [("other", "127.0.0.1", port)]}
+        assert [one.said for one in try_connections(pool, targets, "secret")] == [""]
+        assert [one.said for one in try_connections(pool, targets, "else")] == ["something else listens there"]
+        with closing(node.stream("listen", ports=[port], word="x", family="4")) as second:
+            assert "process" in second.next()["taken"][str(port)]
+
+
+def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    name = start(node, "sh -c 'trap \"\" TERM; sleep 600; :' & exec sleep 600")
+    (one,) = instances(node)
+    assert (one.id, one.status, one.is_inplace, one.labels["rlbox.cluster"]) == (name, "running", True, "pair")
+    until(lambda: len(session_processes(node, name)) == 4)
+    pids = session_processes(node, name)
+    node.call("stop-processes", disk=node.spec.data, ids=[name], grace=1, replace=False)
+    assert not any(map(node_facts.read_stat, pids))
+    node.call("clear", disk=node.spec.data, paths=[DIRECTORY])
+    assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
+
+
+def test_processes_whose_leader_was_killed_still_count(node: Node) -> None:
+    name = start(node, "sleep 600; :")
+    until(lambda: len(session_processes(node, name)) == 3)
+    os.kill(min(session_processes(node, name)), signal.SIGKILL)
+    assert instances(node)[0].status == "running"
+    for pid in session_processes(node, name):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: instances(node)[0].status == "exited")
+    assert instances(node)[0].exit_code == 137
+
+
+def test_processes_that_ended_tell_how_and_count_until_replaced(node: Node) -> None:
+    name = start(node, "echo 'raylet [exit code=-9]'; exit 1")
+    until(lambda: instances(node)[0].status == "exited")
+    assert [(one.exit_code, one.said) for one in instances(node)] == [(1, "raylet -9")]
+    assert "raylet" in node.call("process-output", disk=node.spec.data, id=name, lines=5)["text"]
+    node.call("stop-processes", disk=node.spec.data, ids=[name], grace=0, replace=True)
+    assert instances(node) == ()
+    with pytest.raises(NodeError, match="have no record here any more"):
+        node.call("process-output", disk=node.spec.data, id="here-0", lines=1)
+
+
+def test_programs_have_the_environment_of_the_installation(node: Node) -> None:
+    """Nothing of the shell but what is the machine's and the user's; what the cluster says of Ray."""
+    cluster, one = member(node)
+    runtime = ProcessRuntime(node=node, plan=cluster, member=one)
+    program = runtime._program("env")
+    with closing(node.stream("execute", raw=True, **program)) as stream:
+        rows = dict(str(row["line"]).split("=", 1) for row in stream if "=" in row["line"])
+    assert rows["RAY_AUTH_TOKEN_PATH"] == f"{node.spec.data}/{DIRECTORY}/auth_token"
+    assert "HF_TOKEN" not in rows
+    assert rows["PATH"].startswith("/usr/local/sbin:")
+
+
+def test_an_image_whose_environment_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first process that overwrites its environment, as sshd does, is named; the shell may have it, too."""
+    row: dict[str, Any] = {"own": str(tmp_path), "env": {"RLBOX_RAY_PORT": "8100"}}
+    monkeypatch.delenv("RLBOX_LIMITS", raising=False)
+    monkeypatch.setenv("HF_TOKEN", "of-the-shell")
+    with pytest.raises(ValueError, match="let a shell be the first process"):
+        installed_environment(row)
+    monkeypatch.setenv("RLBOX_LIMITS", "{}")
+    found = installed_environment(row)
+    assert (found["RLBOX_RAY_PORT"], "HF_TOKEN" in found) == ("8100", False)
+
+
+def test_where_a_target_was_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert node_facts.installation_facts("mine") is None
+    share = tmp_path / "elsewhere/opt/rlbox/share"
+    share.mkdir(parents=True)
+    (tmp_path / "rlbox/places").mkdir(parents=True)
+    (tmp_path / "rlbox/places/mine.json").write_text(json.dumps({"prefix": str(tmp_path / "elsewhere")}))
+    row = {"target": "mine", "state": "laid", "lock": "l", "data": "/data"}
+    (share / "applied.json").write_text(json.dumps(row))
+    own = f"{tmp_path}/elsewhere/opt/rlbox"
+    found = {"own": own, "lock": "l", "data": "/data", "whole": True, "image": False}
+    assert node_facts.installation_facts("mine") == found
+    (share / "applied.json").write_text(json.dumps({**row, "state": "laying"}))
+    assert node_facts.installation_facts("mine") == {**found, "whole": False}
+    assert python_path(replace(plan().head, place=own)) == f"{tmp_path}/elsewhere/opt/venv/bin/python"
+
+
+def test_which_part_of_ray_ended() -> None:
+    """As Ray 2.60 and 2.43 print it; what it quotes of logs stands before or behind."""
+    told = "Some Ray subprocesses exited unexpectedly:\n  raylet [exit code=-9]\n  log_monitor [exit code=1]"
+    assert node_facts.ended_part("x [exit code=3]\n" + told) == "raylet -9"
+    assert node_facts.ended_part("exited unexpectedly:\n  \x1b[1mraylet\x1b[22m [exit code=-9]\n") == "raylet -9"
+    assert node_facts.ended_part("nothing of it") == ""
+
+
+def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path: Path) -> None:
+    logs = tmp_path / DIRECTORY / "ray/session_2026-01-01_1/logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("one\ntwo\nthr")
+    (tmp_path / "secret").write_text("x\n")
+    (logs / "raylet.err").symlink_to(tmp_path / "secret")
+    arguments = {"disk": str(tmp_path), "folder": DIRECTORY, "here": False, "names": ["raylet.*"], "most": 1000}
+    with closing(node.stream("logs", follow=True, **arguments)) as stream:
+        assert [row["text"] for row in stream.next()["logs"]] == ["one\ntwo\n"]
+        with (logs / "raylet.out").open("a") as file:
+            file.write("ee\n")
+        assert [row["text"] for row in stream.next()["logs"]] == ["three\n"]
+
+
+def test_no_path_leads_out_of_the_data_disk(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "clusters").symlink_to("/etc")
+    with pytest.raises(NodeError, match="leads out of"):
+        node.call("write", disk=str(tmp_path), path="clusters/0/x", text="")
+    (tmp_path / "clusters").unlink()
+
+
+def test_a_lock_is_held_by_one_and_undoes_what_was_not_committed(node: Node, tmp_path: Path) -> None:
+    pool = NodePool({"local": node})
+    guard = {"call": "c1", "disk": node.spec.data, "path": DIRECTORY, "here": True}
+    with lock_nodes(pool, "rlbox cluster up mine") as locks:
+        with pytest.raises(LockHeld, match="changes clusters on node local") as caught, lock_nodes(pool, "other"):
+            pass
+        assert f"process {os.getpid()} there" in caught.value.what
+        locks.send("local", {"guard": guard})
+        start(node, "exec sleep 600", "c1")
+        other = start(node, "exec sleep 600", "c2")
+        locks.send("local", {"commit": "c1"})
+    assert len(instances(node)) == 2
+    with lock_nodes(pool, "again") as locks:
+        locks.send("local", {"guard": {**guard, "path": ""}})
+    until(lambda: [one.id for one in instances(node)] == [other])  # the lock's end has undone the call, and it alone
+
+
+def test_the_script_is_for_an_old_python() -> None:
+    for path in sorted(Path(node_facts.__file__).parent.glob("*.py")):
+        ast.parse(path.read_text("utf-8"), feature_version=(3, 6))

@@ -1,0 +1,194 @@
+"""What ssh says of nodes that it does not reach, where nodes are for each other, and what is told of them meanwhile."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from clusterfacts import NEEDS, NO_ENGINE, PLACE, facts, plan, survey
+
+from rlbox.cluster import monitor as monitoring
+from rlbox.cluster.checks import check_installation
+from rlbox.cluster.context import RunningCluster
+from rlbox.cluster.facts import InterfaceAddress, RayInstance
+from rlbox.cluster.monitor import NodeMonitor
+from rlbox.cluster.nodes import NodeSpec
+from rlbox.cluster.pool import NodePool
+from rlbox.cluster.probe import ConnectionAttempt, candidate_addresses, choose_endpoints, list_probers
+from rlbox.errors import NodeError
+from rlbox.ssh.errors import SshRoute, explain_ssh_error
+
+CHANGED = """@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+Host key for 10.0.0.2 has changed and you have requested strict checking.
+Host key verification failed."""
+DIRECT, JUMP = SshRoute("10.0.0.2", ""), SshRoute("10.0.0.2", "gate")
+
+
+@pytest.mark.parametrize(
+    ("output", "id_", "step"),
+    [
+        (CHANGED, "host-key-changed", "ssh-keygen -R 10.0.0.2, then `ssh b` once"),
+        ("No ED25519 host key is known for b\nHost key verification failed.", "host-key-unknown", "type `ssh b` once"),
+        ("ssh: Could not resolve hostname b: Name or service not known", "host-unknown", "~/.ssh/config"),
+        ("ann@b: Permission denied (publickey,password).", "login-refused", "ssh-copy-id b"),
+        ("bash: line 1: python3: command not found", "no-python", "apt-get install python3"),
+        ("channel 2: open failed: administratively prohibited", "no-forwarding", "AllowStreamLocalForwarding yes"),
+        ("ssh: connect to host 10.0.0.2 port 22: Connection refused", "unreachable", "make `ssh b true` work"),
+        ("", "unreachable", "make `ssh b true` work"),
+    ],
+)
+def test_ssh_error_names_cause_and_step(output: str, id_: str, step: str) -> None:
+    found = explain_ssh_error("b", DIRECT, output)
+    assert (found.id, found.where, found.level) == (id_, "b", "error")
+    assert step in found.remedy
+
+
+def test_a_jump_host_that_is_down_is_named() -> None:
+    output = "ssh: connect to host gate port 22: Connection timed out\nConnection closed by UNKNOWN port 65535"
+    found = explain_ssh_error("b", JUMP, output)
+    assert (found.id, found.title, found.where) == ("jump-unreachable", "jump host gate: it does not answer", "b")
+    assert "`ssh gate true`" in found.remedy
+    behind = "channel 0: open failed: connect failed: No route to host\nConnection closed by UNKNOWN port 65535"
+    found = explain_ssh_error("b", JUMP, behind)
+    assert (found.id, "`ssh b true`" in found.remedy) == ("unreachable", True)
+
+
+def attempt(target: str, address: str, said: str = "") -> ConnectionAttempt:
+    return ConnectionAttempt(source="b" if target == "a" else "a", target=target, address=address, port=1, said=said)
+
+
+def test_a_node_is_where_all_who_tried_reached_it() -> None:
+    two = (
+        InterfaceAddress(interface="eth0", address="192.168.0.2", mtu=1500),
+        InterfaceAddress(interface="ib0", address="10.0.0.2", mtu=4092),
+    )
+    both = survey(facts("b", addresses=two), endpoints={})
+    attempts = [attempt("b", "192.168.0.2", "No route to host"), attempt("b", "10.0.0.2"), attempt("a", "10.0.0.1")]
+    found = choose_endpoints(both, attempts)["b"]
+    assert (found.address, found.interface, found.mtu) == ("10.0.0.2", "ib0", 4092)
+    assert choose_endpoints(both, attempts[:1] + attempts[2:]).keys() == {"a"}
+
+
+def test_addresses_of_a_node_likeliest_first() -> None:
+    """What its name says, where it has that itself; of this machine what is on the route to the others."""
+    two = tuple(InterfaceAddress(interface=f"eth{n}", address=f"10.0.{n}.2", mtu=1500) for n in range(2))
+    probe = survey(facts("b", addresses=two))
+    probe = replace(probe, facts={"a": facts("a", names={"b": ("10.0.1.2", "203.0.113.9")}), "b": probe.facts["b"]})
+    assert candidate_addresses(probe, "b") == ("10.0.1.2", "10.0.0.2")
+    away = InterfaceAddress(interface="eth0", address="172.17.0.2", mtu=1500)
+    near = InterfaceAddress(interface="rlh-br", address="10.0.0.9", mtu=1400, virtual=True)
+    own = facts("a", addresses=(away, near), names={"local": ("172.17.0.2",)})
+    specs = (NodeSpec(name="local", data="/data"), probe.specs[1])
+    probe = replace(probe, specs=specs, facts={"local": own}, routes={"local": ("10.0.0.9",)})
+    assert candidate_addresses(probe, "local") == ("10.0.0.9", "172.17.0.2")
+
+
+def test_few_try_all_and_many_their_neighbours() -> None:
+    assert list_probers("abc", "b") == ("a", "c")
+    many = [f"n{at}" for at in range(20)]
+    assert len(list_probers(many, "n0")) == 19
+    assert list_probers(many, "n7") == ("n0", "n6", "n8")
+
+
+def test_a_node_without_engine_needs_an_installation() -> None:
+    assert not survey(facts("b", engine=NO_ENGINE)).is_inplace("b")
+    assert survey(facts("b", engine=NO_ENGINE, installation=PLACE)).is_inplace("b")
+    assert not survey(facts("b", installation=PLACE)).is_inplace("b")
+    assert survey(specs=(survey().specs[0], NodeSpec(name="b", data="/data", here=True))).is_inplace("b")
+    (one,) = check_installation("b", None, "/data", NEEDS)
+    assert (one.id, one.remedy) == ("place-missing", "rlbox apply mine --data /data, there")
+
+
+# ---- nodes that are watched
+
+
+class Stream:
+    """A node's reports as a test puts them; an error is the end of the connection."""
+
+    def __init__(self) -> None:
+        self.reports: queue.Queue[dict[str, Any] | NodeError | None] = queue.Queue()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while (row := self.reports.get()) is not None:
+            if isinstance(row, NodeError):
+                raise row
+            yield row
+
+    def close(self) -> None:
+        self.reports.put(None)
+
+
+class Played:
+    """A connection to a node: `said` is how the others are reached from it, one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.heard_at, self.is_lost, self.said = name, 0.0, False, [""]
+        self.spec, self.stream_ = NodeSpec(name=name, data="/data"), Stream()
+
+    def silent_s(self) -> float:
+        return 0.0
+
+    def stream(self, name: str, **arguments: Any) -> Stream:
+        return self.stream_
+
+    def call(self, name: str, timeout_s: float = 0.0, **arguments: Any) -> dict[str, Any]:
+        said = self.said.pop(0) if len(self.said) > 1 else self.said[0]
+        return {"said": [said] * len(arguments["targets"])}
+
+    def report(self, **changes: Any) -> None:
+        row = {"id": self.name, "name": "n", "image": "i", "labels": {}, "status": "running", **changes}
+        disk = {"path": "/data", "there": True, "free": 10**9, "size": 10**9}
+        self.stream_.reports.put({"clusters": [row], "disk": disk})
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, Played], NodeMonitor, queue.Queue[str]]]:
+    """The connections to both nodes, what watches them, and what it says."""
+    monkeypatch.setattr(monitoring, "_SETTLE_S", 0.01)
+    nodes = {name: Played(name) for name in "ab"}
+    said: queue.Queue[str] = queue.Queue()
+    pool: Any = NodePool(nodes)  # type: ignore[arg-type]
+    context: Any = SimpleNamespace(pool=pool, app=SimpleNamespace(say=said.put))
+    instances = {name: RayInstance(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
+    monitor = NodeMonitor(context, RunningCluster(plan=plan(), instances=instances), {"a": 0.0, "b": 0.0})
+    yield nodes, monitor, said
+    monitor.close()
+
+
+Watched = tuple[dict[str, Played], NodeMonitor, "queue.Queue[str]"]
+
+
+def test_what_happens_is_told_once(watched: Watched) -> None:
+    nodes, __, said = watched
+    for __ in range(2):
+        nodes["b"].report(status="exited", exit_code=137)
+    assert said.get(timeout=60).startswith("b: its container was killed: exit code 137")
+    nodes["b"].report(id="another")
+    assert said.get(timeout=60).startswith("b: its container was removed")
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (["it did not answer"], "neither this machine nor the other nodes reach it"),
+        ([""], "this machine does not reach it, a does"),
+        (
+            ["", "it did not answer"],
+            "neither this machine nor the other nodes reach it",
+        ),  # it ends its connections first
+    ],
+)
+def test_a_node_whose_connection_broke_is_explained_by_the_others(
+    answers: list[str], words: str, watched: Watched
+) -> None:
+    nodes, monitor, said = watched
+    nodes["a"].said = answers
+    nodes["b"].stream_.reports.put(NodeError("the connection broke"))
+    assert words in said.get(timeout=60)
+    nodes["a"].report()
+    (one,) = monitor.list_findings()
+    assert (one.where, monitor.is_heard("b"), monitor.is_heard("a")) == ("b", False, True)
