@@ -32,7 +32,7 @@ from rlbox.errors import RlboxError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.files import cache_path, compute_sha256, write_atomic
+from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
 from rlbox.system.json_files import read_json_object
 from rlbox.system.network_settings import read_network_settings
@@ -191,7 +191,7 @@ def _probe_file(blank: MirrorProbe, artifact: Artifact, locator: FileLocator, ht
 def _on_this_machine(blank: MirrorProbe, artifact: Artifact, link: FileUrl) -> MirrorProbe:
     path = Path(unquote(urlsplit(link.url).path))
     try:
-        digest = compute_sha256(path)
+        digest = compute_file_sha256(path)
     except OSError as error:
         raise UnusableMirrorError(f"{path}: {error.strerror}") from error
     if digest != artifact.sha256:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-from rlbox.system.file_lock import lock_file
-from rlbox.system.files import cache_path, compute_sha256, link_or_copy
+from rlbox.system.file_lock import open_and_lock_file
+from rlbox.system.files import cache_path, compute_file_sha256, link_or_copy
 
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -123,7 +123,7 @@ class ObjectStore:
                 return False
             if facts.st_mtime_ns == _SEAL_NS:
                 return True
-            if compute_sha256(path) != digest:
+            if compute_file_sha256(path) != digest:
                 return False
         except FileNotFoundError:
             return False
@@ -156,7 +156,7 @@ class ObjectStore:
         partial = self.root / "partial" / digest
         try:
             partial.parent.mkdir(parents=True, exist_ok=True)
-            handle = lock_file(partial, create=True)
+            handle = open_and_lock_file(partial, create=True)
         except OSError as error:
             raise create_unwritable_store_error(self.root, error) from error
         return None if handle is None else PartialObject(handle, partial, self.path(digest))
@@ -176,7 +176,7 @@ class ObjectStore:
                 return sha256
             draft.reset()
             if path.stat().st_dev == self.root.stat().st_dev:
-                got = compute_sha256(path)
+                got = compute_file_sha256(path)
                 if got != sha256 or draft.try_commit_link(path):
                     return got
             with open(path, "rb", buffering=0) as file:

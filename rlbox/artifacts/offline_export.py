@@ -30,7 +30,7 @@ from rlbox.engine.reference import ImageReference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import NodeError, RegistryError, WorkFailed
 from rlbox.i18n import _
-from rlbox.system.files import compute_sha256, is_disk_full, write_atomic
+from rlbox.system.files import compute_file_sha256, is_disk_full, write_atomic
 from rlbox.target.artifact import Artifact
 
 EXPORT_TYPE = "application/vnd.rlbox.inputs.v1"
@@ -137,7 +137,7 @@ def _is_object(path: Path, source: Path, file: Artifact) -> bool:
         linked = os.path.samestat(facts, source.stat())
     except FileNotFoundError:
         return False
-    return linked or (facts.st_size == file.size and compute_sha256(path) == file.sha256)
+    return linked or (facts.st_size == file.size and compute_file_sha256(path) == file.sha256)
 
 
 def import_from_directory(

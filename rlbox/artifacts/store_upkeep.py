@@ -18,8 +18,8 @@ from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_er
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.system.file_lock import lock_file, require_unlocked
-from rlbox.system.files import cache_path, compute_sha256, write_atomic
+from rlbox.system.file_lock import open_and_lock_file, require_unlocked
+from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
 from rlbox.target.artifact import Artifact, list_all_artifacts
 from rlbox.target.lock import Lock, load_lock
@@ -129,7 +129,7 @@ def verify_objects(
         path = store.path(digest)
         size = path.stat().st_size
         try:
-            found = compute_sha256(path)
+            found = compute_file_sha256(path)
         except OSError as error:
             found = f"cannot be read: {error.strerror}"
         on_object(size)
@@ -166,7 +166,7 @@ def _bytes(path: Path) -> int:
 
 def _is_idle(path: Path, *, remove: bool = False) -> bool:
     with suppress(OSError):
-        handle = lock_file(path, create=False)
+        handle = open_and_lock_file(path, create=False)
         if handle is None:
             return False
         if remove:

@@ -77,12 +77,12 @@ def diagnose(
     sources, may_grow = _sources(app, logs, target, data)
     found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
     excerpt = _excerpt(found, sources)
-    guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.fatal else {}
+    guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.is_fatal else {}
     text = "" if app.as_json else format_report(found, excerpt, explain=why)
     if guess:
         text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=guess["guess"])
     app.result({**found.as_json(), **guess}, text)
-    return int(found.fatal)
+    return int(found.is_fatal)
 
 
 def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
@@ -139,9 +139,9 @@ def _follow(app: App, sources: list[LogSource], catalogue: SignatureSet, may_gro
     logs, told, quiet_s = GrowingLogs(sources, catalogue), "", 0.0
     while True:
         growing = may_grow()  # before what is read last
-        quiet_s = 0.0 if logs.read() else quiet_s + _PAUSE_S
+        quiet_s = 0.0 if logs.read_new_bytes() else quiet_s + _PAUSE_S
         found = logs.diagnosis
-        first = format_report(replace(found, chain=())) if found.fatal else ""
+        first = format_report(replace(found, chain=())) if found.is_fatal else ""
         if first != told and not app.as_json:
             app.show(first or _("nothing fatal after all: the work continued"))
         told = first

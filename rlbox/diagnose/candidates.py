@@ -19,7 +19,7 @@ from rlbox.diagnose.patterns import (
     ErrorClass,
     ProgressMark,
     classify_error,
-    rate_failure,
+    rate_failure_certainty,
     says_work_continues,
 )
 from rlbox.diagnose.signatures import SignatureMatch, SignatureSet
@@ -71,7 +71,7 @@ class Candidate:
         return self.score + self.quote_bonus
 
     @property
-    def cause(self) -> str:
+    def cause_id(self) -> str:
         """The id of its cause; empty when no signature knows it."""
         return self.match.signature.cause if self.match else ""
 
@@ -146,14 +146,14 @@ def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
 def _find_certain_line(statements: list[Statement]) -> tuple[int, str] | None:
     """Return the first line of the messages that certainly says it failed: the linker's in a failed build's."""
     for number, text in (line for *_, tail in statements for line in tail):
-        if rate_failure(parse_line(number, text)) == CERTAIN_FAILURE and classify_error(text) == "root":
+        if rate_failure_certainty(parse_line(number, text)) == CERTAIN_FAILURE and classify_error(text) == "root":
             return number, text
     return None
 
 
 def _is_incidental(event: Event, at: int) -> bool:
     raised = event.exceptions[at : at + 2]
-    return len(raised) == 2 and bool(_INCIDENTAL.match(raised[0].kind)) and raised[1].chain_kind == "context"
+    return len(raised) == 2 and bool(_INCIDENTAL.match(raised[0].class_name)) and raised[1].chain_kind == "context"
 
 
 def _matters_at_low_level(event: Event) -> bool:

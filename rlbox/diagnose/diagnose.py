@@ -92,7 +92,7 @@ class GrowingLogs:
         self._judge = RootCauseAnalyzer(catalogue)
         self._known: tuple[tuple[object, ...], Diagnosis] | None = None
 
-    def read(self) -> int:
+    def read_new_bytes(self) -> int:
         """Read what is new; return how many bytes that were."""
         return sum(log.read() for log in self._logs)
 

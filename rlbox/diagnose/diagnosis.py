@@ -54,16 +54,16 @@ class Diagnosis:
     raised_in: CodeLocation | None = None
 
     @property
-    def fatal(self) -> bool:
+    def is_fatal(self) -> bool:
         return self.root is not None
 
     @property
-    def cause(self) -> str | None:
+    def cause_id(self) -> str | None:
         """The id of the cause, `unknown`, or None where nothing was fatal."""
-        return (self.root.cause or UNKNOWN) if self.root else None
+        return (self.root.cause_id or UNKNOWN) if self.root else None
 
     @property
-    def fix(self) -> str:
+    def fix_id(self) -> str:
         """The id of the fix that has the signature; fixes know more than the list of causes."""
         return self.root.match.signature.fix if self.root and self.root.match else ""
 
@@ -91,16 +91,17 @@ class Diagnosis:
         root = self.root
         return {
             "schema": 1,
-            "fatal": self.fatal,
-            "cause": self.cause,
-            "fix": self.fix,
+            "fatal": self.is_fatal,
+            "cause": self.cause_id,
+            "fix": self.fix_id,
             "title": self.title,
             "confidence": self.confidence,
             "ending": self.ending,
             "first_fatal": self._place(root) if root else None,
             "chain": [self._step(link) for link in self.chain],
             "also": [
-                {"cause": one.cause or UNKNOWN, **self._place(one), "why": one.error_class} for one in self.independent
+                {"cause": one.cause_id or UNKNOWN, **self._place(one), "why": one.error_class}
+                for one in self.independent
             ],
             "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
             "remedy": self.remedy,
@@ -133,7 +134,7 @@ class Diagnosis:
             **self._place(candidate),
             "at": candidate.event.log_line.clock,
             "time": round(candidate.time[0], 6) if candidate.time else None,
-            "cause": candidate.cause or None,
+            "cause": candidate.cause_id or None,
             "why": link.reason,
             "of": link.cause_index,
             "count": candidate.event.count,
@@ -153,7 +154,7 @@ class Diagnosis:
         counts: Counter[tuple[str, str]] = Counter()
         first: dict[tuple[str, str], Candidate] = {}
         for candidate in self.benign:
-            key = (candidate.cause, candidate.text[:80])
+            key = (candidate.cause_id, candidate.text[:80])
             counts[key] += candidate.event.count
             first.setdefault(key, candidate)
         return [(first[key], count) for key, count in counts.most_common(50)]

@@ -16,7 +16,7 @@ from rlbox.diagnose.patterns import (
     compile_sign_pattern,
     find_program_kinds,
     find_progress_sign,
-    rate_failure,
+    rate_failure_certainty,
     says_work_continues,
 )
 from rlbox.diagnose.signatures import SignatureSet
@@ -306,7 +306,7 @@ class EventReader:
         if other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
             del self._tails[row.writer]
             return False
-        if not event.names_exception and (rate_failure(row) >= STATED_FAILURE or self._is_known(row)):
+        if not event.names_exception and (rate_failure_certainty(row) >= STATED_FAILURE or self._is_known(row)):
             del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
@@ -321,7 +321,7 @@ class EventReader:
         if _PANIC.search(row.body):
             self._panic = row
             return
-        strong = CERTAIN_FAILURE if panic and row.number <= panic.number + 1 else rate_failure(row)
+        strong = CERTAIN_FAILURE if panic and row.number <= panic.number + 1 else rate_failure_certainty(row)
         if not strong and not self._is_known(row):
             return
         event = make_line_event(

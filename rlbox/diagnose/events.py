@@ -82,7 +82,7 @@ class Event:
         if not self.exceptions:
             yield Statement(self.line_number, self.body, self.exception_name, self.tail)
         for raised in self.exceptions:
-            yield Statement(raised.number, raised.text, raised.kind, raised.tail)
+            yield Statement(raised.number, raised.text, raised.class_name, raised.tail)
 
     def class_at(self, text: str, exception_name: str) -> ErrorClass:
         if self.level in (0, 1, LEVEL_WARNING) and not self.exceptions:

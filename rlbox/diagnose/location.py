@@ -239,7 +239,7 @@ def _map_ranks(
             places.add_line(row, directories[index])
     for candidate in candidates:
         for one in candidate.event.exceptions:
-            if one.kind == "ChildFailedError":
+            if one.class_name == "ChildFailedError":
                 places.process_by_writer.update(_parse_launcher_summary(line for _, line in one.tail))
     return places
 

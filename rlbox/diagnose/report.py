@@ -74,7 +74,7 @@ def format_summary(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _format_cause(diagnosis: Diagnosis) -> str:
     sure = f"{diagnosis.confidence:.2f}"
-    if cause := diagnosis.cause if diagnosis.cause != UNKNOWN else diagnosis.fix:
+    if cause := diagnosis.cause_id if diagnosis.cause_id != UNKNOWN else diagnosis.fix_id:
         title = diagnosis.title or ""
         return _("{cause}: {title} (sure to {confidence})").format(cause=cause, title=_(title), confidence=sure)
     if diagnosis.raised_in:
@@ -86,7 +86,7 @@ def _format_next(diagnosis: Diagnosis) -> str:
     remedy = diagnosis.remedy or ""
     if diagnosis.missing_log_description:
         fetch = _("these are consequences; look at {log}").format(log=diagnosis.missing_log_description)
-        has_remedy = remedy and diagnosis.cause != UNKNOWN
+        has_remedy = remedy and diagnosis.cause_id != UNKNOWN
         return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if has_remedy else fetch
     return _(remedy) if remedy else _("none is known; `rlbox diagnose LOG --why` tells what else went wrong there")
 
@@ -125,7 +125,7 @@ def _format_chain(diagnosis: Diagnosis) -> str:
     for candidate in diagnosis.independent[:_ALSO_SHOWN]:
         rows.append(
             _("  also: {line} [{cause}]").format(
-                line=_format_line(diagnosis, candidate), cause=candidate.cause or UNKNOWN
+                line=_format_line(diagnosis, candidate), cause=candidate.cause_id or UNKNOWN
             )
         )
     return join("\n", rows)

@@ -356,10 +356,12 @@ def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Cand
     """
     if odd := _find_odd_rank_candidate(chosen, candidates):
         return odd
-    if not chosen.cause:
+    if not chosen.cause_id:
         return chosen
     alike = [
-        one for one in candidates if one.cause == chosen.cause and not one.is_wrapper and one.error_class != "relayed"
+        one
+        for one in candidates
+        if one.cause_id == chosen.cause_id and not one.is_wrapper and one.error_class != "relayed"
     ]
     return find_first(
         [
@@ -475,12 +477,17 @@ def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
 def _link(candidate: Candidate, root: Candidate, chain: list[Link]) -> Link | None:
     if (place := _find_quoted(candidate, chain)) >= 0:
         return Link(candidate, "quoted", place)
-    if candidate.is_wrapper and candidate.cause and candidate.cause == root.cause and not _is_before(candidate, root):
+    if (
+        candidate.is_wrapper
+        and candidate.cause_id
+        and candidate.cause_id == root.cause_id
+        and not _is_before(candidate, root)
+    ):
         return Link(candidate, "quoted", 0)
     own = [index for index, link in enumerate(chain) if _has_same_writer(link.candidate, candidate)]
     if own and not _is_before(candidate, root):
         return Link(candidate, "same-lane", own[-1])
-    if candidate.error_class == "root" and candidate.score >= 1 and candidate.cause != root.cause:
+    if candidate.error_class == "root" and candidate.score >= 1 and candidate.cause_id != root.cause_id:
         return None if candidate.match or _is_before(candidate, root) else Link(candidate, "time", 0)
     if candidate.error_class in ("victim", "relayed", "root") and _COLLECTIVE.search(candidate.text):
         return Link(candidate, "collective", 0)

@@ -69,7 +69,7 @@ class RaisedException:
     full_line: str = ""
 
     @property
-    def kind(self) -> str:
+    def class_name(self) -> str:
         """The exception's name without modules."""
         return self.name.rpartition(".")[2]
 
@@ -205,7 +205,7 @@ class TracebackParser:
         if last is None or self._is_other(row):
             self.closed = True
             return False
-        if len(last.tail) >= (_MOST_SUMMARY if last.kind == "ChildFailedError" else MAX_TAIL_LINES):
+        if len(last.tail) >= (_MOST_SUMMARY if last.class_name == "ChildFailedError" else MAX_TAIL_LINES):
             self.closed = True
             return False
         last.tail.append((row.number, stripped))

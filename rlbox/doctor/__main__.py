@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
 
             report = examine_container(dict(os.environ), float(budget_s))
             sys.stdout.write(json.dumps(report.as_json(), ensure_ascii=False) + "\n")
-            return 1 if report.failed else 0
+            return 1 if report.has_errors else 0
         case [phase]:
             found = run_fix_checks(phase)
             for finding in found:

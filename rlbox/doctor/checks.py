@@ -26,7 +26,7 @@ from rlbox.doctor.gpus import (
 )
 from rlbox.doctor.limits import check_limits, probe_limits
 from rlbox.doctor.network import Endpoint, check_network, probe_network
-from rlbox.doctor.packages import check_packages, probe_packages, site_packages_path
+from rlbox.doctor.packages import check_packages, get_site_packages_path, probe_packages
 from rlbox.doctor.paths import check_paths, probe_paths
 from rlbox.doctor.processes import check_processes, list_processes
 from rlbox.doctor.report import is_explained
@@ -110,7 +110,7 @@ def _all_reduce(context: CheckContext) -> list[Finding]:
 def _packages(context: CheckContext) -> list[Finding]:
     linked: tuple[str, ...] = ()
     try:
-        facts = probe_packages(site_packages_path(context.requirements.python or "3", context.venv))
+        facts = probe_packages(get_site_packages_path(context.requirements.python or "3", context.venv))
         linked = facts.torch_extensions
     finally:
         context.linked_extensions.set_result(linked)

@@ -255,7 +255,7 @@ def run_doctor(
         {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, verbose=app.verbosity > 0)
     )
     app.say(format_summary(report))
-    return WorkFailed.exit_code if report.failed else 0
+    return WorkFailed.exit_code if report.has_errors else 0
 
 
 def _plan(app: App, report: Report) -> int:

@@ -15,7 +15,7 @@ from rlbox.doctor.packages import STACK_PROGRAM_FINDINGS
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
 from rlbox.i18n import _
-from rlbox.system.limits import get_available_memory, read_cpu_quota, read_group_number
+from rlbox.system.limits import get_available_memory, read_cgroup_number, read_cpu_quota
 
 SHM = "/dev/shm"  # noqa: S108 - it is what is asked about
 UNLIMITED = -1
@@ -222,9 +222,9 @@ def probe_limits() -> LimitFacts:
         shm_free=free,
         shm_error=error,
         shm_largest=largest,
-        pids_max=read_group_number("pids", "max", "max"),
-        pids_now=read_group_number("pids", "current", "current") or 0,
-        memory_max=read_group_number("memory", "max", "limit_in_bytes"),
+        pids_max=read_cgroup_number("pids", "max", "max"),
+        pids_now=read_cgroup_number("pids", "current", "current") or 0,
+        memory_max=read_cgroup_number("memory", "max", "limit_in_bytes"),
         memory_free=get_available_memory(),
         cores=len(os.sched_getaffinity(0)),
         cpus=read_cpu_quota(),

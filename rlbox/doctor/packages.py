@@ -152,7 +152,7 @@ _TORCH = tuple(f"_Z{kind}{name}".encode() for name in ("3c10", "2at", "5torch", 
 _HASHED_BYTES = 64 << 20  # a changed file of more is called changed by its time stamp alone
 
 
-def site_packages_path(version: str, venv: str = VENV) -> str:
+def get_site_packages_path(version: str, venv: str = VENV) -> str:
     return f"{venv}/lib/python{version}/site-packages"
 
 

@@ -27,7 +27,7 @@ class Report:
     seconds: float = 0.0
 
     @property
-    def failed(self) -> bool:
+    def has_errors(self) -> bool:
         return any(finding.level == "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:

@@ -376,9 +376,9 @@ def get_install_dir(environ: Mapping[str, str]) -> str:
     return environ.get(INSTALL_DIR_VARIABLE, OWN)
 
 
-def get_venv_dir(own: str) -> str:
+def get_venv_dir(install_dir: str) -> str:
     """Return the stack's environment beside that folder."""
-    return f"{own.removesuffix(OWN)}{VENV}"
+    return f"{install_dir.removesuffix(OWN)}{VENV}"
 
 
 def find_local_stack() -> StackLocation | None:
@@ -419,14 +419,14 @@ def find_stack(python: str, next_step: str) -> StackLocation:
     )
 
 
-def make_bytecode_directory(environ: Mapping[str, str], mount: str, lock: Path) -> str:
+def make_bytecode_directory(environ: Mapping[str, str], data_mount: str, lock: Path) -> str:
     """Return a folder of the data disk for what Python compiles, named after the lock; empty when there is none.
 
     The image holds no bytecode, and compiling takes longer than all else that the stack's programs do here.
     """
     if environ.get("PYTHONPYCACHEPREFIX"):
         return ""
-    cache = Path(mount, "cache", "doctor")
+    cache = Path(data_mount, "cache", "doctor")
     try:
         own = cache / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
         own.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rlbox.evaluation.lock import digest_json
 from rlbox.i18n import _
-from rlbox.system.files import compute_sha256
+from rlbox.system.files import compute_file_sha256
 from rlbox.system.json_files import read_json_object
 from rlbox.system.safe_files import walk_files
 
@@ -82,10 +82,12 @@ def digest_export(directory: Path) -> ExportDigests:
     if not shards:
         raise FileNotFoundError(f"{directory} holds no weights")
     with ThreadPoolExecutor(4) as pool:
-        sums = dict(zip((path.name for path in shards), pool.map(compute_sha256, shards), strict=True))
-    tokenizer = {name: compute_sha256(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()}
+        sums = dict(zip((path.name for path in shards), pool.map(compute_file_sha256, shards), strict=True))
+    tokenizer = {
+        name: compute_file_sha256(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()
+    }
     return ExportDigests(
-        weights=digest_json({"shards": sums, "config": compute_sha256(directory / "config.json")}),
+        weights=digest_json({"shards": sums, "config": compute_file_sha256(directory / "config.json")}),
         tokenizer=digest_json(tokenizer),
         chat_template=_digest_chat_template(directory),
     )
@@ -94,6 +96,6 @@ def digest_export(directory: Path) -> ExportDigests:
 def _digest_chat_template(directory: Path) -> str:
     for name in CHAT_TEMPLATE_FILES:
         if (directory / name).is_file():
-            return compute_sha256(directory / name)
+            return compute_file_sha256(directory / name)
     template: Any = read_json_object(directory / "tokenizer_config.json", follow_links=True).get("chat_template", "")
     return hashlib.sha256(str(template).encode("utf-8", "replace")).hexdigest() if template else ""

@@ -140,7 +140,9 @@ def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Ca
     phase, name = stall.phase, stage.name
     advice = f"if that was no hang, raise limits.silence_s of stage {name}"
     if stall.deadlock:
-        advice = f"make every rank reach the same collectives in the same order; {hang_report_path(stage)} shows each"
+        advice = (
+            f"make every rank reach the same collectives in the same order; {get_hang_report_path(stage)} shows each"
+        )
         odd = f"; {wait_description}" if stall.deadlock.absent_pids and wait_description else ""
         what = f"stage {name} hangs: {stall.deadlock.description}{odd}; no rank worked for"
         what += f" {duration_text(stall.silent_s)}, and it was stopped"
@@ -166,10 +168,10 @@ def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Ca
         next_step="; ".join(part for part in (phase.remedy, advice) if part),
         phase=phase.name,
         waits=wait_description,
-        report=hang_report_path(stage),
+        report=get_hang_report_path(stage),
     )
 
 
-def hang_report_path(stage: StagePlan) -> str:
+def get_hang_report_path(stage: StagePlan) -> str:
     """Return where the report of a hang lies, below the run directory."""
     return f"{stage.directory}/{EVIDENCE_FOLDER}/{HANG_PAGE}"

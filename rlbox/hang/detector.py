@@ -215,7 +215,7 @@ class HangDetector:
         if line and begun:
             self._enter(line)
         stepped = self._clock.feed(unfinished.encode(), now_s)
-        if self._talk.is_new_bar_text(unfinished) or begun or stepped:
+        if self._talk.has_bar_changed(unfinished) or begun or stepped:
             self._alive_s = self.last_progress_s = self.last_output_s = now_s
         return line if begun else None
 
@@ -353,7 +353,7 @@ class LineHistory:
                 self._kinds[kind] = numbers
         return LineNews(new, changed)
 
-    def is_new_bar_text(self, unfinished: str) -> bool:
+    def has_bar_changed(self, unfinished: str) -> bool:
         """Whether a line that is being rewritten (a progress bar) went on: neither its clock nor a spinner counts."""
         bar = _SPINNER.sub("", _BAR_END.sub("", unfinished[-_CHARS:]))
         bar, before = _CLOCK.sub("", bar), self._bar

@@ -22,7 +22,7 @@ from rlbox.hang.nccl import (
 )
 from rlbox.hang.stacks import dump_main_stacks
 from rlbox.hang.wait_probe import probe_pause_s, probe_waits
-from rlbox.hang.waits import Frame, find_collective, is_collective
+from rlbox.hang.waits import Frame, find_collective_name, is_collective
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates
 from rlbox.system.gpu import GpuStatus
@@ -162,7 +162,7 @@ def is_shown_by_stacks(deadlock: Deadlock, stacks: Mapping[int, tuple[Frame, ...
         waits_for_gpu = pid in deadlock.launched_pids and frame.bare_name in _GPU_WAITS
         if not (waits_for_gpu or is_collective(frame)):
             return False
-    return deadlock.is_confirmed or any(map(find_collective, stacks.values()))
+    return deadlock.is_confirmed or any(map(find_collective_name, stacks.values()))
 
 
 class DeadlockTracker:
@@ -357,7 +357,7 @@ class RankMonitor:
         members = self._members()
         for wait in probe_waits([pid for pid in odd if pid in members]):
             told, stack = wait.decisive_thread, stacks.get(wait.pid, ())
-            if told is None or find_collective(stack):
+            if told is None or find_collective_name(stack):
                 continue
             if told.kind == "disk" or (told.kind == "socket" and told.holder_pid not in members):
                 return True

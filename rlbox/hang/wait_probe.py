@@ -25,7 +25,7 @@ from rlbox.hang.waits import (
     ProcessWait,
     ThreadWait,
     WaitKind,
-    syscall_name,
+    get_syscall_name,
 )
 from rlbox.system.counters import probe_process_usage
 from rlbox.system.ports import TcpSocket, list_fd_links, list_tcp_sockets
@@ -185,7 +185,7 @@ def _call(fields: list[str]) -> tuple[str, list[int]]:
     """Return the name of the call that /proc/PID/syscall shows, and its arguments."""
     if len(fields) < 7 or not fields[0].lstrip("-").isdigit() or int(fields[0]) < 0:
         return (fields[0] if fields[:1] == ["running"] else ""), []
-    return syscall_name(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
+    return get_syscall_name(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
 
 
 def _judge(

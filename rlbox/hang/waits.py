@@ -50,7 +50,7 @@ _LIBRARY_THREADS = ("cuda", "NCCL", "nccl", "pt_nccl", "pt_tcpstore", "pt_autogr
 """Beginnings of names of threads that CUDA, NCCL and PyTorch keep in every process: each waits all its life."""
 
 
-def syscall_name(machine: str, number: int) -> str:
+def get_syscall_name(machine: str, number: int) -> str:
     """Return the name of a system call of a machine (`x86_64`, `aarch64`); `call N` when it is none of those known."""
     return _NUMBERS.get(machine, {}).get(number, f"call {number}")
 
@@ -121,7 +121,7 @@ class ProcessWait:
 
     @property
     def collective(self) -> str:
-        return find_collective(self.stack)
+        return find_collective_name(self.stack)
 
 
 _COLLECTIVES = frozenset({
@@ -137,7 +137,7 @@ def is_collective(frame: Frame) -> bool:
     return frame.bare_name in _COLLECTIVES or "/distributed/" in frame.file
 
 
-def find_collective(stack: Sequence[Frame]) -> str:
+def find_collective_name(stack: Sequence[Frame]) -> str:
     return next((frame.function for frame in stack if frame.bare_name in _COLLECTIVES), "")
 
 

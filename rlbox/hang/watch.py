@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from rlbox.diagnose.cause import Cause
-from rlbox.hang.context import EventRecorder, LineBuffer, LogSource, WatchContext, hang_report_path, make_hang_cause
+from rlbox.hang.context import EventRecorder, LineBuffer, LogSource, WatchContext, get_hang_report_path, make_hang_cause
 from rlbox.hang.detector import HangDetector, Stall
 from rlbox.hang.evidence import collect_hang_evidence
 from rlbox.hang.phases import load_phases, merge_phases
@@ -126,7 +126,7 @@ class HangMonitor:
             phase = PhasePlan(name=service, silence_s=limit_s)
         rule: Literal["ready", "total"] = "ready" if service else "total"
         stall = Stall(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
-        waits, report = self._collect(stall), hang_report_path(self._watched.stage)
+        waits, report = self._collect(stall), get_hang_report_path(self._watched.stage)
         return dataclasses.replace(cause, phase=phase.name, waits=waits, report=report)
 
     def _tick(self) -> None:

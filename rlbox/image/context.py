@@ -28,7 +28,7 @@ from rlbox.image.labels import (
 )
 from rlbox.image.layers import wheel_dir_of_layer
 from rlbox.image.plan import ImagePlan
-from rlbox.system.files import compute_sha256, link_or_copy, write_atomic
+from rlbox.system.files import compute_file_sha256, link_or_copy, write_atomic
 from rlbox.system.network_settings import find_ca_bundle
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
@@ -257,7 +257,9 @@ def compute_build_labels(hashed_entries: Mapping[str, str | Path], plan: ImagePl
     parts: dict[str, Any] = {}
     for name in sorted(hashed_entries):
         source = hashed_entries[name]
-        digest = compute_sha256(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
+        digest = (
+            compute_file_sha256(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
+        )
         mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
         line = f"{name}\0{digest}{mark}\n".encode()
         total.update(line)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.foreign import whole_number
 from rlbox.secrets.mask_stream import MaskStream
 from rlbox.secrets.url_credentials import CredentialMaskStream
-from rlbox.system.safe_files import open_regular_file, recreate_file, remove_file, rename_path
+from rlbox.system.safe_files import open_recreated_file, open_regular_file, remove_file, rename_path
 from rlbox.system.tail import BLOCK
 
 TIMES_SUFFIX = ".times"
@@ -37,8 +37,8 @@ class LogFile:
         self._masks = masks
         self._credentials = CredentialMaskStream()
         self._lock = threading.Lock()
-        self._handle = recreate_file(path)
-        self._times = recreate_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
+        self._handle = open_recreated_file(path)
+        self._times = open_recreated_file(path.with_name(f"{path.name}{TIMES_SUFFIX}"))
         self._date_at = 0.0
 
     @property
@@ -85,7 +85,7 @@ class LogFile:
             if os.path.samestat(own, os.stat(self.path, follow_symlinks=False)):
                 return False
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        handle = recreate_file(draft)
+        handle = open_recreated_file(draft)
         try:
             _copy(self._handle, handle, own.st_size)
             rename_path(draft, self.path)

@@ -124,7 +124,7 @@ def execute_plan(
 def _undone(plan: ApplyPlan) -> Iterator[SkippedItem]:
     """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
     for step in plan.steps:
-        if step.kind == "packages" and (failed := download_apt_packages(step.new.split())):
+        if step.kind == "packages" and (failed := download_apt_packages(step.new.split()).error):
             yield SkippedItem(item=f"apt packages {step.new}", source_id="apt", reason=failed)
 
 
@@ -262,7 +262,7 @@ def uninstall(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]
         if record.venv:
             remove_path(Path(record.venv))
             remove_path(Path(record.venv).with_name("uv-cache"))
-    if record.packages and (failed := remove_apt_packages(record.packages)):
+    if record.packages and (failed := remove_apt_packages(record.packages).error):
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
     kept = [path for path in record.kept if Path(path).exists()]
     notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]

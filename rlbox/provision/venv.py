@@ -160,14 +160,14 @@ class AptResult(NamedTuple):
     error: str = ""
 
 
-def download_apt_packages(names: Sequence[str]) -> str:
-    """Bring apt packages here from the machine's own sources, changing nothing else; return why that failed."""
+def download_apt_packages(names: Sequence[str]) -> AptResult:
+    """Bring apt packages here from the machine's own sources, changing nothing else."""
     failed = ""
     for verb in (("--download-only", "install", *names), ("update",), ("--download-only", "install", *names)):
         failed = _apt(*verb)
         if not failed and "install" in verb:
             break
-    return failed
+    return AptResult(error=failed)
 
 
 def install_apt_packages(names: Sequence[str]) -> AptResult:
@@ -177,10 +177,10 @@ def install_apt_packages(names: Sequence[str]) -> AptResult:
     return AptResult(tuple(sorted(list_installed_apt_packages() - before)), failed)
 
 
-def remove_apt_packages(names: Sequence[str]) -> str:
-    """Remove apt packages that were installed for a target; return why that failed, empty when it did not."""
+def remove_apt_packages(names: Sequence[str]) -> AptResult:
+    """Remove apt packages that were installed for a target."""
     present = sorted(set(names) & list_installed_apt_packages(names))
-    return _apt("remove", *present) if present else ""
+    return AptResult(error=_apt("remove", *present) if present else "")
 
 
 def _apt(*words: str) -> str:

@@ -11,7 +11,7 @@ from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.ssh.connection import RemoteShell
 from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_file, fetch_small_files, total_bytes
-from rlbox.system.files import compute_sha256, get_free_bytes, write_atomic
+from rlbox.system.files import compute_file_sha256, get_free_bytes, write_atomic
 from rlbox.system.json_files import read_json_object
 
 _BYTES_PER_RECORD_WRITE = 1 << 26
@@ -73,7 +73,7 @@ class DownloadDirectory:
         missing = []
         for file in files:
             path = self.path / file.path
-            if path.is_file() and path.stat().st_size == file.size and compute_sha256(path) == file.sha256:
+            if path.is_file() and path.stat().st_size == file.size and compute_file_sha256(path) == file.sha256:
                 report(file.size)
                 yield file
             else:

@@ -21,7 +21,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, RemoteShell
 from rlbox.system.command import DEVNULL, PIPE, ProcessHandle
-from rlbox.system.files import compute_sha256
+from rlbox.system.files import compute_file_sha256
 
 _BLOCK = 1 << 20
 _LONG_COMMAND_S = 6 * 3600.0  # sums of a terabyte
@@ -168,7 +168,7 @@ def fetch_file(shell: RemoteShell, base: str, file: RemoteFile, directory: Path,
     part = _prepare_part(target)
     for __ in range(2):
         _fetch_rest(shell, f"{base}/{file.path}", file.size, part, report)
-        if compute_sha256(part) == file.sha256:
+        if compute_file_sha256(part) == file.sha256:
             _commit(part, file, target)
             return
         part.unlink()
@@ -220,7 +220,7 @@ def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) 
     WorkFailed
         Its sha256 there is wrong, also when sent anew.
     """
-    sha256, size = compute_sha256(path), path.stat().st_size
+    sha256, size = compute_file_sha256(path), path.stat().st_size
     part, parent, goal = (shlex.quote(name) for name in (target + _PART, os.path.dirname(target), target))
     sum_there = f"sha256sum <{goal} 2>/dev/null | cut -c1-64"
     if shell.check_output(f"mkdir -p {parent} && [ ! -f {goal} ] || {sum_there}", _SEND_ERROR).strip() == sha256:

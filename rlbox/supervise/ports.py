@@ -69,7 +69,7 @@ class PortAuditor:
 
     def _judge(self, new: Sequence[TcpSocket]) -> None:
         members = {process.pid: process.name for process in self._context.processes.list_members()}
-        pids = {each.inode: each.find_holder(members) for each in new}
+        pids = {each.inode: each.find_holder_pid(members) for each in new}
         parts, still, ports = self._context.processes.list_pids_by_part(), _listening(), read_ephemeral_ports()
         for each in new:
             pid = pids[each.inode]

@@ -43,7 +43,7 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
     return True
 
 
-def lock_file(path: Path, *, create: bool) -> int | None:
+def open_and_lock_file(path: Path, *, create: bool) -> int | None:
     """Return a locked handle of the file that has this name now, or None while another process or thread holds it.
 
     `OSError` when it cannot be opened, is a link, no regular file, or a second name of one.
@@ -85,7 +85,7 @@ def hold_lock(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False
-    while (handle := lock_file(path, create=True)) is None:
+    while (handle := open_and_lock_file(path, create=True)) is None:
         waited, busy = time.monotonic() - begun, _busy(path, purpose)
         if waited >= timeout_s:
             raise busy
@@ -107,7 +107,7 @@ def hold_lock(
 def require_unlocked(path: Path, purpose: str) -> None:
     """Raise `LockHeld` while another process holds the lock file `path`; nothing is made, and nobody waited for."""
     try:
-        handle = lock_file(path, create=False)
+        handle = open_and_lock_file(path, create=False)
     except OSError:
         return
     if handle is None:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
-from rlbox.system.file_lock import describe_lock_holder, lock_file
+from rlbox.system.file_lock import describe_lock_holder, open_and_lock_file
 from rlbox.system.safe_files import NEW_FILE_FLAGS
 
 
@@ -108,7 +108,7 @@ def is_disk_full(error: BaseException) -> bool:
 _BLOCK = 1 << 20
 
 
-def compute_sha256(path: Path) -> str:
+def compute_file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK):
@@ -156,7 +156,7 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
                 where=str(path.parent),
                 next_step=_("free space, or name a file on another disk"),
             )
-        handle = lock_file(part, create=True)
+        handle = open_and_lock_file(part, create=True)
         if handle is None:
             busy = _("another rlbox writes this archive: {describe_lock_holder}").format(
                 describe_lock_holder=describe_lock_holder(part)

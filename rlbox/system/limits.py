@@ -45,15 +45,15 @@ class CgroupMemory:
 
 def probe_cgroup_memory() -> CgroupMemory:
     """Return the memory of this process' control group; zeros and None where the kernel does not tell."""
-    if not (events := read_group_file("memory", "events", "oom_control")):
+    if not (events := read_cgroup_file("memory", "events", "oom_control")):
         return CgroupMemory()
-    stat = _parse_table(read_group_file("memory", "stat", "stat"))
+    stat = _parse_table(read_cgroup_file("memory", "stat", "stat"))
     # Version 1 counts what is in groups below this one under `total_`.
     cache = sum(stat.get(f"total_{name}", stat.get(name, 0)) for name in ("active_file", "inactive_file"))
     return CgroupMemory(
         kills=_parse_table(events).get("oom_kill", 0),
-        limit_bytes=read_group_number("memory", "max", "limit_in_bytes"),
-        used_bytes=read_group_number("memory", "current", "usage_in_bytes"),
+        limit_bytes=read_cgroup_number("memory", "max", "limit_in_bytes"),
+        used_bytes=read_cgroup_number("memory", "current", "usage_in_bytes"),
         cache_bytes=cache,
     )
 
@@ -117,13 +117,13 @@ def _read_cores(directory: Path) -> float | None:
     return quota / period if quota is not None and period else None
 
 
-def read_group_number(controller: str, v2_name: str, v1_name: str) -> int | None:
+def read_cgroup_number(controller: str, v2_name: str, v1_name: str) -> int | None:
     """Return a number of this process' control group; None for no limit, or where the kernel does not tell."""
-    number = whole_number(read_group_file(controller, v2_name, v1_name).strip(), digits=20)
+    number = whole_number(read_cgroup_file(controller, v2_name, v1_name).strip(), digits=20)
     return number if number is not None and number < _UNLIMITED else None
 
 
-def read_group_file(controller: str, v2_name: str, v1_name: str) -> str:
+def read_cgroup_file(controller: str, v2_name: str, v1_name: str) -> str:
     """Return the file `CONTROLLER.NAME` of the nearest control group that has it; empty where there is none.
 
     A group that a run made for itself has no controllers, so that the container's own group above it answers.

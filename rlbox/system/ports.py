@@ -43,7 +43,7 @@ class TcpSocket:
     def is_listening_on(self, port: str) -> bool:
         return self.is_listening and self.local_address.rpartition(":")[2] == port
 
-    def find_holder(self, pids: Iterable[int]) -> int:
+    def find_holder_pid(self, pids: Iterable[int]) -> int:
         """Return the first of some processes that has it open; 0 when none has."""
         return next((pid for pid in pids if self.fd_link in list_fd_links(pid)), 0)
 

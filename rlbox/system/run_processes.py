@@ -212,7 +212,7 @@ class RunProcesses:
             table = probe_processes()
             alive = self._alive(table, choose(table))
             now = time.monotonic()
-            deadline = self._interrupt.limit_deadline(begun + GRACE_S)
+            deadline = self._interrupt.cap_deadline(begun + GRACE_S)
             if not alive or now > deadline + _KILL_S:
                 return alive
             leading = leader is not None and leader.poll() is None and now < begun + _LEAD_S

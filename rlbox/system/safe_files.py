@@ -118,7 +118,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         file.write(data)
 
 
-def recreate_file(path: Path, mode: int = 0o644) -> int:
+def open_recreated_file(path: Path, mode: int = 0o644) -> int:
     """Return a handle of a new, empty file, open for reading and appending; what has its name, as a link, is removed.
 
     Raises

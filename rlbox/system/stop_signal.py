@@ -32,7 +32,7 @@ class StopSignal:
             self._at = time.monotonic()
             self.name = name
 
-    def limit_deadline(self, planned: float) -> float:
+    def cap_deadline(self, planned: float) -> float:
         """Return the time (monotonic) until which to be patient: `planned`, or sooner when asked to stop."""
         return min(planned, self._at + STOP_GRACE_S) if self.name else planned
 

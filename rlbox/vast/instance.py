@@ -21,7 +21,7 @@ from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
 from rlbox.ssh.files import Listing, ReportBytes, list_files, replace_tree, send_file
 from rlbox.system.command import DEVNULL
-from rlbox.system.files import compute_sha256, state_path
+from rlbox.system.files import compute_file_sha256, state_path
 from rlbox.vast.remote_job import (
     ENDED_FILE,
     ENV_FILE,
@@ -121,7 +121,7 @@ def install_rlbox(
         wheel = write_rlbox_wheel(Path(made))
         total = hashlib.sha256(wheel.read_bytes())
         for name in names:
-            total.update(f"{name}\0{compute_sha256(project.folder / name)}\n".encode())
+            total.update(f"{name}\0{compute_file_sha256(project.folder / name)}\n".encode())
         digest = total.hexdigest()
         if connection.run(f"cat {folder}/{_SENT}").stdout.strip() == digest:
             if connection.run(f"cat {job.disk}/onstart.status").stdout.startswith("failed"):

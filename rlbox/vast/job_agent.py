@@ -19,7 +19,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.record.state import RunState, find_run_cause, load_run_state, read_events
 from rlbox.system.command import PIPE, communicate, run_command, start_command
-from rlbox.system.file_lock import lock_file
+from rlbox.system.file_lock import open_and_lock_file
 from rlbox.system.files import write_atomic
 from rlbox.system.http import HttpClient, NoResponseError, make_tls_context_factory, retry
 from rlbox.system.network_settings import find_ca_bundle
@@ -46,7 +46,7 @@ _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 
 def run_agent(folder: Path) -> int:
     """Carry out the job of `folder` until its run has ended; return the run's exit code, 0 where another one keeps."""
-    handle = lock_file(folder / "lock", create=True)  # held until this process ends
+    handle = open_and_lock_file(folder / "lock", create=True)  # held until this process ends
     if handle is None:
         return 0
     try:

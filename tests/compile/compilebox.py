@@ -21,7 +21,7 @@ from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError
 from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.image.compile_run import should_create_user_namespace
-from rlbox.system.files import compute_sha256
+from rlbox.system.files import compute_file_sha256
 from rlbox.target.lock import CompileInputs, Package, compute_recipe_digest
 
 Wheel = tuple[str, bytes]
@@ -182,4 +182,4 @@ def _archive(path: Path, files: dict[str, str]) -> Path:
 
 def _put(store: ObjectStore, path: Path) -> str:
     store.root.mkdir(parents=True, exist_ok=True)
-    return store.import_file(path, compute_sha256(path))
+    return store.import_file(path, compute_file_sha256(path))

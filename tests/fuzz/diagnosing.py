@@ -80,7 +80,7 @@ class Judged:
         spent = time.process_time() - begun
         self.slowest = max(self.slowest, spent)
         assert spent < MOST_S, f"took {spent:.1f} s of CPU"
-        self.told[found.cause or found.ending] += 1
+        self.told[found.cause_id or found.ending] += 1
 
     def growing(self, logs: list[bytes], cuts: list[int]) -> None:
         """Follow a file that grows, is cut short, or taken away and made anew, between the pieces."""
@@ -93,7 +93,7 @@ class Judged:
                 os.truncate(self._file, 0)
             with self._file.open("ab") as file:
                 file.write(data)
-            follower.read()
+            follower.read_new_bytes()
             json.dumps(follower.diagnosis.as_json())
         self.told["followed"] += 1
 

@@ -73,7 +73,7 @@ def peak() -> float:
 
 def test_as_many_processes_that_work_on() -> None:
     found = found_in([*each("step:1 - loss:0.5"), f"(Worker pid=7) {OOM}\n".encode()])
-    assert found.cause == "gpu-oom-training"
+    assert found.cause_id == "gpu-oom-training"
     assert found.root is not None
     assert (found.root.number, found.root.event.writer) == (PROCESSES + 1, "Worker pid=7")
 
@@ -87,7 +87,7 @@ def test_as_many_processes_that_work_on() -> None:
 def test_as_many_processes_that_fall(lines: tuple[str, ...], number: int) -> None:
     before = peak()
     found = found_in(each(*lines))
-    assert found.cause == "gpu-oom-training"
+    assert found.cause_id == "gpu-oom-training"
     assert found.root is not None
     assert found.root.number >= number
     assert peak() - before < MOST_BYTES
@@ -104,11 +104,11 @@ def test_a_line_of_a_gigabyte(piece: bytes) -> None:
     reader.feed(f"\n{OOM}\n".encode())
     found = diagnose_events([reader.close()], [LogStats(name="a.log", lines=reader.lines)], CATALOGUE)
     assert reader.lines == 2
-    assert found.fatal
+    assert found.is_fatal
     assert peak() - before < MOST_BYTES
 
 
 def test_clocks_that_run_back() -> None:
     lines = [f"2026-01-02 03:{59 - minute:02}:00,000 INFO step:{minute} - loss:0.5" for minute in range(60)]
     found = found_in(["\n".join([*lines, f"2020-01-01 00:00:00,000 ERROR {OOM}", ""]).encode()])
-    assert (found.cause, found.root.number if found.root else 0) == ("gpu-oom-training", 61)
+    assert (found.cause_id, found.root.number if found.root else 0) == ("gpu-oom-training", 61)

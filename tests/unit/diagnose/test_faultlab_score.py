@@ -60,4 +60,4 @@ def test_steps_of_the_other_ranks_do_not_acquit_the_one_that_fell() -> None:
     reading = LogReader(reader)
     reading.feed((steps + fell + behind).encode())
     found = diagnose_events([reading.close()], [LogStats(name="a.log", lines=reading.lines)], CATALOGUE)
-    assert (found.cause, found.location.rank) == ("disk-full", 0)
+    assert (found.cause_id, found.location.rank) == ("disk-full", 0)

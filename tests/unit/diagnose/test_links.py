@@ -59,7 +59,7 @@ def test_what_is_told_softly_of_an_end_is_a_step_of_the_chain(tmp_path: Path, li
 
 def test_it_is_no_failure_by_itself(tmp_path: Path) -> None:
     found = answer(tmp_path, train=f"step 1 done\n{ENDS}\n")
-    assert not found.fatal
+    assert not found.is_fatal
     assert [case.number for case in found.benign] == [2]
 
 
@@ -85,4 +85,4 @@ def test_the_order_in_which_logs_are_named_changes_nothing(tmp_path: Path) -> No
 def test_the_order_in_which_hosts_are_heard_changes_nothing(tmp_path: Path, lines: tuple[str, str]) -> None:
     found = answer(tmp_path, job="".join(lines))
     assert "DistStoreError" in said(found)
-    assert found.cause == "rendezvous-timeout"
+    assert found.cause_id == "rendezvous-timeout"

@@ -92,6 +92,7 @@ def test_what_libraries_say_of_something_else_is_no_cause() -> None:
     rows = [row.split(" | ", 1) for row in NEAR_MISSES.read_text("utf-8").splitlines() if not row.startswith("#")]
     assert len(rows) > 40
     found = [
-        (cause, line, classify_event(make_line_event(parse_line(1, line), 3), catalogue).cause) for cause, line in rows
+        (cause, line, classify_event(make_line_event(parse_line(1, line), 3), catalogue).cause_id)
+        for cause, line in rows
     ]
     assert [row for row in found if row[0] == row[2]] == []

@@ -85,5 +85,5 @@ def test_summary_line() -> None:
     assert format_summary(Report(checks=31, seconds=4.21)) == "doctor: 31 checks, nothing found, 4.2 s"
     late = Report(checks=9, findings=(LOAD, TRUNCATED, SMALL), unfinished=("torch: busy",), seconds=9)
     assert format_summary(late) == "doctor: 9 checks, 2 errors, 1 warning, not finished: torch: busy, 9 s"
-    assert late.failed
-    assert not Report(findings=(SMALL,)).failed
+    assert late.has_errors
+    assert not Report(findings=(SMALL,)).has_errors

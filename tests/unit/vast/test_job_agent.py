@@ -88,7 +88,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
 
 
 def test_one_keeps(tmp_path: Path) -> None:
-    handle = keeper.lock_file(tmp_path / "lock", create=True)
+    handle = keeper.open_and_lock_file(tmp_path / "lock", create=True)
     assert handle is not None
     assert keeper.run_agent(tmp_path) == 0
 
