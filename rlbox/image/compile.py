@@ -35,7 +35,7 @@ from rlbox.image.compile_run import BuiltWheel, probe_build_capacity, run_wheel_
 from rlbox.image.compile_wheel import diff_wheels, require_gpu_archs, write_reproducible_wheel
 from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
-from rlbox.system.files import cache_path, compute_sha256, write_atomic
+from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.artifact import list_all_artifacts, list_compile_inputs
 from rlbox.target.compiled import Compile
@@ -227,12 +227,12 @@ class _Work:
     def _refuse_other(self, wheel: Path) -> None:
         """Refuse a wheel that is not the one of the lock, saying what differs where both are here."""
         locked = self._lock.find_compiled_wheel(self._row)
-        if not locked or self._options.replace_locked_wheel or compute_sha256(wheel) == locked.sha256:
+        if not locked or self._options.replace_locked_wheel or compute_file_sha256(wheel) == locked.sha256:
             return
         name = self._row.name
         raise WorkFailed(
             _("{name} was compiled to other bytes than the lock has (sha256 {sha256_file}…, not {sha256}…)").format(
-                name=name, sha256_file=compute_sha256(wheel)[:12], sha256=locked.sha256[:12]
+                name=name, sha256_file=compute_file_sha256(wheel)[:12], sha256=locked.sha256[:12]
             ),
             where=str(wheel),
             next_step=_("rlbox compile {target} {name} --replace puts this one into the lock").format(
@@ -241,7 +241,7 @@ class _Work:
         )
 
     def _keep(self, wheel: Path, built: BuiltWheel, state: str) -> WheelResult:
-        digest, size = compute_sha256(wheel), wheel.stat().st_size
+        digest, size = compute_file_sha256(wheel), wheel.stat().st_size
         self._store.import_file(wheel, digest)
         version = str(parse_wheel_filename(wheel.name)[1])
         units = {unit.file: unit.seconds for unit in built.units if unit.state != "left"}
