@@ -140,6 +140,16 @@ def words_in(folder: Path, prefix: str) -> set[str]:
     return {word for text in texts for word in re.findall(rf"\b{prefix}_[A-Z0-9_]+\b", text)}
 
 
+def group_keys(names: list[str]) -> str:
+    """Return names in one line; keys of one parent as `parent.{key,key}`."""
+    parents: dict[str, list[str]] = {}
+    for name in names:
+        parent, dot, key = name.removesuffix(".").rpartition(".")
+        parents.setdefault(parent + dot, []).append(key + "." * name.endswith("."))
+    groups = (parent + "{" + ",".join(keys) + "}" if parent else " ".join(keys) for parent, keys in parents.items())
+    return " ".join(groups)
+
+
 def main() -> None:
     wheels = Path(sys.argv[1])
     programs = {}
@@ -149,7 +159,7 @@ def main() -> None:
             groups: dict[str, list[str]] = {}
             for name in sorted(set().union(*(names.get(program, set()) for names in known))):
                 groups.setdefault("".join("01"[name in names.get(program, set())] for names in known), []).append(name)
-            options = {mask: " ".join(names) for mask, names in groups.items()}
+            options = {mask: group_keys(names) for mask, names in groups.items()}
             programs[program] = {"package": package, "releases": list(releases), "options": options}
     OUT.write_text(json.dumps(programs, indent=1) + "\n", "utf-8")
 

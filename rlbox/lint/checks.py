@@ -263,14 +263,3 @@ def long_temp_dir(document: Document, rule: DriftRule, versions: Versions) -> It
         if size > 107 - _SOCKET_TAIL:
             fields = {"value": path, "size": str(size + _SOCKET_TAIL), "most": str(107 - _SOCKET_TAIL)}
             yield Hit(start=hit.start, begin=hit.begin, within=hit.within, fields=fields)
-
-
-def semicolons(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find commands of a build step whose failure the next one behind a `;` hides."""
-    for call in document.calls:
-        source = call.pipeline.source
-        behind = document.text[source.offsets[-1] : source.offsets[-1] + 10]
-        fits = re.match(rule.command, call.text) and all(re.search(need, call.text) for need in rule.needs)
-        is_step = "image" in call.within and not call.within & {*rule.outside} and not call.outer
-        if fits and is_step and re.match(r"\s*;(?!;)\s*\S", behind) and not document.contains(r"set -\w*e"):
-            yield call_hit(call, name=call.program)

@@ -24,7 +24,7 @@ TABLE = Path(__file__).with_name("drift.toml")
 Kind = Literal["variable", "flag", "port", "command", "shell", "path", "python", "image"]
 Severity = Literal["error", "warning", "note"]
 State = Literal["works", "warns", "fails", "unknown"]
-Mark = Annotated[str, StringConstraints(pattern=r"^[a-z-]*$")]
+Marks = Annotated[str, StringConstraints(pattern=r"^[a-z -]*$")]
 """Where and how a command runs: see `Call.within`."""
 
 
@@ -54,8 +54,8 @@ class Matcher(SpecModel):
         "", description="only when this is in the source of the pipeline, whose part `value` it is"
     )
     behind: Pattern = Field("", description="only behind a pipe out of a program that begins with this")
-    inside: Mark = Field("", description="only for commands that run there")
-    outside: tuple[Mark, ...] = Field((), description="only for commands that run in none")
+    inside: Marks = Field("", description="only for commands that run there")
+    outside: tuple[Marks, ...] = Field((), description="only for commands that run in none")
     how: Literal["", "dockerfile", "python-late"] = Field("", description="only for variables that are set there")
     says: Pattern = Field("", description="only when the document has this, in prose and comments too")
     unless: Pattern = Field("", description="only when the document has this nowhere, in prose and comments neither")

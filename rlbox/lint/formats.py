@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yaml import CBaseLoader, MappingNode, Node, ScalarNode, SequenceNode, YAMLError
 from yaml.composer import Composer
-from yaml.error import MarkedYAMLError
 
+from rlbox.config.toml_files import load_toml
 from rlbox.foreign import toml_table
 from rlbox.lint.document import HERE, Document, Image
 from rlbox.lint.notes import read_notes
@@ -19,40 +21,21 @@ from rlbox.lint.text import Fragment, SyntaxTree, join
 if TYPE_CHECKING:
     from tree_sitter import Node as SyntaxNode
 
-_SUFFIXES = {
-    **dict.fromkeys(("sh", "bash", "zsh", "ksh", "slurm", "sbatch", "pbs", "bashrc", "profile"), "shell"),
-    **dict.fromkeys(("md", "markdown", "rst", "txt", "mdx"), "notes"),
-    **dict.fromkeys(("yaml", "yml", "json"), "yaml"),
-    **{name: name for name in ("toml", "env", "dockerfile")},
-    "ps1": "powershell",
-    "py": "python",
-    "mk": "make",
-}
-_NAMES = (
-    (r"(?:gnu)?makefile(?![a-z])", "make"),
-    (r"(?:docker|container)file(?![a-z])", "dockerfile"),
-    (r"\.env", "env"),
-)
-_FIRST_LINES = (
-    (r"#!.*python|(?:import|from) \w+|def \w+\(|class \w+[(:]|\"\"\"", "python"),
-    (r"#!", "shell"),
-    (r"(?:.|\n)*?^[ \t>]*```|# .*\n+[^#\n]*[.。]", "notes"),
-    (r"(?=(?:.|\n)*^FROM \S+)(?:.|\n)*^(?:RUN|ENV|COPY|CMD|WORKDIR) ", "dockerfile"),
-    (r"\[{1,2}[\w.-]+\]{1,2}\s*(?:#.*)?$|[\w.-]+ = [\"'\[{\d]", "toml"),
-    (r"\{|\[ |---|[\w-]+:(?:\s|$)", "yaml"),
-)
+_TABLE = load_toml(Path(__file__).with_name("formats.toml"))
+_SUFFIXES = {suffix: kind for kind, suffixes in _TABLE["suffixes"].items() for suffix in suffixes.split()}
 
 
 def format_by_name(name: str) -> str:
     """Return the format of a file by its name; empty when that says nothing."""
     base = name.replace("\\", "/").rsplit("/", 1)[-1].lower()
     by_suffix = _SUFFIXES.get(base.rpartition(".")[2], "") if "." in base else ""
-    return next((kind for pattern, kind in _NAMES if re.match(pattern, base)), by_suffix)
+    return next((kind for kind, pattern in _TABLE["names"].items() if re.match(pattern, base)), by_suffix)
 
 
 def detect_format(name: str, text: str) -> str:
     """Return the format of a document, by its name, else by its first lines."""
-    guesses = (kind for pattern, kind in _FIRST_LINES if re.match(pattern, text[:4000].lstrip(), re.MULTILINE))
+    first_lines = _TABLE["first_lines"].items()
+    guesses = (kind for kind, pattern in first_lines if re.match(pattern, text[:4000].lstrip(), re.MULTILINE))
     return format_by_name(name) or next(guesses, "shell")
 
 
@@ -174,21 +157,14 @@ class _TomlWalk:
 
 _BEFORE_VALUE = re.compile(r"(?:[&!]\S*[ \t]*(?:#[^\n]*)?\s*)*(?:[|>][-+0-9]*[ \t]*(?:#[^\n]*)?\n)?[ \t]*")
 _TEMPLATE = re.compile(r"^[ \t]*\{\{-?[^{}]*\}\}[ \t]*$|\{%.*?%\}|\{\{.*?\}\}|[^\n\x20-\x7e\x85\xa0-\U0010ffff]", re.M)
-_MOST_ERRORS = 50
 _RESYNCHRONIZED_WITHIN = 16  # characters: the longest escape of YAML, \UXXXXXXXX, and its neighbours
 
 
 def read_yaml(document: Document, source: Fragment) -> None:
-    """Read YAML or JSON; what is none, such as statements of a template, is left out."""
-    text = source.text
-    for attempt in range(_MOST_ERRORS):
-        try:
+    """Read YAML or JSON, with the statements and expressions of a template left out; nothing of what is none."""
+    for text in (source.text, _TEMPLATE.sub(_blank, source.text)):
+        with contextlib.suppress(YAMLError, RecursionError):
             nodes = list(_compose(text))
-        except RecursionError:
-            return
-        except YAMLError as error:
-            text = _blank_error(text, error) if attempt else _TEMPLATE.sub(_blank, text)
-        else:
             walk = _YamlWalk(document, source, text)
             for node in nodes:
                 walk.add((), node)
@@ -214,17 +190,6 @@ def _blank(match: re.Match[str]) -> str:
     """Return letters for an expression of a template that is a value, spaces for a statement."""
     is_value = ":" in match.string[: match.start()].rpartition("\n")[2]
     return re.sub(r"[^\n]", "o" if is_value and match.group().startswith("{{") else " ", match.group())
-
-
-def _blank_error(text: str, error: YAMLError) -> str:
-    """Return the text without the line of an error: where it shows, or where a bracket or quote was opened."""
-    lines = text.split("\n")
-    marks = [error.problem_mark, error.context_mark] if isinstance(error, MarkedYAMLError) else []
-    if isinstance(error, MarkedYAMLError) and re.search("flow|quoted", error.context or ""):
-        marks.reverse()
-    number = next((mark.line for mark in marks if mark and mark.line < len(lines) and lines[mark.line].strip()), 0)
-    lines[number] = " " * len(lines[number])
-    return "\n".join(lines)
 
 
 class _YamlWalk:

@@ -29,9 +29,16 @@ def load_programs() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
         names: dict[str, set[str]] = {release: set() for release in record["releases"]}
         for mask, text in record["options"].items():
             for release, is_there in zip(record["releases"], mask, strict=True):
-                names[release] |= set(text.split()) if is_there == "1" else set()
+                names[release] |= set(_expand(text)) if is_there == "1" else set()
         programs.setdefault(record["package"], {})[program] = {key: frozenset(value) for key, value in names.items()}
     return programs
+
+
+def _expand(text: str) -> Iterator[str]:
+    """Yield names out of a line in which `a.{b,c}` stands for a.b and a.c."""
+    for word in text.split():
+        parent, _brace, keys = word.removesuffix("}").partition("{")
+        yield from (f"{parent}{key}" for key in keys.split(","))
 
 
 class _KnownNames:

@@ -67,7 +67,7 @@ def _matching_settings(matcher: Matcher, document: Document) -> Iterator[Setting
 
 
 def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[Hit]:
-    if (matcher.inside and matcher.inside not in call.within) or call.within & {*matcher.outside}:
+    if not call.within.issuperset(matcher.inside.split()) or call.within & {*matcher.outside}:
         return
     if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.text):
         return

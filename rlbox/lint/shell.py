@@ -51,7 +51,7 @@ class Command:
 class Pipeline:
     """Commands joined by `|`, and their source.
 
-    `marks` are background, status-used (by `if`, `&&`, …) and followed (by another command on its line).
+    `marks` are background, status-used (by `if`, `&&`, …), followed (by a command), unchecked (by it: `;`).
     """
 
     commands: list[Command]
@@ -191,7 +191,7 @@ def _marked_children(node: Node, inherited: frozenset[str]) -> Iterator[tuple[No
         if asks or node.type == "negated_command" or operator in ("&&", "||"):
             marks.add("status-used")
         if i < last:
-            marks.add("followed")
+            marks |= {"followed", "unchecked"} if operator == ";" else {"followed"}
         if operator == "&":
             marks.add("background")
         yield child, frozenset(marks)
