@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from rlbox.artifacts.base_image import extract_image_files
@@ -87,11 +88,18 @@ def _settings(settings: Mapping[str, str]) -> str:
     return "".join(f'{key} "{value}";\n' for key, value in settings.items())
 
 
-def plan_apt_commands(base: Base, root: str) -> tuple[Command, Command]:
+class AptCommands(NamedTuple):
+    """The command that reads the archives' indexes, and the one that prints what would be installed."""
+
+    update: Command
+    print_uris: Command
+
+
+def plan_apt_commands(base: Base, root: str) -> AptCommands:
     env = {"APT_CONFIG": f"{root}/apt.conf", "LC_ALL": "C"}
     minimal = (*_MINIMAL, _MERGED) if base.bootstrap else ()
     wanted = (*minimal, *sorted(base.packages))
-    return (
+    return AptCommands(
         Command(argv=("apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"), env=env, timeout_s=600),
         Command(argv=("apt-get", "install", "--yes", "--print-uris", "-qq", *wanted), env=env, timeout_s=120),
     )

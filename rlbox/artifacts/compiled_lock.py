@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -88,16 +89,23 @@ def list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
     return tuple(package for group in groups for package in group.packages if package.is_from_index)
 
 
+class ResolvedInputs(NamedTuple):
+    """The apt packages of the system that wheels are compiled in, and what each wheel is compiled from."""
+
+    toolchain: tuple[Deb, ...]
+    compiled: tuple[CompileInputs, ...]
+
+
 def resolve_compiled_inputs(
     target: Target, lock: Lock, previous_lock: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
-) -> tuple[tuple[Deb, ...], tuple[CompileInputs, ...]]:
+) -> ResolvedInputs:
     """Return the apt packages of the system that wheels are compiled in, and what each is compiled from.
 
     `lock`: The new lock, as far as it has the stack's packages.
     Raises WorkFailed: the index has no source archive of that version, or uv or apt finds no solution.
     """
     toolchain = _toolchain(target, previous_lock, upgrade, lock_sources)
-    return toolchain, tuple(_rows(target, lock, previous_lock, upgrade, lock_sources, toolchain))
+    return ResolvedInputs(toolchain, tuple(_rows(target, lock, previous_lock, upgrade, lock_sources, toolchain)))
 
 
 def _toolchain(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -107,6 +107,20 @@ def list_kept_versions(lock: Lock | None, upgrade: UpgradeRequest) -> dict[str, 
     }
 
 
+class UvCommands(NamedTuple):
+    """The command that pins versions (`pins.txt`), and the one that finds the files of those (`pylock.toml`)."""
+
+    pin_versions: Command
+    find_files: Command
+
+
+class ParsedPins(NamedTuple):
+    """Package to version, and package to who asked for it: packages, or `-r FILE`."""
+
+    versions: dict[str, str]
+    requested_by: dict[str, list[str]]
+
+
 def plan_uv_commands(
     target: Target,
     inputs: ResolverInputs,
@@ -114,7 +128,7 @@ def plan_uv_commands(
     index_settings: PackageIndexSettings,
     cwd: str,
     upgrade: UpgradeRequest,
-) -> tuple[Command, Command]:
+) -> UvCommands:
     """Return the uv commands that pin versions (`pins.txt`) and that find the files of those (`pylock.toml`)."""
     overrides = ("--override", "excluded.txt") if "excluded.txt" in inputs.files else ()
     roots = sorted(name for name in inputs.files if name.endswith(".in"))
@@ -128,7 +142,7 @@ def plan_uv_commands(
     moved += ["--upgrade"] if upgrade.all_packages else []
     before = ("--exclude-newer", target.python.before) if inputs.name == "stack" and target.python.before else ()
     compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *python, *local, *before)
-    return (
+    return UvCommands(
         Command(
             argv=(*compile_, *overrides, *moved, *roots, "-o", PINS), env=index_settings.env, cwd=cwd, timeout_s=600
         ),
@@ -235,7 +249,7 @@ def parse_file_name(pylock_file: Mapping[str, Any]) -> str:
     return unquote(place.rpartition("/")[2])
 
 
-def parse_pins(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+def parse_pins(text: str) -> ParsedPins:
     """Return the versions of `uv pip compile`'s output by package, and for each package who asked for it.
 
     Raises WorkFailed: there is none, or one is not pinned by version (an address, a folder).
@@ -253,7 +267,7 @@ def parse_pins(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
             raise WorkFailed(_("uv resolved a package that is not pinned by version: {line}").format(line=line))
     if not versions:
         raise WorkFailed(_("uv resolved no package"), next_step=_("name packages in the groups of the target's stack"))
-    return versions, parents
+    return ParsedPins(versions, parents)
 
 
 def _first_group(order: list[str], parents: Mapping[str, list[str]]) -> dict[str, str]:

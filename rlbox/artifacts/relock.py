@@ -6,6 +6,7 @@ import difflib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from rlbox.app import App, own_requirements
 from rlbox.artifacts.apt_lock import resolve_debs, resolve_debs_on_image
@@ -195,6 +196,13 @@ def _compile_sizes(lock: Lock) -> dict[str, int]:
     return {row.sha256: row.size for row in (*lock.toolchain, *rows)}
 
 
+class LockUpdate(NamedTuple):
+    """The lock before, None without one, and the lock now."""
+
+    previous: Lock | None
+    current: Lock
+
+
 def resolve_or_keep_lock(
     app: App,
     target: Target,
@@ -203,8 +211,8 @@ def resolve_or_keep_lock(
     *,
     included_targets: Sequence[str] = (),
     ask_sources: bool = False,
-) -> tuple[Lock | None, Lock]:
-    """Return the lock before, None without one, and the lock now.
+) -> LockUpdate:
+    """Return the lock before and the lock now, which is not written.
 
     `sources_profile`: Empty: the target's own.
     `included_targets`: The nearest first. A target without a lock of its own goes on from theirs: nothing is resolved
@@ -218,10 +226,10 @@ def resolve_or_keep_lock(
     if before and not ask_sources and not (upgrade.all_packages or upgrade.packages):
         refreshed = refresh_lock_patches(target, own_requirements(), before, patches)
         if refreshed:
-            return own, refreshed
+            return LockUpdate(own, refreshed)
     lock_sources = prepare_lock_sources(app, target, sources_profile)
     with suggest_mirror_on_failure(sources_profile or target.sources):
-        return own, resolve_lock(target, own_requirements(), before, upgrade, lock_sources, patches)
+        return LockUpdate(own, resolve_lock(target, own_requirements(), before, upgrade, lock_sources, patches))
 
 
 def _before(app: App, name: str) -> Lock | None:

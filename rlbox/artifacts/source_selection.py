@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlbox.app import App
 from rlbox.artifacts.egress import find_unreachable_host, suggest_mirror_rule
@@ -126,9 +127,16 @@ def plan_build_step_env(
     return plan_package_indexes(groups, network_settings, choice).env
 
 
+class SelectedSources(NamedTuple):
+    """A sources profile, and its mirrors in the order in which they are tried now."""
+
+    profile: Profile
+    mirrors: MirrorChoice
+
+
 def select_sources(
     app: App, sources_profile: str, network_settings: NetworkSettings, files: Sequence[Artifact] = ()
-) -> tuple[Profile, MirrorChoice]:
+) -> SelectedSources:
     """Return a sources profile and the order of its mirrors now; dead and outdated ones are said.
 
     `files`: Locked files: a mirror that lists none of its kind counts as dead.
@@ -142,7 +150,7 @@ def select_sources(
     old = dict.fromkeys(rule.title for rule in profile.rule if rule.expires and rule.expires < today)
     if old:
         app.say(f"profile {profile.name}: what it says of {', '.join(old)} is past its date; `rlbox mirrors ls`")
-    return profile, choice
+    return SelectedSources(profile, choice)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rlbox.artifacts.base_image import list_stored_base_digests
 from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
@@ -61,12 +62,20 @@ def list_fetched_locks(store: ObjectStore) -> Iterator[FetchedLock]:
             continue
 
 
-def map_objects_to_targets(store: ObjectStore) -> dict[str, tuple[Artifact, tuple[str, ...]]]:
-    found: dict[str, tuple[Artifact, tuple[str, ...]]] = {}
+class StoredObject(NamedTuple):
+    """A file of a fetched lock, and the targets whose locks name it."""
+
+    artifact: Artifact
+    targets: tuple[str, ...]
+
+
+def map_objects_to_targets(store: ObjectStore) -> dict[str, StoredObject]:
+    found: dict[str, StoredObject] = {}
     for known in list_fetched_locks(store):
         for file in known.files:
-            _, targets = found.get(file.sha256, (file, ()))
-            found[file.sha256] = (file, tuple(sorted({*targets, known.target})))
+            before = found.get(file.sha256)
+            targets = before.targets if before else ()
+            found[file.sha256] = StoredObject(file, tuple(sorted({*targets, known.target})))
     return found
 
 

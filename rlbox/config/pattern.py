@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlbox.i18n import _
 
@@ -49,7 +49,14 @@ _CLASS = re.compile(r"\[:\^?\w+:\]|\\.|[^\]]", re.DOTALL)
 _TAKEN = re.compile(r"\n|\\[nrC]")  # what RE2 itself takes of all that is refused
 
 
-def tokenize_pattern(pattern: str) -> Iterator[tuple[int, str]]:
+class PatternToken(NamedTuple):
+    """A token of a regular expression, and where it begins."""
+
+    start: int
+    text: str
+
+
+def tokenize_pattern(pattern: str) -> Iterator[PatternToken]:
     """Yield the parts of an expression with their places; a class in brackets is one part."""
     at = 0
     while at < len(pattern):
@@ -60,7 +67,7 @@ def tokenize_pattern(pattern: str) -> Iterator[tuple[int, str]]:
             while inside := _CLASS.match(pattern, end):
                 end = inside.end()
             part = pattern[at : end + 1]
-        yield at, part
+        yield PatternToken(at, part)
         at += len(part)
 
 

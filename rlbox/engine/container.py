@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.values import Mount
@@ -163,17 +164,19 @@ def format_docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: 
     return (*args, plan.image, *plan.argv)
 
 
-def docker_network_commands(plan: ContainerPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the docker client's lines that make a container's own network and remove it; empty when it has none."""
+class NetworkCommands(NamedTuple):
+    """The docker client's lines that make a container's own network and remove it; empty when it has none."""
+
+    create: tuple[str, ...]
+    remove: tuple[str, ...]
+
+
+def docker_network_commands(plan: ContainerPlan) -> NetworkCommands:
     if plan.network != OWN_NETWORK:
-        return (), ()
+        return NetworkCommands((), ())
     labels = tuple(f"--label={key}={value}" for key, value in sorted({**plan.labels, NETWORK_LABEL: plan.name}.items()))
-    return ("docker", "network", "create", "--driver=bridge", *labels, plan.name), (
-        "docker",
-        "network",
-        "rm",
-        plan.name,
-    )
+    create = ("docker", "network", "create", "--driver=bridge", *labels, plan.name)
+    return NetworkCommands(create, ("docker", "network", "rm", plan.name))
 
 
 def format_docker_limit_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from rlbox.engine.oci import (
@@ -284,6 +284,13 @@ def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
     return context
 
 
+class BlobStream(NamedTuple):
+    """Where the answer starts in the blob, and its bytes from there."""
+
+    start: int
+    chunks: Iterator[bytes]
+
+
 class Registry(RegistryConnection):
     def __enter__(self) -> Registry:
         return self
@@ -344,7 +351,7 @@ class Registry(RegistryConnection):
             return response.status == 200
 
     @contextmanager
-    def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[tuple[int, Iterator[bytes]]]:
+    def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStream]:
         """Yield where the answer starts, 0 or `start`, and the blob's bytes from there; they are not verified here.
 
         Raises TransientRegistryError: the connection broke; `retry` is for that.
@@ -352,7 +359,7 @@ class Registry(RegistryConnection):
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self.stream_once("GET", path, repository, headers, expect=(200, 206)) as response:
-            yield _starts_at(response), response.iter_bytes()
+            yield BlobStream(_starts_at(response), response.iter_bytes())
 
     def put_blob(self, repository: str, blob: Descriptor, source: BlobContent) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
@@ -181,13 +181,13 @@ _PASSING = (
 )
 
 
-def find_transient_failure_reason(client_output: str) -> str:
-    """Return why a build that said `client_output` failed, if that was none of its own doing; empty otherwise.
+def find_transient_failure_reason(client_output: str) -> str | None:
+    """Return why a build that said `client_output` failed, if that was none of its own doing.
 
     Only the client's last word counts, never what a step wrote.
     """
     last = "\n".join(re.findall(r"^(?:ERROR: )?failed to .*", client_output, re.M))
-    return next((why for sign, why in _PASSING if re.search(sign, last)), "")
+    return next((why for sign, why in _PASSING if re.search(sign, last)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,12 +280,19 @@ class BuildRequest:
         )
 
 
+class BuildResult(NamedTuple):
+    """The whole build log, and the manifest's digest; empty where the builder does not tell it."""
+
+    log_path: Path
+    manifest_digest: str
+
+
 def build_image(
     plan: ImagePlan, request: BuildRequest, on_step: Callable[[BuildStep], None], say: Callable[[str], None]
-) -> tuple[Path, str]:
-    """Build and tag the image; return the path of the whole build log and the digest of the image's manifest.
+) -> BuildResult:
+    """Build and tag the image.
 
-    The digest is empty where the builder does not tell it (an integrated client). `say` is told why a build that failed
+    `say` is told why a build that failed
     through no fault of its own is repeated.
 
     Raises
@@ -307,7 +314,7 @@ def build_image(
         command = request.to_command(plan, builder, str(settings), str(metadata))
         command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_connection_address()})
         _build(command, request.tag or plan.tag, log_path, on_step, say)
-        return log_path, _built_digest(metadata)
+        return BuildResult(log_path, _built_digest(metadata))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from uv import find_uv_bin
 
@@ -185,10 +185,15 @@ _INSTALL_S = 1800.0
 _HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
 
 
-def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> tuple[str, str]:
-    """Return the root of the system that a build sees, and its Python.
+class BuildSystem(NamedTuple):
+    """The root directory of the system that a build sees, and the path of its Python there."""
 
-    That is one of the lock's own apt packages; where the base is an image, this machine's.
+    root: str
+    python: str
+
+
+def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> BuildSystem:
+    """Return the system that a build sees: of the lock's own apt packages, or this machine's for a base image.
 
     Raises
     ------
@@ -196,7 +201,7 @@ def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> tupl
         This machine has no Python of that version, or no C++ compiler.
     """
     if not lock.toolchain:
-        return "/", _own_python(target.python.version)
+        return BuildSystem("/", _own_python(target.python.version))
     system = replace(lock, debs=lock.toolchain)
     checksum = compute_rootfs_checksum(system, target.build.epoch)
     folder = cache_path("compile", "systems", checksum[:24])
@@ -204,7 +209,7 @@ def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> tupl
         archive = ensure_rootfs_archive(system, checksum, target.build.epoch, store)
         with _Draft(folder) as draft:
             _unpack(archive, draft)
-    return str(folder), target.python.interpreter
+    return BuildSystem(str(folder), target.python.interpreter)
 
 
 def hash_host_compiler(lock: Lock) -> str:

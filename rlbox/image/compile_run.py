@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, NamedTuple, cast, get_args
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
@@ -46,11 +47,14 @@ _HEADER = re.compile(r"fatal error: '?([^\s':]+)'?(?:: No such file or directory
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'")
 
 
+UnitState = Literal["begun", "made", "kept", "left"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompilationUnit:
     """A file that was compiled: `made` in `seconds`, `kept` from before, `left` out, or `begun`."""
 
-    state: str
+    state: UnitState
     seconds: int
     file: str
 
@@ -71,7 +75,7 @@ class CompileProgress:
             self.running.discard(unit.file)
             self.ended[unit.file] = unit
 
-    def units_in_state(self, state: str) -> list[CompilationUnit]:
+    def units_in_state(self, state: UnitState) -> list[CompilationUnit]:
         return [unit for unit in self.ended.values() if unit.state == state]
 
     def estimate_remaining_s(self, jobs: int) -> float | None:
@@ -87,9 +91,9 @@ def parse_unit_log(lines: Iterable[str]) -> list[CompilationUnit]:
     """Return the rows of `units.log`; a line that is being written is left for later."""
     rows = [line.split("\t") for line in lines]
     return [
-        CompilationUnit(state=row[0], seconds=int(row[1]), file=row[2])
+        CompilationUnit(state=cast("UnitState", row[0]), seconds=int(row[1]), file=row[2])
         for row in rows
-        if len(row) == 3 and row[1].isdigit()
+        if len(row) == 3 and row[0] in get_args(UnitState) and row[1].isdigit()
     ]
 
 
@@ -99,14 +103,21 @@ def parse_ninja_step_count(ninja_log: str) -> int:
     return found[-1] if found else 0
 
 
-def find_missing_header(log: str) -> str:
-    """Return the header that a compiler did not find, as its source names it (`cudnn.h`); empty: none is missing."""
+def find_missing_header(log: str) -> str | None:
+    """Return the header that a compiler did not find, as its source names it (`cudnn.h`)."""
     found = _HEADER.search(log)
-    return found[1] if found else ""
+    return found[1] if found else None
 
 
-def explain_build_failure(entry: Compile, log: str, header_folder: str = "") -> tuple[str, str]:
-    """Return why a build failed and what to do next, by the end of its log; empty texts where that does not tell.
+class BuildFailure(NamedTuple):
+    """Why a build failed, and what to do next."""
+
+    reason: str
+    next_step: str
+
+
+def explain_build_failure(entry: Compile, log: str, header_folder: str = "") -> BuildFailure | None:
+    """Return why a build failed, by the end of its log; None where that does not tell.
 
     Parameters
     ----------
@@ -115,28 +126,31 @@ def explain_build_failure(entry: Compile, log: str, header_folder: str = "") -> 
     """
     name = entry.name
     if _KILLED.search(log):
-        return (
+        return BuildFailure(
             f"the kernel ended a compiler of {name}: there was not enough memory",
             f"raise memory_gib of {name} (now {entry.memory_gib:g}): fewer run at a time then; what is made is kept",
         )
     if _NO_COMPILER.search(log):
-        return (
+        return BuildFailure(
             f"the build of {name} wants a CUDA compiler, and there is none",
             f'set cuda = "13.0" (that of the stack\'s torch) for {name} in [[stack.compile]]',
         )
     if header := find_missing_header(log):
         what = f"a compiler of {name} did not find the header {header}"
         if header_folder:
-            return what, f'set CPATH = "{header_folder}" in env of {name} in [[stack.compile]]: the header is there'
-        return what, f"add the Python package that has {header} to needs of {name}, or its apt package to packages"
+            step = f'set CPATH = "{header_folder}" in env of {name} in [[stack.compile]]: the header is there'
+            return BuildFailure(what, step)
+        step = f"add the Python package that has {header} to needs of {name}, or its apt package to packages"
+        return BuildFailure(what, step)
     if found := _MISSING.search(log):
-        return f"the build of {name} imports {found[1]}, which is not there", f"add what brings {found[1]} to its needs"
+        what = f"the build of {name} imports {found[1]}, which is not there"
+        return BuildFailure(what, f"add what brings {found[1]} to its needs")
     if _NETWORK.search(log):
-        return (
+        return BuildFailure(
             f"the build of {name} wants the network, which it does not have: all it is made from is in the lock",
             "find a setting of its build that downloads nothing (env), or put what it downloads into needs or packages",
         )
-    return "", ""
+    return None
 
 
 _LOOK_S = 0.5
@@ -276,15 +290,18 @@ def _row(unit: CompilationUnit, units: CompileProgress, jobs: int) -> ProgressIt
     )
 
 
-def _header_folder(site: Path, header: str) -> str:
+def _header_folder(site: Path, header: str | None) -> str:
     """Return the folder of what a build imports that has a header, as the build sees it; empty: none has it."""
-    found = min(site.rglob(header), default=None) if header and ".." not in header and header[0] != "/" else None
-    return f"{BUILD_MOUNT}/site/{found.relative_to(site).as_posix().removesuffix(header)}".rstrip("/") if found else ""
+    if not header or ".." in header or header.startswith("/"):
+        return ""
+    path = min(site.rglob(header), default=None)
+    return f"{BUILD_MOUNT}/site/{path.relative_to(site).as_posix().removesuffix(header)}".rstrip("/") if path else ""
 
 
 def _failed(entry: Compile, code: int, log: Path, site: Path) -> WorkFailed:
     text = read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")
-    what, next_step = explain_build_failure(entry, text, _header_folder(site, find_missing_header(text)))
+    failure = explain_build_failure(entry, text, _header_folder(site, find_missing_header(text)))
+    what, next_step = failure or BuildFailure("", "")
     tail = "".join(f"\n  | {line}" for line in text.strip().splitlines()[-_TAIL_LINES:])
     return WorkFailed(
         _("{what}{tail}").format(

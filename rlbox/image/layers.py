@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlbox.errors import SpecError
 from rlbox.i18n import _
@@ -59,15 +59,22 @@ def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, 
     )
 
 
+class LayerPackages(NamedTuple):
+    """The name of a layer, and the packages in it."""
+
+    name: str
+    packages: tuple[Package, ...]
+
+
 def split_into_layers(
     group: str, packages: tuple[Package, ...], own_layer_sha256: Collection[str]
-) -> Iterator[tuple[str, tuple[Package, ...]]]:
+) -> Iterator[LayerPackages]:
     """Yield the name and the packages of each layer of a group: those in `own_layer_sha256`, then all others."""
     large = [package for package in packages if package.sha256 in own_layer_sha256]
-    yield from ((f"{group}.{package.name.lower()}", (package,)) for package in large)
+    yield from (LayerPackages(f"{group}.{package.name.lower()}", (package,)) for package in large)
     rest = tuple(package for package in packages if package.sha256 not in own_layer_sha256)
     if rest or not large:
-        yield group, rest
+        yield LayerPackages(group, rest)
 
 
 def plan_build_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
@@ -33,11 +34,19 @@ def format_image_tag(target: str, project_name: str) -> str:
     return f"{NAMESPACE}{target}:{project_name}"
 
 
-def split_tag(tag: str) -> tuple[str, str]:
+class ImageTagParts(NamedTuple):
+    """Target and project that an image's name states; empty for a name that `format_image_tag` did not make."""
+
+    target: str
+    project: str
+
+
+def split_tag(tag: str) -> ImageTagParts:
     """Return target and project of an image's name; two empty words for one that `format_image_tag` did not make."""
     name, __, project = tag.rpartition(":")
     target = name.removeprefix(NAMESPACE)
-    return ("", "") if target == name or "/" in target or not project else (target, project)
+    is_foreign = target == name or "/" in target or not project
+    return ImageTagParts("", "") if is_foreign else ImageTagParts(target, project)
 
 
 def tag_to_file_name(tag: str) -> str:

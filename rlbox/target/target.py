@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement
@@ -321,6 +321,13 @@ class Vast(SpecModel):
     min_reliability: Annotated[float, Field(ge=0, le=1)] = Field(description="least reliability of a machine")
 
 
+class CompileEntry(NamedTuple):
+    """What a group of the stack compiles."""
+
+    group: Group
+    compile: Compile
+
+
 class Target(SpecModel):
     """One place to run, completed with the defaults."""
 
@@ -377,8 +384,8 @@ class Target(SpecModel):
         ]
 
     @property
-    def list_compile_entries(self) -> tuple[tuple[Group, Compile], ...]:
-        return tuple((group, entry) for group in self.stack for entry in group.compile)
+    def list_compile_entries(self) -> tuple[CompileEntry, ...]:
+        return tuple(CompileEntry(group, entry) for group in self.stack for entry in group.compile)
 
     @property
     def own_patches(self) -> tuple[str, ...]:

@@ -173,19 +173,23 @@ def test_units_as_compilers_tell_them() -> None:
     ],
 )
 def test_why_a_build_failed(log: str, what: str) -> None:
-    found, next_step = explain_build_failure(entry(), log)
-    assert found.startswith(what)
-    assert bool(found) == bool(what) == bool(next_step)
+    failure = explain_build_failure(entry(), log)
+    assert bool(failure) == bool(what)
+    if failure:
+        assert failure.reason.startswith(what)
+        assert failure.next_step
 
 
 def test_a_header_that_is_missing_is_told_with_its_folder() -> None:
     log = "x.cpp:1:10: fatal error: cuda/std/array: No such file or directory"
     assert find_missing_header(log) == "cuda/std/array"
-    assert find_missing_header("nothing") == ""
-    assert "add the Python package that has cuda/std/array to needs" in explain_build_failure(entry(), log)[1]
-    assert (
-        'set CPATH = "/mnt/rlbox/site/a/include"' in explain_build_failure(entry(), log, "/mnt/rlbox/site/a/include")[1]
-    )
+    assert find_missing_header("nothing") is None
+    failure = explain_build_failure(entry(), log)
+    assert failure
+    assert "add the Python package that has cuda/std/array to needs" in failure.next_step
+    failure = explain_build_failure(entry(), log, "/mnt/rlbox/site/a/include")
+    assert failure
+    assert 'set CPATH = "/mnt/rlbox/site/a/include"' in failure.next_step
 
 
 def fat(*entries: tuple[int, int]) -> bytes:
