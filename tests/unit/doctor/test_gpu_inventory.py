@@ -26,43 +26,38 @@ def placed(split: SplitPlan) -> tuple[tuple[str, int, int], ...]:
     return tuple((row.role, row.node, row.gpus) for row in split.placements)
 
 
-def test_the_split_of_the_note() -> None:
-    split = plan_split(EIGHT, SplitRequest(actor=2, rollout=2, total=8))
-    assert placed(split) == (("actor", 0, 2), ("rollout", 0, 2))
-    assert split.problems == ()
-    assert split.notes == ("4 of 8 GPUs stay idle",)
-
-
-def test_more_than_there_are() -> None:
-    split = plan_split(EIGHT, SplitRequest(actor=6, rollout=4, total=8))
-    assert split.problems == ("rollout wants 4 GPUs, an equal number a node; left are node 0: 2",)
-
-
-def test_roles_that_take_turns_share() -> None:
-    split = plan_split(EIGHT, SplitRequest(actor=8, rollout=8, total=8, colocated=True))
-    assert (placed(split), split.problems) == ((("actor and rollout", 0, 8),), ())
+ROOM = "an equal number a node; left are"
 
 
 @pytest.mark.parametrize(
-    ("split_request", "expected"),
+    ("split_request", "expected", "problems"),
     [
-        (SplitRequest(actor=8, rollout=8, total=16, nodes=2), (("actor", 0, 8), ("rollout", 1, 8))),
+        (SplitRequest(actor=2, rollout=2, total=8), (("actor", 0, 2), ("rollout", 0, 2)), ()),
+        (SplitRequest(actor=8, rollout=8, total=8, colocated=True), (("actor and rollout", 0, 8),), ()),
+        (SplitRequest(actor=6, rollout=4, total=8), (("actor", 0, 6),), (f"rollout wants 4 GPUs, {ROOM} node 0: 2",)),
+        (SplitRequest(actor=8, rollout=8, total=16, nodes=2), (("actor", 0, 8), ("rollout", 1, 8)), ()),
         (
             SplitRequest(actor=12, rollout=4, total=16, nodes=2),
             (("actor", 0, 6), ("actor", 1, 6), ("rollout", 0, 2), ("rollout", 1, 2)),
+            (),
+        ),
+        (
+            SplitRequest(actor=9, rollout=1, total=16, nodes=2),
+            (("rollout", 0, 1),),
+            (f"actor wants 9 GPUs, {ROOM} node 0: 8, node 1: 8",),
         ),
     ],
 )
-def test_two_nodes(split_request: SplitRequest, expected: tuple[tuple[str, int, int], ...]) -> None:
-    two = replace(EIGHT, ray=(*(EIGHT.ray or ()), RayNode(address="10.0.0.2", alive=True, gpus=8)))
-    split = plan_split(two, split_request)
-    assert (placed(split), split.problems) == (expected, ())
+def test_more_than_there_are(
+    split_request: SplitRequest, expected: tuple[tuple[str, int, int], ...], problems: tuple[str, ...]
+) -> None:
+    nodes = tuple(RayNode(address=f"10.0.0.{number}", alive=True, gpus=8) for number in range(split_request.nodes))
+    split = plan_split(replace(EIGHT, ray=nodes), split_request)
+    assert (placed(split), split.problems) == (expected, problems)
 
 
-def test_a_role_that_fits_no_equal_parts() -> None:
-    two = replace(EIGHT, ray=(*(EIGHT.ray or ()), RayNode(address="10.0.0.2", alive=True, gpus=8)))
-    split = plan_split(two, SplitRequest(actor=9, rollout=1, total=16, nodes=2))
-    assert split.problems == ("actor wants 9 GPUs, an equal number a node; left are node 0: 8, node 1: 8",)
+def test_gpus_that_stay_idle_are_noted() -> None:
+    assert plan_split(EIGHT, SplitRequest(actor=2, rollout=2, total=8)).notes == ("4 of 8 GPUs stay idle",)
 
 
 def test_a_gpu_that_someone_holds_is_named() -> None:
