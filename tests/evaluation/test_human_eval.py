@@ -47,13 +47,6 @@ def rows(packages: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress((packages / DATA).read_bytes()).splitlines()]
 
 
-def judged(folder: Path, packages: Path, sandbox: str, player: Player) -> dict[str, Any]:
-    directory, more = export(folder / "export"), ("--packages", str(packages))
-    assert run_root(judge_argv(folder, directory, player.url, sandbox, *more, suite="human-eval")) == 0
-    found: dict[str, Any] = json.loads((folder / "out/export/summary.json").read_text())
-    return found
-
-
 def head(ask: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return next(row for row in rows if row["prompt"] in ask)
 
@@ -104,7 +97,9 @@ def test_the_official_package_says_the_same_of_every_answer(
 ) -> None:
     given = answers(rows)
     with playing(Player(lambda ask, number: given[head(ask, rows)["task_id"]])) as player:
-        found = judged(tmp_path, packages, sandbox_url, player)
+        directory, more = export(tmp_path / "export"), ("--packages", str(packages))
+        assert run_root(judge_argv(tmp_path, directory, player.url, sandbox_url, *more, suite="human-eval")) == 0
+    found = json.loads((tmp_path / "out/export/summary.json").read_text())
     ours = {name: of == [1.0] for name, of in found["by_problem"]["human-eval"]["accepted_at_1"].items()}
     (tmp_path / "official.py").write_text(ASK_OFFICIAL)
     asked = [[row, "\n" + given[row["task_id"]].split("\n", 1)[1].rpartition("\n```")[0]] for row in rows]
