@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
 import time
@@ -28,6 +30,7 @@ _OPTIONS = (
     "ServerAliveCountMax=3",
 )
 _READY = "ready"
+_PREFIX, _SOCKET, _ERRORS = "rlbox-ssh-", "s", "errors"
 
 
 class ConnectionLost(NodeError):
@@ -125,8 +128,9 @@ class SshConnection:
 
     def __init__(self, address: SshAddress, retry_s: float = 0.0, options: tuple[str, ...] = ()) -> None:
         self.address, self._retry_s, self._options = address, retry_s, options
-        self._directory = Path(tempfile.mkdtemp(prefix="rlbox-ssh-"))
-        self._socket = str(self._directory / "s")
+        remove_stale_directories()
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        self._socket = str(self._directory / _SOCKET)
         self._master: ProcessHandle | None = None
 
     @property
@@ -145,7 +149,7 @@ class SshConnection:
     def read_errors(self) -> str:
         """Return what the master connection wrote to standard error so far."""
         try:
-            return (self._directory / "errors").read_text("utf-8", "replace")
+            return (self._directory / _ERRORS).read_text("utf-8", "replace")
         except OSError:
             return ""
 
@@ -175,7 +179,7 @@ class SshConnection:
             self.address.known_hosts.parent.mkdir(parents=True, exist_ok=True)
         # The remote `cat` ends when this process does, because its standard input is our end of the pipe.
         master = ("-M", "-S", self._socket, "-T", "--", self.address.login, f"echo {_READY}; exec cat >/dev/null")
-        errors = self._directory / "errors"
+        errors = self._directory / _ERRORS
         try:
             self._master = start_ssh((*self.address.to_argv_prefix(*self._options), *master), errors)
         except SshMissing:
@@ -226,6 +230,15 @@ class SshConnection:
             self._master.kill()
             self._master.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def remove_stale_directories() -> None:
+    """Remove directories of master connections whose process, which their names have, was killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and not Path("/proc", pid).exists() and path.stat().st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def start_ssh(argv: tuple[str, ...], errors: Path) -> ProcessHandle:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from clusterbox import DISK, LAB, NODES, Hosts, script
 from clusterfollowed import PYTHON, Followed
@@ -43,11 +42,7 @@ LEFT = f"""
 docker ps -aq --filter label=rlbox.cluster=pair | tail -n +2 | sed 's/^/container /'
 pgrep -f 'rlbox-nod[e]$' | sed 's/^/program /'
 ls -d /tmp/rlbox-* 2>/dev/null | sed 's/^/folder /'
-find {DISK}/clusters -type f ! -name sessions ! -name cluster.json ! -name auth_token | sed 's/^/file /'
-known="none $(cat {DISK}/clusters/*/*/*/sessions 2>/dev/null)"
-for one in {OURS}; do known="$known $(docker exec $one readlink /tmp/ray)"; done
-ls {DISK}/ray 2>/dev/null | while read -r one; do case "$known" in *"$one"*) ;; *) echo "session $one" ;; esac; done
-true
+find {DISK}/clusters -type f -not -path '*/ray/*' ! -name cluster.json ! -name auth_token | sed 's/^/file /'
 """
 WORK_BYTES = 16_000_000
 SOON_S, LATEST_S = 45.0, 180.0
@@ -327,9 +322,7 @@ class Rounds:
     # ---- leaks
 
     def _left(self) -> list[str]:
-        rows = [f"{node} {row}" for node in NODES for row in self.hosts.on(node, LEFT).splitlines()]
-        temp = Path(self.hosts.own["TMPDIR"])
-        return rows + [f"here {path.name}" for path in temp.iterdir()]
+        return [f"{node} {row}" for node in NODES for row in self.hosts.on(node, LEFT).splitlines()]
 
     def _leaks(self) -> tuple[str, ...]:
         """Return what is there that no healthy cluster has, once it had time to go."""
