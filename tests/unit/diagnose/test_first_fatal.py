@@ -321,24 +321,20 @@ def test_order(found: tuple[LogFailure, ...], first: str) -> None:
     assert sort_failures(tuple(reversed(found)))[0].log == first
 
 
-def test_the_earliest_is_the_cause() -> None:
-    found = sort_failures((fatal(STAGE, 100.0), fatal(VLLM, 90.0)))
-    assert find_responsible_failure(EXIT, found, Path("none")) == found[0]
-
-
-@pytest.mark.parametrize("grade", ["noticed", "wrapper"])
-def test_one_that_tells_less_is_not_the_cause(grade: Grade) -> None:
-    found = sort_failures((fatal(STAGE, 100.0), fatal(VLLM, 90.0, grade)))
-    chosen = find_responsible_failure(EXIT, found, Path("none"))
-    assert chosen is not None
-    assert chosen.log == STAGE
-
-
-def test_a_line_of_long_ago_is_another_story() -> None:
-    found = sort_failures((fatal(STAGE, 10_000.0), fatal(VLLM, 90.0)))
-    chosen = find_responsible_failure(EXIT, found, Path("none"))
-    assert chosen is not None
-    assert chosen.log == STAGE
+@pytest.mark.parametrize(
+    ("found", "log"),
+    [
+        ((fatal(STAGE, 100.0), fatal(VLLM, 90.0)), VLLM),
+        ((fatal(STAGE, 100.0), fatal(VLLM, 90.0, "noticed")), STAGE),
+        ((fatal(STAGE, 100.0), fatal(VLLM, 90.0, "wrapper")), STAGE),
+        ((fatal(STAGE, 10_000.0), fatal(VLLM, 90.0)), STAGE),
+    ],
+    ids=["the earliest", "one that only noticed", "one that only wraps", "one of long ago"],
+)
+def test_which_failure_is_behind_the_cause(found: tuple[LogFailure, ...], log: str) -> None:
+    chosen = find_responsible_failure(EXIT, sort_failures(found), Path("none"))
+    assert chosen in found
+    assert chosen.log == log
 
 
 def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:

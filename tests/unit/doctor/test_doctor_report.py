@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from rlbox.doctor.report import Report, format_report, format_summary, merge_reports, parse_report, resolve_findings
 from rlbox.findings import Finding, load_finding
 
@@ -20,34 +22,29 @@ def test_a_finding_survives_json() -> None:
     assert full.as_json()["fixable"] is True
 
 
-def test_what_follows_from_another_finding_is_left_out() -> None:
-    assert resolve_findings([LOAD, TRUNCATED]) == ((TRUNCATED,), (LOAD,))
+OVERWRITTEN = Finding(id="package-overwritten", title="", breaks=("file-*",))
+EVERYTHING = Finding(id="stack-missing", title="", breaks=("*",))
+SHM_FIX = Finding(id="nccl-shm", title="fix nccl-shm is not in effect", remedy="--shm-size=16g")
+OTHER_FIX = Finding(id="ray-dedup-logs", title="", remedy="set it")
+FULL = [Finding(id=name, title="", covers=("disk-full",)) for name in ("one", "two")]
 
 
-def test_a_consequence_explains_its_own_consequences_too() -> None:
-    first = Finding(id="package-overwritten", title="", breaks=("file-*",))
-    assert resolve_findings([LOAD, TRUNCATED, first])[0] == (first,)
-
-
-def test_a_finding_does_not_explain_itself() -> None:
-    everything = Finding(id="stack-missing", title="", breaks=("*",))
-    assert resolve_findings([everything])[0] == (everything,)
-
-
-def test_a_failed_check_of_a_fix_gives_its_remedy_to_the_finding_that_means_the_same() -> None:
-    fix = Finding(id="nccl-shm", title="fix nccl-shm is not in effect", remedy="--shm-size=16g")
-    assert resolve_findings([SMALL], [fix])[0] == (replace(SMALL, remedy="--shm-size=16g", level="error"),)
-
-
-def test_a_failed_check_that_no_finding_means_stands_for_itself() -> None:
-    fix = Finding(id="ray-dedup-logs", title="", remedy="set it")
-    assert resolve_findings([SMALL], [fix])[0] == (fix, SMALL)  # errors first
-
-
-def test_fixes_that_heal_the_same_cause_are_one_finding() -> None:
-    first = Finding(id="one", title="", covers=("disk-full",))
-    second = Finding(id="two", title="", covers=("disk-full",))
-    assert resolve_findings([], [first, second])[0] == (first,)
+@pytest.mark.parametrize(
+    ("own", "fixes", "left"),
+    [
+        ([LOAD, TRUNCATED], [], (TRUNCATED,)),
+        ([LOAD, TRUNCATED, OVERWRITTEN], [], (OVERWRITTEN,)),
+        ([EVERYTHING], [], (EVERYTHING,)),
+        ([SMALL], [SHM_FIX], (replace(SMALL, remedy="--shm-size=16g", level="error"),)),
+        ([SMALL], [OTHER_FIX], (OTHER_FIX, SMALL)),
+        ([], FULL, (FULL[0],)),
+    ],
+    ids=["consequence", "chain", "itself", "remedy of the fix", "a fix of its own, errors first", "same cause"],
+)
+def test_findings_that_mean_the_same_or_follow_are_one(
+    own: list[Finding], fixes: list[Finding], left: tuple[Finding, ...]
+) -> None:
+    assert resolve_findings(own, fixes).findings == left
 
 
 def test_host_and_container_make_one_report() -> None:

@@ -42,19 +42,20 @@ def pace(before: tuple[float, float], after: tuple[float, float], busy_s: float,
     return compute_cpu_usage(look(0, 0, process(1, *before)), look(10, busy_s, process(1, *after)), cores)
 
 
-def test_a_quiet_machine_is_no_reason() -> None:
-    assert pace((1, 0), (11, 0.01), busy_s=11).used_share == pytest.approx(1.0, abs=0.01)
-
-
-def test_who_wants_a_core_and_gets_a_tenth() -> None:
-    found = pace((0, 0), (1, 9), busy_s=20)
-    assert found.used_share == pytest.approx(0.1)
-    assert found.others_cores == pytest.approx(1.9)
-
-
-def test_who_waits_for_something_else_has_all_it_wants() -> None:
-    """A hang on a busy machine is one: a process in a lock, or in an answer that does not come, wants no core."""
-    assert pace((5, 3), (5.05, 3.1), busy_s=20).used_share == 1.0
+@pytest.mark.parametrize(
+    ("before", "after", "busy_s", "share"),
+    [
+        ((1, 0), (11, 0.01), 11, 1.0),
+        ((0, 0), (1, 9), 20, 0.1),
+        ((5, 3), (5.05, 3.1), 20, 1.0),  # a process in a lock wants no core: a hang on a busy machine is one
+    ],
+)
+def test_the_share_of_what_they_wanted(
+    before: tuple[float, float], after: tuple[float, float], busy_s: float, share: float
+) -> None:
+    found = pace(before, after, busy_s)
+    assert found.used_share == pytest.approx(share, abs=0.01)
+    assert found.others_cores == pytest.approx((busy_s - after[0] + before[0]) / 10)
 
 
 def test_its_own_threads_are_no_others() -> None:
