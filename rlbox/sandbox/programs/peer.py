@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import operator
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -103,7 +104,13 @@ class Peer:
         self._remotes: dict[int, Any] = {}
 
     def start(self) -> None:
+        os.register_at_fork(after_in_child=self._close)
         threading.Thread(target=self._receive_all, daemon=True).start()
+
+    def _close(self) -> None:
+        """Leave the line to the parent: a forked child that went on would answer in its place."""
+        os.close(self._fd)
+        self._fd = -1
 
     # ----------------------------------------------------------------------------------------------------------- talks
 
