@@ -105,7 +105,8 @@ def read_verl(wheel: Path) -> Names:
     keys: set[str] = set()
     for path in wheel.glob("verl/trainer/config/_generated_*.yaml"):
         keys |= set(paths_of(yaml.safe_load(path.read_text("utf-8"))))
-    return {"python -m verl.trainer.main_ppo": keys}
+    engines = {f"{role}.engine." for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")}
+    return {"python -m verl.trainer.main_ppo": keys | engines}  # an engine of one's own brings its keys
 
 
 def paths_of(value: object, path: str = "") -> Iterator[str]:

@@ -191,11 +191,20 @@ def unpinned(document: Document, rule: DriftRule, versions: Versions) -> Iterato
             and not _COMPILED.fullmatch(name)
             and not re.search(r"==|<|~=|@|\$", bound)
         ]
-        reinstalled = [word for word in call.words if word.text in ("-e", "--force-reinstall")] if has_stack else []
+        is_wheel = any(value.endswith(".whl") for value in call.values)
+        reinstalled = [word for word in call.words if word.text in ("-e", "--force-reinstall") and not is_wheel]
         if loose:
             yield call_hit(call, loose[0][1], name=", ".join(name for name, _start in loose))
-        elif reinstalled and call.values[:1] == ["install"]:
+        elif has_stack and reinstalled and call.values[:1] == ["install"]:
             yield call_hit(call, reinstalled[0].start, name=f"pip {' '.join(call.values)}")
+
+
+def redirected_bound(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find version bounds without quotes, which a shell takes for a redirection."""
+    for call in document.calls_of("pip", "uv add", "uv tool", "conda install", "conda create"):
+        for operator, word in call.pipeline.commands[call.index].redirects:
+            if operator in ("<", ">") and re.match(r"=?\d", word.text):
+                yield call_hit(call, word.start, value=f"{operator}{word.text}")
 
 
 def isolated_build(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:

@@ -210,7 +210,8 @@ class Document:
                     parts = [word.cut(*part.span()) for part in re.finditer(r"[^\s\"']+", word.text)]
                     self._arrays[name] = [Word(part.text, part.offsets, part.text) for part in parts[1:]]
         if command.array:
-            self._arrays[command.array] = command.words
+            before = self._arrays.get(command.array, []) if "+=" in command.assignments[0].raw.partition("(")[0] else []
+            self._arrays[command.array] = before + command.words
             self.strings.extend(command.words)
 
     def _assign(self, word: Word, assignment: re.Match[str], how: str, within: frozenset[str]) -> None:

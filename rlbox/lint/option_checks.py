@@ -88,7 +88,7 @@ def _better_name(name: str, known: _KnownNames) -> str:
     if not name.startswith("-"):
         parts = name.split(".")
         is_open = any(".".join(parts[:i]) + "." in known.names for i in range(1, len(parts) + 1))
-        is_key = "." in name and re.fullmatch(r"[a-z][\w.]*", name) and "trainer.device" in known.names
+        is_key = "." in name and re.fullmatch(r"(?!hydra\.)[a-z][\w.]*", name) and "trainer.device" in known.names
         has_key = is_open or any(key == name or key.startswith(f"{name}.") for key in known.names)
         return known.suggest(name) if is_key and not has_key else ""
     if re.fullmatch(r"-[a-z]{3,}", name):  # one dash where it takes two
@@ -114,7 +114,7 @@ def unknown_variables(document: Document, rule: DriftRule, versions: Versions) -
                 if is_passed_on or not setting.name.startswith(prefix) or re.fullmatch(rule.name, setting.name):
                     continue
                 known = _KnownNames(package, releases, versions)
-                is_typo = difflib.get_close_matches(setting.name, known.names, cutoff=0.85)
+                is_typo = difflib.get_close_matches(setting.name, known.names, cutoff=0.9)
                 if setting.name not in known.names and (is_typo or known.severity == "error"):
                     hit = setting_hit(setting)
                     fields = {**hit.fields, "new": known.suggest(setting.name), "versions": known.versions}
@@ -148,6 +148,9 @@ def arithmetic(document: Document, rule: DriftRule, versions: Versions) -> Itera
         for name, text in rule.numbers.items():
             options, _equals, default = text.partition("=")
             argument = call.argument(*options.split())
+            variables = re.findall(r"\$\{?(\w+)", argument.value) if argument else []
+            if any(len({value for _start, value in document.values.get(name, [])}) > 1 for name in variables):
+                break  # it depends on a branch
             value = document.resolve(argument.value, argument.start) if argument else default
             if (number := whole_number(value.strip("\"'"))) is None or not number:
                 break

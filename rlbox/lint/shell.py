@@ -20,6 +20,7 @@ PLACEHOLDER = re.compile(
     r"|FOLDER|EMAIL|PROJECT|ORG|NAMESPACE|MODEL|DATASET|[^\x00-\x7f]{1,30})(?:[-_ ][^<>\s|&;()\"'`$]*)?[0-9]?>",
     re.IGNORECASE,
 )
+_EXPRESSION = re.compile(r"\$\{\{.*?\}\}")  # of GitHub, in the steps of a workflow
 _LINE_END_BACKTICK = re.compile(r"(?m)(?<=[ \t])`(?=[ \t]*$)")
 _SIMPLE_COMMANDS = {
     *("command", "declaration_command", "unset_command", "test_command"),
@@ -75,6 +76,7 @@ def read_shell(source: Fragment) -> Script:
     backticks = [i for i in backticks if text.count("`", text.rfind("\n", 0, i) + 1, i) % 2 == 0]
     for i in backticks:
         text = f"{text[:i]}\\{text[i + 1 :]}"
+    text = _EXPRESSION.sub(lambda match: re.sub(r"[!-/:-@\[-`{-~ ]", "_", match.group()), text)
     text = PLACEHOLDER.sub(lambda match: f"_{match.group()[1:-1].replace(' ', '_')}_", text)
     pipelines = list(_CommandReader(SyntaxTree("bash", source, text)).pipelines())
     return Script(pipelines, [source.offsets[i] for i in backticks])

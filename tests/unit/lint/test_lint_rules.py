@@ -149,6 +149,7 @@ BAD = [
     ("python3 -m pip install vllm", "pip-replaces-matched"),
     ("pip install flash-attn", "pip-build-isolation"),
     ("pip install six>=1.16", "unquoted-bound"),
+    ("pip install 'a==1' six>=1.16 \\\n b c>=2", "unquoted-bound"),
     ("wget https://x/Miniconda3-latest-Linux-x86_64.sh\nconda create -n a python=3.12 -y", "conda-default-channel"),
     ("conda init bash", "conda-on-path"),
     ("docker pull verlai/verl:vllm012.latest", "moving-tag"),
@@ -367,6 +368,9 @@ KNOWN = [
     "vastai create instance 1 --image a@sha256:0 --disk 9 --args --my-own 1; vastai show instances --raw",
     "if a; then\n  A=(--lr 1)\nelse\n  A=(--lr 2)\nfi\npython x.py ${A[@]}; docker run -e A=1 -e B=2 img:1 true",
     "VLLM_TP=4\nexport MY_VLLM=1 SGLANG_OWN_NAME=1 PYTHONPATH=/a PYTHON_BIN=x PYTHONUNBUFFERED=1 WANDB_MODE=offline",
+    "case $1 in\n  a) G=3 ;;\n  b) G=4 ;;\nesac\n" + SLIME.format(gpus="$G", more="--global-batch-size 64"),
+    "A=(--rollout-batch-size 8 --n-samples-per-prompt 8)\nA+=(--global-batch-size 64)\n"
+    "python train.py ${A[@]} --actor-num-gpus-per-node 4",
     SLIME.format(gpus=4, more="--global-batch-size 64 --tensor-model-parallel-size 2"),
     "pip install -e . && pip install 'huggingface_hub>=1.0'",
 ]
