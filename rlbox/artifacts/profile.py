@@ -165,7 +165,7 @@ class HiddenHost(SpecModel):
     checked: datetime.date
 
 
-class HiddenHostTable(SpecModel):
+class HiddenHostsFile(SpecModel):
     """The table of hidden hosts."""
 
     row: tuple[HiddenHost, ...]
@@ -204,4 +204,4 @@ def load_profile(project: Project, name: str, including_profiles: tuple[str, ...
 
 
 def load_hidden_hosts() -> tuple[HiddenHost, ...]:
-    return validate_spec(HiddenHostTable, load_toml(HIDDEN_HOSTS_FILE), str(HIDDEN_HOSTS_FILE)).row
+    return validate_spec(HiddenHostsFile, load_toml(HIDDEN_HOSTS_FILE), str(HIDDEN_HOSTS_FILE)).row

@@ -249,7 +249,7 @@ def parse_file_name(pylock_file: Mapping[str, Any]) -> str:
     return unquote(place.rpartition("/")[2])
 
 
-def parse_pins(text: str) -> ParsedPins:
+def parse_pins(uv_output: str) -> ParsedPins:
     """Return the versions of `uv pip compile`'s output by package, and for each package who asked for it.
 
     Raises WorkFailed: there is none, or one is not pinned by version (an address, a folder).
@@ -257,7 +257,7 @@ def parse_pins(text: str) -> ParsedPins:
     versions: dict[str, str] = {}
     parents: dict[str, list[str]] = {}
     name = ""
-    for line in text.splitlines():
+    for line in uv_output.splitlines():
         if pin := _PIN.match(line):
             name = pin["name"]
             versions[name], parents[name] = pin["version"], []

@@ -11,10 +11,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         if argv is None:  # this process is a command line, and Ctrl-C is meant for it
-            from rlbox.cli.terminal import open_streams, watch_interrupts
+            from rlbox.cli.terminal import reopen_closed_streams, watch_interrupts
 
             watch_interrupts()
-            open_streams()
+            reopen_closed_streams()
         from rlbox.cli.root import run_root
 
         return run_root(words)

@@ -12,9 +12,9 @@ from packaging.utils import canonicalize_name
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.cli.asked import confirm
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import dry_run, shared, sources_option, stack_option
+from rlbox.cli.confirmation import require_confirmation
+from rlbox.cli.options import dry_run_option, shared_options, sources_option, stack_option
 from rlbox.errors import EngineError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -48,8 +48,8 @@ def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) 
 @click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")
 @stack_option
 @sources_option
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def apply(
     app: App,
     name: str,
@@ -121,7 +121,9 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
     def consent(changes: int) -> None:
         if not layout.prefix:
             _warn(app, image.target)
-            confirm(app, yes, f"make {counted(changes, 'change', 'changes')} at / for target {image.target}")
+            require_confirmation(
+                app, yes, f"make {counted(changes, 'change', 'changes')} at / for target {image.target}"
+            )
 
     only_look = check or app.dry_run
     prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, on_changes=consent)

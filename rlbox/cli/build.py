@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import dry_run, shared, sources_option, stack_option
+from rlbox.cli.options import dry_run_option, shared_options, sources_option, stack_option
 
 
 @click.command()
@@ -17,8 +17,8 @@ from rlbox.cli.options import dry_run, shared, sources_option, stack_option
 @click.option("--verify", is_flag=True, help="Build twice without cache and compare; name what differs.")
 @stack_option
 @sources_option
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def build(
     app: App, name: str, no_cache: bool, rebuild: bool, hermetic: bool, verify: bool, force: bool, sources: str
 ) -> int:
@@ -62,8 +62,8 @@ def build(
 @click.option("--verify", is_flag=True, help="Compile twice, the second time from nothing; name what differs.")
 @click.option("--replace", is_flag=True, help="Replace the wheel that the lock has.")
 @sources_option
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def compile(
     app: App, name: str, wheels: tuple[str, ...], jobs: int | None, verify: bool, replace: bool, sources: str
 ) -> int:

@@ -13,7 +13,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options
 from rlbox.cluster.options import ClusterOptions
 from rlbox.i18n import _
 
@@ -40,9 +40,11 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @click.option("--prove", is_flag=True, help="Give the nodes work whose result is known; a bad one is named.")
-@click.option("--timeout", type=Amount(), default=300.0, show_default=True, help="Seconds until all nodes are there.")
-@dry_run
-@shared
+@click.option(
+    "--timeout", type=NonNegativeNumber(), default=300.0, show_default=True, help="Seconds until all nodes are there."
+)
+@dry_run_option
+@shared_options
 def up(
     app: App,
     options: ClusterOptions,
@@ -89,7 +91,7 @@ def up(
 
 @click.command()
 @cluster_options
-@shared
+@shared_options
 def status(app: App, options: ClusterOptions) -> int:
     """Say how a cluster is: nodes, GPUs and how many are idle, object store, disks.
 
@@ -121,8 +123,8 @@ def status(app: App, options: ClusterOptions) -> int:
 @click.option("--secret", "secrets", multiple=True, metavar="NAME", help="Secret that the command finds as a variable.")
 @click.option("--env-file", default="", metavar="FILE", help="File with the secrets, before the environment and .env.")
 @click.option("--detach", "-d", is_flag=True, help="Return as soon as Ray has taken it.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def submit(
     app: App,
     options: ClusterOptions,
@@ -174,7 +176,7 @@ def submit(
 @click.option("--job", default="", metavar="JOB", help="Only what a job's driver and workers wrote.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
-@shared
+@shared_options
 def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int | None) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
@@ -206,7 +208,7 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
 @click.command()
 @cluster_options
 @click.argument("job", metavar="JOB")
-@shared
+@shared_options
 def stop(app: App, options: ClusterOptions, job: str) -> int:
     """End JOB; the cluster stays. Of a job that has ended nothing is changed, and that is no error.
 
@@ -226,7 +228,7 @@ def stop(app: App, options: ClusterOptions, job: str) -> int:
 @click.command()
 @cluster_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port on 127.0.0.1 [a free one].")
-@shared
+@shared_options
 def dashboard(app: App, options: ClusterOptions, port: int) -> int:
     """Forward a cluster's dashboard to 127.0.0.1 of this machine by ssh, until Ctrl-C.
 
@@ -250,7 +252,7 @@ def dashboard(app: App, options: ClusterOptions, port: int) -> int:
 @click.command()
 @cluster_options
 @click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
-@shared
+@shared_options
 def down(app: App, options: ClusterOptions, force: bool) -> int:
     """End a cluster of yours and leave nothing of it: containers, token, sessions and logs of Ray.
 
@@ -275,7 +277,7 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
 @cluster_options
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="What all nodes need, and the same copy of it.")
 @click.option("--prove", is_flag=True, help="Give the nodes of a cluster that stands work whose result is known.")
-@shared
+@shared_options
 def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: bool) -> int:
     """Ask every node everything that `up` asks, and say all that is wrong; of a cluster that stands, too.
 

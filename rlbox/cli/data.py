@@ -8,7 +8,7 @@ import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.cli.options import Action, Amount, disk_options, dry_run, shared
+from rlbox.cli.options import ActionChoice, NonNegativeNumber, disk_options, dry_run_option, shared_options
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_run_store
 
@@ -29,14 +29,14 @@ _FILE = click.Path(path_type=Path)
 @click.option("--python", metavar="FILE", default="", help="Interpreter with pyarrow, and transformers for tokens.")
 @click.option(
     "--timeout",
-    type=Amount(),
+    type=NonNegativeNumber(),
     metavar="SECONDS",
     default=300.0,
     show_default=True,
     help="Time limit for the whole check.",
 )
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def data(
     app: App,
     action: str,
@@ -72,10 +72,10 @@ def data(
 
 
 @click.command()
-@click.argument("action", type=Action(["ls", "check"]))
+@click.argument("action", type=ActionChoice(["ls", "check"]))
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @disk_options
-@shared
+@shared_options
 def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str | None) -> int:
     """List the checkpoints below PATH, by default those on the data disk, or check that all are whole.
 
@@ -107,8 +107,8 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def warm(app: App, paths: tuple[Path, ...]) -> int:
     """Read files, or all files of folders, into memory, so that the next load does not wait for the disk.
 

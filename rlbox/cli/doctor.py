@@ -6,7 +6,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import Amount, dry_run, gpus_option, place_option, shared
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, gpus_option, place_option, shared_options
 from rlbox.i18n import _
 
 
@@ -18,10 +18,10 @@ from rlbox.i18n import _
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @place_option
 @gpus_option
-@click.option("--budget", type=Amount(), default=0.0, hidden=True)
+@click.option("--budget", type=NonNegativeNumber(), default=0.0, hidden=True)
 @click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def doctor(
     app: App, name: str | None, fix: bool, data: str | None, place: str, gpus: str, budget: float, around: bool
 ) -> int:
@@ -50,8 +50,8 @@ def doctor(
 
 @click.command()
 @click.argument("action", type=click.Choice(["status", "up"]))
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def engine(app: App, action: str) -> int:
     """Show the state of this machine's Docker engine, or start one where none answers.
 
@@ -92,7 +92,7 @@ _COUNT = click.IntRange(0, 1_000_000)
 @click.option("--nodes", metavar="N", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Machines.")
 @click.option("--colocated", is_flag=True, help="Training and generation take turns on the same GPUs.")
 @click.option("--ray", metavar="URL", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard.")
-@shared
+@shared_options
 def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: bool, ray: str) -> int:
     """List the GPUs of this machine with who holds them, Ray's view, and whether a split of them fits.
 
@@ -124,7 +124,7 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option(
     "--timeout",
-    type=Amount(),
+    type=NonNegativeNumber(),
     metavar="SECONDS",
     default=300.0,
     show_default=True,
@@ -132,7 +132,7 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
 )
 @place_option
 @gpus_option
-@shared
+@shared_options
 def components(
     app: App,
     name: str | None,

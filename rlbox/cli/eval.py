@@ -13,7 +13,7 @@ from rlbox.app import App
 from rlbox.cli.eval_get import get
 from rlbox.cli.eval_judge import judge, load_result, make_locks_error, prove, suites, translate_errors
 from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import Amount, dry_run, open_option, shared, write_page
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, open_option, shared_options, write_page
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
@@ -43,7 +43,7 @@ _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
     "--dtype", default="", metavar="NAME", help="The cast that is due, such as bfloat16 [EXPORT's config.json]."
 )
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Beginning of the trainer's names, and EXPORT's.")
-@shared
+@shared_options
 def check(
     app: App,
     export: Path,
@@ -109,7 +109,7 @@ def _parse_rename(text: str) -> tuple[str, str]:
 @click.command("show")
 @click.argument("path", metavar="RESULT", type=click.Path(path_type=Path))
 @click.option("--problem", default="", metavar="NAME", help="Show the answers to this problem instead.")
-@shared
+@shared_options
 def show(app: App, path: Path, problem: str) -> None:
     """Say what RESULT is of, and each suite's scores with their intervals; -v names what was not solved.
 
@@ -169,7 +169,7 @@ def _indent(text: Any) -> str:
 @click.argument("one", metavar="RESULT", type=click.Path(path_type=Path))
 @click.argument("other", metavar="OTHER", type=click.Path(path_type=Path))
 @click.option("--across", multiple=True, metavar="FIELD", help="Field of the lock that may differ; may be repeated.")
-@shared
+@shared_options
 def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
     """Say how RESULT stands to OTHER, suite by suite: the difference and its interval, problems won and lost.
 
@@ -214,8 +214,8 @@ def _make_comparison_error(error: LocksDifferError, command: str) -> WorkFailed:
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="RESULT", help="Result that must not be lost.")
 @click.option("--guard", default="humaneval", show_default=True, metavar="SUITE", help="Suite that must not drop.")
 @click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
-@click.option("--margin", type=Amount(), default=0.0, help="Points of loss to rule out [what shows].")
-@shared
+@click.option("--margin", type=NonNegativeNumber(), default=0.0, help="Points of loss to rule out [what shows].")
+@shared_options
 def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...], margin: float) -> int:
     """Say which of the results below FOLDER is the best checkpoint, and whether it has lost what the baseline could.
 
@@ -252,8 +252,8 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
 @click.option("--problem", default="", metavar="NAME", help="The page of this problem alone, with more of each text.")
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [FOLDER.html here].")
 @open_option
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 

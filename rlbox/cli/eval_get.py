@@ -15,7 +15,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.eval_judge import make_locks_error
-from rlbox.cli.options import disk_options, dry_run, shared
+from rlbox.cli.options import disk_options, dry_run_option, shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
@@ -150,13 +150,13 @@ def open_results_disk(app: App, instance: int | None, target: str, data: str | N
     from rlbox.ssh.connection import LocalShell, SshConnection, parse_ssh_url
 
     if instance is not None:
-        from rlbox.cli.vast_instances import disk_of
+        from rlbox.cli.vast_instances import find_instance_disk
         from rlbox.vast.api import find_own_instance
         from rlbox.vast.instance import ssh_address
 
         one = find_own_instance(instance)
         with SshConnection(ssh_address(one)) as connection:
-            yield ResultsDisk(shell=connection, data_dir=disk_of(app, one), instance=instance)
+            yield ResultsDisk(shell=connection, data_dir=find_instance_disk(app, one), instance=instance)
     elif find_engine_url().startswith("ssh://"):
         with SshConnection(parse_ssh_url(find_engine_url())) as connection:
             yield ResultsDisk(shell=connection, data_dir=_find_remote_data_dir(app, connection, target, data))
@@ -192,8 +192,8 @@ def _find_remote_data_dir(app: App, way: RemoteShell, target: str, data: str | N
     help="Folder to fetch into [RUN, or the one used before for ID].",
 )
 @disk_options
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def get(
     app: App,
     run: str,

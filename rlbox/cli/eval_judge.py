@@ -13,7 +13,7 @@ import click
 
 from rlbox.amounts import columns
 from rlbox.app import App
-from rlbox.cli.options import dry_run, shared
+from rlbox.cli.options import dry_run_option, shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
@@ -182,7 +182,7 @@ def translate_errors() -> Iterator[None]:
 
 
 @click.command("suites")
-@shared
+@shared_options
 def suites(app: App) -> None:
     """List the suites: those that rlbox brings, and those in suites/ of the project.
 
@@ -204,7 +204,7 @@ def suites(app: App) -> None:
 @click.command("prove")
 @click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
 @problem_options
-@shared
+@shared_options
 def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
     """Judge the reference solutions of each SUITE, a name or a TOML file: what fails here, no model can pass here.
 
@@ -257,8 +257,8 @@ def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
     "--out", type=click.Path(path_type=Path), default="eval", show_default=True, help="Folder of the results."
 )
 @problem_options
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def judge(
     app: App,
     exports: tuple[Path, ...],

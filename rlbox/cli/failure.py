@@ -14,7 +14,7 @@ import click
 from rlbox import __version__
 from rlbox.app import DryRun, write_json
 from rlbox.cli.help import translate_usage_message
-from rlbox.cli.terminal import NO_READER, OutputLost, discard_output
+from rlbox.cli.terminal import NO_READER, OutputLostError, discard_output
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
 from rlbox.terminal import remove_controls
@@ -35,7 +35,7 @@ _OF_THE_MACHINE = {
 _LONGEST = 200
 
 
-class RefusedDry(Exception):
+class RefusedDryRunError(Exception):
     """A dry run that came to an end before there was a plan: what it met ends in a verdict, too."""
 
     def __init__(self, dry: DryRun) -> None:
@@ -43,11 +43,11 @@ class RefusedDry(Exception):
         self.dry = dry
 
 
-def answer_failures(words: Sequence[str], step: Callable[[], object]) -> int:
-    """Carry out the command line `words` by `step`; every failure ends here as what / where / next and an exit code."""
+def run_and_report_failures(argv: Sequence[str], run_command: Callable[[], object]) -> int:
+    """Run a command line; every failure ends here as what, where and next, and an exit code."""
     try:
-        return _answer(words, step)
-    except OutputLost as error:  # of a result, or of what was said of another failure
+        return _answer(argv, run_command)
+    except OutputLostError as error:  # of a result, or of what was said of another failure
         return _report_lost(error)
 
 
@@ -56,9 +56,9 @@ def _answer(words: Sequence[str], step: Callable[[], object]) -> int:
         code = step()
         sys.stdout.flush()  # who cannot take the result is met here, and not after the last line of Python
         return code if isinstance(code, int) else 0
-    except OutputLost:
+    except OutputLostError:
         raise
-    except RefusedDry as refused:
+    except RefusedDryRunError as refused:
         return _report_dry(refused.dry, words)
     except RlboxError as error:
         return _report(error, words)
@@ -92,7 +92,7 @@ def _interrupted() -> int:
     return 130
 
 
-def _report_lost(error: OutputLost) -> int:
+def _report_lost(error: OutputLostError) -> int:
     if not error.left:
         _print_error(error)
     discard_output()
@@ -109,7 +109,7 @@ def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     error = dry.refused[-1]
     _print_error(error)
     if _wants_json(words):
-        with contextlib.suppress(OutputLost):
+        with contextlib.suppress(OutputLostError):
             write_json({"error": error.as_json(), "verdict": dry.as_json("")})
         return dry.exit_code
     lines = replace(dry, refused=dry.refused[:-1]).lines("")[:-1] + dry.lines("")[-1:]
@@ -152,7 +152,7 @@ def _as_json(error: RlboxError, words: Sequence[str]) -> int:
     if _wants_json(words):
         try:
             write_json({"error": error.as_json()})
-        except OutputLost:
+        except OutputLostError:
             discard_output()
     return error.exit_code
 

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_fix, complete_target
-from rlbox.cli.options import Action, shared
+from rlbox.cli.options import ActionChoice, shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _, translate
 
@@ -35,9 +35,9 @@ _NAMES = {
 
 
 @click.command()
-@click.argument("action", metavar="[ls|show|explain|find|env]", default="ls", type=Action(list(_NAMES)))
+@click.argument("action", metavar="[ls|show|explain|find|env]", default="ls", type=ActionChoice(list(_NAMES)))
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
-@shared
+@shared_options
 def fixes(app: App, action: str, name: str | None) -> int:
     """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.
 

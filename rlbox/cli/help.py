@@ -70,7 +70,7 @@ class CommandGroup(click.Group):
 
 
 def _summary(command: click.Command) -> str:
-    paragraph = next(paragraphs(command.help or ""), "")
+    paragraph = next(split_paragraphs(command.help or ""), "")
     return _SENTENCE.split(_translated(paragraph))[0].rstrip("。.")
 
 
@@ -84,7 +84,7 @@ class TranslatedFormatter(click.HelpFormatter):
         self.write(f"{'':>{self.current_indent}}{_translated(heading)}：\n")
 
     def write_text(self, text: str) -> None:
-        for number, paragraph in enumerate(paragraphs(text)):
+        for number, paragraph in enumerate(split_paragraphs(text)):
             self.write("\n" if number else "")
             text = _translated(paragraph)
             lines = text.split("\n") if "\n" in text else self._wrap(text, self.current_indent)
@@ -107,21 +107,21 @@ class TranslatedFormatter(click.HelpFormatter):
             self.write("".join(f"{'':>{self.current_indent}}{line}".rstrip() + "\n" for line in lines))
 
     def _wrap(self, text: str, indent: int) -> list[str]:
-        return wrap(text, max(self.width - indent, _MIN_WIDTH))
+        return wrap_text(text, max(self.width - indent, _MIN_WIDTH))
 
 
 def _translated(text: str) -> str:
     return translate(_(text))
 
 
-def paragraphs(text: str) -> Iterator[str]:
+def split_paragraphs(text: str) -> Iterator[str]:
     r"""Yield the paragraphs of a help text, each of one line; one below `\b` keeps its lines."""
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         kept = block.startswith("\b\n")
         yield block.removeprefix("\b\n") if kept else " ".join(block.split())
 
 
-def wrap(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """Return a paragraph as lines of at most `width` cells, but for a word that is longer."""
     from rich.cells import cell_len
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.asked import confirm
 from rlbox.cli.completers import complete_target
+from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import dry_run, gpus_option, shared, stack_option
+from rlbox.cli.options import dry_run_option, gpus_option, shared_options, stack_option
 from rlbox.i18n import _
 from rlbox.image.forms.compose import GPU_METHODS
 from rlbox.image.names import NO_PROJECT_TAG, format_image_tag
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@shared
+@shared_options
 @click.pass_context
 def images(ctx: click.Context, app: App) -> None:
     """List the images that rlbox built in this engine, whose they are and how they stand; remove those not needed.
@@ -41,7 +41,7 @@ def images(ctx: click.Context, app: App) -> None:
 
 
 @click.command("ls")
-@shared
+@shared_options
 def ls(app: App) -> None:
     """List the images that rlbox built in this engine, as `rlbox images` does."""
     _list(app)
@@ -50,8 +50,8 @@ def ls(app: App) -> None:
 @click.command("rm")
 @click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
     """Remove images by the names that `rlbox images` lists, or by their target for this project's own.
 
@@ -78,8 +78,8 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
 
 @click.command("prune")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def prune(app: App, yes: bool) -> int:
     """Remove the images that nothing needs, and say what stays and why.
 
@@ -117,7 +117,7 @@ def _carry_out(app: App, rows: Sequence[tuple[EngineImage, str]], *, yes: bool) 
     if going:
         for line in format_prune(((row, "") for row in going), done=False):
             app.say(line)
-        confirm(app, yes, f"remove {len(going)} images, up to {size_text(freed)}")
+        require_confirmation(app, yes, f"remove {len(going)} images, up to {size_text(freed)}")
         remove_images(going)
     app.result(
         found | {"removed": True}, "\n".join([*format_prune(rows, done=True), f"freed up to {size_text(freed)}"])
@@ -132,8 +132,8 @@ for command in (ls, remove, prune):
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def save(app: App, name: str, file: Path) -> int:
     """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads on an engine of any age.
 
@@ -170,8 +170,8 @@ def save(app: App, name: str, file: Path) -> int:
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def load(app: App, file: Path) -> int:
     """Load the image that `rlbox save` wrote to FILE.
 
@@ -215,8 +215,8 @@ def load(app: App, file: Path) -> int:
 @click.option("--to", "destination", metavar="REF", required=True, help="REGISTRY/NAMESPACE/NAME[:TAG].")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @stack_option
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -> int:
     """Push the image of TARGET to REF and print the name that always means these bytes.
 
@@ -251,8 +251,8 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
 @click.option("--gpus", metavar="WHICH", default="", help="compose: 2, 0,1, device=0, all, none; else the target's.")
 @click.option("--way", type=click.Choice(GPU_METHODS), help="compose: how its engine gives GPUs; default: gpus.")
 @click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def export(app: App, name: str, form: str, image: str, gpus: str, way: str | None, output: str | None) -> int:
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
@@ -298,8 +298,8 @@ def _next(name: str, form: str, file: str, image: str) -> str:
 @click.option("--data", metavar="DIR", help="Host directory to mount as the data disk [RLBOX_DATA].")
 @gpus_option
 @stack_option
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str, force: bool) -> int:
     """Open a shell in the image of TARGET, or run COMMAND in it; its exit code is rlbox's.
 

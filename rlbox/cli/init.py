@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options
 from rlbox.config.project import Project
 from rlbox.config.schema import suggest_similar
 from rlbox.config.toml_files import load_toml
@@ -44,7 +44,7 @@ def load_machines() -> dict[str, MachineChoice]:
     return {row["name"]: MachineChoice(**row) for row in load_toml(_HERE / "machines.toml")["machines"]}
 
 
-def machines_with(framework: str) -> dict[str, MachineChoice]:
+def list_machines_for_framework(framework: str) -> dict[str, MachineChoice]:
     """Return the machines that a target has a framework for, by name.
 
     Raises
@@ -64,7 +64,7 @@ def machines_with(framework: str) -> dict[str, MachineChoice]:
     )
 
 
-def shipped_as(project: Project, name: str) -> str:
+def find_shipped_spec_kind(project: Project, name: str) -> str:
     """Return what rlbox ships by that name, `target` or `job`, which files of the project would hide; else nothing."""
     shipped = Project(folder=project.roots[-1])
     found = [kind for kind, names in (("target", shipped.targets()), ("job", shipped.jobs())) if name in names]
@@ -72,7 +72,7 @@ def shipped_as(project: Project, name: str) -> str:
     return found[0] if found and not own else ""
 
 
-def refuse_arm64(machine: str, processor: str) -> None:
+def require_x86_64_machine(machine: str, processor: str) -> None:
     """Refuse a machine with an ARM processor; `processor` is what `uname -m` says of this one."""
     if processor == "aarch64" or re.match(r"(nvidia-)?g[hb]\d{3}", machine.lower()):
         raise SpecError(
@@ -130,7 +130,7 @@ def choose_target(machine: MachineChoice, framework: str = "") -> str:
     return machine.frameworks[framework or next(iter(machine.frameworks))]
 
 
-def first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping[str, Any]) -> dict[str, str]:
+def render_first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping[str, Any]) -> dict[str, str]:
     """Return the files of a target and a job `name` that includes `target`: path below the project to text.
 
     Parameters
@@ -148,7 +148,7 @@ def first_files(name: str, machine: MachineChoice, target: str, schemas: Mapping
     return texts | {f".rlbox/{kind}.schema.json": json.dumps(schemas[kind], indent=1) + "\n" for kind in SCHEMAS}
 
 
-def write_own(app: App, name: str, text: str) -> None:
+def write_project_file(app: App, relative_path: str, content: str) -> None:
     """Write a file of the project folder, whole or not at all.
 
     Raises
@@ -158,12 +158,12 @@ def write_own(app: App, name: str, text: str) -> None:
     """
     from rlbox.system.files import write_atomic
 
-    path = app.project.folder / name
+    path = app.project.folder / relative_path
     try:
-        write_atomic(path, text)
+        write_atomic(path, content)
     except OSError as error:
         raise NodeError(
-            _("{name} cannot be written: {strerror}").format(name=name, strerror=error.strerror),
+            _("{name} cannot be written: {strerror}").format(name=relative_path, strerror=error.strerror),
             where=str(path),
             next_step=_("make the project folder writable, or name another with --project DIR"),
         ) from error
@@ -185,11 +185,11 @@ def _parse_arch(text: str) -> str:
     help="cpu, a800, 5090, cluster, h100, h200, a100, b200, 4090, pro6000 or another GPU; asked on a terminal.",
 )
 @click.option("--arch", metavar="sm_XX", default="", help="Architecture of the GPU: sm_89.")
-@click.option("--memory-gib", metavar="N", type=Amount(), default=0.0, help="Memory of one GPU, GiB.")
+@click.option("--memory-gib", metavar="N", type=NonNegativeNumber(), default=0.0, help="Memory of one GPU, GiB.")
 @click.option("--gpus", metavar="N", type=click.IntRange(min=1), default=None, help="GPUs of the machine.")
 @click.option("--framework", metavar="FRAMEWORK", default="", help="verl, slime, openrlhf, trl, …: what its image has.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: int | None, framework: str) -> int:
     """Write a target and a job of your own, by the name of this folder or NAME, into the project folder.
 
@@ -204,15 +204,15 @@ def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
       rlbox init mine --framework openrlhf
       rlbox init mine --machine l40s --arch sm_89 --memory-gib 48
     """
-    from rlbox.cli.schema import schema_of
+    from rlbox.cli.schema import create_json_schema
 
-    refuse_arm64(machine, platform.machine())
+    require_x86_64_machine(machine, platform.machine())
     name = _checked(app, name or re.sub(r"[^a-z0-9]+", "-", app.project.folder.resolve().name.lower()).strip("-"))
     machine, framework = _asked(app, machine, framework)
     arch, memory_gib = _described(app, machine, _parse_arch(arch), memory_gib)
     found = choose_machine(machine, arch, memory_gib, gpus or 0)
     target = choose_target(found, framework)
-    files = first_files(name, found, target, {kind: schema_of(kind) for kind in SCHEMAS})
+    files = render_first_files(name, found, target, {kind: create_json_schema(kind) for kind in SCHEMAS})
     states = {path: _write(app, path, text) for path, text in files.items()}
     told = {"name": name, "machine": found.name, "includes": target, "files": states}
     lines = "\n".join(f"{path}  {state}" for path, state in states.items())
@@ -231,7 +231,7 @@ def _checked(app: App, name: str) -> str:
             _("{name!r} is no name of a target: lower-case letters, digits and dashes, 63 at most").format(name=name),
             next_step="rlbox init NAME",
         )
-    if kind := shipped_as(app.project, name):
+    if kind := find_shipped_spec_kind(app.project, name):
         raise SpecError(
             _("{name!r} is a {kind} that rlbox ships, and yours would take its place").format(name=name, kind=kind),
             next_step="rlbox init NAME",
@@ -242,7 +242,7 @@ def _checked(app: App, name: str) -> str:
 _OTHER = "other"
 
 
-class Numbered(click.Choice):  # type: ignore[type-arg,unused-ignore]
+class NumberedChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """A choice by name, or by its number in the list that was shown."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -258,7 +258,7 @@ def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
 
     if machine:
         return machine, framework
-    machines = machines_with(framework) if framework else load_machines()
+    machines = list_machines_for_framework(framework) if framework else load_machines()
     if len(machines) == 1:
         return next(iter(machines)), framework
     if not (sys.stdin.isatty() and app.interactive):
@@ -278,7 +278,7 @@ def _described(app: App, machine: str, arch: str, memory_gib: float) -> tuple[st
 
     if machine not in load_machines() and sys.stdin.isatty() and app.interactive:
         arch = arch or click.prompt("its architecture (sm_XX)", value_proc=_parse_arch, err=True)
-        memory_gib = memory_gib or click.prompt("memory of one GPU, GiB", type=Amount(), err=True)
+        memory_gib = memory_gib or click.prompt("memory of one GPU, GiB", type=NonNegativeNumber(), err=True)
     return arch, memory_gib
 
 
@@ -291,7 +291,7 @@ def _framework(app: App, machine: MachineChoice) -> str:
 
 def _prompt(app: App, what: str, known: list[str]) -> str:
     """Ask for one of a list, by name or number; the first is the default."""
-    answer = click.prompt(what, type=Numbered(known), default=known[0], show_choices=False, err=True)
+    answer = click.prompt(what, type=NumberedChoice(known), default=known[0], show_choices=False, err=True)
     return str(answer)
 
 
@@ -302,5 +302,5 @@ def _write(app: App, path: str, text: str) -> str:
         return "unchanged" if same else "already there, left as it is"
     if app.dry_run:
         return "to be written"
-    write_own(app, path, text)
+    write_project_file(app, path, text)
     return "written"

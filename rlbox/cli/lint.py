@@ -11,7 +11,7 @@ import click
 from rlbox.amounts import counted, padded
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import shared
+from rlbox.cli.options import shared_options
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -28,7 +28,7 @@ _SEVERITIES = ("error", "warning", "note")
     "--target", metavar="NAME", shell_complete=complete_target, help="Judge by the versions this target pins."
 )
 @click.option("--list", "as_list", is_flag=True, help="Print the table of rules.")
-@shared
+@shared_options
 def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) -> int:
     """Find variables, flags, ports and commands that do not work (any more) in FILES, with line and working form.
 
@@ -123,7 +123,7 @@ def _version_ranges(rule: DriftRule) -> str:
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--solve", is_flag=True, help="Leave the lock aside, and print a set of versions that fits the spec.")
-@shared
+@shared_options
 def stack(app: App, name: str, solve: bool) -> int:
     """Judge the stack of TARGET by what is known to fit together: GPU, driver, CUDA, torch, engines, kernels.
 

@@ -10,7 +10,7 @@ import click
 from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import Action, dry_run, place_option, shared, sources_option
+from rlbox.cli.options import ActionChoice, dry_run_option, place_option, shared_options, sources_option
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     "--upgrade", is_flag=True, help="Move the packages NAME to their newest versions, all when none is named."
 )
 @sources_option
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def lock(
     app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources: str
 ) -> int:
@@ -123,8 +123,8 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
 @click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
 @place_option
 @sources_option
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def fetch(
     app: App,
     name: str,
@@ -167,7 +167,7 @@ def fetch(
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--closed", is_flag=True, help="Also list the hosts that a setting of the target closes.")
 @sources_option
-@shared
+@shared_options
 def egress(app: App, name: str, closed: bool, sources: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
 
@@ -181,7 +181,7 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
     """
     from rlbox.artifacts.egress import list_hosts_by_phase
 
-    profile, found = find_contacts(app, name, sources)
+    profile, found = list_target_contacts(app, name, sources)
     shown = [one for one in found if closed or not one.closed_by]
     rows = [{**asdict(one), "phases": list(one.phases)} for one in found]
     app.result(
@@ -192,20 +192,20 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
         app.say(f"{one if count == 1 else more}: rlbox egress {name} --closed")
 
 
-def find_contacts(app: App, name: str, sources: str) -> tuple[str, tuple[HostContact, ...]]:
-    """Return a sources profile, the target's own when `sources` is empty, and the contacts of the target by it."""
+def list_target_contacts(app: App, target_name: str, sources_profile: str) -> tuple[str, tuple[HostContact, ...]]:
+    """Return the name of a sources profile (empty: the target's own), and the contacts of the target by it."""
     from rlbox.artifacts.egress import list_host_contacts, probe_egress
     from rlbox.artifacts.locator import probe_machine_sources
     from rlbox.artifacts.profile import load_hidden_hosts, load_profile
     from rlbox.system.network_settings import read_network_settings
 
-    target, files = as_built(app.project, name)
-    profile = load_profile(app.project, sources or target.sources)
+    target, files = load_target_as_built(app.project, target_name)
+    profile = load_profile(app.project, sources_profile or target.sources)
     facts = probe_egress(target, files, profile, probe_machine_sources(read_network_settings()))
     return profile.name, list_host_contacts(target, files, profile, load_hidden_hosts(), facts)
 
 
-def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]:
+def load_target_as_built(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
     from rlbox.fixes.catalogue import load_target_with_fixes
     from rlbox.fixes.conditions import list_stack_versions
@@ -213,8 +213,8 @@ def as_built(project: Project, name: str) -> tuple[Target, tuple[Artifact, ...]]
     from rlbox.target.artifact import list_artifacts
     from rlbox.target.lock import load_lock
 
-    fixed = load_target_with_fixes(project, name)
-    lock = load_lock(project.lock_file(name))
+    fixed = load_target_with_fixes(project, target_name)
+    lock = load_lock(project.lock_file(target_name))
     baked = render_fixes(fixed.fixes, fixed.target, list_stack_versions(fixed.target, lock))
     env = {**baked.build_env({}), **fixed.target.env}
     return fixed.target.model_copy(update={"env": env}), list_artifacts(lock) if lock else ()
@@ -238,7 +238,7 @@ def _table(found: list[HostContact]) -> str:
 
 
 @click.command()
-@click.argument("action", metavar="[ls|probe]", default="ls", type=Action(["ls", "probe"]))
+@click.argument("action", metavar="[ls|probe]", default="ls", type=ActionChoice(["ls", "probe"]))
 @click.option(
     "--target",
     default="local",
@@ -247,7 +247,7 @@ def _table(found: list[HostContact]) -> str:
     help="Target whose files to ask the mirrors for.",
 )
 @sources_option
-@shared
+@shared_options
 def mirrors(app: App, action: str, target: str, sources: str) -> int:
     """List the mirrors of a sources profile in the order in which they are tried, or measure them.
 

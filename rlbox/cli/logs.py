@@ -14,7 +14,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_log_of_run, complete_run, complete_stage_of_run
-from rlbox.cli.options import disk_options, open_browser, open_option, shared
+from rlbox.cli.options import disk_options, open_browser, open_option, shared_options
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
@@ -45,7 +45,7 @@ _ASK_S = 1.0
     "--attempt", type=click.IntRange(1), metavar="N", help="Logs of an earlier attempt, of stages that were run again."
 )
 @disk_options
-@shared
+@shared_options
 def logs(
     app: App,
     name: str | None,
@@ -206,7 +206,7 @@ POINTS = 400
 )
 @open_option
 @disk_options
-@shared
+@shared_options
 def watch(app: App, name: str | None, port: int, opened: str, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
 

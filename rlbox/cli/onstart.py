@@ -11,7 +11,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import shared
+from rlbox.cli.options import shared_options
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -28,7 +28,7 @@ _ADDED_BYTES = 1 << 20
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
 @click.option("--options", metavar="TEXT", help="Docker options of the instance [vast.options of the target].")
-@shared
+@shared_options
 def onstart(app: App, name: str, added: str | None, options: str | None) -> None:
     """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
 
@@ -43,8 +43,8 @@ def onstart(app: App, name: str, added: str | None, options: str | None) -> None
     from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT
     from rlbox.vast.request import parse_container_options
 
-    require_rented(app, name)
-    target, made = make_onstart(app, name, read_added(added))
+    require_vast_target_by_name(app, name)
+    target, made = render_target_onstart(app, name, read_added_script(added))
     flags = parse_container_options(target, options).as_flags()
     facts = {
         "target": name,
@@ -61,23 +61,23 @@ def onstart(app: App, name: str, added: str | None, options: str | None) -> None
     app.say(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
 
 
-def require_rented(app: App, name: str, job: str = "") -> Target:
+def require_vast_target_by_name(app: App, target_name: str, job_name: str = "") -> Target:
     """Return a target; `SpecError` with those that are for vast.ai where it is for no machine of theirs.
 
     Parameters
     ----------
-    job
+    job_name
         The job that is to run on another target than its own.
     """
     from rlbox.image.forms.onstart import require_vast_target
     from rlbox.target.target import load_target
 
-    target = load_target(app.project, name).target
+    target = load_target(app.project, target_name).target
     try:
         require_vast_target(target)
     except SpecError as error:
         names = ", ".join(_for_vast(app))
-        if job:
+        if job_name:
             error.next_step = _(
                 "--target NAME, one of {names}; or one of your own: rlbox init NAME --machine 5090"
             ).format(names=names)
@@ -98,8 +98,8 @@ def _for_vast(app: App) -> Iterator[str]:
                 yield name
 
 
-def make_onstart(
-    app: App, name: str, added: str, sent: str = "", *, force: bool = False
+def render_target_onstart(
+    app: App, target_name: str, added_script: str, upload_dir: str = "", *, force: bool = False
 ) -> tuple[Target, OnstartScript]:
     """Return a target and its on-start script, as `render_onstart` makes it; errors are those of the plan."""
     from rlbox.fixes.catalogue import load_target_with_fixes
@@ -107,18 +107,18 @@ def make_onstart(
     from rlbox.fixes.render import render_fixes
     from rlbox.image.forms.onstart import render_onstart
 
-    loaded = load_target_with_fixes(app.project, name)
+    loaded = load_target_with_fixes(app.project, target_name)
     render_fixes(loaded.fixes, loaded.target, list_stack_versions(loaded.target, None))  # for what they refuse
     folders = app.project.template_dirs()
-    return loaded.target, render_onstart(loaded.target, folders, added, sent, force=force)
+    return loaded.target, render_onstart(loaded.target, folders, added_script, upload_dir, force=force)
 
 
-def read_added(name: str | None) -> str:
+def read_added_script(path: str | None) -> str:
     """Return the text of the file of `--add`, empty without one; `SpecError` when it is no text."""
-    if not name:
+    if not path:
         return ""
     try:
-        with Path(name).open("rb") as file:  # perhaps one that has no end
+        with Path(path).open("rb") as file:  # perhaps one that has no end
             return file.read(_ADDED_BYTES).decode("utf-8")
     except OSError as error:
         why = error.strerror
@@ -126,6 +126,6 @@ def read_added(name: str | None) -> str:
         why = _("it is not UTF-8 text")
     raise SpecError(
         _("the file of --add cannot be read: {why}").format(why=why),
-        where=name,
+        where=path,
         next_step=_("name a file with shell text"),
     )

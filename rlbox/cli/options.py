@@ -13,7 +13,7 @@ import click
 
 from rlbox.app import App, project_of
 from rlbox.cli.completers import complete_profile, complete_setting, complete_sources, complete_target
-from rlbox.cli.failure import RefusedDry
+from rlbox.cli.failure import RefusedDryRunError
 from rlbox.cli.terminal import keyboard_interrupt_enabled
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
@@ -31,7 +31,7 @@ def lang_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def shared(function: Callable[..., Any]) -> Callable[..., Any]:
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--project`, `--json`, `--lang`, `-v`, `-q` and hand the command an `App` as its first argument."""
 
     @click.option("--project", metavar="DIR", help="Folder with your own images/ and jobs/ [RLBOX_PROJECT].")
@@ -65,7 +65,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
             except RlboxError as error:
                 if not dry_run:
                     raise
-                raise RefusedDry(app.dry.refused_by(error)) from error
+                raise RefusedDryRunError(app.dry.refused_by(error)) from error
 
     return with_app
 
@@ -87,14 +87,14 @@ def _there(project: Project, *, named: bool) -> Project:
     )
 
 
-def dry_run(function: Callable[..., Any]) -> Callable[..., Any]:
+def dry_run_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--dry-run` to a command that changes something; it reads `app.dry_run`."""
     return click.option("--dry-run", is_flag=True, help="Print what would be done or refused; change nothing.")(
         function
     )
 
 
-class Amount(click.FloatRange):
+class NonNegativeNumber(click.FloatRange):
     """A number from 0 on that can be reckoned with: neither `nan`, which no comparison refuses, nor without end."""
 
     name = "number"
@@ -108,7 +108,7 @@ class Amount(click.FloatRange):
         return self.fail(_("{value!r} is no number.").format(value=value), param, ctx) if number != number else number
 
 
-class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class DurationSeconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """How long ago: `7d`, `12h`; in seconds, and 0 for nothing."""
 
     name = "time"
@@ -123,7 +123,7 @@ class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             return self.fail(str(error), param, ctx)
 
 
-class Action(click.Choice):  # type: ignore[type-arg,unused-ignore]
+class ActionChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """What a noun is asked to do; `list`, as it was called, is answered with `ls`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -10,7 +10,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
-from rlbox.cli.options import disk_options, dry_run, open_option, shared, write_page
+from rlbox.cli.options import disk_options, dry_run_option, open_option, shared_options, write_page
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
@@ -31,8 +31,8 @@ POINTS = 400
 @click.option("--scores", is_flag=True, help="Write the page of its checkpoints' scores, too, and link to it.")
 @open_option
 @disk_options
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def report(
     app: App,
     name: str | None,
@@ -122,8 +122,8 @@ def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Pa
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Archive to write [RUN.tar.gz here].")
 @click.option("--full", is_flag=True, help="Include logs in full, not only their last 20 MB.")
 @disk_options
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
     """Write an archive with all that explains RUN (the latest by default): logs, evidence, configuration, machine.
 

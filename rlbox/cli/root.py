@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from rlbox import __version__
-from rlbox.cli.failure import answer_failures
+from rlbox.cli.failure import run_and_report_failures
 from rlbox.cli.help import TranslatedContext, choose_language
 from rlbox.i18n import LANGUAGES, _
 
@@ -229,7 +229,7 @@ def run_root(words: Sequence[str]) -> int:
     choose_language(words)
     if words and words[0] == "help":  # as of other tools: `help`, `help run`
         words = [*words[1:2], "--help"]
-    return answer_failures(words, lambda: _run_click(words))
+    return run_and_report_failures(words, lambda: _run_click(words))
 
 
 def _run_click(words: Sequence[str]) -> object:

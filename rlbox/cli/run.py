@@ -9,7 +9,7 @@ import click
 from rlbox.amounts import limit_text
 from rlbox.app import App
 from rlbox.cli.completers import complete_job, complete_publish, complete_run, complete_stage
-from rlbox.cli.options import disk_options, dry_run, gpus_option, job_options, run_place_option, shared
+from rlbox.cli.options import disk_options, dry_run_option, gpus_option, job_options, run_place_option, shared_options
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.run.data_disk import create_lock_owner, open_existing_run_store, reconcile_runs
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 @click.option(
     "--cluster", default="", metavar="NAME", help="With --place cluster: one of several of yours on the same nodes."
 )
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def run(
     app: App,
     name: str | None,
@@ -152,7 +152,7 @@ def _refuse_with_resume(job: str | None, options: RunOptions) -> None:
 @click.command()
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @disk_options
-@shared
+@shared_options
 def attach(app: App, name: str | None, target: str, data: str | None) -> int:
     """Watch RUN (by default the latest) until it ends; Ctrl-C leaves it alone. The exit code is the run's.
 
@@ -179,8 +179,8 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--grace", default=20, metavar="SECONDS", show_default=True, help="Until it is killed.")
 @disk_options
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def stop(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
     """Stop RUN (by default the one in progress): its stages end in order, then whatever is left is killed.
 
@@ -191,7 +191,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
       rlbox stop
       rlbox stop smoke-20260101 --grace 60
     """
-    from rlbox.cli.runs import run_row
+    from rlbox.cli.runs import run_summary_json
     from rlbox.run.launch import stop_run
     from rlbox.system.identity import get_user_name
 
@@ -206,7 +206,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
         return 0
     run_dir = run_store.find_run(going[0] if name is None else name)
     if run_dir.name not in going:
-        row = run_row(run_store, run_dir, found)
+        row = run_summary_json(run_store, run_dir, found)
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
         app.say(f"run {row['run']} has already ended: there is nothing to stop")
         if app.dry_run:
@@ -219,7 +219,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
         return app.planned(told, "", would)
     app.say(f"stopping run {run_dir.name}")
     stop_run(run_store, run_dir, run_store.load_plan(run_dir), user=get_user_name(), by="rlbox stop", grace_s=grace)
-    row = run_row(run_store, run_dir, reconcile_runs(app, run_store))
+    row = run_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0
 
@@ -232,7 +232,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
 @click.option("--data", metavar="DIR", help="Data disk with earlier runs of JOB [RLBOX_DATA].")
 @click.option("--calibrate", metavar="RUN", default="", help="Take the hours of this run, whatever its parameters.")
 @click.option("--price", metavar="DOLLARS", default="", help="Price of an hour: 1.60, or 1.60-2.40.")
-@shared
+@shared_options
 def plan(
     app: App,
     name: str,

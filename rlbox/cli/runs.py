@@ -12,10 +12,10 @@ from click.core import ParameterSource
 
 from rlbox.amounts import columns, duration_text, moment, size_text
 from rlbox.app import App
-from rlbox.cli.asked import confirm
 from rlbox.cli.completers import complete_run
+from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import Age, disk_options, dry_run, shared
+from rlbox.cli.options import DurationSeconds, disk_options, dry_run_option, shared_options
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_run_store, reconcile_runs
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _GOING = ("starting", "running")
 
 
-def run_row(run_store: RunStore, run_dir: Path, reconciled: ReconcileResult) -> dict[str, Any]:
+def run_summary_json(run_store: RunStore, run_dir: Path, reconciled: ReconcileResult) -> dict[str, Any]:
     """Return what `rlbox runs` says of one run; its `state` is never a guess."""
     from rlbox.errors import RlboxError
     from rlbox.record.run_dir import load_plan_file
@@ -78,7 +78,7 @@ _NAMES = ("stage", "phase", "started_at")
 @click.command("show")
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @disk_options
-@shared
+@shared_options
 def show(app: App, name: str | None, target: str, data: str | None) -> int:
     """Show RUN (by default the latest): its stages, its folder, what it holds.
 
@@ -94,7 +94,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
 
     run_store = open_existing_run_store(app, target, data)
     folder = run_store.find_run(name)
-    row = run_row(run_store, folder, reconcile_runs(app, run_store))
+    row = run_summary_json(run_store, folder, reconcile_runs(app, run_store))
     facts = list_removal_candidates(run_store, app, [folder])[0]
     stages = _stages(run_store, folder)
     source = load_source_record(folder)
@@ -129,7 +129,7 @@ def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
 @click.argument("before", metavar="RUN", shell_complete=complete_run)
 @click.argument("after", metavar="OTHER", shell_complete=complete_run)
 @disk_options
-@shared
+@shared_options
 def diff(app: App, before: str, after: str, target: str, data: str | None) -> int:
     """Show how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
 
@@ -160,8 +160,8 @@ _WHAT = "the removal of runs"
 @click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @disk_options
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None) -> int:
     """Remove runs that have ended, with their logs, results and checkpoints.
 
@@ -190,13 +190,17 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 
 @click.command("prune")
 @click.option(
-    "--older", type=Age(), default="", metavar="TIME", help="Only runs that began so long ago, such as 7d or 12h."
+    "--older",
+    type=DurationSeconds(),
+    default="",
+    metavar="TIME",
+    help="Only runs that began so long ago, such as 7d or 12h.",
 )
 @click.option("--checkpoints", is_flag=True, help="Runs that hold checkpoints, too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @disk_options
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
     """Remove the runs that nothing needs, and say what stays and why.
 
@@ -242,7 +246,7 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
             app.say(line)
         what = counted(len(going), "run", "runs")
         lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
-        confirm(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
+        require_confirmation(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")
         hold = run_store.acquire_disk_lock(create_lock_owner(_WHAT))
         try:
             for row in going:
@@ -258,7 +262,7 @@ _COLUMNS = ("run", "state", "stage", "phase", "time", "cause")
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @disk_options
-@shared
+@shared_options
 @click.pass_context
 def runs(ctx: click.Context, app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first; show one, compare two, remove those that are not needed.
@@ -282,7 +286,7 @@ def runs(ctx: click.Context, app: App, target: str, data: str | None) -> None:
 
 @click.command("ls")
 @disk_options
-@shared
+@shared_options
 def ls(app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first, as `rlbox runs` does."""
     _list(app, target, data)
@@ -291,7 +295,7 @@ def ls(app: App, target: str, data: str | None) -> None:
 def _list(app: App, target: str, data: str | None) -> None:
     run_store = open_existing_run_store(app, target, data)
     found = reconcile_runs(app, run_store)
-    rows = [run_row(run_store, run, found) for run in run_store.list_run_dirs()]
+    rows = [run_summary_json(run_store, run, found) for run in run_store.list_run_dirs()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")
 
 

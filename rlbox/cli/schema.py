@@ -14,25 +14,25 @@ from rlbox.job.job import Job
 from rlbox.target.target import DEFAULTS, Target
 
 
-def schema_of(kind: str) -> dict[str, Any]:
+def create_json_schema(spec_kind: str) -> dict[str, Any]:
     """Return the JSON Schema of `target.toml` ("target"), of a job file, a sources profile or a fix.
 
     Keys that the shipped defaults fill, and the name, which is the file's own, are not required; a target that
     includes another need not repeat any key.
     """
     models: dict[str, type[BaseModel]] = {"target": Target, "job": Job, "profile": Profile, "fix": Fix}
-    schema = models[kind].model_json_schema()
-    own = "id" if kind == "fix" else "name"
+    schema = models[spec_kind].model_json_schema()
+    own = "id" if spec_kind == "fix" else "name"
     _optional(schema, own)
     schema["properties"].pop(own)
     schema["patternProperties"] = {"^x-": {"description": "yours: rlbox ignores it"}}
-    if kind == "profile":
+    if spec_kind == "profile":
         schema["properties"]["include"] = {"type": "string", "description": "profile whose rules come after these"}
-    if kind == "fix":  # one language is enough
+    if spec_kind == "fix":  # one language is enough
         for key in TEXT_KEYS:
             _optional(schema, key)
         schema["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_zh"]}]} for key in TEXT_KEYS]
-    if kind == "target":
+    if spec_kind == "target":
         schema["properties"]["include"] = {"type": "string", "description": "target whose keys lie under this one's"}
         _fill_defaults(schema, schema, load_toml(DEFAULTS))
         schema["anyOf"] = [{"required": ["include"]}, {"required": schema.pop("required")}]

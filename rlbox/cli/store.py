@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlbox.app import App
-from rlbox.cli.asked import confirm
+from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import dry_run, shared
+from rlbox.cli.options import dry_run_option, shared_options
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 
@@ -36,7 +36,7 @@ def _of_store(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--store`; the action gets the store that it names, by default this user's."""
 
     @click.option("--store", "folder", metavar="DIR", help="The store's folder [RLBOX_STORE].")
-    @shared
+    @shared_options
     @functools.wraps(function)
     def with_store(app: App, folder: str | None, **rest: Any) -> Any:
         from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -97,7 +97,7 @@ def verify(app: App, store: ObjectStore, fix: bool) -> None:
 @store.command("rm")
 @click.argument("wanted", metavar="OBJECT...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@dry_run
+@dry_run_option
 @_of_store
 def remove(app: App, store: ObjectStore, wanted: tuple[str, ...], yes: bool) -> int:
     """Remove objects by a unique prefix of their sha256, or the name of their file; a fetch brings them again.
@@ -118,7 +118,7 @@ def remove(app: App, store: ObjectStore, wanted: tuple[str, ...], yes: bool) -> 
         return app.planned(data, "\n".join(f"remove {line}" for line in told), would)
     for line in told:
         app.say(f"remove {line}")
-    confirm(app, yes, f"remove {counted(len(digests), 'object', 'objects')}, {size_text(freed)}")
+    require_confirmation(app, yes, f"remove {counted(len(digests), 'object', 'objects')}, {size_text(freed)}")
     for digest in digests:
         store.remove(digest)
     app.result(data | {"removed": True}, f"freed {size_text(freed)}")
@@ -126,7 +126,7 @@ def remove(app: App, store: ObjectStore, wanted: tuple[str, ...], yes: bool) -> 
 
 
 @store.command("prune")
-@dry_run
+@dry_run_option
 @_of_store
 def store_prune(app: App, store: ObjectStore) -> int:
     """Remove the objects that no lock uses, of no project that fetched into this store."""
@@ -216,8 +216,8 @@ UNUSED_S = 30 * 86_400.0
 
 @click.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def prune(app: App, yes: bool) -> int:
     """Remove images that nothing needs, fetched files that no lock uses, and caches not used for 30 days.
 
@@ -254,7 +254,7 @@ def prune(app: App, yes: bool) -> int:
     if lines:
         for line in lines:
             app.say(line)
-        confirm(
+        require_confirmation(
             app, yes, f"remove {len(images)} images, {files} files and {len(caches)} caches, up to {size_text(freed)}"
         )
         remove_cache_entries(caches)  # which alone may refuse

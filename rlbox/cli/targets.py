@@ -11,8 +11,8 @@ import click
 from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.init import write_own
-from rlbox.cli.options import dry_run, shared
+from rlbox.cli.init import write_project_file
+from rlbox.cli.options import dry_run_option, shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@shared
+@shared_options
 def targets(app: App) -> int:
     """List targets and jobs, with where each comes from; exit code 2 when the file of one cannot be read.
 
@@ -78,7 +78,7 @@ def _line(row: dict[str, Any], width: int) -> str:
     type=click.Choice(["target", "job", "profile", "fix"]),
     help="Print the JSON Schema of a file, for editors.",
 )
-@shared
+@shared_options
 def show(app: App, name: str | None, schema: str | None) -> None:
     """Print the target or job NAME, completed with includes and defaults, after checking it; or explain an image.
 
@@ -90,9 +90,9 @@ def show(app: App, name: str | None, schema: str | None) -> None:
       rlbox show --schema target > target.schema.json
     """
     if schema:
-        from rlbox.cli.schema import schema_of
+        from rlbox.cli.schema import create_json_schema
 
-        click.echo(json.dumps(schema_of(schema), indent=2))
+        click.echo(json.dumps(create_json_schema(schema), indent=2))
         return
     if not name:
         raise click.UsageError(_("name a target, a job or an image, or give --schema"))
@@ -158,8 +158,8 @@ def _lines(data: Any, path: str = "") -> list[str]:
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when a rendered file is stale.")
 @click.option("--context", metavar="FOLDER", help="Also write the whole build context there, for plain docker build.")
 @click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def render(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> int:
     """Write the Dockerfile of each TARGET (all of them by default) into the project folder.
 
@@ -178,7 +178,7 @@ def render(app: App, names: tuple[str, ...], check: bool, context: str | None, h
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
     if not (check or app.dry_run):
         for name, text in stale.items():
-            write_own(app, name, text)
+            write_project_file(app, name, text)
     if context:
         _write_context(app, plans[0], Path(context), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered_files})

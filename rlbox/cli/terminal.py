@@ -77,7 +77,7 @@ NO_READER = 141
 """What a shell says of who writes to a pipe that nobody reads any more: 128 and SIGPIPE."""
 
 
-class OutputLost(NodeError):
+class OutputLostError(NodeError):
     """What standard output goes to takes no more; `left` when its reader has gone, who wants to hear nothing."""
 
     def __init__(self, error: OSError) -> None:
@@ -88,7 +88,7 @@ class OutputLost(NodeError):
 
 
 class _Writer(io.RawIOBase):
-    """A number whose errors are told from those of other files: `OutputLost`. Talk that nobody takes is dropped."""
+    """A stream whose errors are told from other files': `OutputLostError`. Talk that nobody takes is dropped."""
 
     def __init__(self, number: int, *, talk: bool) -> None:
         self._number, self._talk = number, talk
@@ -108,10 +108,10 @@ class _Writer(io.RawIOBase):
         except OSError as error:
             if self._talk and error.errno != errno.EPIPE:
                 return memoryview(data).nbytes
-            raise OutputLost(error) from error
+            raise OutputLostError(error) from error
 
 
-def open_streams() -> None:
+def reopen_closed_streams() -> None:
     """Give this process an output and talk that can always be written to; what is closed leads nowhere.
 
     A closed number would be that of the next file that is opened, and what a child says would be written into it.

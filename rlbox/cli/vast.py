@@ -14,23 +14,23 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_job
 from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import dry_run, job_options, shared, stack_option
+from rlbox.cli.options import dry_run_option, job_options, shared_options, stack_option
 from rlbox.cli.vast_instances import (
-    Terms,
+    RentalOptions,
     create,
+    describe_rental,
     destroy,
     list_them,
     logs,
-    plan_deal,
+    plan_rental,
+    render_instance_onstart,
     rent,
     rent_options,
-    rented_onstart,
     search,
     ssh,
     start,
     stop,
-    wait_for,
-    would_rent,
+    wait_for_instance,
 )
 from rlbox.i18n import _
 
@@ -64,8 +64,8 @@ class FetchResult:
     help="Folder to fetch into [vast-ID, or the one used before].",
 )
 @click.option("--only", is_flag=True, help="Only the given PATH: the best checkpoint, the results.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, only: bool) -> int:
     """Fetch every run and every complete checkpoint of instance ID, and PATH on its data disk as well.
 
@@ -76,7 +76,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     Example:
       rlbox vast fetch --help
     """
-    from rlbox.cli.vast_instances import disk_of
+    from rlbox.cli.vast_instances import find_instance_disk
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
     from rlbox.system.files import require_writable_directory
@@ -87,9 +87,9 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     if only and not paths:
         raise click.UsageError(_("--only brings what is named: add a PATH on the instance's data disk."))
     one = find_own_instance(number)
-    disk = disk_of(app, one)
+    disk = find_instance_disk(app, one)
     more = [path_below_disk(path, disk) for path in paths]
-    home = choose_home(number, folder)
+    home = choose_download_dir(number, folder)
     with app.checking("folder"):
         require_writable_directory(home.path, "another with --to")
     with SshConnection(ssh_address(one)) as connection:
@@ -103,13 +103,13 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     return 1 if done.troubles else 0
 
 
-def choose_home(number: int, folder: Path | None = None) -> DownloadDirectory:
+def choose_download_dir(instance_number: int, directory_option: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
     from rlbox.vast.instance import download_directory
 
-    home = download_directory(number, folder.absolute() if folder else None)
-    if not home.was_used and folder is None:
-        home = download_directory(number, Path(f"vast-{number}").absolute())
+    home = download_directory(instance_number, directory_option.absolute() if directory_option else None)
+    if not home.was_used and directory_option is None:
+        home = download_directory(instance_number, Path(f"vast-{instance_number}").absolute())
     return home
 
 
@@ -193,15 +193,15 @@ class RentedRun:
 @stack_option
 @click.option("--detach", "-d", is_flag=True, help="Return once the run has started; fetch its results later.")
 @click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def up(
     app: App,
     job: str,
     target: str | None,
     profiles: tuple[str, ...],
     settings: tuple[str, ...],
-    terms: Terms,
+    terms: RentalOptions,
     uploads: tuple[str, ...],
     env_file: Path | None,
     then: str,
@@ -222,14 +222,14 @@ def up(
       rlbox vast up sft --bid 1.2 --then stop --detach --dry-run
       rlbox vast up sft --image registry.example/me/vast-5090:1 --dry-run
     """
-    from rlbox.cli.onstart import require_rented
+    from rlbox.cli.onstart import require_vast_target_by_name
     from rlbox.job.load import load_job
     from rlbox.planner.stack_check import require_consistent_stack
     from rlbox.vast.instance import find_project_files
     from rlbox.vast.remote_job import RemoteJob, require_valid_notice
 
     name = target or load_job(app.project, job).target
-    disk = require_rented(app, name, job).disk.mount
+    disk = require_vast_target_by_name(app, name, job).disk.mount
     words = _run_words(profiles, settings, target, force=force)
     require_consistent_stack(app, name, force=force)
     with app.checking("notice"):
@@ -242,7 +242,7 @@ def up(
     with app.checking("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
-        deal = plan_deal(app, name, terms, job=job, force=force)
+        deal = plan_rental(app, name, terms, job=job, force=force)
         if app.dry_run or deal.offer is None:
             return app.planned(
                 {**deal.as_json(), "job": job}, "\n".join(deal.lines()), _would(deal, terms, job, detach)
@@ -250,7 +250,7 @@ def up(
         number = rent(app, deal, deal.offer, terms)
     elif app.dry_run:
         return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
-    onstart = rented_onstart(app, name, sent=True, force=force)[1].field_text
+    onstart = render_instance_onstart(app, name, sent=True, force=force)[1].field_text
     rented = RentedRun(
         number=number,
         remote_job=remote_job,
@@ -263,11 +263,11 @@ def up(
     return _carry_out(app, rented)
 
 
-def _would(deal: Quote, terms: Terms, job: str, detach: bool) -> str:
+def _would(deal: Quote, terms: RentalOptions, job: str, detach: bool) -> str:
     """Return what a real run would do, for the verdict of a dry run."""
     if detach:
-        return f"{would_rent(deal, terms)}, and run {job} there"
-    return f"{would_rent(deal, terms)}, run {job} there, and fetch its runs and checkpoints"
+        return f"{describe_rental(deal, terms)}, and run {job} there"
+    return f"{describe_rental(deal, terms)}, run {job} there, and fetch its runs and checkpoints"
 
 
 def _run_words(
@@ -291,7 +291,7 @@ def _carry_out(app: App, rented: RentedRun) -> int:
 
     number, run, breaks = rented.number, "", 0
     try:
-        instance = wait_for(app, number, rented.timeout)
+        instance = wait_for_instance(app, number, rented.timeout)
         while True:
             with ExitStack() as stack:
                 connection = stack.enter_context(SshConnection(ssh_address(instance), rented.timeout))
@@ -350,7 +350,7 @@ def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) ->
     app.say(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
     end = wait_for_run(connection, remote_job, run, app.say)
     with delay_stop(connection, remote_job):
-        home = choose_home(number)
+        home = choose_download_dir(number)
         files, troubles = list_result_files(connection, remote_job.disk)
         done = fetch_files(app, connection, remote_job.disk, home, files, troubles)
     state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
@@ -380,7 +380,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
             if find_own_instance(number).wanted == "stopped":
                 step = f"rlbox vast start {number}, rlbox vast fetch {number}"
                 raise WorkFailed(_("instance {number} was stopped").format(number=number), next_step=step)
-            return wait_for(app, number, timeout, started=True)
+            return wait_for_instance(app, number, timeout, started=True)
         except NodeError as error:
             if time.monotonic() >= end:
                 raise

@@ -12,9 +12,9 @@ import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.cli.asked import confirm
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import Amount, dry_run, shared
+from rlbox.cli.confirmation import require_confirmation
+from rlbox.cli.options import NonNegativeNumber, dry_run_option, shared_options
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
@@ -55,10 +55,12 @@ def require_published(app: App, image: str) -> None:
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--price", type=Amount(), default=0.0, help="Highest price per hour, in dollars [vast.max_price].")
-@click.option("--disk", type=Amount(), default=0.0, help="GB of disk [disk.need_gib].")
-@dry_run
-@shared
+@click.option(
+    "--price", type=NonNegativeNumber(), default=0.0, help="Highest price per hour, in dollars [vast.max_price]."
+)
+@click.option("--disk", type=NonNegativeNumber(), default=0.0, help="GB of disk [disk.need_gib].")
+@dry_run_option
+@shared_options
 def search(app: App, name: str, price: float, disk: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
@@ -69,14 +71,14 @@ def search(app: App, name: str, price: float, disk: float) -> int:
       rlbox vast search vast-5090 --dry-run
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
-    from rlbox.cli.onstart import require_rented
+    from rlbox.cli.onstart import require_vast_target_by_name
     from rlbox.target.target import find_cuda12_variant
     from rlbox.vast.api import SEARCH_PATH, platform_url, require_api_key
     from rlbox.vast.offers import make_offer_filter
     from rlbox.vast.quote import format_offers, format_search_command, offer_as_json
     from rlbox.vast.request import parse_container_options
 
-    target = require_rented(app, name)
+    target = require_vast_target_by_name(app, name)
     needs = make_offer_filter(target, price=price, disk=disk, ports=len(parse_container_options(target).ports))
     if app.dry_run:
         with app.checking("API key"):
@@ -133,7 +135,7 @@ def choose_offer(needs: OfferFilter, number: int | None) -> Offer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class RentalOptions:
     """On which terms an instance is rented, as the command line says them; `timeout` in seconds, prices in dollars."""
 
     offer: int | None
@@ -152,7 +154,7 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def with_terms(*args: Any, **given: Any) -> Any:
-        terms = Terms(**{name: given.pop(name) for name in Terms.__dataclass_fields__})
+        terms = RentalOptions(**{name: given.pop(name) for name in RentalOptions.__dataclass_fields__})
         return function(*args, terms=terms, **given)
 
     for option in reversed(
@@ -160,21 +162,34 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--offer", metavar="ID", type=int, help="Take exactly this offer [the cheapest]."),
             click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image]."),
             click.option(
-                "--price", type=Amount(), default=0.0, help="Highest price per hour, in dollars [vast.max_price]."
+                "--price",
+                type=NonNegativeNumber(),
+                default=0.0,
+                help="Highest price per hour, in dollars [vast.max_price].",
             ),
             click.option(
-                "--bid", type=Amount(), default=0.0, help="Bid per hour, in dollars, for an interruptible instance."
+                "--bid",
+                type=NonNegativeNumber(),
+                default=0.0,
+                help="Bid per hour, in dollars, for an interruptible instance.",
             ),
             click.option(
-                "--disk", type=Amount(), default=0.0, help="GB of disk, which cannot be changed later [disk.need_gib]."
+                "--disk",
+                type=NonNegativeNumber(),
+                default=0.0,
+                help="GB of disk, which cannot be changed later [disk.need_gib].",
             ),
             click.option("--options", metavar="TEXT", help="Docker options, of -e, -p and -h only [vast.options]."),
             click.option(
-                "--hours", type=Amount(), default=6.0, show_default=True, help="Hours to estimate the cost for."
+                "--hours",
+                type=NonNegativeNumber(),
+                default=6.0,
+                show_default=True,
+                help="Hours to estimate the cost for.",
             ),
             click.option(
                 "--timeout",
-                type=Amount(),
+                type=NonNegativeNumber(),
                 default=1800.0,
                 metavar="SECONDS",
                 show_default=True,
@@ -191,9 +206,9 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @rent_options
 @click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
-@dry_run
-@shared
-def create(app: App, name: str, terms: Terms, added: str | None) -> int:
+@dry_run_option
+@shared_options
+def create(app: App, name: str, terms: RentalOptions, added: str | None) -> int:
     """Create an instance for TARGET with its on-start script, after stating what it costs.
 
     Nothing is rented without a price limit. With --dry-run nothing is rented; without an API key the price limit stands
@@ -203,20 +218,22 @@ def create(app: App, name: str, terms: Terms, added: str | None) -> int:
     Examples:
       rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
     """
-    from rlbox.cli.onstart import read_added, require_rented
+    from rlbox.cli.onstart import read_added_script, require_vast_target_by_name
 
-    require_rented(app, name)
-    deal = plan_deal(app, name, terms, read_added(added))
+    require_vast_target_by_name(app, name)
+    deal = plan_rental(app, name, terms, read_added_script(added))
     if app.dry_run or deal.offer is None:
-        return app.planned(deal.as_json(), "\n".join(deal.lines()), would_rent(deal, terms))
+        return app.planned(deal.as_json(), "\n".join(deal.lines()), describe_rental(deal, terms))
     created = rent(app, deal, deal.offer, terms)
-    ssh = wait_for(app, created, terms.timeout).ssh if terms.timeout else ""
+    ssh = wait_for_instance(app, created, terms.timeout).ssh if terms.timeout else ""
     app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
     app.say(f"next: {ssh or 'rlbox vast ls'}")
     return 0
 
 
-def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "", *, force: bool = False) -> Quote:
+def plan_rental(
+    app: App, name: str, terms: RentalOptions, added: str = "", job: str = "", *, force: bool = False
+) -> Quote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
     Every start of the instance carries out `added`, and then takes up again what `vast up` began there. For a `job` and
@@ -226,7 +243,7 @@ def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "",
     from rlbox.vast.quote import Quote
     from rlbox.vast.request import choose_plain_image, make_create_request, parse_container_options
 
-    target, onstart = rented_onstart(app, name, added, sent=bool(job), force=force)
+    target, onstart = render_instance_onstart(app, name, added, sent=bool(job), force=force)
     image, setup = terms.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_image(target.hardware.cuda_driver), _setup_line(app, name)
@@ -241,17 +258,17 @@ def plan_deal(app: App, name: str, terms: Terms, added: str = "", job: str = "",
     return Quote(request=request, needs=needs, offer=offer, hours=terms.hours, setup=setup)
 
 
-def rented_onstart(
+def render_instance_onstart(
     app: App, name: str, added: str = "", *, sent: bool, force: bool = False
 ) -> tuple[Target, OnstartScript]:
     """Return a target and the on-start script of its instances, to which rlbox may be `sent`."""
-    from rlbox.cli.onstart import make_onstart
+    from rlbox.cli.onstart import render_target_onstart
     from rlbox.target.target import load_target
     from rlbox.vast.remote_job import JOB_DIRECTORY, start_agent_script
 
     disk = load_target(app.project, name).target.disk.mount
     text = f"{added.rstrip()}\n{start_agent_script(disk)}".lstrip()
-    return make_onstart(app, name, text, f"{disk}/{JOB_DIRECTORY}" if sent else "", force=force)
+    return render_target_onstart(app, name, text, f"{disk}/{JOB_DIRECTORY}" if sent else "", force=force)
 
 
 def _setup_line(app: App, name: str) -> str:
@@ -268,7 +285,7 @@ def _setup_line(app: App, name: str) -> str:
     return f"rlbox is sent over ssh; it installs {counted(len(files), 'package', 'packages')} of the lock, {size}"
 
 
-def would_rent(deal: Quote, terms: Terms) -> str:
+def describe_rental(deal: Quote, terms: RentalOptions) -> str:
     """Return what a real run would do, for the verdict of a dry run."""
     return (
         f"rent offer {deal.offer.id}, {'without asking' if terms.yes else 'once you said yes'}"
@@ -277,19 +294,19 @@ def would_rent(deal: Quote, terms: Terms) -> str:
     )
 
 
-def rent(app: App, deal: Quote, offer: Offer, terms: Terms) -> int:
+def rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) -> int:
     """Say what it costs, ask, and rent; return the number of the instance."""
     from rlbox.vast.api import create_instance
 
     for line in deal.cost_lines():
         app.say(line)
-    confirm(app, terms.yes, f"rent offer {offer.id} for target {deal.request.target}")
+    require_confirmation(app, terms.yes, f"rent offer {offer.id} for target {deal.request.target}")
     created = create_instance(offer.id, deal.request)
     app.say(f"instance {created} is created and billed until: rlbox vast destroy {created}")
     return created
 
 
-def wait_for(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:
+def wait_for_instance(app: App, number: int, timeout: float, *, started: bool = False) -> Instance:
     """Wait until an instance runs; Ctrl-C leaves it."""
     from rlbox.errors import Interrupted
     from rlbox.vast.api import wait_until_running
@@ -308,7 +325,7 @@ _ANY = {"ignore_unknown_options": True}
 
 
 @click.command("ls")
-@shared
+@shared_options
 def list_them(app: App) -> None:
     """List the instances that rlbox created, with what each costs; those of others are not shown.
 
@@ -329,7 +346,7 @@ def list_them(app: App) -> None:
 @click.command(context_settings=_ANY)
 @click.argument("number", metavar="ID", type=int)
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@shared
+@shared_options
 def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
     """Open a shell on instance ID, or run one command there and return its exit code.
 
@@ -347,7 +364,7 @@ def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
 @click.command()
 @click.argument("number", metavar="ID", type=int)
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run ends.")
-@shared
+@shared_options
 def logs(app: App, number: int, follow: bool) -> int:
     """Print the logs of the latest run on instance ID.
 
@@ -361,7 +378,7 @@ def logs(app: App, number: int, follow: bool) -> int:
     from rlbox.vast.remote_job import find_rlbox_script
 
     one = find_own_instance(number)
-    disk = disk_of(app, one)
+    disk = find_instance_disk(app, one)
     command = f"{find_rlbox_script(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (
         " -f" if follow else ""
     )
@@ -370,8 +387,8 @@ def logs(app: App, number: int, follow: bool) -> int:
 
 @click.command()
 @click.argument("number", metavar="ID", type=int)
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def stop(app: App, number: int) -> int:
     """Stop instance ID: only its disk, which is kept, is billed. A run in progress is cut off; `start` resumes it.
 
@@ -394,14 +411,14 @@ def stop(app: App, number: int) -> int:
 @click.argument("number", metavar="ID", type=int)
 @click.option(
     "--timeout",
-    type=Amount(),
+    type=NonNegativeNumber(),
     default=1800.0,
     metavar="SECONDS",
     show_default=True,
     help="How long to wait until it is ready.",
 )
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def start(app: App, number: int, timeout: float) -> int:
     """Start instance ID again, and wait until it is ready; a job of `vast up` that was cut off resumes by itself.
 
@@ -417,15 +434,15 @@ def start(app: App, number: int, timeout: float) -> int:
     if app.dry_run:
         return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"start instance {number}")
     set_instance_state(number, "running")
-    ready = wait_for(app, number, timeout, started=True)
+    ready = wait_for_instance(app, number, timeout, started=True)
     with SshConnection(ssh_address(ready), timeout) as connection:
-        wait_for_onstart(connection, disk_of(app, one), number, timeout, app.say)
+        wait_for_onstart(connection, find_instance_disk(app, one), number, timeout, app.say)
     app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {ready.ssh}")
     app.say(f"next: rlbox vast logs {number} -f")
     return 0
 
 
-def disk_of(app: App, instance: Instance) -> str:
+def find_instance_disk(app: App, instance: Instance) -> str:
     """Return where the data disk of an instance is: where its target has it."""
     from rlbox.target.target import load_target
 
@@ -436,8 +453,8 @@ def disk_of(app: App, instance: Instance) -> str:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=int)
 @click.option("--unfetched", is_flag=True, help="Destroy even if runs or checkpoints have not been fetched.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@dry_run
-@shared
+@dry_run_option
+@shared_options
 def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     """Destroy instances with everything on their disks; only those that rlbox created, told by their labels.
 
@@ -461,7 +478,7 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
         return app.planned(data, "\n".join(lines), f"destroy {count}")
     for line in lines:
         app.say(line)
-    confirm(app, yes, f"destroy {count} with everything on the disk")
+    require_confirmation(app, yes, f"destroy {count} with everything on the disk")
     for one in chosen:
         destroy_instance(one.id)
     _require_gone(chosen)
@@ -486,7 +503,7 @@ def _require_fetched(app: App, one: Instance) -> None:
             next_step=_("rlbox vast start {id}, {step}").format(id=one.id, step=step),
         )
     with SshConnection(ssh_address(one)) as connection:
-        files, __ = list_result_files(connection, disk_of(app, one))
+        files, __ = list_result_files(connection, find_instance_disk(app, one))
     if lacking := download_directory(one.id).find_missing(files):
         shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
         raise NodeError(

@@ -175,10 +175,12 @@ def may_send_login(url: str, plain_http_host: str = "") -> bool:
     )
 
 
-def create_login_error(host: str, *, login_known: bool, where: str = "") -> RegistryError:
+def create_login_error(registry_host: str, *, login_known: bool, where: str = "") -> RegistryError:
     what = (
-        _("{host} refused the login that docker keeps for it").format(host=host)
+        _("{host} refused the login that docker keeps for it").format(host=registry_host)
         if login_known
-        else _("{host} wants a login").format(host=host)
+        else _("{host} wants a login").format(host=registry_host)
     )
-    return RegistryError(what, where=where, next_step=f"docker login {format_docker_login_argument(host)}".rstrip())
+    return RegistryError(
+        what, where=where, next_step=f"docker login {format_docker_login_argument(registry_host)}".rstrip()
+    )

@@ -127,7 +127,7 @@ class RunStore:
         )
         raise SpecError(what, where=where, next_step="rlbox runs")
 
-    def create_run(self, plan: RunPlan, programs: Path | None, extra: Mapping[str, str]) -> Path:
+    def create_run(self, plan: RunPlan, programs: Path | None, extra_files: Mapping[str, str]) -> Path:
         """Write the run directory of `plan`, as `fill_folder` does, and return it; it is there whole or not at all.
 
         Raises
@@ -139,7 +139,7 @@ class RunStore:
         try:
             for folder in (draft.parent.parent, draft.parent, whole.parent):
                 make_directory(folder)
-            write_run_files(draft, plan, programs, extra)
+            write_run_files(draft, plan, programs, extra_files)
             rename_path(draft, whole)
         except OSError:
             with contextlib.suppress(OSError):

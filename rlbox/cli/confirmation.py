@@ -11,7 +11,7 @@ from rlbox.i18n import _
 from rlbox.terminal import remove_controls
 
 
-def confirm(app: App, yes: bool, question: str) -> None:
+def require_confirmation(app: App, yes: bool, question: str) -> None:
     """Ask a person whether to go on; without a terminal only `--yes` will do."""
     if yes:
         return
