@@ -81,7 +81,7 @@ def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[s
         node.call("stop-processes", disk=node.spec.data, ids=processes, grace=_GRACE_S, replace=False)
     names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
     paths = sorted(cluster_directory(facts.uid, context.name, name) for name in names)
-    cleared = node.call("clear", _DOWN_S, disk=node.spec.data, paths=paths)
+    cleared = node.call("clear", _DOWN_S, disk=node.spec.data, paths=paths, containers=bool(containers))
     gone = [one.name for one in own]
     return [*gone, *["logs of Ray"] * cleared["sessions"], *["its folder"] * cleared["folder"]]
 

@@ -260,7 +260,7 @@ def stop_request(request):
 
 
 def clear_cluster(request):
-    """Remove a cluster's directories from the data disk, with what its processes left; its containers are gone."""
+    """Remove a cluster's directories from the data disk, with what its processes left; `containers`: it had some."""
     disk, removed = request["disk"], []
     for path in request["paths"]:
         for record in process_records(disk):
@@ -271,7 +271,8 @@ def clear_cluster(request):
             shutil.rmtree(scratch_directory(name), ignore_errors=True)
         sessions = [name for name in list_names(inside(disk, path) + "/ray") if _SESSION.match(name)]
         removed.append((bool(sessions), remove_path(disk, path)))
-    remove_empty(disk, "cache")  # where programs in containers compile
+    if request["containers"]:
+        remove_empty(disk, "cache")  # where programs in them compile
     return {"sessions": any(row[0] for row in removed), "folder": any(row[1] for row in removed)}
 
 
@@ -395,4 +396,4 @@ def remove_call(request):
         quiet_since = time.monotonic() if found else quiet_since
         time.sleep(0.5)
     if request["path"]:
-        clear_cluster({"disk": request["disk"], "paths": [request["path"]]})
+        clear_cluster({"disk": request["disk"], "paths": [request["path"]], "containers": not request["here"]})

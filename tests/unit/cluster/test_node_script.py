@@ -45,7 +45,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     made = Node(NodeSpec(name="local", data=str(tmp_path)))
     made.open()
     yield made
-    made.call("clear", disk=str(tmp_path), paths=[DIRECTORY])
+    made.call("clear", disk=str(tmp_path), paths=[DIRECTORY], containers=False)
 
 
 def member(node: Node) -> tuple[ClusterPlan, ClusterMember]:
@@ -116,7 +116,7 @@ def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> No
     pids = session_processes(node, name)
     node.call("stop-processes", disk=node.spec.data, ids=[name], grace=1, replace=False)
     assert not any(map(node_facts.read_stat, pids))
-    node.call("clear", disk=node.spec.data, paths=[DIRECTORY])
+    node.call("clear", disk=node.spec.data, paths=[DIRECTORY], containers=False)
     assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
 
 
