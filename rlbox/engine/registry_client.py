@@ -54,8 +54,15 @@ BlobContent = bytes | Path
 T = TypeVar("T")
 
 
-class RegistryConnection:
-    """The connection to one registry; credentials come from docker's own stores.
+class BlobStream(NamedTuple):
+    """Where the answer starts in the blob, and its bytes from there."""
+
+    start: int
+    chunks: Iterator[bytes]
+
+
+class Registry:
+    """One registry; credentials come from docker's own stores.
 
     `host`: `HOST[:PORT]`, as in a reference.
     `write`: Whether tokens are to allow pushing.
@@ -84,6 +91,9 @@ class RegistryConnection:
         # A proxy is never asked for this machine.
         self._http = HttpClient(lambda: _trust(host, ca_bundle), idle_timeout_s=_SILENCE_S, use_proxies=not local)
         self._auth = RegistryAuthorizer(self._http, host, plain_http=plain_http)
+
+    def __enter__(self) -> Registry:
+        return self
 
     def __exit__(self, *failure: object) -> None:
         self._http.close()
@@ -249,52 +259,6 @@ class RegistryConnection:
             what, step = f"{self.host} does not answer: {message}", "check the address and the network"
         return kind(what, where=self._base, next_step=step)
 
-
-def _is_full(response: HttpResponse) -> bool:
-    return response.status == 507 or (response.status >= 400 and bool(_FULL.search(_text(response))))
-
-
-def _words(response: HttpResponse) -> str:
-    """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
-    try:
-        said: Any = parse_json(response.read_body())["errors"]
-        texts = [
-            " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
-            for item in said
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        texts = [" ".join(_text(response).split())]
-    return "; ".join(texts)[:300] or response.reason
-
-
-def _text(response: HttpResponse) -> str:
-    return response.read_body().decode("utf-8", "replace")
-
-
-def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
-    site = ca_bundle() if callable(ca_bundle) else ca_bundle
-    context = ssl.create_default_context()
-    for path in (*([Path(site)] if site else ()), *sorted((_CERTIFICATES / host).glob("*.crt"))):
-        try:
-            context.load_verify_locations(path)
-        except (OSError, ssl.SSLError) as error:
-            raise RegistryError(
-                _("the CA bundle cannot be read: {error}").format(error=error), where=str(path)
-            ) from error
-    return context
-
-
-class BlobStream(NamedTuple):
-    """Where the answer starts in the blob, and its bytes from there."""
-
-    start: int
-    chunks: Iterator[bytes]
-
-
-class Registry(RegistryConnection):
-    def __enter__(self) -> Registry:
-        return self
-
     def find_manifest(self, repository: str, reference: str) -> Manifest | None:
         """Return the manifest or index that a tag or digest names, or None when it is not there.
 
@@ -442,3 +406,37 @@ def _starts_at(response: HttpResponse) -> int:
         return 0
     first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
     return whole_number(first) or 0
+
+
+def _is_full(response: HttpResponse) -> bool:
+    return response.status == 507 or (response.status >= 400 and bool(_FULL.search(_text(response))))
+
+
+def _words(response: HttpResponse) -> str:
+    """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
+    try:
+        said: Any = parse_json(response.read_body())["errors"]
+        texts = [
+            " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
+            for item in said
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        texts = [" ".join(_text(response).split())]
+    return "; ".join(texts)[:300] or response.reason
+
+
+def _text(response: HttpResponse) -> str:
+    return response.read_body().decode("utf-8", "replace")
+
+
+def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
+    site = ca_bundle() if callable(ca_bundle) else ca_bundle
+    context = ssl.create_default_context()
+    for path in (*([Path(site)] if site else ()), *sorted((_CERTIFICATES / host).glob("*.crt"))):
+        try:
+            context.load_verify_locations(path)
+        except (OSError, ssl.SSLError) as error:
+            raise RegistryError(
+                _("the CA bundle cannot be read: {error}").format(error=error), where=str(path)
+            ) from error
+    return context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlbox.engine.registry_auth import may_send_login
-from rlbox.engine.registry_client import RegistryConnection
+from rlbox.engine.registry_client import Registry
 from rlbox.values import Secret
 
 
@@ -35,7 +35,7 @@ def test_plain_http_is_allowed_for_one_host() -> None:
 
 
 def test_a_location_over_http_gets_no_login() -> None:
-    wire = RegistryConnection("registry.example")
+    wire = Registry("registry.example")
     wire._auth._header = Secret("Bearer x")
     assert wire._login("https://registry.example/v2/upload") == {"Authorization": "Bearer x"}
     assert wire._login("http://registry.example/v2/upload") == {}
