@@ -78,7 +78,6 @@ def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def suites_directory(app: App) -> Path:
-    """Return the directory of the project's own suites."""
     return app.project.folder / "suites"
 
 

@@ -246,7 +246,6 @@ class NumberedChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """A choice by name, or by its number in the list that was shown."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As a choice."""
         names = list(self.choices)
         if isinstance(value, str) and value.isdecimal() and value not in names and 0 < int(value) <= len(names):
             return names[int(value) - 1]

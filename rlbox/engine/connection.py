@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def connect_engine() -> DockerEngine:
-    """Return the engine at `open_engine_address`; `EngineError` when none answers, or this user may not speak to it."""
+    """Return a client of the engine; `EngineError` when none answers, or this user may not speak to it."""
     from rlbox.engine.docker import DockerEngine
 
     return DockerEngine.connect()

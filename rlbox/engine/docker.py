@@ -295,7 +295,6 @@ class DockerEngine:
             return ContainerInfo(status=str(container.status), labels=dict(container.labels), started_at=started)
 
     def is_container_active(self, name: str) -> bool:
-        """Return whether the container still runs; one that is gone does not."""
         found = self.inspect_container(name)
         return found is not None and found.status in ACTIVE_STATES
 

@@ -126,7 +126,6 @@ def ensure_rootfs_archive(lock: Lock, checksum: str, epoch: int, store: ObjectSt
 
 
 def require_mmdebstrap() -> None:
-    """Raise `NodeError` where mmdebstrap is not installed."""
     if shutil.which("mmdebstrap") is None or not _HOOKS.is_dir():
         raise NodeError(
             _("mmdebstrap is not installed, and the target's base is bootstrapped from apt"),

@@ -297,7 +297,6 @@ class WheelRecord:
 
 
 def write_wheel_record(store: ObjectStore, inputs: CompileInputs, record: WheelRecord) -> None:
-    """Write down what a recipe gave."""
     write_atomic(_note(store, inputs.recipe), json.dumps(asdict(record), ensure_ascii=False, indent=1) + "\n")
 
 

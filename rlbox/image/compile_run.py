@@ -170,7 +170,6 @@ class BuiltWheel:
 
 
 def probe_build_capacity() -> BuildCapacity:
-    """Return the cores and the memory that a build can have here."""
     return BuildCapacity(cores=len(os.sched_getaffinity(0)), memory_bytes=get_available_memory())
 
 

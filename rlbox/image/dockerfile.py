@@ -55,7 +55,6 @@ def build_dockerfile_values(
     rendered_fixes: RenderedFixes,
     patches: tuple[ResolvedPatch, ...],
 ) -> dict[str, Any]:
-    """Return the values of the template `Dockerfile.j2`."""
     parts, patched = _parts(target), has_patches_to_apply(patches)
     below = [*(stage.name for stage in stages), *([PARTS_STAGE] if parts else [])]
     return {

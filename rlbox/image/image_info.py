@@ -182,7 +182,6 @@ def _seconds(steps: Iterable[BuildStep]) -> Mapping[str, float]:
 
 
 def format_layer_times(layer_times: Sequence[LayerBuildTime]) -> str:
-    """Return the layers and their sum as a table."""
     lines = [f"{size_text(row.size):>9}  {_spent(row.seconds):>10}  {row.part}" for row in layer_times]
     return "\n".join([*lines, f"{size_text(sum(row.size for row in layer_times)):>9}  {'':>10}  in all, unpacked"])
 

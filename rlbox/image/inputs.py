@@ -127,7 +127,6 @@ class BuildInputs:
         return lock
 
     def _settings(self) -> Mapping[str, str]:
-        """Return the settings of pip and uv in build steps."""
         return plan_build_step_env(
             self._app, self._plan.torch_groups, self._sources, self._site, list_artifacts(self._lock)
         )
@@ -182,7 +181,6 @@ class BuildInputs:
         return f"oci-layout://{write_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
-        """Bring into the store what the build carries."""
         app, plan, store = self._app, self._plan, self._store
         if missing := self._missing():
             self._refuse(missing)

@@ -170,7 +170,6 @@ def compute_image_spec_checksum(target: Target) -> str:
 
 
 def compute_rootfs_checksum(lock: Lock, epoch: int) -> str:
-    """Return the checksum of what a bootstrapped operating system is made of."""
     return _checksum([lock.base, epoch, sorted(deb.sha256 for deb in lock.debs)])
 
 
@@ -179,7 +178,6 @@ def _checksum(value: Any) -> str:
 
 
 def classify_context_path(context_path: str) -> str:
-    """Return the part that a file of the build context belongs to."""
     return _FOLDERS.get(context_path.partition("/")[0], "rlbox")
 
 

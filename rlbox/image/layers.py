@@ -78,7 +78,6 @@ def split_into_layers(
 
 
 def plan_build_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
-    """Return the build stages that lay `layers`, in their order."""
     together = [(name, tuple(found)) for name, found in groupby(layers, key=lambda layer: stage_of_layer(layer.name))]
     return tuple(
         BuildStage(

@@ -22,7 +22,6 @@ def format_limits_variable(container: ContainerDefaults) -> str:
 
 
 def container_limits_json(container: ContainerDefaults) -> dict[str, Any]:
-    """Return limits and data disk of containers, as JSON types."""
     limits = ("network", "shm_gib", "memory_gib", "cpus", "pids", "ulimits", "user")
     return {
         "run": {name: getattr(container, name) for name in limits},

@@ -81,7 +81,6 @@ def image_info_json(info: ImageInfo) -> dict[str, Any]:
 
 
 def format_image_info(info: ImageInfo) -> str:
-    """Return the facts as people read them."""
     return "\n".join([*_head(info), "", *_layers(info), "", *_packages(info), "", *_standing(info.target_status)])
 
 
@@ -200,7 +199,6 @@ def _lock_in(image: str) -> tuple[Lock | None, str]:
 
 
 def _build_status(app: App, labels: dict[str, str], lock: Lock | None) -> TargetStatus:
-    """Return how an image stands to the project's target of its name."""
     name = labels[_TARGET]
     if name not in app.project.targets():
         return TargetStatus(target=name, spec="there is no such target", lock="", changes=())

@@ -139,7 +139,6 @@ def find_lock_owner(data_dir: Path) -> LockOwner | None:
 
 
 def create_lock_held_error(owner: LockOwner, lock_path: Path, stage: str = "") -> LockHeld:
-    """Return the error for a disk that another one holds."""
     who = _("{user} (uid {uid}) on {host}").format(
         user=owner.user or "somebody", uid=owner.uid, host=owner.host or _("an unknown host")
     )

@@ -181,7 +181,6 @@ class HostRecordStore:
         write_atomic(self._path(run), json.dumps({"schema": 1, **_to_json(record)}), mode=0o600)
 
     def delete(self, run: str) -> None:
-        """Remove what is known of a run."""
         self._path(run).unlink(missing_ok=True)
 
     def attachment_path(self, run: str, name: str) -> Path:

@@ -168,7 +168,6 @@ def remove_draft_files(run_dir: Path) -> None:
 
 
 def is_run_finished(run_dir: Path) -> bool:
-    """Whether the state of a run says that it ended."""
     return read_json_object(run_dir / RUN_FILE).get("state") in FINISHED_STATES
 
 

@@ -80,7 +80,6 @@ def load_plan_file(run_dir: Path) -> RunPlan:
 
 
 def create_lock_owner(plan: RunPlan) -> LockOwner:
-    """Return who holds the data disk while the run of `plan` goes on."""
     return LockOwner(
         run=plan.run_id,
         job=plan.job,

@@ -188,7 +188,6 @@ class RunStore:
             return False
 
     def is_locked_by(self, run: str) -> bool:
-        """Whether the supervisor of a run holds the disk."""
         holder = self.find_lock_owner()
         return holder is not None and holder.run == run
 
@@ -218,7 +217,6 @@ class RunStore:
         return self.open_runtime(note) if note else None
 
     def load_container_refs(self) -> dict[str, ContainerRef]:
-        """Return the notes of carriers by run id."""
         records = self._records
         return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
 
@@ -274,7 +272,6 @@ class RunStore:
                 hold.release()
 
     def reconcile_locked(self) -> ReconcileResult:
-        """As `settle`, for whoever holds the disk."""
         alive: list[str] = []
         unsettled: dict[str, str] = {}
         for left in (self._drafts_dir, self.trash_dir):  # whoever made or removed them is gone

@@ -80,7 +80,6 @@ def load_source_record(run_dir: Path) -> dict[str, Any]:
 
 
 def describe_source(record: Mapping[str, Any]) -> str:
-    """Return one line about a recorded tree."""
     name = f"{record.get('package', '')} {record.get('version') or ''}".strip()
     folder, digest = record.get("folder", ""), str(record.get("digest", ""))[:12]
     if not record.get("commit"):
@@ -93,7 +92,6 @@ def describe_source(record: Mapping[str, Any]) -> str:
 
 
 def probe_source_tree(folder: Path, package: str) -> SourceTree:
-    """Return a tree as it is now."""
     facts = _with_git(folder, package) or {"digest": _files_digest(folder)}
     return SourceTree(package=package, folder=str(folder), version=read_tree_version(folder, package), **facts)
 

@@ -165,13 +165,11 @@ def create_run_state(plan: RunPlan, supervisor_pid: int) -> RunState:
 
 
 def replace_stage(run: RunState, stage_name: str, **changes: Any) -> RunState:
-    """Return `run` with fields of one stage changed."""
     stages = tuple(dataclasses.replace(s, **changes) if s.name == stage_name else s for s in run.stages)
     return dataclasses.replace(run, stages=stages)
 
 
 def replace_service(run: RunState, stage: str, service: str, **changes: Any) -> RunState:
-    """Return `run` with fields of one service of one stage changed."""
     old = next(s for s in run.stages if s.name == stage)
     services = tuple(dataclasses.replace(s, **changes) if s.name == service else s for s in old.services)
     return replace_stage(run, stage, services=services)

@@ -158,11 +158,9 @@ class ProcessRecorder:
         self._thread = threading.Thread(target=self._go_on, name="process-record", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def close(self) -> None:
-        """Write no more."""
         self._over.set()
         if self._thread.ident:
             self._thread.join()

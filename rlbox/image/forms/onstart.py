@@ -119,7 +119,6 @@ def render_onstart_files(target: Target, template_dirs: Sequence[Path]) -> dict[
 
 
 def require_vast_target(target: Target) -> None:
-    """Raise `SpecError` unless a target is for vast.ai."""
     if target.hardware.platform != "vast":
         raise SpecError(
             _("target {target} is not for vast.ai: hardware.platform is {platform!r}").format(
