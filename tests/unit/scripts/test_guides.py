@@ -56,7 +56,7 @@ def test_what_has_not_run_on_a_gpu_says_so_where_it_is_read() -> None:
     assert "mends. *Unproven*: four ranks on four cards, and a 5090 itself" in sft
     assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("four cards are unproven")
     (row,) = [line for line in (DOCS / "planner.md").read_text("utf-8").splitlines() if "the default), host" in line]
-    assert "*unproven*" in row
+    assert "*untested* on four GPUs" in row
     hangs = (DOCS / "hangs.md").read_text("utf-8")
     assert "Untested: more than two GPUs" in hangs
     assert "after 38.7 s, once in six times" in hangs
