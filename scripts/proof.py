@@ -25,13 +25,30 @@ KEPT, PAGE = CHECKOUT / "tests/gpu/kept.tar.zst", CHECKOUT / "docs/proof.md"
 PROVEN = CHECKOUT / "rlbox/planner/proven.json"
 JOBS = ("sft", "grpo", "gkd", "xdan", "holdem", "learn")
 HEAD = """<!-- made by: python scripts/proof.py -->
-# What has run on GPUs
+# Verified runs on GPUs
 
-One line for each kept run: the real framework, a small model made on the spot, every stage and gate of the job.
-`learn` is not shipped: it is a job of `tests/gpu/project`. Logs: `tests/gpu/kept.tar.zst`, long ones without their
-middle. A run names the target whose lock it had, and the lock's digest; a run without one had packages that no lock
-pinned. A target counts as proven while its lock has the digest of a run that passed (`rlbox targets`). What is not here
-is **unproven**: other GPUs, other locks, several nodes, models of full size.
+This page lists the kept runs of jobs on GPUs. Print the status of the targets on your machine:
+
+```console
+$ rlbox targets
+target  a800-cn              4 x A800-80GB, mainland China: slime 0.3.1, … (ran on 4 x NVIDIA H200, 2026-11-28)
+target  hopper               8 x H100 or H200: verl 0.9.1, vLLM 0.24, CUDA 13 (untested on NVIDIA H100)
+...
+```
+
+A row is one run of the real framework with a small model that the run created. `rlbox targets` shows `ran on` if the
+target's lock file has the digest of a passed run. Everything else is **untested**: other GPUs, other lock files, several
+nodes, full-size models.
+
+| column | meaning |
+|---|---|
+| `lock` | target and digest of its lock file; `-`: no lock file pinned the packages |
+| `stages proven` | stages that passed all rules of their gates |
+| `stopped in` | the stage that failed |
+| `place` | `container`, or `in place`: directly on the machine (`--place here`) |
+
+The job `learn` is not shipped; it is in `tests/gpu/project`. The logs are in `tests/gpu/kept.tar.zst`; long logs are
+there without their middle.
 
 | job | profile | lock | stages proven | stopped in | GPU | place | date | seconds |
 |---|---|---|---|---|---|---|---|---:|
@@ -100,8 +117,8 @@ def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 def step_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield how long a step took beside the same command without rlbox."""
-    yield "\n## Step time\n\nBeside the very command without rlbox on the same machine: medians, "
-    yield "the first step left out. Without a unit it is tokens by utilization, which is a time, too.\n\n"
+    yield "\n## Step time\n\nMedian step time with rlbox and of the same command without it, on the same machine. "
+    yield "The first step is left out. A value without a unit is tokens divided by utilization, a measure of time.\n\n"
     yield "| run | stage | steps | under rlbox | without | ratio |\n|---|---|---:|---:|---:|---:|\n"
     for row in rows:
         if told := row["about"].get("steps"):
