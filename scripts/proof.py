@@ -37,8 +37,8 @@ target  hopper               8 x H100 or H200: verl 0.9.1, vLLM 0.24, CUDA 13 (u
 ```
 
 A row is one run of the real framework with a small model that the run created. `rlbox targets` shows `ran on` if the
-target's lock file has the digest of a passed run. Everything else is **untested**: other GPUs, other lock files, several
-nodes, full-size models.
+target's lock file has the digest of a passed run. Everything else is **untested**: other GPUs, other lock files,
+several nodes, full-size models.
 
 | column | meaning |
 |---|---|
