@@ -225,7 +225,7 @@ def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> 
     disk.reconcile()
     plan = load_plan_file(run_dir)
     first, second = plan.stages
-    proof = dataclasses.replace(second.files[0], path=str(run_dir / "proof"))
+    proof = second.files[0].model_copy(update={"path": str(run_dir / "proof")})
     second = dataclasses.replace(second, argv=("sh", "-c", f"echo two > {run_dir}/proof"), files=(proof,))
     paths = dataclasses.replace(plan.paths, run=str(run_dir), data=str(disk.data))
     again = dataclasses.replace(plan, attempt=2, stages=(first, second), paths=paths)
