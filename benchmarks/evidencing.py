@@ -17,7 +17,7 @@ from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
-from rlbox.supervise.causes import explain_exit
+from rlbox.supervise.causes import explain_wrong_exit_code
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.failure_report import explain_failure, write_evidence
 from rlbox.system.files import write_atomic
@@ -81,7 +81,7 @@ def _failed_run(place: Place) -> _Failed:
     plan = bare_run("bench", run_dir, data, (stage,))
     spot = _write_log(run_dir / _LOG, place.pick(LOG_BYTES, FEW_BYTES))
     write_run_plan(run_dir, plan)
-    now, cause = utc_now(), explain_exit(stage, 1)
+    now, cause = utc_now(), explain_wrong_exit_code(stage, 1)
     state = StageState(name="train", title="", directory=stage.directory, state="failed", exit_code=1)
     failure = StageFailure(
         run_dir=run_dir, plan=plan, stage=stage, state=state, cause=cause, started_at=now, ended_at=now,

@@ -41,7 +41,7 @@ def limit_text(seconds: float) -> str:
     return found
 
 
-def fine_text(seconds: float) -> str:
+def precise_duration_text(seconds: float) -> str:
     """Return a short span of which milliseconds matter: a step, a request; `0.123 s`, `29.1 s`, and minutes as ever."""
     return f"{seconds:.3g} s" if seconds < _MINUTE else duration_text(seconds)
 

@@ -20,7 +20,7 @@ from projectbox import PROJECT
 
 from rlbox.cli import main
 from rlbox.i18n import set_language
-from rlbox.provision.apply import ApplyResult, execute_plan, uninstall
+from rlbox.provision.apply import ApplyResult, apply_plan_steps, uninstall
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
 
@@ -123,7 +123,7 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
 
 def _execute_below_prefix(plan: ApplyPlan, *args: Any, **kwargs: Any) -> ApplyResult:
     assert plan.desired.layout.prefix, "this test applies a target to the machine's own paths: pass --prefix"
-    return execute_plan(plan, *args, **kwargs)
+    return apply_plan_steps(plan, *args, **kwargs)
 
 
 def _uninstall_below_prefix(layout: Layout, *args: Any) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "tests")
     set_language("en")  # the command line of another test may have chosen another one
     monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", home / "no-pip.conf")
-    monkeypatch.setattr("rlbox.provision.provision.execute_plan", _execute_below_prefix)
+    monkeypatch.setattr("rlbox.provision.provision.apply_plan_steps", _execute_below_prefix)
     monkeypatch.setattr("rlbox.provision.provision.uninstall", _uninstall_below_prefix)
     if "processes" not in allowed:
         monkeypatch.setattr(subprocess.Popen, "__init__", _refuse("a process"))

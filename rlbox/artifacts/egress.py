@@ -57,7 +57,7 @@ class SourceUrl:
 
     kind: str
     file_url: FileUrl
-    artifact: Artifact | None = None
+    sample_artifact: Artifact | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def list_source_urls(
     for artifact in _samples(target, artifacts):
         mine = tuple(list_file_urls(artifact, profile, machine))
         if not any(source.url.startswith("file:") and not source.page_kind for source in mine):  # else it is local
-            found += [SourceUrl(kind=artifact.kind, file_url=source, artifact=artifact) for source in mine]
+            found += [SourceUrl(kind=artifact.kind, file_url=source, sample_artifact=artifact) for source in mine]
     found += [SourceUrl(kind="http", file_url=p) for file in target.http for p in list_http_urls(file.url, profile)]
     found += [SourceUrl(kind="git", file_url=p) for tree in target.git for p in list_git_urls(tree.url, profile)]
     found += [
@@ -242,7 +242,7 @@ def probe_egress(
 
 
 def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
-    source, artifact = address.file_url, address.artifact
+    source, artifact = address.file_url, address.sample_artifact
     if not source.page_kind:
         return _redirects(http, source.url)
     try:

@@ -35,7 +35,7 @@ _LARGEST = 8**11 - 1
 
 
 def format_tar_header(name: str, type_flag: bytes, mode: int, size: int = 0, link_target: str = "") -> bytes:
-    """Return the header of one entry; its `size` bytes follow, then `padding(size)`."""
+    """Return the header of one entry; its `size` bytes follow, then `format_tar_padding(size)`."""
     values = {"path": name, "linkpath": link_target}
     records = [(key, text) for key, text in values.items() if len(text.encode()) > 100 or not text.isascii()]
     records += [("size", str(size))] if size > _LARGEST else []

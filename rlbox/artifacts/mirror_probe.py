@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from rlbox.amounts import MIB, columns, fine_text, size_text
+from rlbox.amounts import MIB, columns, precise_duration_text, size_text
 from rlbox.app import App
 from rlbox.artifacts.index_pages import UnusableMirrorError
 from rlbox.artifacts.locator import FileLocator, probe_machine_sources
@@ -330,7 +330,7 @@ def mirror_rules_json(profile: Profile, ranking: Sequence[MirrorProbe], today: s
 
 def _row(rule: MirrorRule, probed: MirrorProbe | None, today: str) -> dict[str, str]:
     expires = rule.expires.isoformat() if rule.expires else ""
-    states = [f"dead: {probed.reason}" if probed.reason else fine_text(probed.total_s)] if probed else []
+    states = [f"dead: {probed.reason}" if probed.reason else precise_duration_text(probed.total_s)] if probed else []
     states += [f"expired {expires}: read it up again"] if expires and expires < today else []
     return {
         "kind": rule.kind,
@@ -370,8 +370,8 @@ def _cells(one: MirrorProbe) -> tuple[str, ...]:
     return (
         one.kind,
         one.mirror,
-        fine_text(one.total_s),
-        fine_text(one.first_byte_s),
+        precise_duration_text(one.total_s),
+        precise_duration_text(one.first_byte_s),
         speed,
         f"{one.file}: {one.verified}",
     )

@@ -53,7 +53,7 @@ class ExportDocuments:
         return create_descriptor(self.lock_json, LOCK_TYPE)
 
 
-def create_export_documents(target: str, lock_text: str, files: Sequence[Artifact]) -> ExportDocuments:
+def create_oci_export_documents(target: str, lock_text: str, files: Sequence[Artifact]) -> ExportDocuments:
     """Return the documents that describe `files`; the same lock gives the same bytes."""
     body = lock_text.encode()
     manifest = encode_json(

@@ -248,7 +248,7 @@ def _inherited(app: App, name: str, includes: Sequence[str]) -> Lock | None:
     return None
 
 
-def write_lock(app: App, previous_lock: Lock | None, lock: Lock) -> bool:
+def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> bool:
     """Write the lock, unless it is a dry run, and say what changed; return whether something did."""
     changed = previous_lock is None or previous_lock.to_json_text() != lock.to_json_text()
     if not app.dry_run:

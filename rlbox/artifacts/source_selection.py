@@ -45,7 +45,7 @@ QUICK_PROBE_TIMEOUT_S = 3.0
 _ONE_ADDRESS = ("apt", "python", "torch-wheels")
 
 
-def choose_mirrors(
+def load_or_probe_mirrors(
     profile: Profile, network_settings: NetworkSettings, artifacts: Sequence[Artifact] = ()
 ) -> MirrorChoice:
     """Return the rules of a profile in the order in which they are to be tried now.
@@ -143,7 +143,7 @@ def select_sources(
     """
 
     profile = load_profile(app.project, sources_profile)
-    choice = choose_mirrors(profile, network_settings, files)
+    choice = load_or_probe_mirrors(profile, network_settings, files)
     for mirror, reason in choice.dead_mirrors:
         app.say(f"{mirror} is passed over: {reason}")
     today = datetime.datetime.now(datetime.timezone.utc).date()

@@ -113,11 +113,12 @@ def _digests(store: ObjectStore, lock: Lock) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedObject:
-    """An object with other bytes than its name says; `actual` is their sha256, or why they cannot be read."""
+    """An object with other bytes than its name says; `actual_sha256` is None where they cannot be read."""
 
     digest: str
     size: int
-    actual: str
+    actual_sha256: str | None
+    read_error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +138,15 @@ def verify_objects(
     def look(digest: str) -> DamagedObject | None:
         path = store.path(digest)
         size = path.stat().st_size
+        actual, read_error = None, ""
         try:
-            found = compute_file_sha256(path)
+            actual = compute_file_sha256(path)
         except OSError as error:
-            found = f"cannot be read: {error.strerror}"
+            read_error = f"cannot be read: {error.strerror}"
         on_object(size)
-        return None if found == digest else DamagedObject(digest=digest, size=size, actual=found)
+        if actual == digest:
+            return None
+        return DamagedObject(digest=digest, size=size, actual_sha256=actual, read_error=read_error)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return tuple(damage for damage in pool.map(look, store.list_digests()) if damage)

@@ -105,10 +105,12 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
     """
     import os
 
-    from rlbox.doctor.gpu_inventory import SplitRequest, format_inventory, plan_split, probe_inventory
+    from rlbox.doctor.gpu_inventory import GpuSplitRequest, format_inventory, plan_split, probe_inventory
     from rlbox.errors import WorkFailed
 
-    request = SplitRequest(actor=actor, rollout=rollout, total=total, nodes=nodes, colocated=colocated)
+    request = GpuSplitRequest(
+        actor=actor, rollout=rollout, required_total=total or None, nodes=nodes, colocated=colocated
+    )
     inventory = probe_inventory(os.environ, ray)
     split = plan_split(inventory, request)
     placed = [vars(placement) for placement in split.placements]

@@ -53,14 +53,14 @@ def lock(
     if (packages and not upgrade) or (check and upgrade) or (offline and not check):
         raise click.UsageError(_("names go with --upgrade, --offline with --check, and --check without --upgrade"))
     from rlbox.artifacts.python_lock import UpgradeRequest
-    from rlbox.artifacts.relock import require_known_packages, write_lock
+    from rlbox.artifacts.relock import require_known_packages, write_and_report_lock
 
     if check:
         return _check(app, name, offline, sources)
     moved = UpgradeRequest(all_packages=upgrade and not packages, packages=frozenset(packages))
     before, lock = _relock(app, name, moved, sources)
     require_known_packages(packages, before, lock)
-    return _tell(app, lock, changed=write_lock(app, before, lock))
+    return _tell(app, lock, changed=write_and_report_lock(app, before, lock))
 
 
 def _check(app: App, name: str, offline: bool, sources: str) -> int:

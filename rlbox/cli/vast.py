@@ -225,7 +225,7 @@ def up(
     from rlbox.cli.onstart import require_vast_target_by_name
     from rlbox.job.load import load_job
     from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.vast.instance import find_project_files
+    from rlbox.vast.instance import list_spec_files_to_upload
     from rlbox.vast.remote_job import RemoteJob, require_valid_notice
 
     name = target or load_job(app.project, job).target
@@ -238,7 +238,7 @@ def up(
     brought = _uploads(uploads)
     with app.checking("job"):
         _require_fit(app, job, profiles, settings, target or "", force=force)
-        find_project_files(app.project)  # that they are more than specs is told before anything costs money
+        list_spec_files_to_upload(app.project)  # that they are more than specs is told before anything costs money
     with app.checking("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:

@@ -109,7 +109,7 @@ def plan_member_container(
     *,
     image: str,
     caller: str,
-    call: str,
+    call_id: str,
     gpus: GpuAccess = NO_GPUS,
 ) -> ContainerPlan:
     """Return the container of a node.
@@ -120,7 +120,7 @@ def plan_member_container(
         As that node's engine names it.
     caller
         `uid:gid` of the user there.
-    call
+    call_id
         The call that starts it, which is undone as a whole when it is cut.
     """
     directory = f"{member.data}/{plan.directory(member.name)}/{RAY_DIRECTORY}"
@@ -130,7 +130,7 @@ def plan_member_container(
         name=container_name(plan),
         argv=ray_argv(plan, member),
         env=ray_env(plan, member, limits.mount),
-        labels=create_labels(plan, member, call),
+        labels=create_labels(plan, member, call_id),
         data_dir=member.data,
         caller_uid_gid=caller,
         gpus=gpus,
@@ -138,7 +138,7 @@ def plan_member_container(
     )
 
 
-def create_labels(plan: ClusterPlan, member: ClusterMember, call: str) -> dict[str, str]:
+def create_labels(plan: ClusterPlan, member: ClusterMember, call_id: str) -> dict[str, str]:
     return {
         TARGET_LABEL: plan.target,
         CLUSTER_LABEL: plan.name,
@@ -147,7 +147,7 @@ def create_labels(plan: ClusterPlan, member: ClusterMember, call: str) -> dict[s
         ROLE_LABEL: role_of(plan, member),
         PLAN_LABEL: plan.text(),
         MAKER_LABEL: plan.maker,
-        CALL_LABEL: call,
+        CALL_LABEL: call_id,
     }
 
 
@@ -159,13 +159,13 @@ def python_path(member: ClusterMember) -> str:
 class RayRuntime(Protocol):
     """What runs the Ray of one node."""
 
-    def start(self, limits: ContainerDefaults, image: str, call: str) -> None:
-        """Start it; `image` is what the node calls it, `call` names what is undone as a whole when it is cut."""
+    def start(self, limits: ContainerDefaults, image: str, call_id: str) -> None:
+        """Start it; `image` is what the node calls it, `call_id` names what is undone as a whole when it is cut."""
 
-    def execute(self, argv: tuple[str, ...]) -> Iterator[str]:
+    def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
         """Run the stack's interpreter beside it; yield the lines that it prints."""
 
-    def read_output(self, instance: str, lines: int) -> str:
+    def read_log_tail(self, instance: str, lines: int) -> str:
         """Return the last lines that an instance of it wrote."""
 
     def disk(self, mount: str) -> str:
@@ -180,20 +180,22 @@ class ContainerRuntime:
     plan: ClusterPlan
     member: ClusterMember
 
-    def start(self, limits: ContainerDefaults, image: str, call: str) -> None:
+    def start(self, limits: ContainerDefaults, image: str, call_id: str) -> None:
         engine, gpus = self.node.engine(), NO_GPUS
         if self.member.gpus:
             offer = probe_gpu_support(engine.info(), self.node.name, is_local=self.node.spec.is_local)
             gpus = choose_gpu_access(parse_gpus_option(str(self.member.gpus), self.member.gpus), offer)
         caller = f"{self.node.machine['uid']}:{self.node.machine['gid']}"
         engine.start_container(
-            plan_member_container(self.plan, self.member, limits, image=image, caller=caller, call=call, gpus=gpus)
+            plan_member_container(
+                self.plan, self.member, limits, image=image, caller=caller, call_id=call_id, gpus=gpus
+            )
         )
 
-    def execute(self, argv: tuple[str, ...]) -> Iterator[str]:
-        return self.node.engine().stream_exec_output(container_name(self.plan), (python_path(self.member), *argv))
+    def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
+        return self.node.engine().stream_exec_output(container_name(self.plan), (python_path(self.member), *args))
 
-    def read_output(self, instance: str, lines: int) -> str:
+    def read_log_tail(self, instance: str, lines: int) -> str:
         return self.node.engine().read_log_tail(instance, lines)
 
     def disk(self, mount: str) -> str:
@@ -216,24 +218,24 @@ class ProcessRuntime:
             **get_inheritance_rule(),
         }
 
-    def start(self, limits: ContainerDefaults, image: str, call: str) -> None:
+    def start(self, limits: ContainerDefaults, image: str, call_id: str) -> None:
         self.node.call(
             "start-processes",
             disk=self.member.data,
             folder=self.plan.directory(self.member.name),
             container=container_name(self.plan),
             image=image,
-            labels=create_labels(self.plan, self.member, call),
+            labels=create_labels(self.plan, self.member, call_id),
             **self._program(*ray_argv(self.plan, self.member)),
         )
 
-    def execute(self, argv: tuple[str, ...]) -> Iterator[str]:
-        program = self._program(python_path(self.member), *argv)
+    def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
+        program = self._program(python_path(self.member), *args)
         with closing(self.node.stream("execute", raw=True, **program)) as stream:
             for row in stream:
                 yield str(row["line"])
 
-    def read_output(self, instance: str, lines: int) -> str:
+    def read_log_tail(self, instance: str, lines: int) -> str:
         row = self.node.call("process-output", disk=self.member.data, id=instance, lines=lines)
         return str(row["text"])
 
@@ -247,4 +249,4 @@ def create_runtime(node: Node, plan: ClusterPlan, member: ClusterMember) -> RayR
 
 def run_inside(runtime: RayRuntime, script: str, *arguments: str) -> Iterator[str]:
     """Run a script of `inside/` by the stack's interpreter; yield the lines that it prints."""
-    return runtime.execute(("-I", "-c", (INSIDE / script).read_text("utf-8"), *arguments))
+    return runtime.run_python(("-I", "-c", (INSIDE / script).read_text("utf-8"), *arguments))

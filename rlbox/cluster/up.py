@@ -367,7 +367,7 @@ class _Start:
             rows = node.call("clusters", disk=member.data, here=member.is_inplace)["clusters"]
             ended = [one for one in read_instances(rows) if one.name == container_name(plan) and not one.is_running]
             if ended:
-                text = create_runtime(node, plan, member).read_output(ended[0].id, _LAST_LINES)
+                text = create_runtime(node, plan, member).read_log_tail(ended[0].id, _LAST_LINES)
                 quoted = "\n".join(f"  | {line}" for line in text.strip().splitlines())
                 raise NodeError(
                     _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(

@@ -301,7 +301,7 @@ def has_work_resumed(candidate: Candidate, read: LogEvents) -> bool:
     if not event.exceptions or candidate.match or candidate.error_class != "root":
         return False
     below = [one for one in read.below if one.number > event.end_number]
-    return count_recurrences(event.recurring_lines_above, below, event.writer) >= _AGAIN
+    return count_recurrences(event.step_like_lines_above, below, event.writer) >= _AGAIN
 
 
 def is_at_log_end(candidate: Candidate, read: LogEvents, max_lines_below: int = _END) -> bool:

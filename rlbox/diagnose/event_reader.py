@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlbox.diagnose.events import Event, RecentLines, RecurringLine, make_line_event, make_traceback_event
+from rlbox.diagnose.events import Event, RecentLines, StepLikeLine, make_line_event, make_traceback_event
 from rlbox.diagnose.lines import NO_LEVEL, LogLine, parse_line
 from rlbox.diagnose.patterns import (
     CERTAIN_FAILURE,
@@ -80,7 +80,7 @@ class LogEvents:
     progress_marks: list[ProgressMark] = field(default_factory=list)
     line_count: int = 0
     dropped_count: int = 0
-    below: tuple[RecurringLine, ...] = ()
+    below: tuple[StepLikeLine, ...] = ()
     program_kinds: frozenset[str] = frozenset()
 
 
@@ -163,7 +163,7 @@ class EventReader:
         if self._unmarked:
             self._mark(*self._unmarked)
         self._tails.clear()
-        self.read.below = self._around.find_recurring_below(self.read.line_count)
+        self.read.below = self._around.find_step_like_lines_at_end(self.read.line_count)
         return self.read
 
     @property
@@ -186,7 +186,9 @@ class EventReader:
         """Return the events so far, with those of open tracebacks that name an exception already."""
         ends = [self._dressed(event) for trace in self._open.values() if (event := make_traceback_event(trace, 3))]
         return replace(
-            self.read, events=[*self.read.events, *ends], below=self._around.find_recurring_below(self.read.line_count)
+            self.read,
+            events=[*self.read.events, *ends],
+            below=self._around.find_step_like_lines_at_end(self.read.line_count),
         )
 
     def _see(self, number: int, text: str, hit: bool) -> None:
@@ -245,7 +247,7 @@ class EventReader:
 
     def _feed(self, writer: str, row: LogLine) -> bool:
         trace = self._open[writer]
-        taken = trace.feed(row)
+        taken = trace.accepts_line(row)
         if trace.closed:
             self._end(writer)
         return taken
@@ -257,7 +259,7 @@ class EventReader:
             self._end(next(iter(self._open)))
         self._tails.pop(row.writer, None)
         headless = "Traceback (most" not in row.body
-        self._around.keep_recurring_lines_above(row.number)
+        self._around.keep_step_like_lines_above(row.number)
         self._open[row.writer] = TracebackParser(row, headless=headless)
         self._open[row.writer].is_muted = row.number - self._muted <= 2
 
@@ -275,7 +277,7 @@ class EventReader:
         self.read.events.pop()
         self._alike = {key: event for key, event in self._alike.items() if event is not last}
         self._tails.pop(row.writer, None)
-        self._open[row.writer] = TracebackParser.start_headless(last.log_line)
+        self._open[row.writer] = TracebackParser.continue_after_exception(last.log_line)
         return self._feed(row.writer, row)
 
     def _end(self, writer: str) -> None:
@@ -342,7 +344,7 @@ class EventReader:
     def _dressed(self, event: Event) -> Event:
         event.file, event.offset = self._file, self._block
         event.nearest_clock = "" if event.log_line.clock else self._clock
-        event.recurring_lines_above = self._around.find_recurring_above(event.first_number)
+        event.step_like_lines_above = self._around.get_step_like_lines_above(event.first_number)
         if self._excused:
             heads = (
                 (event.first_number, event.log_line.text),

@@ -30,7 +30,7 @@ class Event:
     surely it states a failure (`rate_failure`). `file` is the index of its log. `count` is how many equal ones its
     writer wrote, `last_repeat` the number of the last of these. `is_handled`: it was logged as a warning or less;
     `is_excused`: the job declares it harmless. `nearest_clock` is the clock of a line above it, where its own shows
-    none. `offset` are number and byte of the first line of its block, so that it can be sought. `recurring_lines_above`
+    none. `offset` are number and byte of the first line of its block, so that it can be sought. `step_like_lines_above`
     are lines before it that may come again.
     """
 
@@ -51,7 +51,7 @@ class Event:
     last_repeat: int = 0
     nearest_clock: str = ""
     offset: tuple[int, int] = (1, 0)
-    recurring_lines_above: tuple[RecurringLine, ...] = ()
+    step_like_lines_above: tuple[StepLikeLine, ...] = ()
     work_continued: bool = False
 
     @property
@@ -144,7 +144,7 @@ _OTHER = re.compile(r"^\s|^File |^Traceback|^[\w.]+(?:Error|Exception)\b|^[=+*#~
 
 
 @dataclass(frozen=True, slots=True)
-class RecurringLine:
+class StepLikeLine:
     """A line that may come again; `shape` is its text without numbers."""
 
     number: int
@@ -153,9 +153,9 @@ class RecurringLine:
     text: str
 
 
-def find_recurring_lines(lines: Iterable[tuple[int, str]]) -> list[RecurringLine]:
+def find_step_like_lines(lines: Iterable[tuple[int, str]]) -> list[StepLikeLine]:
     """Return lines that may come again with other numbers, as steps do; not those that wait or warn."""
-    return [found for number, text in lines if (found := _parse_recurring_line(number, text))]
+    return [found for number, text in lines if (found := _parse_step_like_line(number, text))]
 
 
 class RecentLines:
@@ -163,27 +163,27 @@ class RecentLines:
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, LineBlock]] = []
-        self._above: dict[int, tuple[RecurringLine, ...]] = {}
+        self._above: dict[int, tuple[StepLikeLine, ...]] = {}
 
     def feed(self, first: int, block: LineBlock) -> None:
         while self._blocks and first - (self._blocks[0][0] + len(self._blocks[0][1])) >= COMPARED_LINES:
             self._blocks.pop(0)
         self._blocks.append((first, block))
 
-    def keep_recurring_lines_above(self, line_number: int) -> None:
+    def keep_step_like_lines_above(self, line_number: int) -> None:
         if line_number not in self._above and len(self._above) < _COMPARED:
             self._above[line_number] = tuple(
-                find_recurring_lines(self._lines(line_number - COMPARED_LINES, line_number))
+                find_step_like_lines(self._lines(line_number - COMPARED_LINES, line_number))
             )
 
-    def find_recurring_above(self, number: int) -> tuple[RecurringLine, ...]:
+    def get_step_like_lines_above(self, number: int) -> tuple[StepLikeLine, ...]:
         return self._above.get(number, ())
 
-    def find_recurring_below(self, lines: int) -> tuple[RecurringLine, ...]:
+    def find_step_like_lines_at_end(self, lines: int) -> tuple[StepLikeLine, ...]:
         """Return the last lines of a log; empty when no error needs them."""
         if not any(self._above.values()):
             return ()
-        return tuple(find_recurring_lines(self._lines(lines + 1 - COMPARED_LINES, lines + 1)))
+        return tuple(find_step_like_lines(self._lines(lines + 1 - COMPARED_LINES, lines + 1)))
 
     def _lines(self, begin: int, end: int) -> list[tuple[int, str]]:
         return [
@@ -193,14 +193,14 @@ class RecentLines:
         ]
 
 
-def count_recurrences(above: Sequence[RecurringLine], below: Sequence[RecurringLine], writer: str) -> int:
+def count_recurrences(above: Sequence[StepLikeLine], below: Sequence[StepLikeLine], writer: str) -> int:
     """Return how many lines of a writer come again below an error with other numbers."""
     forms = {one.shape for one in above if one.writer == writer}
     texts = {one.text for one in above}
     return len({one.text for one in below if one.writer == writer and one.shape in forms and one.text not in texts})
 
 
-def _parse_recurring_line(number: int, text: str) -> RecurringLine | None:
+def _parse_step_like_line(number: int, text: str) -> StepLikeLine | None:
     row = parse_line(number, text[:_LONGEST])
     body = row.body
     if (row.level >= LEVEL_WARNING and row.level != NO_LEVEL) or _OTHER.search(body) or not _NUMBERS.search(body):
@@ -208,4 +208,4 @@ def _parse_recurring_line(number: int, text: str) -> RecurringLine | None:
     form = _NUMBERS.sub("0", body)
     if len(_LETTER.findall(form)) < _LEAST_LETTERS or compile_union("recurring", "waits").search(body):
         return None
-    return RecurringLine(number, row.writer, form, body)
+    return StepLikeLine(number, row.writer, form, body)

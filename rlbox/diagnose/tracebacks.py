@@ -96,7 +96,7 @@ class TracebackParser:
         self._levelled = False
         self._boxed = "╭" in row.body
         if headless:
-            self.feed(row)
+            self.accepts_line(row)
 
     @property
     def is_forwarded(self) -> bool:
@@ -109,7 +109,7 @@ class TracebackParser:
         return self._within
 
     @classmethod
-    def start_headless(cls, line: LogLine) -> TracebackParser:
+    def continue_after_exception(cls, line: LogLine) -> TracebackParser:
         """Return a traceback that continues behind a line which names an exception, without frames."""
         trace = cls(line)
         found = _RAISED.match(line.body.strip())
@@ -118,7 +118,7 @@ class TracebackParser:
         trace.prefixed = line.has_prefix
         return trace
 
-    def feed(self, line: LogLine) -> bool:
+    def accepts_line(self, line: LogLine) -> bool:
         """Add the writer's next line; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:

@@ -35,7 +35,7 @@ from rlbox.doctor.sandbox import check_sandbox, probe_sandbox
 from rlbox.doctor.stack import ProgramFacts, StackProbe, check_linker, check_ray, check_torch, ran_out_of_time
 from rlbox.findings import Finding
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, probe_driver
+from rlbox.system.gpu import GpuDriver, probe_cuda_driver
 from rlbox.values import VENV
 
 CheckScope = Literal["container", "host", "both"]
@@ -163,7 +163,7 @@ CHECKS = (
     CheckFamily(name="engine", scope="host", group=check_engine,
         probe_and_check=lambda c: check_engine(probe_engine(), c.requirements)),
     CheckFamily(name="driver", scope="host", group=check_driver,
-        probe_and_check=lambda c: check_driver(probe_driver(), c.get_driver_requirements(), c.requirements)),
+        probe_and_check=lambda c: check_driver(probe_cuda_driver(), c.get_driver_requirements(), c.requirements)),
     CheckFamily(name="tokens", scope="host", group=check_tokens,
         probe_and_check=lambda c: check_tokens(probe_environment(c.environ, c.env_file_dirs), c.requirements)),
     CheckFamily(name="data disk", scope="host", group=check_data_disk, applies=lambda c: c.directories is not None,

@@ -33,7 +33,7 @@ from rlbox.errors import NodeError
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.gpu import probe_driver
+from rlbox.system.gpu import probe_cuda_driver
 
 NO_GPU = "no GPU here"
 NOT_INSTALLED = "not in this stack"
@@ -336,7 +336,7 @@ def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
         version=str(installed["python"]),
         packages=installed["packages"],
         modules=frozenset(installed["modules"]),
-        devices=probe_driver().device_count,
+        devices=probe_cuda_driver().device_count,
         requirements=stack.requirements,
     )
 

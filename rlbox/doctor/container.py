@@ -28,7 +28,7 @@ from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.record.disk_lock import find_lock_owner
-from rlbox.system.gpu import probe_driver
+from rlbox.system.gpu import probe_cuda_driver
 from rlbox.system.json_files import read_json_object
 
 BUDGET_S = 9.0  # of the ten seconds; the rest is for starting Python and for ending what runs
@@ -83,7 +83,7 @@ def _make_context(environ: Mapping[str, str], end: float) -> CheckContext:
         get_driver_requirements=partial(_needs, environ, requirements),
         get_required_ports=partial(_free_ports, requirements, venv),
         manifest=manifest,
-        driver=probe_driver(),
+        driver=probe_cuda_driver(),
         venv=venv,
     )
 

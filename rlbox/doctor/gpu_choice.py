@@ -29,7 +29,7 @@ from rlbox.engine.gpu_access import (
     probe_gpu_support,
 )
 from rlbox.errors import NodeError
-from rlbox.system.gpu import probe_driver, probe_gpu_models
+from rlbox.system.gpu import probe_cuda_driver, probe_gpu_models
 from rlbox.system.identity import is_in_image
 from rlbox.target.lock import load_lock
 from rlbox.target.target import find_cuda12_variant
@@ -90,7 +90,7 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
         return {}
     env = {}
     with app.checking("GPUs"):
-        env = choose_visible_gpu_env(parse_gpus_option(asked, 0), os.environ, probe_driver().device_count)
+        env = choose_visible_gpu_env(parse_gpus_option(asked, 0), os.environ, probe_cuda_driver().device_count)
         app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
@@ -119,7 +119,7 @@ def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: Gp
         target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
     )
     requirements = override_gpus(requirements, parse_gpus_option(resolve_gpus_option(gpus_option), limits.gpus).text)
-    found = check_driver(probe_driver(), read_driver_requirements(app, image, env), requirements)
+    found = check_driver(probe_cuda_driver(), read_driver_requirements(app, image, env), requirements)
     found += check_gpu_models(probe_gpu_models(), requirements)
     for finding in found:
         if finding.level == "error":

@@ -44,14 +44,20 @@ class LocalGpu:
     holders: tuple[GpuProcess, ...] = ()
 
     @property
-    def is_free(self) -> bool:
+    def has_little_memory_in_use(self) -> bool:
         """Whether hardly any of its memory is in use."""
         return self.used_bytes <= max(_BUSY_SHARE * self.total_bytes, _BUSY_BYTES)
 
     def as_json(self) -> dict[str, Any]:
         holders = [{"pid": holder.pid, "who": holder.description} for holder in self.holders]
         memory = {"used": self.used_bytes, "total": self.total_bytes}
-        return {"index": self.index, "name": self.name, **memory, "holders": holders, "free": self.is_free}
+        return {
+            "index": self.index,
+            "name": self.name,
+            **memory,
+            "holders": holders,
+            "free": self.has_little_memory_in_use,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +83,12 @@ class GpuInventory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitRequest:
-    """GPUs for training and for generation, and how many must be there, over all nodes; 0: not said."""
+class GpuSplitRequest:
+    """GPUs for training and for generation, and how many must be there, over all nodes."""
 
     actor: int = 0
     rollout: int = 0
-    total: int = 0
+    required_total: int | None = None
     nodes: int = 1
     colocated: bool = False
 
@@ -114,7 +120,7 @@ class SplitPlan:
     notes: tuple[str, ...] = ()
 
 
-def plan_split(inventory: GpuInventory, request: SplitRequest) -> SplitPlan:
+def plan_split(inventory: GpuInventory, request: GpuSplitRequest) -> SplitPlan:
     capacity = _node_capacity(inventory, request)
     placements, unplaced = _place_roles(request, capacity)
     problems = [*_check_local_gpus(inventory, request), *_check_ray(inventory, request), *unplaced]
@@ -126,22 +132,22 @@ def plan_split(inventory: GpuInventory, request: SplitRequest) -> SplitPlan:
     return SplitPlan(placements=tuple(placements), problems=tuple(problems), notes=tuple(notes))
 
 
-def _node_capacity(inventory: GpuInventory, request: SplitRequest) -> list[int]:
+def _node_capacity(inventory: GpuInventory, request: GpuSplitRequest) -> list[int]:
     """Return the GPUs of each node: as requested, as Ray counts them, or those of this machine."""
-    if request.total:
-        return [request.total // request.nodes] * request.nodes
+    if request.required_total:
+        return [request.required_total // request.nodes] * request.nodes
     if inventory.ray:
         return [node.gpus for node in inventory.ray if node.alive and node.gpus]
     return [len(inventory.gpus)] * request.nodes
 
 
-def _place_roles(request: SplitRequest, capacity: Sequence[int]) -> tuple[list[RolePlacement], list[str]]:
+def _place_roles(request: GpuSplitRequest, capacity: Sequence[int]) -> tuple[list[RolePlacement], list[str]]:
     """Place each role, the larger first, on as few nodes as have room for equal parts of it."""
     free = dict(enumerate(capacity))
     placements: list[RolePlacement] = []
     problems = []
-    if request.total % request.nodes:
-        problems.append(f"{request.total} GPUs are no equal number on each of {request.nodes} nodes")
+    if request.required_total and request.required_total % request.nodes:
+        problems.append(f"{request.required_total} GPUs are no equal number on each of {request.nodes} nodes")
     for role, count in sorted(request.roles.items(), key=lambda item: -item[1]):
         if not count:
             continue
@@ -163,30 +169,30 @@ def _choose_nodes(count: int, free: Mapping[int, int]) -> list[int]:
     return []
 
 
-def _check_local_gpus(inventory: GpuInventory, request: SplitRequest) -> Iterator[str]:
+def _check_local_gpus(inventory: GpuInventory, request: GpuSplitRequest) -> Iterator[str]:
     """Yield what this machine lacks of its share; where nothing is requested, every GPU must be free."""
     gpus, visible = inventory.gpus, inventory.visible_devices
     if not gpus:
         yield "no GPU here: there is no driver, or it does not answer"
-    share = (request.total or request.needed) // request.nodes
+    share = (request.required_total or request.needed) // request.nodes
     if len(gpus) < share:
         hidden = f", and {VISIBLE_DEVICES}={visible} hides others" if visible is not None else ""
         yield f"{share} GPUs are to be on this machine, {len(gpus)} are visible{hidden}"
     if visible is not None and (shown := _count_visible(visible)) < share <= len(gpus):
         yield f"{VISIBLE_DEVICES}={visible} shows {shown} GPUs to programs, {share} are to be used: unset it"
     needed = -(-request.needed // request.nodes)
-    free = [gpu for gpu in gpus if gpu.is_free]
-    held = "; ".join(f"GPU {gpu.index}: {_format_holders(gpu)}" for gpu in gpus if not gpu.is_free)
+    free = [gpu for gpu in gpus if gpu.has_little_memory_in_use]
+    held = "; ".join(f"GPU {gpu.index}: {_format_holders(gpu)}" for gpu in gpus if not gpu.has_little_memory_in_use)
     if len(gpus) >= needed > len(free):
         yield f"{needed} GPUs are needed here, {len(free)} are free: {held}"
-    elif held and not (request.needed or request.total):
+    elif held and not (request.needed or request.required_total):
         yield f"{len(free)} of {len(gpus)} GPUs are free: {held}"
 
 
-def _check_ray(inventory: GpuInventory, request: SplitRequest) -> Iterator[str]:
+def _check_ray(inventory: GpuInventory, request: GpuSplitRequest) -> Iterator[str]:
     nodes = inventory.ray or ()
     yield from (f"Ray has lost node {node.address}" for node in nodes if not node.alive)
-    alive, wanted = [node for node in nodes if node.alive], request.total or request.needed
+    alive, wanted = [node for node in nodes if node.alive], request.required_total or request.needed
     count = sum(node.gpus for node in alive)
     if inventory.ray is not None and count < wanted:
         listed = ", ".join(f"{node.address}: {node.gpus}" for node in alive)
@@ -246,7 +252,7 @@ def _parse_node(node: Mapping[str, Any]) -> RayNode:
 def format_inventory(inventory: GpuInventory, plan: SplitPlan) -> str:
     lines = []
     for gpu in inventory.gpus:
-        state = "free" if gpu.is_free else "held"
+        state = "free" if gpu.has_little_memory_in_use else "held"
         lines.append(
             f"GPU {gpu.index}  {state}  {gpu.name}  {card_text(gpu.used_bytes)} of {card_text(gpu.total_bytes)}"
         )

@@ -61,9 +61,9 @@ def _driver_new_enough(driver: GpuDriver, needs: DriverRequirements, requirement
         return
     wanted = parse_required_cuda(needs.require_cuda_variable) or _version(needs.torch_cuda)[:1]
     if (
-        driver.cuda_version
+        driver.max_cuda_version
         and wanted
-        and driver.cuda_version < wanted
+        and driver.max_cuda_version < wanted
         and not (needs.has_compat_libraries and requirements.grade == "datacenter")
     ):
         package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
@@ -80,7 +80,7 @@ def _driver_new_enough(driver: GpuDriver, needs: DriverRequirements, requirement
         yield Finding(
             id="cuda-driver-old", title=_("the image needs a newer NVIDIA driver"),
             seen=_("the driver takes CUDA {dotted}, the image wants {dotted2}").format
-                (dotted=_dotted(driver.cuda_version), dotted2=_dotted(wanted)), where="driver",
+                (dotted=_dotted(driver.max_cuda_version), dotted2=_dotted(wanted)), where="driver",
             remedy=_("update the host's driver{least}, {variant}{forward}or take a machine with a newer one").format
                 (least=least, variant=variant, forward=forward),
             breaks=("gpu-*",),

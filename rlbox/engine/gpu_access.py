@@ -42,13 +42,17 @@ class GpuRequest:
         return not self.count and not self.ids
 
     @property
-    def requested_count(self) -> int:
-        """How many GPUs are wanted; 0 for none, and for all of them, however many they are."""
-        return len(self.ids) or max(self.count, 0)
+    def requested_count(self) -> int | None:
+        """How many GPUs are wanted; None for all of them, however many they are."""
+        if self.ids:
+            return len(self.ids)
+        return None if self.count < 0 else self.count
 
     @property
     def text(self) -> str:
-        return "none" if self.is_none else str(self.requested_count or "all")
+        if self.is_none:
+            return "none"
+        return "all" if self.requested_count is None else str(self.requested_count)
 
 
 @dataclass(frozen=True, kw_only=True)

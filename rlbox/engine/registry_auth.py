@@ -85,7 +85,7 @@ class RegistryLogin:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password.reveal()}".encode()).decode()
 
 
-def find_registry_login(registry_host: str) -> RegistryLogin | None:
+def find_docker_config_login(registry_host: str) -> RegistryLogin | None:
     """Return what docker remembers for a registry, or None; `RegistryError` when it cannot be read."""
     found = read_docker_login(registry_host)
     if token := found.get("identitytoken"):
@@ -118,7 +118,7 @@ class RegistryAuthorizer:
         with self._lock:
             if self._header.reveal() != refused_header:  # another thread met the same challenge and has answered it
                 return True
-            login = find_registry_login(self._host)
+            login = find_docker_config_login(self._host)
             if kind.lower() == "bearer":
                 self._header = Secret(f"Bearer {self._token(dict(_FIELD.findall(rest)), login, scope).reveal()}")
             elif kind.lower() == "basic" and login:

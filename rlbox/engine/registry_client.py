@@ -34,7 +34,7 @@ from rlbox.engine.registry_auth import (
     RegistryAuthorizer,
     TransientRegistryError,
     create_login_error,
-    find_registry_login,
+    find_docker_config_login,
 )
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json, whole_number
@@ -215,7 +215,9 @@ class Registry:
                 next_step=_("free space in the registry; what it has already is not sent again"),
             )
         if status == 401:
-            return create_login_error(self.host, login_known=find_registry_login(self.host) is not None, where=where)
+            return create_login_error(
+                self.host, login_known=find_docker_config_login(self.host) is not None, where=where
+            )
         if status == 403:
             known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
             return RegistryError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlbox.amounts import limit_text
-from rlbox.gate.line_rules import BenignLines, ForbiddenLines, RequiredLine
+from rlbox.gate.line_rules import BenignLineTracker, ForbiddenLineTracker, RequiredLineTracker
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
 from rlbox.gate.metric import MetricChecker
 from rlbox.gate.rule_state import HELD_UNLESS_BROKEN, GateEvents, RuleState
@@ -82,12 +82,12 @@ class GateChecker:
         self.events = GateEvents()
         self.outcomes = create_outcome_states(stage)
         self._steps = StepTracker()
-        self._benign = BenignLines((*stage.benign, *catalogue_lines), self.events)
+        self._benign = BenignLineTracker((*stage.benign, *catalogue_lines), self.events)
         logs = (STAGE_LOG, *(service.name for service in stage.services))
         self._model_texts = {log: ModelTextFilter(stage.model_output, stage.model_texts) for log in logs}
-        self._required = [RequiredLine(rule, self.events) for rule in stage.require]
+        self._required = [RequiredLineTracker(rule, self.events) for rule in stage.require]
         self._forbidden = [
-            ForbiddenLines(
+            ForbiddenLineTracker(
                 rule,
                 self.events,
                 self._benign,
@@ -155,7 +155,7 @@ class GateChecker:
         self._steps.elapsed_s = elapsed_s
         self._resolve_doubts()
         for line in self._required:
-            line.check_deadline(elapsed_s)
+            line.record_if_late(elapsed_s)
 
     def end_command(self) -> None:
         """Decide on forbidden lines in doubt: the command has ended, and no further step comes."""
@@ -212,7 +212,7 @@ class GateChecker:
     def _has_doubts(self) -> bool:
         return any(line.has_doubts for line in self._forbidden)
 
-    def _lines(self) -> list[RequiredLine | ForbiddenLines]:
+    def _lines(self) -> list[RequiredLineTracker | ForbiddenLineTracker]:
         return [*self._required, *self._forbidden]
 
     def _steps_of(self, log: str) -> StepTracker | None:
@@ -233,8 +233,8 @@ class GateChecker:
         yield from self._benign.matchers(log)
 
 
-def _set_predecessors(lines: Sequence[RequiredLine]) -> None:
-    last: dict[str, RequiredLine] = {}
+def _set_predecessors(lines: Sequence[RequiredLineTracker]) -> None:
+    last: dict[str, RequiredLineTracker] = {}
     for line in lines:
         line.predecessor = last.get(line.rule.log)
         last[line.rule.log] = line

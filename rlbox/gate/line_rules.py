@@ -59,13 +59,13 @@ class _LineCounter:
         return 1
 
 
-class RequiredLine:
+class RequiredLineTracker:
     """How often a required line has come; `predecessor` is the rule whose line must come first."""
 
     def __init__(self, rule: RequireRule, events: GateEvents) -> None:
         self.rule = rule
         self.state = RuleState(kind="require", rule=rule.describe())
-        self.predecessor: RequiredLine | None = None
+        self.predecessor: RequiredLineTracker | None = None
         self._events = events
         self._counter = _LineCounter()
         self._after = _Marker(rule.after)
@@ -74,8 +74,8 @@ class RequiredLine:
     def matchers(self) -> list[LineMatcher]:
         return [self._matcher, *self._after.matchers]
 
-    def check_deadline(self, elapsed_s: float) -> None:
-        """Break the rule when its line did not come in time."""
+    def record_if_late(self, elapsed_s: float) -> None:
+        """Record that the rule is broken when its line did not come in time."""
         limit, count = self.rule.within_s, self.rule.count
         if limit is not None and self.state.state == "waiting" and elapsed_s > limit:
             came = f"{self.state.count} of {count} lines" if count > 1 else "no such line"
@@ -114,7 +114,7 @@ class _DoubtfulLine:
     is_quoted: bool
 
 
-class ForbiddenLines:
+class ForbiddenLineTracker:
     """The lines that fit one forbid rule, and those of which it is not known yet whether they count.
 
     `model_texts` is what a model wrote in the log; `steps` are those of the log, None where steps excuse nothing.
@@ -124,7 +124,7 @@ class ForbiddenLines:
         self,
         rule: ForbidRule,
         events: GateEvents,
-        benign: BenignLines,
+        benign: BenignLineTracker,
         model_texts: ModelTextFilter,
         steps: StepTracker | None,
     ) -> None:
@@ -187,7 +187,7 @@ class ForbiddenLines:
         self._events.decide(self.state, "broken", line.text)
 
 
-class BenignLines:
+class BenignLineTracker:
     """The benign lines of a stage: what excuses forbidden lines, and the states of those that came.
 
     A line with a marker is benign only behind the marker's first line.

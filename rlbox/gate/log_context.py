@@ -74,11 +74,7 @@ class ModelTextFilter:
     def is_open_at(self, line: Line) -> bool:
         """Return whether the line lies in a text whose end has not come yet."""
         texts = self._writers.get(find_writer(line.text)) if self._rules else None
-        if texts is None or not texts.begun:
-            return False
-        if line.number - texts.begun > _TEXT_LINES:
-            texts.begun = 0
-        return 0 < texts.begun <= line.number
+        return texts is not None and texts.begun > 0 and 0 <= line.number - texts.begun <= _TEXT_LINES
 
     def contains(self, number: int, text: str) -> bool:
         """Return whether a line is what a model wrote, as far as it was seen to its end."""

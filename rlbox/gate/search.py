@@ -66,7 +66,7 @@ class LogSearch:
             line = Line(number=first + hit.line_index, text=hit.text.strip())
             self._match(line, hit.text, "lines" if hit.is_line else "overwritten")
         if block.hidden_texts:
-            for index, text in self._find_hits("hidden", block.hidden_joined, len(block.hidden_texts)):
+            for index, text in self._find_hits("hidden", block.unseen_text, len(block.hidden_texts)):
                 line = Line(number=first + block.hidden_texts[index].line_index, text=text.strip())
                 self._match(line, text, "hidden")
         if self._steps:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlbox.amounts import duration_text, fine_text, limit_text
+from rlbox.amounts import duration_text, limit_text, precise_duration_text
 from rlbox.diagnose.cause import Cause, get_stage_log_path
 from rlbox.hang.detector import Stall, select_last_lines
 from rlbox.hang.phases import PhaseChange
@@ -147,9 +147,8 @@ def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Ca
         what = f"stage {name} hangs: {stall.deadlock.description}{odd}; no rank worked for"
         what += f" {duration_text(stall.silent_s)}, and it was stopped"
     elif stall.rule == "steps":
-        what = (
-            f"stage {name} made no step for {duration_text(stall.silent_s)}, usually {fine_text(stall.step_s)} apart,"
-        )
+        usual = precise_duration_text(stall.step_s)
+        what = f"stage {name} made no step for {duration_text(stall.silent_s)}, usually {usual} apart,"
         what += " its processes do nothing, and was stopped"
         advice = f"if that was no hang, raise limits.steps of stage {name}"
     elif phase.name:

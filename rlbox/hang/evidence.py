@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import card_text, duration_text, fine_text, limit_text, size_text, utc_now
+from rlbox.amounts import card_text, duration_text, limit_text, precise_duration_text, size_text, utc_now
 from rlbox.errors import page
 from rlbox.hang.context import WatchContext
 from rlbox.hang.detector import Stall
@@ -83,7 +83,7 @@ def _since(facts: Mapping[str, Any]) -> str:
     )
     match facts["rule"]:
         case "steps":
-            usual = f"one came every {fine_text(facts['step_s'])}"
+            usual = f"one came every {precise_duration_text(facts['step_s'])}"
             return f"{found}: no step for {silent} where {usual}, and its processes did nothing ({limit})."
         case "ranks":
             return f"{found}: {facts['ranks']}. No rank worked for {silent} ({limit})."

@@ -63,7 +63,7 @@ class ProcessResources:
     def find_server_pid(self, address: str) -> int:
         """Return the process that has the other end of a connection to `address`, or listens there; 0: not seen."""
         ends = [each for each in self.sockets.values() if each.local_address == address]
-        port = address.rpartition(":")[2]
+        port = int(address.rpartition(":")[2])
         ends += [each for each in self.sockets.values() if each.is_listening_on(port)]
         for each in ends:
             for pid in sorted(self.pids_by_link.get(each.fd_link, ())):
@@ -91,7 +91,7 @@ class ProcessResources:
                 self.lock_waits[pid] = tuple(one for one in holding.get(number, []) if one > 0)
 
 
-def describe_process(pid: int) -> str:
+def format_pid_and_command(pid: int) -> str:
     """Return a process as a sentence names it: `pid 12 (python server.py)`."""
     command = " ".join(probe_command_line(pid).split())
     if len(command) > _COMMAND_CHARS:
@@ -258,7 +258,7 @@ def describe_call(pid: int, thread: int, call: str, arguments: list[int], object
         return _poll(pid, call, arguments, objects)
     if call in CHILDREN:
         children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
-        named = f", {describe_process(children[0])}" if len(children) == 1 else ""
+        named = f", {format_pid_and_command(children[0])}" if len(children) == 1 else ""
         return WaitDescription(
             "child", f"waits for a child process to end{named}", children[0] if len(children) == 1 else 0
         )
@@ -299,14 +299,14 @@ def _socket(each: TcpSocket, objects: ProcessResources) -> WaitDescription:
     if each.is_listening:
         return WaitDescription("socket", f"port {each.local_address.rpartition(':')[2]}")
     peer = objects.find_peer_pid(each)
-    who = f"which is {describe_process(peer)}" if peer else "a process that is not seen here"
+    who = f"which is {format_pid_and_command(peer)}" if peer else "a process that is not seen here"
     return WaitDescription("socket", f"{each.remote_address}, {who}", peer)
 
 
 def _other(pids: list[int]) -> str:
     if not pids:
         return ", which no other process has open"
-    names = ", ".join(describe_process(pid) for pid in pids[:2])
+    names = ", ".join(format_pid_and_command(pid) for pid in pids[:2])
     return f", which {names}{' and others have' if len(pids) > 2 else ' has' if len(pids) == 1 else ' have'} open too"
 
 
@@ -319,12 +319,12 @@ def _lock(pid: int, thread: int, call: str, number: int, objects: ProcessResourc
             "lock", f"waits for a {call} lock on {link}{_held(others)}", others[0] if len(others) == 1 else 0
         )
     return WaitDescription(
-        "lock", f"waits for a {call} lock on {link}, held by {describe_process(holders[0])}", holders[0]
+        "lock", f"waits for a {call} lock on {link}, held by {format_pid_and_command(holders[0])}", holders[0]
     )
 
 
 def _held(pids: list[int]) -> str:
-    return f", which {describe_process(pids[0])} has open" if pids else ""
+    return f", which {format_pid_and_command(pids[0])} has open" if pids else ""
 
 
 def _futex(pid: int, address: int, objects: ProcessResources) -> WaitDescription:

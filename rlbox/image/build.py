@@ -100,7 +100,7 @@ class ImageBuild:
         """
         from rlbox.artifacts.source_selection import suggest_mirror_on_failure
         from rlbox.image.buildkit import find_build_client
-        from rlbox.image.check import check_fixes_or_untag_image, write_sbom_and_provenance
+        from rlbox.image.check import cache_image_documents, check_fixes_or_untag_image
         from rlbox.system.file_lock import hold_lock
 
         app, plan, options = self._app, self._plan, self._options
@@ -114,7 +114,7 @@ class ImageBuild:
                 run, log, digest = self._run_builder()
             check_fixes_or_untag_image(plan, force=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
-            write_sbom_and_provenance(app, plan, hermetic=options.hermetic)
+            cache_image_documents(app, plan, built_offline=options.hermetic)
             if options.verify:
                 from rlbox.image.verify import verify_build_is_reproducible
 

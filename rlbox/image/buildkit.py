@@ -65,23 +65,23 @@ class BuildClient:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildCommandPaths:
-    """What the build command reads and writes, as paths; an empty one is not used.
+class BuildCommandInputs:
+    """What the build command reads and writes; an empty one is not used.
 
-    `base_context` is where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`.
+    `base_image_ref` is where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`.
     """
 
     context_dir: str
-    settings_file: str
+    mirror_settings_file: str
     ca_bundle: str
     metadata_file: str = ""
-    base_context: str = ""
+    base_image_ref: str = ""
 
 
 def plan_build_command(
     plan: ImagePlan,
     client: BuildClient,
-    paths: BuildCommandPaths,
+    paths: BuildCommandInputs,
     labels: Mapping[str, str],
     *,
     tag: str = "",
@@ -105,7 +105,7 @@ def plan_build_command(
         Of every step, the plan's own unless given: `host`, `default`, `none`.
     """
     program = (*client.argv_prefix, "build", *(() if client.has_builtin_buildkit else _OUTPUT))
-    secrets = [("sources", paths.settings_file), ("ca", paths.ca_bundle)]
+    secrets = [("sources", paths.mirror_settings_file), ("ca", paths.ca_bundle)]
     argv = [
         *program,
         "--progress=plain",
@@ -114,7 +114,7 @@ def plan_build_command(
         *(f"--label={name}={value}" for name, value in labels.items()),
         f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
         *(("--metadata-file", paths.metadata_file) if paths.metadata_file and not client.has_builtin_buildkit else ()),
-        *((f"--build-context={BASE_CONTEXT_NAME}={paths.base_context}",) if paths.base_context else ()),
+        *((f"--build-context={BASE_CONTEXT_NAME}={paths.base_image_ref}",) if paths.base_image_ref else ()),
         *(f"--build-arg={name}" for name in sorted(proxies)),  # values stay in the environment: they may hold passwords
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
         *(() if use_cache else ("--no-cache",)),
@@ -247,7 +247,8 @@ def find_build_client() -> BuildClient:
 class BuildRequest:
     """How one build is run; `tag` and `network` are the plan's own unless given, `step_env` are settings of pip and uv.
 
-    `base_context` is where BuildKit gets the base image, as in `BuildCommandPaths`; empty when the Dockerfile names it.
+    `base_image_ref` is where BuildKit gets the base image, as in `BuildCommandInputs`; empty when the Dockerfile names
+    it.
     """
 
     context_dir: Path
@@ -257,20 +258,22 @@ class BuildRequest:
     use_cache: bool = True
     tag: str = ""
     network: str = ""
-    base_context: str = ""
+    base_image_ref: str = ""
 
-    def to_command(self, plan: ImagePlan, client: BuildClient, settings_file: str, metadata_file: str = "") -> Command:
-        """Return the command that builds; `settings_file` is read by its steps, `metadata_file` is written."""
+    def to_command(
+        self, plan: ImagePlan, client: BuildClient, mirror_settings_file: str, metadata_file: str = ""
+    ) -> Command:
+        """Return the command that builds; `mirror_settings_file` is read by its steps, `metadata_file` is written."""
         ca = self.network_settings.ca_bundle
         return plan_build_command(
             plan,
             client,
-            BuildCommandPaths(
+            BuildCommandInputs(
                 context_dir=str(self.context_dir),
-                settings_file=settings_file,
+                mirror_settings_file=mirror_settings_file,
                 ca_bundle=ca,
                 metadata_file=metadata_file,
-                base_context=self.base_context,
+                base_image_ref=self.base_image_ref,
             ),
             self.labels,
             tag=self.tag,

@@ -105,7 +105,7 @@ def _line(finding: Finding) -> str:
     return f"{finding.id}: {finding.seen or finding.title}"
 
 
-def write_sbom_and_provenance(app: App, plan: ImagePlan, *, hermetic: bool) -> None:
+def cache_image_documents(app: App, plan: ImagePlan, *, built_offline: bool) -> None:
     """Write what explains the image that was just built; a file that cannot be written is told, and fails no build.
 
     They lie in a folder of the image's own, whatever its name: the same image of another project is explained by them.
@@ -116,7 +116,7 @@ def write_sbom_and_provenance(app: App, plan: ImagePlan, *, hermetic: bool) -> N
     try:
         for name in (SBOM_FILE, PROVENANCE_FILE):  # what a build before wrote says nothing of this one
             (folder / name).unlink(missing_ok=True)
-        for name, text in _files(plan, image, hermetic).items():
+        for name, text in _files(plan, image, built_offline).items():
             write_atomic(folder / name, text)
     except OSError as error:
         app.say(f"note: the image has no SBOM and provenance: {folder} cannot be written: {error.strerror}")
@@ -127,7 +127,7 @@ def find_image_digest(engine_image: dict[str, Any]) -> str:
     return find_manifest_digest(engine_image) or str(engine_image["Id"])
 
 
-def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, str]:
+def _files(plan: ImagePlan, image: dict[str, Any], built_offline: bool) -> dict[str, str]:
     name = plan.tag.rpartition(":")[0]
     built = BuiltImage(
         name=name,
@@ -138,7 +138,7 @@ def _files(plan: ImagePlan, image: dict[str, Any], hermetic: bool) -> dict[str, 
     labels = image["Config"].get("Labels") or {}
     by = ImageBuilder(
         spec_checksum=labels.get("rlbox.spec", ""),
-        mode="hermetic" if hermetic else "online",
+        mode="hermetic" if built_offline else "online",
         versions={"engine": connect_engine().version()},
     )
     text = plan.context_files[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]

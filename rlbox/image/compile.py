@@ -17,7 +17,7 @@ from rlbox.app import App
 from rlbox.artifacts.base_image import list_stored_base_files
 from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-from rlbox.artifacts.relock import write_lock
+from rlbox.artifacts.relock import write_and_report_lock
 from rlbox.artifacts.source_selection import create_file_locator, suggest_mirror_on_failure
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.config.schema import suggest_similar
@@ -83,7 +83,7 @@ def _lock_wheel(app: App, name: str, row: CompileInputs, wheel: Package) -> None
         raise SpecError(
             _("the lock of target {name} was made anew meanwhile").format(name=name), next_step=f"rlbox compile {name}"
         )
-    write_lock(app, lock, lock.with_compiled_wheel(row, wheel))
+    write_and_report_lock(app, lock, lock.with_compiled_wheel(row, wheel))
 
 
 def _usable_lock(app: App, recipe: ImageSources) -> Lock:

@@ -23,7 +23,7 @@ from rlbox.artifacts.fetch import (
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.offline_export import (
     ImportResult,
-    create_export_documents,
+    create_oci_export_documents,
     export_to_directory,
     export_to_registry,
     import_from_directory,
@@ -176,7 +176,7 @@ def _export(
     app: App, lock: Lock, files: Sequence[Artifact], store: ObjectStore, place: Path | ImageReference | None
 ) -> None:
     files = [file if file.size else replace(file, size=store.path(file.sha256).stat().st_size) for file in files]
-    plan = create_export_documents(lock.target, lock.to_json_text(), files)
+    plan = create_oci_export_documents(lock.target, lock.to_json_text(), files)
     app.say(f"exporting {len(files)} files to {place}")
     if isinstance(place, Path):
         export_to_directory(plan, files, store, place)

@@ -74,7 +74,7 @@ class BuildInputs:
         self._fetch()
         carried = list_locked_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=options.hermetic)
         run = self._run(directory or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
-        base = lock.base if run.base_context else ""
+        base = lock.base if run.base_image_ref else ""
         dockerfile = {"Dockerfile": adapt_dockerfile_to_engine(plan.context_files["Dockerfile"], _engine(), base)}
         entries = {**list_hashed_entries(plan), **list_unhashed_entries()}
         write_build_context({**entries, **carried, **dockerfile}, run.context_dir)
@@ -113,7 +113,7 @@ class BuildInputs:
             network_settings=self._site,
             use_cache=not (options.no_cache or options.verify),
             network="none" if options.hermetic else "",
-            base_context=base,
+            base_image_ref=base,
         )
 
     def _read_lock(self) -> Lock:

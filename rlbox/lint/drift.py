@@ -96,7 +96,7 @@ class DriftRule(Matcher):
             raise ValueError(_("give package together with works, warns and fails"))
         return self
 
-    def state(self, versions: Mapping[str, str]) -> State:
+    def judge_versions(self, versions: Mapping[str, str]) -> State:
         """Return what the rule's package does in the versions at hand; `fails` for a rule without one."""
         if not (self.works or self.warns or self.fails):
             return "fails"

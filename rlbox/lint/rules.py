@@ -138,7 +138,7 @@ def lint_text(
 
 
 def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str], machine: MachineInfo) -> Iterator[Hit]:
-    if rule.state(versions) != "works" and _is_for(rule, document, machine):
+    if rule.judge_versions(versions) != "works" and _is_for(rule, document, machine):
         for matcher in (rule, *rule.also):
             if not document.contains(matcher.says) or (matcher.unless and document.contains(matcher.unless)):
                 continue
@@ -149,7 +149,7 @@ def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str], m
 
 def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: Hit) -> Finding:
     severities: dict[State, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
-    severity = hit.severity or severities.get(rule.state(versions), rule.severity)
+    severity = hit.severity or severities.get(rule.judge_versions(versions), rule.severity)
     line, column = document.lines.line_and_column(hit.start)
     return Finding(
         file=document.name,

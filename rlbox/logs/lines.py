@@ -160,9 +160,10 @@ class LineBlock(Sequence[str]):
     """The lines of one block; a line becomes text only when it is asked for.
 
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
-    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `overwritten` are earlier
-    states of progress bars. `hidden` is what lines hold and do not show: what stands behind `LINE_LIMIT`, and words
-    with carriage returns or backspaces within; only what must not come at all is looked for in it.
+    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `rewritten_lines` are
+    earlier states of progress bars. `hidden_texts` are what lines hold and do not show: what stands behind
+    `LINE_LIMIT`, and words with carriage returns or backspaces within; only what must not come at all is looked for
+    there.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class LineBlock(Sequence[str]):
         return strip_codes_and_decode(b"\n".join(state for _, state in self.rewritten_lines))
 
     @property
-    def hidden_joined(self) -> bytes:
+    def unseen_text(self) -> bytes:
         return strip_invisible_text(strip_codes_and_decode(b"\n".join(part for _, part in self.hidden_texts)))
 
     @property

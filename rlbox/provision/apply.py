@@ -29,7 +29,7 @@ from rlbox.provision.files import (
     restore_original_path,
 )
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import ApplyPlan, InstalledPart, InstallRecord, PathChange, compute_patches_checksum
+from rlbox.provision.plan import ApplyPlan, InstalledPart, InstallRecord, PathChange, compute_patch_manifest_sha256
 from rlbox.provision.probe import find_existing_parent, list_installed_apt_packages, read_record, write_record
 from rlbox.provision.venv import (
     PackageSource,
@@ -78,7 +78,7 @@ EMPTY_RESULT = ApplyResult()
 NOTHING_ACCEPTED: Mapping[str, str] = MappingProxyType({})
 
 
-def execute_plan(
+def apply_plan_steps(
     plan: ApplyPlan,
     supplies: Supplies,
     on_step: Callable[[PathChange], None],
@@ -90,7 +90,7 @@ def execute_plan(
 
     Parameters
     ----------
-    python, accepted, forced
+    user_python, accepted_versions, forced_reason
         What the user said of the machine's interpreter and its versions, and the contradiction of the stack that was
         overridden, for the record.
 
@@ -142,7 +142,7 @@ def _carry_out(
             return _part(desired, record, step.path, supplies.store)
         case "patches":
             apply_patches(desired, supplies.patch_scripts)
-            return _saved(layout, replace(record, patches=compute_patches_checksum(desired)))
+            return _saved(layout, replace(record, patches=compute_patch_manifest_sha256(desired) or ""))
         case _:
             return _remove(layout, record, step.path)
 

@@ -185,7 +185,7 @@ def compute_environment_fingerprint(desired: DesiredState) -> str:
 def plan_apply(desired: DesiredState, machine: MachineState) -> ApplyPlan:
     """Return the changes that bring a machine of `machine` to `wanted`; none when it is there."""
     packages, unmet = _packages(desired, machine)
-    patching = compute_patches_checksum(desired) != (machine.record.patches if machine.record else "")
+    patching = (compute_patch_manifest_sha256(desired) or "") != (machine.record.patches if machine.record else "")
     environment = tuple(_environment(desired, machine, patching))
     parts = tuple(_parts(desired, machine, patching))
     touched = patching or bool(environment or parts)
@@ -209,9 +209,9 @@ def make_installed_state(file: FileToInstall) -> PathState:
     )
 
 
-def compute_patches_checksum(desired: DesiredState) -> str:
-    """Return the sha256 of the manifest of source patches; empty without one."""
-    return hashlib.sha256(desired.patch_manifest.encode()).hexdigest() if desired.patch_manifest else ""
+def compute_patch_manifest_sha256(desired: DesiredState) -> str | None:
+    """Return the sha256 of the manifest of source patches; None without one."""
+    return hashlib.sha256(desired.patch_manifest.encode()).hexdigest() if desired.patch_manifest else None
 
 
 def is_same_content(left: PathState, right: PathState) -> bool:

@@ -26,7 +26,7 @@ from rlbox.fixes.render import render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_target_ports
-from rlbox.provision.apply import EMPTY_RESULT, ApplyResult, Supplies, execute_plan, uninstall
+from rlbox.provision.apply import EMPTY_RESULT, ApplyResult, Supplies, apply_plan_steps, uninstall
 from rlbox.provision.base import adopt_base_packages, choose_venv_python, import_base_packages
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
@@ -233,7 +233,7 @@ def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: App
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.say(step.describe())
 
-    done = execute_plan(
+    done = apply_plan_steps(
         plan, supplies, on_step, prepared.options.python, prepared.options.accepted_versions, options.forced_reason
     )
     record_layout(prepared.desired.target, prepared.desired.layout)

@@ -76,7 +76,7 @@ def acquire_disk_lock(
     timeout_s: float = DISK_LOCK_TIMEOUT_S,
     find_stage_of_run: Callable[[str], str] = lambda run: "",
 ) -> DiskLock:
-    """Return the hold of the data disk `data_dir`, taken for `holder`.
+    """Return the hold of the data disk `data_dir`, taken for `owner`.
 
     Parameters
     ----------

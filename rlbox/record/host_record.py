@@ -116,21 +116,23 @@ def _failed(state: RunState, cause: Cause, stage: str) -> RunState:
 
 
 _RUNS = "runs"
+_NOTE_FIELDS = {"run": "run", "name": "name", "engine": "engine_address", "started": "started_at", "place": "backend"}
+"""Keys of a record's `note`, and the fields of `ContainerRef`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRef:
-    """The carrier `name` of the run `run`; `engine` is the address that what runs it had when it was made.
+    """The container `name` of the run `run`; `engine_address` is that of its engine when the container was made.
 
-    `started` is when it was started, by its engine; empty before. One that is missing then was removed by somebody
-    else. `place` is where the run takes place.
+    `started_at` is when it was started, by its engine; None before. One that is missing then was removed by somebody
+    else. `backend` is where the run takes place.
     """
 
     run: str
     name: str
-    engine: str
-    started: str = ""
-    place: str = ""
+    engine_address: str
+    started_at: str | None = None
+    backend: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,12 +211,16 @@ def _plan(data: Any) -> RunPlan | None:
 
 
 def _to_json(record: HostRecord) -> dict[str, Any]:
-    others = dataclasses.asdict(dataclasses.replace(record, plan=None))
-    return {**others, "plan": record.plan.as_json() if record.plan else None}
+    others = dataclasses.asdict(dataclasses.replace(record, plan=None, note=None))
+    note = record.note and {key: getattr(record.note, field) or "" for key, field in _NOTE_FIELDS.items()}
+    return {**others, "note": note, "plan": record.plan.as_json() if record.plan else None}
 
 
 def _note(data: dict[str, Any]) -> ContainerRef | None:
-    return parse_json_as(ContainerRef, data.get("note"))
+    note = data.get("note")
+    if not isinstance(note, dict):
+        return None
+    return parse_json_as(ContainerRef, {_NOTE_FIELDS.get(key, key): value for key, value in note.items()})
 
 
 def _verdict(data: dict[str, Any]) -> RunOutcome | None:

@@ -178,7 +178,7 @@ def find_runtime_exit_info(
     if status == "made":
         return None
     last = runtime.exit_info() if status == "ended" else None
-    if last is None and (status == "ended" or container_ref.started or load_supervisor_info(run_dir) is not None):
+    if last is None and (status == "ended" or container_ref.started_at or load_supervisor_info(run_dir) is not None):
         return ExitInfo(kind="removed", container=container_ref.name)
     return last
 

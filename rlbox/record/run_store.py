@@ -76,15 +76,15 @@ class ReconcileResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStore:
-    """The runs of the data disk `folder`, a path without links.
+    """The runs of the data disk `data_dir`, a path without links.
 
-    `reach` returns the carrier that a note names, as its place knows it; `seek` the note of the carrier that a place
-    has for a run which this host has no record of, None when it has none.
+    `open_runtime` returns what runs a container, as its backend knows it; `find_unrecorded_container` the container
+    that a backend has for a run which this host has no record of, None when it has none.
     """
 
     data_dir: Path
     open_runtime: Callable[[ContainerRef], RuntimeHandle]
-    find_container: Callable[[RunPlan, Path], ContainerRef | None] = lambda plan, folder: None
+    find_unrecorded_container: Callable[[RunPlan, Path], ContainerRef | None] = lambda plan, folder: None
 
     def run_dir(self, run: str) -> Path:
         """Return where the directory of a run is, or would be."""
@@ -147,7 +147,7 @@ class RunStore:
             raise
         return whole
 
-    def write_project(self, run: str, folder: Path) -> None:
+    def remember_project_dir(self, run: str, folder: Path) -> None:
         """Write down from which project a run is started; a host that cannot knows it no more."""
         with contextlib.suppress(OSError):
             self._records.write(run, dataclasses.replace(self._records.read(run), project=str(folder)))
@@ -165,7 +165,7 @@ class RunStore:
         return next((stage.name for stage in state.stages if stage.state in ("starting", "running")), "")
 
     def acquire_disk_lock(self, holder: LockOwner) -> DiskLock:
-        """Return the hold of the disk, for `holder`; raises what `take_disk` raises."""
+        """Return the hold of the disk, for `holder`; raises `LockHeld` and `NodeError`."""
         return acquire_disk_lock(self.data_dir, holder, find_stage_of_run=self.find_current_stage)
 
     def find_lock_owner(self) -> LockOwner | None:
@@ -240,8 +240,8 @@ class RunStore:
         state = load_or_rebuild_state(run_dir, plan)
         return fail_on_contradicting_outcome(state, load_run_outcome(run_dir)) if state else None
 
-    def reconcile(self, me: LockOwner) -> ReconcileResult:
-        """Settle the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.
+    def end_dead_runs(self, me: LockOwner) -> ReconcileResult:
+        """End the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.
 
         Parameters
         ----------
@@ -267,11 +267,11 @@ class RunStore:
                     return ReconcileResult(lock_owner=holder)
                 continue
             try:
-                return self.reconcile_locked()
+                return self.end_dead_runs_under_lock()
             finally:
                 hold.release()
 
-    def reconcile_locked(self) -> ReconcileResult:
+    def end_dead_runs_under_lock(self) -> ReconcileResult:
         alive: list[str] = []
         unsettled: dict[str, str] = {}
         for left in (self._drafts_dir, self.trash_dir):  # whoever made or removed them is gone
@@ -283,15 +283,15 @@ class RunStore:
         due = [run for run in folders if run in notes or not is_run_finished(folders[run])]
         for run in due + sorted(notes.keys() - folders):
             try:
-                if not self._reconcile_run(run, self._records.read(run)):
+                if not self._end_dead_run(run, self._records.read(run)):
                     alive.append(run)
             except (RlboxError, OSError) as error:
                 what = error.what if isinstance(error, RlboxError) else f"{error.strerror}: {error.filename}"
                 unsettled[run] = f"cannot be settled now: {what}"
         return ReconcileResult(alive=tuple(alive), unresolved=unsettled)
 
-    def _reconcile_run(self, run: str, known: HostRecord) -> bool:
-        """Settle one run, its carrier and its processes; return False when its carrier still lives."""
+    def _end_dead_run(self, run: str, known: HostRecord) -> bool:
+        """End one dead run, its carrier and its processes; return False when its carrier still lives."""
         run_dir, last = self.run_dir(run), None
         plan = known.plan or (load_plan_file(run_dir) if is_regular_file(run_dir / PLAN_FILE) else None)
         if plan:
@@ -317,7 +317,7 @@ class RunStore:
     def _search_container(self, plan: RunPlan | None) -> ContainerRef | None:
         """Return the note of the carrier of a run that this host has no record of, but which began."""
         began = plan and any(is_regular_file(self.run_dir(plan.run_id) / name) for name in (SUPERVISOR_FILE, RUN_FILE))
-        return self.find_container(plan, self.data_dir) if plan and plan.container and began else None
+        return self.find_unrecorded_container(plan, self.data_dir) if plan and plan.container and began else None
 
     def _write_outcome(self, run: str, known: HostRecord, state: RunState | None) -> None:
         """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""

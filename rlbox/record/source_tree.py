@@ -59,13 +59,13 @@ class SourceTree:
         diff = f"source-{self.digest[:12]}.diff" if self.diff else ""
         return {**{name: getattr(self, name) for name in names}, "diff": diff}
 
-    def list_masked_files(self, masks: SecretMasker) -> dict[str, str]:
+    def render_record_files(self, masker: SecretMasker) -> dict[str, str]:
         """Return what a run directory holds of it, by name; secrets in the diff are masked, a long one is cut."""
         record = self.to_json
         lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in record.items()]
         files = {SOURCE_RECORD_FILE: "".join(lines)}
         if record["diff"]:
-            text = masks.mask_text(self.diff)
+            text = masker.mask_text(self.diff)
             cut = f"\n[cut: {len(text)} characters in all]\n" if len(text) > _DIFF_BYTES else ""
             files[record["diff"]] = text[:_DIFF_BYTES] + cut
         return files

@@ -311,19 +311,19 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
         return _mark_skipped(state, plan)
     with contextlib.suppress(FileNotFoundError):
         replace_file(run_dir / f"run.{ATTEMPT_PREFIX}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
-    runs, known = plan_attempts(before, plan.begin_at), {stage.name: stage for stage in before.stages}
+    runs, known = compute_next_attempts(before, plan.begin_at), {stage.name: stage for stage in before.stages}
     stages = tuple(_restart_stage(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
     return _mark_skipped(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
 
 
-def plan_attempts(previous_state: RunState, begin_at: str) -> dict[str, int]:
+def compute_next_attempts(previous_state: RunState, first_stage: str | None) -> dict[str, int]:
     """Return the stages that run when the run is taken up again, with the number of each one's attempt, from 1.
 
-    They are all from `begin_at` on; when that is empty, from the first that has not passed.
+    They are all from `first_stage` on; without it, from the first that has not passed.
     """
     names = [stage.name for stage in previous_state.stages]
-    begin_at = begin_at or find_first_unpassed_stage(previous_state)
-    first = names.index(begin_at) if begin_at in names else len(names)
+    first_stage = first_stage or find_first_unpassed_stage(previous_state)
+    first = names.index(first_stage) if first_stage in names else len(names)
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in previous_state.stages[first:]}
 
 

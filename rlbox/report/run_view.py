@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from rlbox.amounts import card_text, duration_text, fine_text, moment, padded, size_text
+from rlbox.amounts import card_text, duration_text, moment, padded, precise_duration_text, size_text
 from rlbox.errors import SpecError
 from rlbox.gate.rule_state import HELD_UNLESS_BROKEN
 from rlbox.logs.progress import estimate_remaining_s, select_main_metrics
@@ -149,7 +149,7 @@ def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
         )
     if sample:
         yield "use", _use(sample)
-        yield "machine", pressure_text(sample)
+        yield "machine", load_and_pressure_text(sample)
         yield "gpu", _gpus(sample)
         yield "disk", _disk(facts, sample)
     yield "log", facts.line
@@ -175,7 +175,7 @@ def speed_text(facts: RunSnapshot) -> str:
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rates.items()) if unit != "steps/s"]
     if rate := reading.rates.get("steps/s"):
-        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{fine_text(1 / rate)} a step")
+        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{precise_duration_text(1 / rate)} a step")
     if reading.step is not None:
         parts.insert(0, f"step {reading.step}" + (f" of {reading.total}" if reading.total else ""))
     left = estimate_remaining_s(reading)
@@ -198,7 +198,7 @@ def pressure_percentages(sample: Sample) -> tuple[float | None, float | None, fl
     return sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct
 
 
-def pressure_text(sample: Sample) -> str:
+def load_and_pressure_text(sample: Sample) -> str:
     """Return the load of the machine, and what its processes waited for in the last ten seconds, where it is told."""
     core, disk, memory = (round(value or 0) for value in pressure_percentages(sample))
     told = ((core, f"a core {core} %"), (disk, f"a disk {disk} %"), (memory, f"memory {memory} %"))

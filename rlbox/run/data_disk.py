@@ -23,7 +23,7 @@ from rlbox.image.plan import load_image_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import ReconcileResult, RunStore
-from rlbox.run.backend import find_container, open_runtime
+from rlbox.run.backend import find_unrecorded_container, open_runtime
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.lookup import ENV_FILE, find_weakness
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
@@ -61,7 +61,9 @@ def open_existing_run_store(app: App, target: str, data: str | None) -> RunStore
 def open_local_run_store(app: App, target: str, data: str | None) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target, on this machine."""
     return RunStore(
-        data_dir=resolve_data_dir(app, target, data), open_runtime=open_runtime, find_container=find_container
+        data_dir=resolve_data_dir(app, target, data),
+        open_runtime=open_runtime,
+        find_unrecorded_container=find_unrecorded_container,
     )
 
 
@@ -83,7 +85,7 @@ def create_lock_owner(action: str) -> LockOwner:
 
 def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
     """Settle the dead runs of a data disk, and say what could not be settled."""
-    found = run_store.reconcile(create_lock_owner("the ends of runs"))
+    found = run_store.end_dead_runs(create_lock_owner("the ends of runs"))
     for run, why in found.unresolved.items():
         app.say(f"run {run} {why}")
     return found

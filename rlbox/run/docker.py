@@ -72,7 +72,7 @@ class DockerBackend:
             )
         return open_local_run_store(app, target, data)
 
-    def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def adapt_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
     def prepare(
@@ -110,16 +110,18 @@ class DockerBackend:
         """Return the container of a run, on the engine that it was made on."""
         from rlbox.engine.docker import DockerEngine
 
-        return RunContainer(engine=DockerEngine.connect(ref.engine), ref=ref)
+        return RunContainer(engine=DockerEngine.connect(ref.engine_address), ref=ref)
 
-    def find_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
+    def find_unrecorded_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
         from rlbox.engine.docker import DockerEngine
 
         for container in DockerEngine.connect().list_containers(f"{RUN_LABEL}={plan.run_id}"):
             names = container.get("Names") or ()  # null for a container that is just being made or removed
             if names and any(mount.get("Source") == str(data) for mount in container.get("Mounts") or ()):
                 name = names[0].removeprefix("/")
-                return ContainerRef(run=plan.run_id, name=name, engine=open_engine_connection_address(), place=_NAME)
+                return ContainerRef(
+                    run=plan.run_id, name=name, engine_address=open_engine_connection_address(), backend=_NAME
+                )
         return None
 
 
@@ -171,7 +173,7 @@ class RunContainer:
         info = make_container_exit_info(
             self.ref.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output
         )
-        was_restarted = self.ref.started and self.ref.started != ended.started_at
+        was_restarted = self.ref.started_at and self.ref.started_at != ended.started_at
         return dataclasses.replace(info, kind="again") if was_restarted else info
 
     def stop(self, grace_s: int) -> None:
@@ -238,7 +240,7 @@ class PreparedDocker:
         """
         self._remove_outdated_bytecode()
         ref = ContainerRef(
-            run=plan.run_id, name=plan.container, engine=open_engine_connection_address(), place=self.place
+            run=plan.run_id, name=plan.container, engine_address=open_engine_connection_address(), backend=self.place
         )
         engine = connect_engine()
         self._start_container(engine, ref, plan, run_dir, self._plan_container(plan, secrets), secrets)
@@ -246,7 +248,7 @@ class PreparedDocker:
         with contextlib.suppress(OSError, EngineError):
             container = engine.inspect_container(plan.container)
             started = container.started_at if container else "unknown"
-            self.run_store.write_ref(dataclasses.replace(ref, started=started))
+            self.run_store.write_ref(dataclasses.replace(ref, started_at=started))
         return lambda: engine.is_container_active(plan.container)
 
     def _remove_outdated_bytecode(self) -> None:

@@ -47,7 +47,7 @@ class HostBackend:
     def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
         return open_local_run_store(app, target, data)
 
-    def resolve_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def adapt_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
     def prepare(
@@ -76,7 +76,7 @@ class HostBackend:
             where=ref.name,
         )
 
-    def find_container(self, plan: RunPlan, data: Path) -> None:
+    def find_unrecorded_container(self, plan: RunPlan, data: Path) -> None:
         return None
 
 

@@ -157,7 +157,7 @@ def _start_locked(
 ) -> tuple[WrittenRun, Callable[[], bool]]:
     lock = run_store.acquire_disk_lock(owner)
     try:
-        reconciled = run_store.reconcile_locked()
+        reconciled = run_store.end_dead_runs_under_lock()
         for run_id, reason in reconciled.unresolved.items():
             app.say(f"run {run_id} {reason}")
         if reconciled.alive:
@@ -264,7 +264,7 @@ def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, pl
     WorkFailed
         It left nothing that tells how it ended, or did not even begin.
     """
-    found = run_store.reconcile(me)
+    found = run_store.end_dead_runs(me)
     state = run_store.load_state(run_dir, plan)
     why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":

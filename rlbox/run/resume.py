@@ -22,7 +22,7 @@ from rlbox.planner.fit import require_fit_to_resume, require_paths
 from rlbox.record.reconcile import FINISHED_STATES
 from rlbox.record.run_dir import create_lock_owner, write_override, write_run_plan
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, find_first_unpassed_stage, plan_attempts
+from rlbox.record.state import RunState, compute_next_attempts, find_first_unpassed_stage
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
 from rlbox.run.backend import (
     CLUSTER,
@@ -85,10 +85,10 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     backend = load_backend(plan.place, _with_cluster_of(options, plan))
-    resolved = backend.resolve_job(app, plan.target, job, now)
+    resolved = backend.adapt_job(app, plan.target, job, now)
     source = check_resumed_source(app, job, plan, options.settings)
     secrets = load_job_secrets(app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params)
-    tree = source.list_masked_files(load_project_masks(app, (), secrets)) if source else {}
+    tree = source.render_record_files(load_project_masks(app, (), secrets)) if source else {}
     resumed = _ResumedRun(
         app=app, run_store=run_store, run_dir=run_dir, plan=plan, resolved=resolved, options=options, tree=tree
     )
@@ -154,7 +154,11 @@ class _ResumedRun:
             if prepared.shares_host_ports:
                 check_ports(app, now)
         state = self.run_store.load_state(self.run_dir, plan)
-        attempts = plan_attempts(state, self.options.first_stage) if state else {stage.name: 1 for stage in plan.stages}
+        attempts = (
+            compute_next_attempts(state, self.options.first_stage)
+            if state
+            else {stage.name: 1 for stage in plan.stages}
+        )
         on = f"attempt {now.attempt}, on {plan.target}, place {plan.place}"
         lines = [f"# run {plan.run_id}, {on}"]
         for stage in now.stages:
@@ -224,7 +228,7 @@ class _ResumedRun:
         skipped = list_unpassed_stages(state, before) if state else before
         _refuse(self.app, plan, state, changed, skipped, options)
         if state:
-            attempts = plan_attempts(state, options.first_stage)
+            attempts = compute_next_attempts(state, options.first_stage)
             plan = plan_resume(job, plan, attempts, options.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)

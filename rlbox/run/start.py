@@ -84,7 +84,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     )
     secrets = load_job_secrets(app, job, target, options.data, options.env_file, values.params)
     run_store = backend.open_data_disk(app, target, options.data, secrets)
-    resolved = backend.resolve_job(app, target, job, values)
+    resolved = backend.adapt_job(app, target, job, values)
     job, values = resolved.job, resolved.values
     fit = _check_fit(app, job, values, target, run_store, backend, options)
     prepared = backend.prepare(
@@ -97,7 +97,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     )
     fixes = load_fixes(app.project)
     files = collect_run_files(app, job, target, fixes) | (
-        tree.list_masked_files(load_project_masks(app, (), secrets)) if tree else {}
+        tree.render_record_files(load_project_masks(app, (), secrets)) if tree else {}
     )
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.run_id or create_run_id(job.name)
     plan = dataclasses.replace(
@@ -139,7 +139,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         if prepared.shares_host_ports:
             check_ports(app, plan)
         run_dir = run_store.create_run(plan, find_job_programs_dir(app, job), files)
-        run_store.write_project(plan.run_id, app.project.folder)
+        run_store.remember_project_dir(plan.run_id, app.project.folder)
         app.say(f"run {plan.run_id}: {run_dir}")
         return WrittenRun(plan=plan, run_dir=run_dir)
 
@@ -192,8 +192,8 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")
 
 
-def list_stages_before(plan: RunPlan, name: str) -> tuple[str, ...]:
-    """Return the names of the stages before the stage `name`; `SpecError` when there is no such stage."""
+def list_stages_before(plan: RunPlan, name: str | None) -> tuple[str, ...]:
+    """Return the stages before the stage `name`, none when it is None; `SpecError` when there is no such stage."""
     names = [stage.name for stage in plan.stages]
     if name and name not in names:
         near = difflib.get_close_matches(name, names, n=1)

@@ -82,11 +82,11 @@ def explain_missing_file(stage: StagePlan, file: FileRule, check: FileCheck) -> 
     return Cause(kind="file", what=what, where=file.path)
 
 
-def explain_exit(stage: StagePlan, code: int) -> Cause:
+def explain_wrong_exit_code(stage: StagePlan, returncode: int) -> Cause:
     """The command ended with a code that is not among the good ones."""
     good = " or ".join(str(number) for number in stage.exit_codes)
     instead = "" if stage.exit_codes == (0,) else f", not with exit code {good}"
-    what = f"stage {stage.name} ended with {describe_exit(code)}{instead}"
+    what = f"stage {stage.name} ended with {describe_exit(returncode)}{instead}"
     return Cause(kind="exit", what=what, where=get_stage_log_path(stage))
 
 

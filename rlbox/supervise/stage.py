@@ -16,7 +16,6 @@ from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
 from rlbox.supervise.causes import (
-    explain_exit,
     explain_failed_probe,
     explain_failed_ray_job,
     explain_missing_file,
@@ -24,6 +23,7 @@ from rlbox.supervise.causes import (
     explain_needed_file,
     explain_service_exit,
     explain_slow_service_start,
+    explain_wrong_exit_code,
 )
 from rlbox.supervise.evidence import MachineSnapshot, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PortForwarder
@@ -314,7 +314,7 @@ class _StageRun:
         self._watch.stop_on_violation()
         if failed:
             self._watch.await_dying_service(_SETTLE_S)
-            raise StageStopped(job_cause or explain_exit(self._stage, code))
+            raise StageStopped(job_cause or explain_wrong_exit_code(self._stage, code))
         self._audit.check()
         self._probe_work()
 

@@ -80,13 +80,14 @@ class GpuModel:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuDriver:
-    """The NVIDIA driver of a host: `cuda_version` is the newest version that it takes, empty where there is no driver.
+    """The NVIDIA driver of a host.
 
-    `device_count` counts the device files of GPUs.
+    `max_cuda_version` is the newest version that it takes, empty where there is no driver. `device_count` counts
+    the device files of GPUs.
     """
 
     is_present: bool = False
-    cuda_version: tuple[int, ...] = ()
+    max_cuda_version: tuple[int, ...] = ()
     device_count: int = 0
     error: str = ""
 
@@ -150,7 +151,7 @@ def probe_gpu_memory() -> tuple[GpuMemory, ...]:
     return memory
 
 
-def probe_driver() -> GpuDriver:
+def probe_cuda_driver() -> GpuDriver:
     """Ask libcuda for the driver's version, which initialises nothing."""
     devices = len(glob.glob("/dev/nvidia[0-9]*"))
     try:
@@ -162,7 +163,7 @@ def probe_driver() -> GpuDriver:
     if code:
         return GpuDriver(is_present=True, device_count=devices, error=f"cuDriverGetVersion gives {code}")
     return GpuDriver(
-        is_present=True, device_count=devices, cuda_version=(version.value // 1000, version.value % 1000 // 10)
+        is_present=True, device_count=devices, max_cuda_version=(version.value // 1000, version.value % 1000 // 10)
     )
 
 

@@ -40,8 +40,8 @@ class TcpSocket:
         """Whether this machine alone can reach it."""
         return ip_address(self.local_address.rpartition(":")[0].strip("[]")).is_loopback
 
-    def is_listening_on(self, port: str) -> bool:
-        return self.is_listening and self.local_address.rpartition(":")[2] == port
+    def is_listening_on(self, port: int) -> bool:
+        return self.is_listening and self.port == port
 
     def find_holder_pid(self, pids: Iterable[int]) -> int:
         """Return the first of some processes that has it open; 0 when none has."""
@@ -103,7 +103,7 @@ def list_fd_links(pid: int) -> Iterator[str]:
 
 
 def _holder(number: int) -> str:
-    wanted = {each.fd_link for each in list_tcp_sockets() if each.is_listening_on(str(number))}
+    wanted = {each.fd_link for each in list_tcp_sockets() if each.is_listening_on(number)}
     for pid, process in probe_processes().items():
         if not wanted.isdisjoint(list_fd_links(pid)):
             return _("{process} (pid {pid})").format(process=process.name, pid=pid)

@@ -116,7 +116,7 @@ def install_rlbox(
     if connection.run(_HAS_IMAGE).ok:
         return False
     _require_free(connection, job, number)
-    names, folder = find_project_files(project), job.folder
+    names, folder = list_spec_files_to_upload(project), job.folder
     with tempfile.TemporaryDirectory(prefix="rlbox-wheel-") as made:
         wheel = write_rlbox_wheel(Path(made))
         total = hashlib.sha256(wheel.read_bytes())
@@ -178,7 +178,7 @@ def upload_job(connection: SshConnection, job: RemoteJob, project: Project, env_
     """
     folder, text = shlex.quote(job.folder), job.text()
     before = _require_free(connection, job, number)
-    if names := find_project_files(project):
+    if names := list_spec_files_to_upload(project):
         replace_tree(connection, project.folder, names, f"{job.folder}/{PROJECT_DIRECTORY}")
     if env_file:
         command = f"umask 077; cat >{shlex.quote(job.disk)}/{ENV_FILE}"
@@ -266,7 +266,7 @@ def delay_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
     connection.run(f"rm -f {touched}")
 
 
-def find_project_files(project: Project) -> list[str]:
+def list_spec_files_to_upload(project: Project) -> list[str]:
     """Return the user's own specs, as paths below the project; `SpecError` when they are more than specs."""
     if project.folder == project.roots[-1]:
         return []

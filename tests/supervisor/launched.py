@@ -114,8 +114,8 @@ class Disk:
         finally:
             lock.release()
 
-    def reconcile(self) -> ReconcileResult:
-        return self.run_store.reconcile(LockOwner(what="test"))
+    def end_dead_runs(self) -> ReconcileResult:
+        return self.run_store.end_dead_runs(LockOwner(what="test"))
 
     def state(self) -> RunState:
         return load_run_state(self.run_dirs[-1])

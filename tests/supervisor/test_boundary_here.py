@@ -92,7 +92,7 @@ def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Pope
         stop_run(disk.run_store, run_dir, plan, user="me", by="rlbox stop", grace_s=-19)
     finally:
         hold.release()
-    assert disk.reconcile().unresolved == {}
+    assert disk.end_dead_runs().unresolved == {}
     assert (disk.state().state, bystander.poll()) == ("interrupted", None)
 
 
@@ -106,7 +106,7 @@ def test_a_directory_of_the_same_name_on_another_disk_ends_nothing(disk: Disk, t
     assert forged.run_id == plan.run_id
     write_run_plan(other.run_dirs[-1], forged)
     write_run_state(other.run_dirs[-1], create_run_state(forged, supervisor_pid=1), SecretMasker({}))
-    other.reconcile()
+    other.end_dead_runs()
     assert load_run_state(other.run_dirs[-1]).state == "failed"
     assert living <= set(disk.marked())
     assert find_lock_owner(disk.data)
@@ -115,7 +115,7 @@ def test_a_directory_of_the_same_name_on_another_disk_ends_nothing(disk: Disk, t
 def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
     plan = disk.make(("only", STAYS))
     write_run_plan(disk.run_dirs[-1], dataclasses.replace(plan, run_id="other-1"))
-    found = disk.reconcile()
+    found = disk.end_dead_runs()
     assert found.unresolved == {plan.run_id: "cannot be settled now: its plan is that of other-1"}
 
 

@@ -87,7 +87,7 @@ def test_both_killed(disk: Disk) -> None:
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: find_lock_owner(disk.data) is None)
     assert disk.states() == ["passed", "running"]
-    assert disk.reconcile().unresolved == {}
+    assert disk.end_dead_runs().unresolved == {}
     assert disk.states() == ["passed", "failed"]
     assert "gone without a word" in disk.cause().what
     assert disk.marked() == []
@@ -115,7 +115,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     assert disk.cause().what == "interrupted by rlbox stop (alice)"
     before = (run_dir / RUN_FILE).read_bytes()
     stop("bob")
-    assert disk.reconcile().lock_owner is None
+    assert disk.end_dead_runs().lock_owner is None
     assert (run_dir / RUN_FILE).read_bytes() == before
     acquire_disk_lock(disk.data, LockOwner()).release()  # what the file says is stale and blocks nobody
 
@@ -181,7 +181,7 @@ def dead(disk: Disk, corpse: Path, **facts: object) -> Path:
 
 def test_a_machine_that_was_restarted(disk: Disk, corpse: Path) -> None:
     dead(disk, corpse, boot_id="an earlier one")
-    disk.reconcile()
+    disk.end_dead_runs()
     assert disk.cause().what == "the machine was restarted while stage second was running"
     assert (disk.state().state, disk.state().exit_code) == ("failed", 1)
 
@@ -192,11 +192,11 @@ def test_a_run_of_another_machine(disk: Disk, corpse: Path) -> None:
     plan = load_plan_file(run_dir)
     write_run_plan(run_dir, dataclasses.replace(plan, host="elsewhere"))
     why = "cannot be settled now: it seems to go on at host elsewhere, where its files grow"
-    assert disk.reconcile().unresolved == {run_dir.name: why}
+    assert disk.end_dead_runs().unresolved == {run_dir.name: why}
     assert disk.states() == ["passed", "running"]
     for path in [*run_dir.glob("*.json*"), *run_dir.glob("stages/*/*")]:
         os.utime(path, (0, 0))
-    disk.reconcile()
+    disk.end_dead_runs()
     assert disk.cause().what.startswith("the supervisor at host elsewhere is gone while stage second was running")
 
 
@@ -207,7 +207,7 @@ def test_a_torn_state_is_told_from_the_events(disk: Disk, corpse: Path) -> None:
     (run_dir / f".{RUN_FILE}.123").write_bytes(text[:10])
     with open(run_dir / "events.jsonl", "ab") as events:
         events.write(b'{"t": "2026-01-01T00:00:00+00:00", "stage": "sec')
-    disk.reconcile()
+    disk.end_dead_runs()
     assert disk.states() == ["passed", "failed"]
     assert disk.cause().what == "the container that rlbox runs in was restarted while stage second was running"
     assert not list(run_dir.glob(f".{RUN_FILE}.*"))
@@ -216,13 +216,13 @@ def test_a_torn_state_is_told_from_the_events(disk: Disk, corpse: Path) -> None:
 
 def test_a_run_that_never_started_stays(disk: Disk) -> None:
     plan = disk.make(("first", MAKES))
-    assert disk.reconcile().unresolved == {}
+    assert disk.end_dead_runs().unresolved == {}
     assert load_or_rebuild_state(disk.run_dirs[-1], plan) is None
 
 
 def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> None:
     run_dir = dead(disk, corpse)
-    disk.reconcile()
+    disk.end_dead_runs()
     plan = load_plan_file(run_dir)
     first, second = plan.stages
     proof = second.files[0].model_copy(update={"path": str(run_dir / "proof")})
@@ -247,10 +247,10 @@ def test_ends_between_stages_and_after_the_last(disk: Disk, corpse: Path) -> Non
     data = json.loads((run_dir / RUN_FILE).read_text())
     data["stages"][1]["state"] = "waiting"
     (run_dir / RUN_FILE).write_text(json.dumps(data))
-    disk.reconcile()
+    disk.end_dead_runs()
     assert disk.states() == ["passed", "not started"]
     assert disk.cause().what.endswith("before stage second began")
     data["stages"][1]["state"] = "passed"
     (run_dir / RUN_FILE).write_text(json.dumps(data))
-    disk.reconcile()
+    disk.end_dead_runs()
     assert (disk.state().state, disk.state().plot.state) == ("passed", "failed")

@@ -25,7 +25,7 @@ from rlbox.artifacts.mirror_probe import (
 )
 from rlbox.artifacts.mirrors import MachineSources
 from rlbox.artifacts.profile import MirrorRule, Profile
-from rlbox.artifacts.source_selection import choose_mirrors
+from rlbox.artifacts.source_selection import load_or_probe_mirrors
 from rlbox.system.network_settings import NetworkSettings
 
 BODY = b"the wheel" * 100
@@ -198,11 +198,11 @@ def test_choosing_without_a_probe_takes_the_first_that_answers(hosts: list[Mirro
     hosts[2].file(f"/{SIX.file}", BODY)
     rules = index(hosts[0], "dead"), index(hosts[1], "empty"), index(hosts[1], "stall"), index(hosts[2], "good")
     last = index(hosts[2], "never-asked")
-    choice = choose_mirrors(profile(*rules, last), NetworkSettings(), [SIX])
+    choice = load_or_probe_mirrors(profile(*rules, last), NetworkSettings(), [SIX])
     assert choice.rules_by_kind == {"python": (rules[3], last)}
     assert [mirror for mirror, _ in choice.dead_mirrors] == ["dead", "empty", "stall"]
     assert hosts[2].asked == ["/good/six/", f"/{SIX.file}"]
-    assert choose_mirrors(profile(*rules, last), NetworkSettings(), [SIX]) == choice  # by the next verb, at once
+    assert load_or_probe_mirrors(profile(*rules, last), NetworkSettings(), [SIX]) == choice  # by the next verb, at once
     assert len(hosts[2].asked) == 2
 
 
@@ -211,7 +211,7 @@ def test_a_fresh_ranking_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = profile(a, b)
     assert load_ranking(mine) is None
     save_ranking(mine, [probed("python", a.base_url, 2.0), probed("python", b.base_url, 1.0)])
-    assert choose_mirrors(mine, NetworkSettings(), [SIX]).rules_by_kind == {"python": (b, a)}
+    assert load_or_probe_mirrors(mine, NetworkSettings(), [SIX]).rules_by_kind == {"python": (b, a)}
     later = time.time() + RANKING_MAX_AGE_S
     monkeypatch.setattr(time, "time", lambda: later)
     assert load_ranking(mine) is None

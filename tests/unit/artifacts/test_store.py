@@ -211,7 +211,7 @@ def test_every_flipped_byte_is_found(store: ObjectStore) -> None:
         flip(store.path(digest))
         found = hashlib.sha256(store.path(digest).read_bytes()).hexdigest()
         os.utime(store.path(digest), ns=(315_532_800 * 10**9,) * 2)  # even where the stamp is forged
-        assert verify_objects(store) == (DamagedObject(digest=digest, size=100, actual=found),)
+        assert verify_objects(store) == (DamagedObject(digest=digest, size=100, actual_sha256=found),)
         store.remove(digest)
 
 

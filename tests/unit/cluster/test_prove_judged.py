@@ -137,8 +137,8 @@ class Played:
     def __init__(self, node: str, asked: list[tuple[str, ...]], rows: dict[str, list[dict[str, Any]]]) -> None:
         self._node, self._asked, self._rows = node, asked, rows
 
-    def execute(self, words: tuple[str, ...]) -> Iterator[str]:
-        what = words[4:]
+    def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
+        what = args[4:]
         self._asked.append((self._node, *what))
         yield "what a library prints at its start"
         for row in self._rows[" ".join(what[:2])]:

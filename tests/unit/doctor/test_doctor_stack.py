@@ -147,7 +147,7 @@ def test_all_reduce() -> None:
 
 
 def test_driver() -> None:
-    driver = GpuDriver(is_present=True, cuda_version=(12, 4), device_count=2)
+    driver = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_count=2)
     assert ids(check_driver(driver, DriverRequirements(), TARGET)) == []
     assert ids(
         check_driver(driver, DriverRequirements(require_cuda_variable="cuda>=12.8 brand=tesla,driver>=470"), TARGET)

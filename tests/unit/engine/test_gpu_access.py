@@ -288,7 +288,7 @@ def test_the_cuda_of_a_stack(packages: dict[str, str], cuda: str) -> None:
 DATACENTER = Requirements(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")
 CONSUMER = Requirements(gpu="NVIDIA GeForce RTX 4090", grade="consumer", arch="sm_89")
 WORKSTATION = Requirements(gpu="NVIDIA RTX PRO 6000 Blackwell", grade="workstation", arch="sm_120")
-OLD = GpuDriver(is_present=True, cuda_version=(12, 4), device_count=1)
+OLD = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_count=1)
 
 
 @pytest.mark.parametrize(

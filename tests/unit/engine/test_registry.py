@@ -28,7 +28,7 @@ from rlbox.engine.oci import (
 )
 from rlbox.engine.push import attach_files, find_attachments
 from rlbox.engine.reference import ImageReference
-from rlbox.engine.registry_auth import find_registry_login, read_docker_login
+from rlbox.engine.registry_auth import find_docker_config_login, read_docker_login
 from rlbox.engine.registry_client import PushDestination, Registry
 from rlbox.errors import RegistryError
 
@@ -126,11 +126,11 @@ def test_a_credential_helper_is_asked(server: RegistryServer, tmp_path: Path, mo
     (folder / "config.json").write_text(json.dumps({"credHelpers": {server.host: "test"}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    login = find_registry_login(server.host)
+    login = find_docker_config_login(server.host)
     assert login is not None
     assert (login.user, login.password.reveal()) == (USER, PASSWORD)
     assert PASSWORD not in repr(login)
-    assert find_registry_login("other.example") is None
+    assert find_docker_config_login("other.example") is None
     assert read_docker_login(server.host) == {"username": USER, "password": PASSWORD, "serveraddress": server.host}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from fakes import CASES, image_plan
 
-from rlbox.image.buildkit import BuildClient, BuildCommandPaths, BuildLogParser, BuildStep, plan_build_command
+from rlbox.image.buildkit import BuildClient, BuildCommandInputs, BuildLogParser, BuildStep, plan_build_command
 from rlbox.values import Command
 
-FILES = BuildCommandPaths(
-    context_dir="/c", settings_file="/s/sources.env", ca_bundle="/etc/ca.crt", metadata_file="/s/metadata.json"
+FILES = BuildCommandInputs(
+    context_dir="/c", mirror_settings_file="/s/sources.env", ca_bundle="/etc/ca.crt", metadata_file="/s/metadata.json"
 )
-NOTHING = BuildCommandPaths(context_dir="/c", settings_file="", ca_bundle="")
+NOTHING = BuildCommandInputs(context_dir="/c", mirror_settings_file="", ca_bundle="")
 
 
 def test_buildx() -> None:
@@ -56,7 +56,9 @@ def test_a_client_with_buildkit_inside() -> None:
     """Docker 20.10 knows no `--output` of an image, no `--provenance` and no `--metadata-file`."""
     builder = BuildClient(argv_prefix=("docker",), has_builtin_buildkit=True)
     proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
-    files = BuildCommandPaths(context_dir="/c", settings_file="", ca_bundle="", metadata_file="/s/metadata.json")
+    files = BuildCommandInputs(
+        context_dir="/c", mirror_settings_file="", ca_bundle="", metadata_file="/s/metadata.json"
+    )
     labels = {"rlbox.build": "d"}
     plan = image_plan(network="none")
     assert plan_build_command(plan, builder, files, labels, use_cache=False, proxies=proxies) == Command(

@@ -25,7 +25,7 @@ from rlbox.provision.plan import (
     PathState,
     choose_venv_disk,
     compute_environment_fingerprint,
-    compute_patches_checksum,
+    compute_patch_manifest_sha256,
     plan_apply,
 )
 
@@ -72,7 +72,7 @@ def at_lock(desired: DesiredState = WANTED, **changes: object) -> MachineState:
         laid={path: InstalledFile(now=path_state) for path, path_state in paths.items() if path != WORDS.path},
         parts={part.path: InstalledPart(sha256=part.sha256) for part in desired.parts},
         environment=InstalledPart(),
-        patches=compute_patches_checksum(desired),
+        patches=compute_patch_manifest_sha256(desired) or "",
     )
     facts = MachineState(
         paths=paths,

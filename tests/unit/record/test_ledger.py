@@ -25,7 +25,7 @@ from rlbox.run.backend import BACKEND_MODULES, open_runtime
 from rlbox.secrets.masks import SecretMasker
 
 ME = LockOwner(what="a test")
-NOTE = ContainerRef(run="r-1", name="job-7", engine="there", started="t0", place="there")
+NOTE = ContainerRef(run="r-1", name="job-7", engine_address="there", started_at="t0", backend="there")
 PLAN = RunPlan(
     run_id="r-1",
     job="r",
@@ -75,7 +75,7 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
 def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
     fake = Fake("living")
     run_store = ledger_with(tmp_path, fake)
-    found = run_store.reconcile(ME)
+    found = run_store.end_dead_runs(ME)
     assert (found.alive, found.unresolved, fake.asked) == (("r-1",), {}, [])
     assert run_store.load_container_refs() == {"r-1": NOTE}
     assert run_store.is_running("r-1")
@@ -85,7 +85,7 @@ def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
 def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_path: Path) -> None:
     fake = Fake("made")
     run_store = ledger_with(tmp_path, fake, begun=False)
-    assert run_store.reconcile(ME).alive == ()
+    assert run_store.end_dead_runs(ME).alive == ()
     assert (fake.asked, run_store.load_container_refs()) == (["remove"], {})
     assert {path.name for path in run_store.find_run("r").iterdir()} == {"stages", "plan.json", "told.txt", ".reserve"}
 
@@ -94,14 +94,14 @@ def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     fake = Fake("ended", ExitInfo(kind="ended", container="job-7"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
     run_store.write_ref(NOTE, PLAN)
-    assert run_store.reconcile(ME).unresolved == {}
+    assert run_store.end_dead_runs(ME).unresolved == {}
     assert (fake.asked, run_store.load_container_refs(), run_store.list_run_dirs()) == (["remove"], {}, [])
 
 
 @pytest.mark.parametrize("state", ["gone", "ended"])
 def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None:
     run_store = ledger_with(tmp_path, Fake(state))
-    run_store.reconcile(ME)
+    run_store.end_dead_runs(ME)
     ended = load_run_state(run_store.find_run("r-1"))
     assert ended.state == "passed"  # no stage was left to do
     assert ended.plot.detail == "removed"
@@ -109,11 +109,11 @@ def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None
 
 def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
     def silent(note: ContainerRef) -> Fake:
-        raise EngineError(f"{note.engine} does not answer")
+        raise EngineError(f"{note.engine_address} does not answer")
 
     ledger_with(tmp_path, Fake("living"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=silent)
-    assert run_store.reconcile(ME).unresolved == {"r-1": "cannot be settled now: there does not answer"}
+    assert run_store.end_dead_runs(ME).unresolved == {"r-1": "cannot be settled now: there does not answer"}
     assert find_run_cause(load_run_state(run_store.find_run("r-1"))) is None
 
 
@@ -136,7 +136,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     write_run_state(
         run_dir, dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
     )
-    assert run_store.reconcile(ME).unresolved == {}
+    assert run_store.end_dead_runs(ME).unresolved == {}
     write_run_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
     assert run_store.load_plan(run_dir) == PLAN
     write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), SecretMasker({}))
@@ -145,7 +145,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
     run_store.write_ref(NOTE)
-    run_store.reconcile(ME)
+    run_store.end_dead_runs(ME)
     assert list(HostRecordStore(tmp_path).folder.iterdir()) == []
 
 
@@ -157,7 +157,7 @@ def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     write_run_state(run_dir, state, SecretMasker({}))
     facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
-    run_store.reconcile(ME)
+    run_store.end_dead_runs(ME)
     cause = find_run_cause(load_run_state(run_dir))
     assert cause
     assert (load_run_state(run_dir).state, cause.kind) == ("failed", "lost")
@@ -175,9 +175,9 @@ def test_a_run_that_this_host_did_not_start(tmp_path: Path, monkeypatch: pytest.
         asked.append(f"{plan.run_id} {data}")
         return NOTE if len(asked) == 1 else None
 
-    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake, find_container=seek)
-    assert run_store.reconcile(ME).alive == ("r-1",)
-    assert run_store.reconcile(ME).unresolved == {}
+    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake, find_unrecorded_container=seek)
+    assert run_store.end_dead_runs(ME).alive == ("r-1",)
+    assert run_store.end_dead_runs(ME).unresolved == {}
     assert asked == [f"r-1 {tmp_path}"] * 2
     assert (load_run_state(run_store.find_run("r-1")).plot.detail, fake.asked) == ("gone", [])
     assert not (tmp_path / "another").exists()
@@ -189,14 +189,16 @@ FORGED = ("../../x", "/etc/passwd", "", "..", "r-2", "r-1\n", "x" * 300)
 @pytest.mark.parametrize("name", FORGED)
 def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: str) -> None:
     fake = Fake("living")
-    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake, find_container=lambda plan, data: NOTE)
+    run_store = RunStore(
+        data_dir=tmp_path, open_runtime=lambda note: fake, find_unrecorded_container=lambda plan, data: NOTE
+    )
     run_dir = run_store.create_run(PLAN, None, {})
     (run_dir / "supervisor.json").write_text("{}")
     write_run_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
     with pytest.raises(SpecError, match="its plan is that of"):
         run_store.load_plan(run_dir)
     assert run_store.find_runtime("r-1") is None
-    run_store.reconcile(ME)
+    run_store.end_dead_runs(ME)
     assert fake.asked == []
 
 

@@ -98,7 +98,7 @@ def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
             remove_run(run_store, "one")
     assert run_store.list_run_dirs() == []
     assert (run_store.trash_dir / "one/plan.json").exists()
-    run_store.reconcile_locked()
+    run_store.end_dead_runs_under_lock()
     assert not run_store.trash_dir.exists()
 
 

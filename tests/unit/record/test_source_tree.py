@@ -48,7 +48,7 @@ def test_probe_source_clean_tree_has_commit_and_no_diff(tree: Path) -> None:
     found = probe_source_tree(tree, "verl")
     assert (found.version, found.branch, found.files_changed, found.diff) == ("0.9.1", "main", 0, "")
     assert found.commit == git(tree, "rev-parse", "HEAD")
-    assert list(found.list_masked_files(MASKS)) == [SOURCE_RECORD_FILE]
+    assert list(found.render_record_files(MASKS)) == [SOURCE_RECORD_FILE]
     assert describe_source(found.to_json).count("no changes") == 1
 
 
@@ -67,7 +67,7 @@ def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path:
     assert found.files_changed == 4
     assert found.digest != before.digest
     assert "ignored" not in found.diff
-    files = found.list_masked_files(MASKS)
+    files = found.render_record_files(MASKS)
     record = toml_table(files[SOURCE_RECORD_FILE])
     assert record["diff"] == f"source-{found.digest[:12]}.diff"
     git(tmp_path, "clone", "-q", str(tree), "again")
@@ -90,7 +90,7 @@ def test_files_masks_secrets_and_cuts_a_long_diff(tree: Path) -> None:
     token = "hunter2-quite-long-1234"
     (tree / "verl/__init__.py").write_text(f"KEY = '{token}'\n" + "# line\n" * 200_000)
     found = probe_source_tree(tree, "verl")
-    text = found.list_masked_files(SecretMasker({"MY_TOKEN": token}))[found.to_json["diff"]]
+    text = found.render_record_files(SecretMasker({"MY_TOKEN": token}))[found.to_json["diff"]]
     assert token not in text
     assert "+KEY = '***'" in text
     assert text.endswith("characters in all]\n")

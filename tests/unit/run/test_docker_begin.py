@@ -42,4 +42,4 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
     plan: Any = SimpleNamespace(run_id="r", container="c", published={}, paths=paths)
     lock: Any = None
     is_alive = prepared.start(plan, Path(), {}, lock)
-    assert (len(started), [ref.started for ref in refs], is_alive()) == (1, [""], True)
+    assert (len(started), [ref.started_at for ref in refs], is_alive()) == (1, [None], True)

@@ -26,5 +26,5 @@ def test_what_has_no_name_or_mount_is_none(monkeypatch: pytest.MonkeyPatch, rows
     for told, name in ((rows, None), ((*rows, found), "rlbox-r-1")):
         engine = SimpleNamespace(list_containers=lambda label, told=told: list(told))
         monkeypatch.setattr(DockerEngine, "connect", lambda engine=engine: engine)
-        note = DockerBackend().find_container(plan, Path("/data"))
+        note = DockerBackend().find_unrecorded_container(plan, Path("/data"))
         assert (note.name if note else None) == name
