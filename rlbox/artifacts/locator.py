@@ -100,7 +100,7 @@ class FileLocator:
     def list_urls(self, artifact: Artifact) -> Iterator[FileUrl]:
         """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
 
-        A `git` artifact has none: see `git_urls`. Names decide; whoever fetches compares the sha256.
+        A `git` artifact has none: see `list_git_urls`. Names decide; whoever fetches compares the sha256.
         """
         for source in list_file_urls(artifact, self._profile, self._machine, self._choice):
             if _host(source.url) in self._dead:

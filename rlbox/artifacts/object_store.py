@@ -34,7 +34,7 @@ def resolve_store_dir(store_option: str | None) -> Path:
 class PartialObject:
     """An object being written, continued where an earlier writer stopped; nobody else writes it meanwhile.
 
-    `size` is in bytes. What is there when the block ends without `keep` stays for the next writer.
+    `size` is in bytes. What is there when the block ends without `commit` stays for the next writer.
     """
 
     def __init__(self, handle: int, path: Path, final: Path) -> None:

@@ -197,7 +197,7 @@ class ClusterPlan:
         return dataclasses.replace(self, members=tuple(members))
 
     def text(self) -> str:
-        """Return it as JSON on one line; `load_plan` is the way back."""
+        """Return it as JSON on one line; `load_cluster` is the way back."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
 
 

@@ -22,9 +22,9 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 @dataclass(frozen=True, slots=True)
 class ClockTime:
-    """A time that a line states: `seconds` counts from 1970 in UTC where it is `zoned`, else as if its zone were UTC.
+    """A time that a line states: `seconds` counts from 1970 in UTC where it `has_zone`, else as if its zone were UTC.
 
-    Without `dated` it counts from midnight; without `yeared` the year is `NO_YEAR`.
+    Without `has_date` it counts from midnight; without `has_year` the year is `NO_YEAR`.
     """
 
     seconds: float

@@ -89,13 +89,13 @@ class EventReader:
 
     Parameters
     ----------
-    file
+    file_index
         The place of this log among those that are read.
     catalogue
         What it knows is a statement, though it states no failure by its form.
-    several
+    is_one_of_many
         There are other logs, with which this one's steps are compared: signs of work are kept from the start on.
-    excused
+    is_excused
         Whether a line is declared harmless, by its number and text.
     """
 

@@ -27,11 +27,11 @@ class Event:
     """One statement of failure.
 
     `line_number` is the line that says it, `first_number` and `last_number` its first and last line. `weight` says how
-    surely it states a failure (`rate_failure`). `file` is the index of its log. `count` is how many equal ones its
-    writer wrote, `last_repeat` the number of the last of these. `is_handled`: it was logged as a warning or less;
-    `is_excused`: the job declares it harmless. `nearest_clock` is the clock of a line above it, where its own shows
-    none. `offset` are number and byte of the first line of its block, so that it can be sought. `step_like_lines_above`
-    are lines before it that may come again.
+    surely it states a failure (`rate_failure_certainty`). `file` is the index of its log. `count` is how many equal
+    ones its writer wrote, `last_repeat` the number of the last of these. `is_handled`: it was logged as a warning or
+    less; `is_excused`: the job declares it harmless. `nearest_clock` is the clock of a line above it, where its own
+    shows none. `offset` are number and byte of the first line of its block, so that it can be sought.
+    `step_like_lines_above` are lines before it that may come again.
     """
 
     line_number: int

@@ -45,7 +45,7 @@ _SKEW_LEAST_S = 2.0
 class Timeline:
     """The times of several logs brought together; `skews_s`: how far each log's clock is ahead of the first one's.
 
-    `turns` are the places of the logs by their names, numbers in these as numbers: which log was named first says
+    `log_orders` are the places of the logs by their names, numbers in these as numbers: which log was named first says
     nothing of what came first, and another order of the same logs is to give the same root.
     """
 

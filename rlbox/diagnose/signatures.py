@@ -185,7 +185,7 @@ def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogS
 
 
 def parse_signatures(data: object) -> tuple[LogSignature, ...]:
-    """Return signatures that a run carries as `rows_json` wrote them; none of what is no list.
+    """Return signatures that a run carries as `dump_signatures` wrote them; none of what is no list.
 
     Keys that this version does not know are left out: runs of earlier versions carry `needs`.
     """

@@ -103,7 +103,7 @@ def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: Gp
     gpus_option
         `--gpus`, empty when it was not given.
     access
-        What came of it: `choose_gpus`.
+        What came of it: `choose_gpu_access`.
     env
         Environment of the image, where a base says which CUDA it asks for.
 

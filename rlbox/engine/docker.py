@@ -188,7 +188,7 @@ class DockerEngine:
     def push_image(self, reference: ImageReference, login: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Have the engine push the image of this name and yield what it says.
 
-        `login`: Of `find_login`; empty: none.
+        `login`: Of `read_docker_login`; empty: none.
         """
         with self._heard():
             message = self._client.api.push(

@@ -92,7 +92,7 @@ _HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 
 def rootfs_cache_path(checksum: str) -> Path:
-    """Return where the archive of a bootstrapped system lies, or will lie; `checksum` as in `ImagePlan.rootfs`."""
+    """Return where the archive of a bootstrapped system lies, or will lie; of its `ImagePlan.rootfs_checksum`."""
     recipe = hashlib.sha256((checksum + BOOTSTRAP_RECIPE).encode()).hexdigest()
     return cache_path("bootstrap", recipe[:24] + ".tar")
 

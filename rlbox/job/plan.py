@@ -208,7 +208,7 @@ def plan_run(
     Parameters
     ----------
     values
-        Parameters after profile and `--set`, from `plan_values`.
+        Parameters after profile and `--set`, from `resolve_params`.
     place
         Where it takes place, by its name in `rlbox/run/backend.py`.
     secrets

@@ -433,7 +433,8 @@ def find_ray_actor(text: str) -> str:
 def count_ray_repeats(text: str) -> int:
     """Return how many further lines this one stands for, which ends as Ray's driver ends one of many alike; else 0.
 
-    Only the driver knows: whoever counts them asks for its prefix (`ray_actor`), and for a whole line like it before.
+    Only the driver knows: whoever counts them asks for its prefix (`find_ray_actor`), and for a whole line like it
+    before.
     """
     found = _ray_repeat(text) if find_ray_actor(text) else None
     return int(found.group(1)) if found else 0

@@ -19,7 +19,7 @@ def find_logs(run_dir: Path, stage: str | None, log_name: str | None, attempt: i
 
     Parameters
     ----------
-    stage, log
+    stage, log_name
         Only those of this stage, and of this name (`stage`, or the name of a service).
     attempt
         Those of an earlier attempt, which lie in a folder of their own.

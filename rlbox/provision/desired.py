@@ -194,7 +194,7 @@ def plan_desired_state(
 
     Parameters
     ----------
-    target, baked
+    target, rendered_fixes
         With the data disk where this machine has it (`replace_data_mount`).
     rlbox_python
         The interpreter that runs rlbox here.

@@ -164,7 +164,7 @@ def choose_venv_disk(
 
     Parameters
     ----------
-    wheels, free_here, free_data
+    wheel_bytes, free_bytes, data_free_bytes
         Bytes: of the wheels, free where the environment belongs, free on the data disk.
     """
     need = int(wheel_bytes * UNPACKED_RATIO) + _ROOM
@@ -183,7 +183,7 @@ def compute_environment_fingerprint(desired: DesiredState) -> str:
 
 
 def plan_apply(desired: DesiredState, machine: MachineState) -> ApplyPlan:
-    """Return the changes that bring a machine of `machine` to `wanted`; none when it is there."""
+    """Return the changes that bring `machine` to `desired`; none when it is there."""
     packages, unmet = _packages(desired, machine)
     patching = (compute_patch_manifest_sha256(desired) or "") != (machine.record.patches if machine.record else "")
     environment = tuple(_environment(desired, machine, patching))

@@ -83,7 +83,8 @@ def write_final_state(
     exit_info
         How it ended, as the facts tell that are written down.
     passed_earlier, runtime_exit_info
-        What `checked` is to know: the stages of earlier attempts, and its carrier's own word where there is one.
+        What `fail_on_unconfirmed_pass` is to know: the stages of earlier attempts, and the word of the run's container
+        where there is one.
 
     Raises
     ------

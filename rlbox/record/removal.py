@@ -26,7 +26,7 @@ class RemovalCandidate:
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalDecision:
-    """What becomes of a run: `stays` says why it is kept; empty: it goes, with `loses`."""
+    """What becomes of a run: `kept_because` says why it stays; empty: it goes, with `lost_checkpoints`."""
 
     run: str
     size: int

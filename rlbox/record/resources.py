@@ -68,7 +68,7 @@ class Sample:
     parts: Mapping[str, PartSample] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as JSON types, short: `read_sample` is the way back."""
+        """Return the row as JSON types, short: `parse_sample` is the way back."""
         row = asdict(self)
         return row if self.gpus else {name: value for name, value in row.items() if name != "gpus"}
 

@@ -103,7 +103,7 @@ def append_override_line(entry: Mapping[str, Any], overrides_text: str = "") -> 
 
 
 def write_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
-    """Add `entry` (from `plan.overrides.override_entry`) to the run's file, which is always whole.
+    """Add `entry` (from `build_override_entry`) to the run's file, which is always whole.
 
     Raises
     ------

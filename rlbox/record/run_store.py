@@ -128,7 +128,7 @@ class RunStore:
         raise SpecError(what, where=where, next_step="rlbox runs")
 
     def create_run(self, plan: RunPlan, programs: Path | None, extra_files: Mapping[str, str]) -> Path:
-        """Write the run directory of `plan`, as `fill_folder` does, and return it; it is there whole or not at all.
+        """Write the run directory of `plan`, as `write_run_files` does, and return it; it is there whole or not at all.
 
         Raises
         ------

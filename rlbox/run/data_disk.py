@@ -47,7 +47,13 @@ def open_run_store_or_run_remotely(
 
 
 def open_existing_run_store(app: App, target: str, data: str | None) -> RunStore:
-    """As `disk_of`, for a command that looks at what is there: `NodeError` when what was named is not."""
+    """As `open_run_store_or_run_remotely`, for a command that looks at what is there.
+
+    Raises
+    ------
+    NodeError
+        The data disk that was named is not there.
+    """
     run_store = open_run_store_or_run_remotely(app, target, data)
     if (data or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
         raise NodeError(

@@ -43,8 +43,8 @@ def stop_run(
 ) -> None:
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
 
-    It may be called again and at the same time by others: the first one who asked is remembered. `Ledger.settle`
-    then settles what was killed.
+    It may be called again and at the same time by others: the first one who asked is remembered. What was killed is
+    ended by `RunStore.end_dead_runs` then.
 
     Raises
     ------

@@ -28,7 +28,7 @@ def remove_separators(data: bytes) -> bytes:
 
 
 class OriginalOffsets:
-    """Where the bytes of `squeeze(data)` stand in `data`."""
+    """Where the bytes of `remove_separators(data)` stand in `data`."""
 
     def __init__(self, data: bytes) -> None:
         rows = list(_kept(data))
@@ -91,14 +91,14 @@ class _Span(NamedTuple):
 class MaskPatterns:
     """All forms in which secrets are written, prepared once for many streams.
 
-    What `squeeze` takes out may stand between any two characters of a form.
+    What `remove_separators` takes out may stand between any two characters of a form.
     """
 
     def __init__(self, forms: Iterable[str]) -> None:
         import re2  # only a run with secrets pays for the import
 
         squeezed = {remove_separators(form.encode("utf-8", "surrogateescape")) for form in forms}
-        # `squeeze` reads a first n, r or t behind a backslash as the end of an escape.
+        # `remove_separators` reads a first n, r or t behind a backslash as the end of an escape.
         squeezed |= {form[1:] for form in squeezed if form[:1] in (b"n", b"r", b"t")}
         self._forms = sorted(form for form in squeezed if len(form) >= MIN_SECRET_LENGTH)
         self.longest = max(map(len, self._forms), default=0)

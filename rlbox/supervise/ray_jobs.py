@@ -45,9 +45,9 @@ class RayJobInfo:
 
 
 class RayJob:
-    """One submitted job; what its driver writes is in the file `driver_log` of the plan.
+    """One submitted job; what its driver writes is in the file `driver_log_path`.
 
-    `before` is a line of shell that its command begins with (`handed_over`).
+    `before` is a line of shell that its command begins with (`write_secrets_script`).
     """
 
     def __init__(self, plan: RayPlan, argv: tuple[str, ...], env: Mapping[str, str], before: str = "") -> None:

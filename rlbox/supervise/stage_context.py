@@ -139,7 +139,7 @@ class RetainedService:
 class StageContext:
     """The plan of the run, where it is recorded, what holds its processes, and what these are given of its secrets.
 
-    `kept` are the services that wait for the next stage, by name.
+    `retained` are the services that wait for the next stage, by name.
     """
 
     plan: RunPlan

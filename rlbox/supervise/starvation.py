@@ -38,7 +38,7 @@ _LEAST_CORES, _LEAST_BYTES = 0.1, 1e6
 
 
 class StarvationMonitor:
-    """Looks once a second at most; `now_s` is the clock for the limits of what the run started."""
+    """Looks once a second at most; `scaled_time_s` is the clock for the limits of what the run started."""
 
     def __init__(
         self, processes: RunProcesses, *, probe: ActivityProbe | None = None, real: Callable[[], float] = time.monotonic
@@ -131,7 +131,7 @@ class StarvationMonitor:
 
 
 class ServiceStartup:
-    """A service that starts: `late` once it may take no longer. `pids` are its processes, looked up now and then."""
+    """A service that starts: `is_late` once it may take no longer. `pids` are its processes, looked up now and then."""
 
     def __init__(self, watch: StarvationMonitor, clock: StartupTimer, child: ChildProcess) -> None:
         self.child = child

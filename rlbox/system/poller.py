@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Poller(Generic[T]):
-    """Asks `probe` again and again, `pause_s` after each answer, until `close` or until `done` accepts an answer.
+    """Asks `probe` again and again, `pause_s` after each answer, until `close` or until `is_final` accepts an answer.
 
     `latest` is the last answer (None before the first) and `changed_at` (monotonic) the time of the last one that
     differed. A probe must not raise; the thread ends with the process.

@@ -1,7 +1,7 @@
 """Start the processes of a run, and end them with everything they started, never by name.
 
 A process belongs to the run when it is below one that the run started (orphans come back to the supervisor, which is
-their subreaper), shares its session, is in the run's control group where there is one (`own_cgroup`), or carries the
+their subreaper), shares its session, is in the run's control group where there is one (`RunCgroup`), or carries the
 run's marks in its environment. The tree is needed because
 programs that set their title (Ray's workers, vLLM's engine) overwrite the environment that the kernel shows; the marks
 are needed for what left the tree.

@@ -98,7 +98,7 @@ class FileFollower:
     """Follows one file from its start, or from byte `start` on; the file need not exist yet.
 
     One that shrank is read again from its start; one that was renamed or removed is read to its end, then what has
-    its name now. `links`: follow them, as on the way to a log of Ray's.
+    its name now. `follow_links`: as on the way to a log of Ray's.
     """
 
     def __init__(self, path: Path, start: int = 0, *, follow_links: bool = False) -> None:
