@@ -156,7 +156,7 @@ class ForbiddenLineTracker:
             line = doubt.line
             if self._model_texts.contains(line.number, line.text):
                 del self._doubtful[key]
-            elif doubt.is_quoted and not is_end and self._model_texts.is_open_at(line):
+            elif doubt.is_quoted and not is_end and self._model_texts.expire_and_check_open(line):
                 continue
             elif self._steps and not doubt.is_quoted and self._steps.count_steps_after(line.number, line.text):
                 del self._doubtful[key]
@@ -172,7 +172,7 @@ class ForbiddenLineTracker:
         if self._events.is_stopping or self._benign.is_benign(self.rule.log, line.number, line.text):
             return
         self.state.count += self._counter.count(line)
-        is_quoted = self._model_texts.is_open_at(line)
+        is_quoted = self._model_texts.expire_and_check_open(line)
         patience_s = self._steps.patience_s(line.text) if self._steps and not self._steps.is_step(line) else 0.0
         self.resolve_doubts()
         if not is_quoted and not patience_s:

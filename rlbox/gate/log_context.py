@@ -71,10 +71,14 @@ class ModelTextFilter:
         for index, rule in enumerate(self._rules):
             yield LineMatcher(rule.begins, functools.partial(self._begin, index), reads_model_text=True)
 
-    def is_open_at(self, line: Line) -> bool:
-        """Return whether the line lies in a text whose end has not come yet."""
+    def expire_and_check_open(self, line: Line) -> bool:
+        """Return whether the line lies in a text whose end has not come yet; a text that is too long for one is dropped."""
         texts = self._writers.get(find_writer(line.text)) if self._rules else None
-        return texts is not None and texts.begun > 0 and 0 <= line.number - texts.begun <= _TEXT_LINES
+        if texts is None or not texts.begun:
+            return False
+        if line.number - texts.begun > _TEXT_LINES:
+            texts.begun = 0
+        return 0 < texts.begun <= line.number
 
     def contains(self, number: int, text: str) -> bool:
         """Return whether a line is what a model wrote, as far as it was seen to its end."""
@@ -88,13 +92,15 @@ class ModelTextFilter:
         return any(compile_pattern(pattern).matches(text) for text in variants for pattern in self._patterns)
 
     def _begin(self, rule: int, line: Line, text: str) -> None:
-        if not self.is_open_at(line) and (len(self._writers) < _WRITERS or find_writer(line.text) in self._writers):
+        if not self.expire_and_check_open(line) and (
+            len(self._writers) < _WRITERS or find_writer(line.text) in self._writers
+        ):
             texts = self._writers.setdefault(find_writer(line.text), _WriterTexts())
             texts.begun, texts.rule = line.number, rule
 
     def _end(self, rule: int, line: Line, text: str) -> None:
         texts = self._writers.get(find_writer(line.text))
-        if texts and self.is_open_at(line) and texts.rule == rule and line.number > texts.begun:
+        if texts and self.expire_and_check_open(line) and texts.rule == rule and line.number > texts.begun:
             texts.ended.append(range(texts.begun, line.number))
             texts.begun = 0
 

@@ -101,7 +101,7 @@ class LogSearch:
             self._steps.read_until({"lines": line.number, "overwritten": line.number - 1, "hidden": math.inf}[layer])
         for index in sorted(fitting):
             matcher = search.matchers[index]
-            if matcher.reads_model_text or matcher.reads_hidden or not self._model_texts.is_open_at(line):
+            if matcher.reads_model_text or matcher.reads_hidden or not self._model_texts.expire_and_check_open(line):
                 matcher.on_match(line, fitting[index])
         if any(matcher.is_done for matcher in search.matchers):
             self._matchers = [matcher for matcher in self._matchers if not matcher.is_done]
@@ -152,7 +152,7 @@ class _StepReader:
     def _read(self, index: int, text: str) -> None:
         self._last_read = self._first + index
         line, variants = Line(number=self._last_read, text=text.strip()), list_line_variants(text)
-        if not self._model_texts.is_model_output(variants) and not self._model_texts.is_open_at(line):
+        if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
             self._steps.read_line(line, variants)
 
 
