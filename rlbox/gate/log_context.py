@@ -72,7 +72,7 @@ class ModelTextFilter:
             yield LineMatcher(rule.begins, functools.partial(self._begin, index), reads_model_text=True)
 
     def expire_and_check_open(self, line: Line) -> bool:
-        """Return whether the line lies in a text whose end has not come yet; a text that is too long for one is dropped."""
+        """Drop a text that is too long, then return whether the line lies in one whose end has not come yet."""
         texts = self._writers.get(find_writer(line.text)) if self._rules else None
         if texts is None or not texts.begun:
             return False
