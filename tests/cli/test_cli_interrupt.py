@@ -17,7 +17,7 @@ def test_an_interrupt_that_python_wrapped_or_dropped() -> None:
 import signal, sys, time, weakref
 import click
 from rlbox.cli import main
-from rlbox.cli.options import shared
+from rlbox.cli.options import shared_options
 from rlbox.cli.root import root
 
 def interrupted(*_):
@@ -30,12 +30,12 @@ class Drops:
     pass
 
 @click.command()
-@shared
+@shared_options
 def wraps(app):
     type("Made", (), {"field": Wraps()})
 
 @click.command()
-@shared
+@shared_options
 def drops(app):
     there = Drops()
     back = weakref.ref(there, interrupted)

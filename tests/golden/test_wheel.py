@@ -192,6 +192,8 @@ def test_an_installed_wheel_works_outside_the_checkout(installed: Path, tmp_path
     helps = "import sys; from rlbox.cli import main; sys.exit(any([main([word, '--help']) for word in sys.argv[1:]]))"
     done = run(str(installed / "python"), "-c", helps, *COMMANDS)
     assert (done.returncode, done.stderr, done.stdout.count("Usage: rlbox ")) == (0, "", len(COMMANDS))
-    for words in (["--help"], ["show", "local"], ["render"], ["run", "smoke", "--dry-run"], ["lint"], ["targets"]):
+    for words in (["--help"], ["show", "local"], ["render"], ["run", "smoke", "--dry-run"], ["targets"]):
         done = run("rlbox", *words)
         assert (done.returncode, "rlbox: " in done.stderr) == (0, False), (words, done.stderr)
+    done = run("rlbox", "lint")
+    assert (done.returncode, "pip install 'rlbox[lint]'" in done.stderr) == (2, True), done.stderr
