@@ -96,11 +96,11 @@ def plan(**changes: Any) -> ClusterPlan:
         id="0a1b2c3d",
         name="pair",
         target="mine",
-        image="sha256:" + "1" * 64,
+        image_digest="sha256:" + "1" * 64,
         ray="2.60.0",
         members=members,
         ports=PORTS,
-        closed="token",
+        protection="token",
         maker="ann@desk",
         made="2026-11-25T10:00:00+00:00",
     )

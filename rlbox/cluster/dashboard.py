@@ -53,7 +53,7 @@ def open_dashboard(app: App, options: ClusterOptions, port: int) -> Iterator[Ope
         else:
             port = _find_free_port(port)
             head.forward_port(port, remote_port)
-        file = f"{head.spec.data}/{plan.directory(head.name)}/{TOKEN_FILE}" if plan.closed == "token" else ""
+        file = f"{head.spec.data}/{plan.directory(head.name)}/{TOKEN_FILE}" if plan.protection == "token" else ""
         yield OpenDashboard(url=f"http://{LOOPBACK}:{port}", token_file=file, head=head)
 
 

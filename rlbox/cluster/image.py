@@ -283,7 +283,7 @@ def _is_inplace(probe: ClusterProbe, plan: ClusterPlan | None, name: str) -> boo
 
 
 def _require_same_image(context: ClusterContext, plan: ClusterPlan | None, identity: str) -> None:
-    if plan and plan.image != identity:
+    if plan and plan.image_digest != identity:
         raise SpecError(
             _("cluster {plan} was started with another image of {target} than this machine has now").format(
                 plan=plan.name, target=plan.target

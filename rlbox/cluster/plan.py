@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -151,23 +152,27 @@ class ClusterMember:
         return bool(self.place)
 
 
+_JSON_KEYS = {"image_digest": "image", "protection": "closed"}
+"""Fields of `ClusterPlan` that have another key in JSON."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
     """A cluster: the head is the first of `members`.
 
-    `id` is made anew with each cluster. `image` is the checksum of the image's layers and configuration, the same in
-    every engine, or that of its lock where no node has an engine; `ray` its version. `closed` says what keeps strangers
-    out: token, nothing. `maker` typed `up` at `made` (UTC).
+    `id` is made anew with each cluster. `image_digest` is the checksum of the image's layers and configuration, the
+    same in every engine, or that of its lock where no node has an engine; `ray` its version. `protection` says what
+    keeps strangers out: token, nothing. `maker` typed `up` at `made` (UTC).
     """
 
     id: str
     name: str
     target: str
-    image: str
+    image_digest: str
     ray: str
     members: tuple[ClusterMember, ...]
     ports: PortPlan
-    closed: str
+    protection: str
     maker: str
     made: str
     schema: int = 1
@@ -196,9 +201,12 @@ class ClusterPlan:
         members = (dataclasses.replace(one, identity=identities.get(one.name, one.identity)) for one in self.members)
         return dataclasses.replace(self, members=tuple(members))
 
+    def as_json(self) -> dict[str, Any]:
+        return {_JSON_KEYS.get(field, field): value for field, value in dataclasses.asdict(self).items()}
+
     def text(self) -> str:
         """Return it as JSON on one line; `load_cluster` is the way back."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
 
 
 def cluster_directory(uid: int, name: str, node: str) -> str:
@@ -210,7 +218,9 @@ def load_cluster(text: str) -> ClusterPlan | None:
     """Return the cluster of a text; None where it is none that this rlbox knows."""
     try:
         row = parse_json(text)
-        return _adapter().validate_python(row) if row.get("schema") == 1 else None
+        fields = {key: field for field, key in _JSON_KEYS.items()}
+        named = {fields.get(key, key): value for key, value in row.items()}
+        return _adapter().validate_python(named) if row.get("schema") == 1 else None
     except (ValueError, ValidationError, AttributeError):
         return None
 

@@ -96,7 +96,7 @@ def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, s
     }
     if member.interface:
         env |= {"GLOO_SOCKET_IFNAME": member.interface, "NCCL_SOCKET_IFNAME": f"={member.interface}"}
-    if plan.closed == "token":
+    if plan.protection == "token":
         path = f"{mount}/{plan.directory(member.name)}/{TOKEN_FILE}"
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
     return env

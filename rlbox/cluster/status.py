@@ -74,7 +74,7 @@ class ClusterStatus:
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types; no token is in it."""
         return {
-            "cluster": dataclasses.asdict(self.plan),
+            "cluster": self.plan.as_json(),
             "healthy": self.healthy,
             "nodes": [{**dataclasses.asdict(node), "healthy": node.healthy} for node in self.nodes],
             "said": self.said,
@@ -88,7 +88,7 @@ class ClusterStatus:
         gpus = f", {used:g} of {plan.gpus} GPUs used" if plan.gpus else ""
         head = f"cluster {plan.name} of {plan.target}: Ray {plan.ray}, {len(self.nodes)} nodes{gpus}"
         found = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in (*self.failures, *self.listens)]
-        closed = f"{_PROTECTIONS.get(plan.closed, plan.closed)}; by {plan.maker}, {plan.made}"
+        closed = f"{_PROTECTIONS.get(plan.protection, plan.protection)}; by {plan.maker}, {plan.made}"
         return "\n".join([head, closed, *columns([_HEADER, *map(_format_node, self.nodes)]), *found])
 
 

@@ -71,7 +71,7 @@ def dry_run_up(app: App, options: UpOptions) -> int:
         if cluster := context.find_cluster(probe):
             dead = [member.name for member in cluster.plan.members if not cluster.is_running(member.name)]
             would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
-            return app.planned({"cluster": asdict(cluster.plan)}, "", would)
+            return app.planned({"cluster": cluster.plan.as_json()}, "", would)
         with app.checking("nodes"):
             probe = _complete_probe(context, probe, options)
         if not all(map(probe.is_inplace, probe.facts)):
@@ -147,7 +147,7 @@ class _Start:
                 f"without an engine on {', '.join(inplace)}: Ray runs there as processes of yours, with the machine's "
                 "own limits, /dev/shm and devices, and with what else its user may read"
             )
-        token = Secret(secrets.token_hex(32)) if plan.closed == "token" else None
+        token = Secret(secrets.token_hex(32)) if plan.protection == "token" else None
         names = [member.name for member in plan.members]
         with self._undone_on_error(plan, names, is_new=True) as call:
             self._write_files(plan, token)
@@ -189,18 +189,18 @@ class _Start:
 
     # ---- the plan
 
-    def _plan(self, identity: str, closed: str) -> ClusterPlan:
+    def _plan(self, identity: str, protection: str) -> ClusterPlan:
         if self.probe.ports is None:
             raise NodeError(_("the nodes were not asked for their ports"))
         return ClusterPlan(
             id=secrets.token_hex(4),
             name=self.context.name,
             target=self.options.target,
-            image=identity,
+            image_digest=identity,
             ray=self.context.ray,
             members=tuple(map(self._member, self.probe.facts)),
             ports=self.probe.ports,
-            closed=closed,
+            protection=protection,
             maker=get_maker(),
             made=utc_now(),
         )
@@ -279,12 +279,12 @@ class _Start:
 
     def _read_token(self, plan: ClusterPlan) -> Secret | None:
         """Return the token of a cluster from the first node that has it; a new one where none does."""
-        for member in plan.members if plan.closed == "token" else ():
+        for member in plan.members if plan.protection == "token" else ():
             path = f"{plan.directory(member.name)}/{TOKEN_FILE}"
             text = self.context.pool.nodes[member.name].call("read", disk=member.data, path=path)["text"]
             if text:
                 return Secret(str(text))
-        return Secret(secrets.token_hex(32)) if plan.closed == "token" else None
+        return Secret(secrets.token_hex(32)) if plan.protection == "token" else None
 
     def _end_instances(self, cluster: RunningCluster, names: Iterable[str]) -> None:
         """End instances of Ray that are to be started anew; their logs stay."""

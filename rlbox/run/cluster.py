@@ -125,7 +125,7 @@ class ClusterBackend:
         told = " ".join(f"{option} {shlex.quote(text)}" for option, text in named if text)
         return ClusterRun(
             name=plan.name,
-            closed=plan.closed,
+            closed=plan.protection,
             nodes=tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members),
             words=options.option_text,
             options=f"--place {CLUSTER} --target {target} {told}".rstrip(),

@@ -25,7 +25,7 @@ def stands(monkeypatch: pytest.MonkeyPatch) -> list[ClusterOptions]:
 
     def look(app: App, wish: ClusterOptions) -> tuple[ClusterPlan, str]:
         asked.append(wish)
-        return plan(name=TARGET, target=TARGET, ray="2.43.0", closed="tls", members=members), "/data/ray/ab"
+        return plan(name=TARGET, target=TARGET, ray="2.43.0", protection="tls", members=members), "/data/ray/ab"
 
     monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", look)
     return asked
@@ -46,7 +46,7 @@ def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[
 
 
 def test_a_cluster_that_is_open_is_told(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = plan(name=TARGET, target=TARGET, closed="nothing")
+    opened = plan(name=TARGET, target=TARGET, protection="nothing")
     monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", lambda app, wish: (opened, "/data/ray/ab"))
     said = rlbox(*LINE, "--force")
     assert (

@@ -114,7 +114,7 @@ def test_a_key_is_named_by_its_file_and_never_said() -> None:
     assert token["RAY_AUTH_MODE"] == "token"
     assert token["RAY_AUTH_TOKEN_PATH"] == "/mnt/clusters/1000/pair/a/auth_token"
     assert token["NCCL_SOCKET_IFNAME"] == "=ib0"
-    opened = ray_env(replace(made, closed="nothing"), made.head, "/mnt")
+    opened = ray_env(replace(made, protection="nothing"), made.head, "/mnt")
     assert not [name for name in opened if name.startswith("RAY_AUTH")]
 
 
@@ -149,3 +149,9 @@ def test_a_container_tells_which_cluster_it_is_of() -> None:
 def test_a_plan_that_is_none(text: str) -> None:
     assert load_cluster(text) is None
     assert load_cluster(plan().text()) == plan()
+
+
+def test_plan_as_json_keeps_the_keys_of_running_clusters() -> None:
+    data = plan().as_json()
+    assert (data["closed"], data["image"]) == ("token", plan().image_digest)
+    assert not {"protection", "image_digest"} & data.keys()

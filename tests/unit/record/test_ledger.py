@@ -16,7 +16,7 @@ from rlbox.errors import EngineError, SpecError
 from rlbox.job.filler import RunPaths
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import LockOwner
-from rlbox.record.host_record import ContainerRef, HostRecordStore
+from rlbox.record.host_record import ContainerRef, HostRecord, HostRecordStore
 from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
@@ -70,6 +70,15 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
         write_run_state(run_dir, create_run_state(PLAN, supervisor_pid=1), SecretMasker({}))
     run_store.write_ref(NOTE, PLAN)
     return run_store
+
+
+def test_record_of_a_container_keeps_its_keys_on_disk(tmp_path: Path) -> None:
+    records = HostRecordStore(tmp_path)
+    records.write("r-1", HostRecord(note=NOTE))
+    (file,) = records.folder.glob("*.json")
+    note = {"run": "r-1", "name": "job-7", "engine": "there", "started": "t0", "place": "there"}
+    assert json.loads(file.read_text())["note"] == note
+    assert records.read_ref("r-1") == NOTE
 
 
 def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
