@@ -13,7 +13,7 @@ from rlbox.foreign import toml_table
 from rlbox.job.job import Service, SourceTable, Stage
 
 PAGE = (CHECKOUT / "docs/jobs.md").read_text(encoding="utf-8")
-EXAMPLE, LISTENS, PUBLISHES, SOURCE = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLE, SOURCE, LISTENS, PUBLISHES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 _, ENV = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
 
