@@ -310,16 +310,18 @@ class _Start:
         TimedOut
             Nodes are missing still; they are named, with what is known of them.
         """
-        until = time.monotonic() + self.options.limit_s
-        if plan.head.name in names:
-            self._start([plan.head.name], plan, images, call)
-            self._wait_listening(plan, until)
-        self._start([name for name in names if name != plan.head.name], plan, images, call)
-        head = self.context.pool.nodes[plan.head.name]
-        watcher = RayStateWatcher(head, plan, max(1.0, until - time.monotonic()), ended)
         reported = time.monotonic()
+        until = reported + self.options.limit_s
+        head, waiting = self.context.pool.nodes[plan.head.name], [name for name in names if name != plan.head.name]
+        if head.name in names:
+            self._start([head.name], plan, images, call)
+        watcher = RayStateWatcher(head, plan, self.options.limit_s, ended)
         while True:
             state = watcher.wait(_POLL_S)
+            # a worker gives up that asks before Ray has the head itself, which takes long on a busy machine
+            if waiting and (head.name not in names or state.find_alive(head.name)):
+                self._start(waiting, plan, images, call)
+                waiting = []
             missing = find_missing(plan, state)
             if not state.said and not missing:
                 return state
@@ -349,13 +351,6 @@ class _Start:
                 _("Ray could not be started\n{lines}").format(lines=lines),
                 next_step=next(iter(errors.values())).next_step,
             )
-
-    def _wait_listening(self, plan: ClusterPlan, until: float) -> None:
-        """Wait until the head takes connections: a worker that asks too early waits for seconds, or gives up."""
-        head, target = self.context.pool.nodes[plan.head.name], (plan.head.address, plan.ports.of("gcs"))
-        while head.call("reach", targets=[target], word="")["said"] != [""] and time.monotonic() < until:
-            self._require_running(plan)
-            time.sleep(_POLL_S)
 
     def _require_running(self, plan: ClusterPlan) -> None:
         """Raise `NodeError` when the Ray of a node has ended, with what it said last."""
