@@ -41,6 +41,7 @@ class NodeMonitor:
         self._failures: list[Failure] = []
         self._shown: set[tuple[str, str]] = set()
         self._broken: set[str] = set()
+        self._explained: set[str] = set()
         self._closed = threading.Event()
         self._streams: dict[str, NodeStream] = {}
         for name, node in context.pool.nodes.items():
@@ -59,7 +60,7 @@ class NodeMonitor:
                 else:
                     self._broken.add(name)
             for name in self._streams:
-                if self._is_silent(name) and not self._is_known(name):
+                if self._is_silent(name) and name not in self._explained:
                     self._explain_silence(name)
 
     def is_heard(self, name: str) -> bool:
@@ -67,9 +68,6 @@ class NodeMonitor:
 
     def _is_silent(self, name: str) -> bool:
         return name in self._broken or self._context.pool.nodes[name].silent_s() > SILENT_S
-
-    def _is_known(self, name: str) -> bool:
-        return any(failure.node == name for failure in self._failures)
 
     def _read_report(self, name: str, report: Mapping[str, Any]) -> MemberFacts:
         known = self._cluster.instances[name]
@@ -93,6 +91,7 @@ class NodeMonitor:
             if not any(one.id == "connection-cut" for one in failures) or self._closed.wait(pause):
                 break
         self._add(failures)
+        self._explained.add(name)
 
     def _add(self, failures: tuple[Failure, ...]) -> None:
         for failure in failures:
@@ -133,7 +132,7 @@ class NodeMonitor:
         return findings
 
     def _is_settled(self, name: str) -> bool:
-        return self._is_known(name) or (
+        return name in self._explained or (
             name not in self._broken and self._context.pool.nodes[name].silent_s() < SILENT_S / 2
         )
 

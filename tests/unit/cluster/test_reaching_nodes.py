@@ -169,6 +169,9 @@ def test_what_happens_is_told_once(watched: Watched) -> None:
     assert said.get(timeout=60).startswith("b: its container was killed: exit code 137")
     nodes["b"].report(id="another")
     assert said.get(timeout=60).startswith("b: its container was removed")
+    nodes["a"].said = ["it did not answer"]
+    nodes["b"].stream_.reports.put(NodeError("the connection broke"))
+    assert "neither this machine nor the other nodes reach it" in said.get(timeout=60)
 
 
 @pytest.mark.parametrize(
