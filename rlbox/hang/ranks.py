@@ -24,7 +24,7 @@ from rlbox.hang.stacks import dump_main_stacks
 from rlbox.hang.wait_probe import probe_pause_s, probe_waits
 from rlbox.hang.waits import Frame, find_collective_name, is_collective
 from rlbox.job.phase import FLOORS
-from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates
+from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus
 from rlbox.system.gpu import GpuStatus
 from rlbox.system.ports import list_fd_links
 from rlbox.system.process_table import read_environment, read_stat_fields
@@ -148,7 +148,7 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
         )
     if unclear and sample.is_whole_world:
         everyone = frozenset(rank.pid for rank in sample.ranks)
-        what = f"{_waiting(sample.ranks)} in collectives that no other rank is in"
+        what = f"{_waiting(sample.ranks)} for each other in collectives"
         return Deadlock(absent_pids=frozenset(), description=what, unclear_pids=everyone)
     return None
 
@@ -172,15 +172,15 @@ class DeadlockTracker:
         self.deadlock: Deadlock | None = None
         self._since_s = 0.0
 
-    def add_sample(self, look: RankSample, now_s: float) -> None:
-        """Take a look; a deadlock in which somebody went on since the one before begins anew.
+    def add_sample(self, sample: RankSample, now_s: float) -> None:
+        """Add a sample; a deadlock in which somebody went on since the one before begins anew.
 
         NCCL answers late, or once not at all: what it told stays, and the time goes on.
         """
-        before, found = self.deadlock, find_deadlock(look)
+        before, found = self.deadlock, find_deadlock(sample)
         if before is None or found is None or before.has_changed_by(found):
             self.deadlock, self._since_s = found, now_s
-        elif look.mismatched_communicators or not before.pending_calls:
+        elif sample.mismatched_communicators or not before.pending_calls:
             self.deadlock = found
 
     def reset(self) -> None:
@@ -361,12 +361,13 @@ class RankMonitor:
                 continue
             if told.kind == "disk" or (told.kind == "socket" and told.holder_pid not in members):
                 return True
-            if told.kind != "busy" and stack and stack[0].bare_name in _GPU_WAITS and self._gpu_works():
+            if told.kind != "busy" and stack and stack[0].bare_name in _GPU_WAITS and self._uses_working_gpu(wait.pid):
                 return True
         return False
 
-    def _gpu_works(self) -> bool:
-        return self._before is not None and any(gpu.power_ratio >= FLOORS["gpu"] for gpu in self._before.gpus)
+    def _uses_working_gpu(self, pid: int) -> bool:
+        gpus = select_used_gpus(self._before.gpus, {pid}) if self._before else []
+        return any(gpu.power_ratio >= FLOORS["gpu"] for gpu in gpus)
 
     def _communicators(self, pids: tuple[int, ...], now_s: float) -> tuple[Communicator, ...]:
         if now_s < self._ras_from_s:

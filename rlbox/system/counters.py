@@ -125,7 +125,7 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
         gains = (float(getattr(now, field) - (getattr(was, field) if was else 0)) for was, now in pairs)
         return sum(max(0.0, gain) for gain in gains) / seconds
 
-    gpus = _used_gpus(later.gpus, {process.pid for process in later.processes})
+    gpus = select_used_gpus(later.gpus, {process.pid for process in later.processes})
     moved = sum(abs(now.resident_bytes - (was.resident_bytes if was else 0)) for was, now in pairs)
     return ActivityRates(
         seconds=seconds,
@@ -142,7 +142,8 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
     )
 
 
-def _used_gpus(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
+def select_used_gpus(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
+    """Return the GPUs on which one of the processes computes; all where the driver knows none of them."""
     every = list(gpus)
     if all(pids.isdisjoint(gpu.processes) for gpu in every):
         return every

@@ -156,7 +156,7 @@ def look(text: str, *doing: str, **more: object) -> RankSample:
         pytest.param(
             look(WELL, "unclear", "unclear", is_whole_world=True),
             set(),
-            "ranks 0, 1 wait in collectives that no other rank is in",
+            "ranks 0, 1 wait for each other in collectives",
             id="groups in opposite order, not connected yet",
         ),
         pytest.param(
