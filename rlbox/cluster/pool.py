@@ -93,7 +93,7 @@ def _report_slow(futures: Mapping[str, Future[None]], say: Callable[[str], None]
 
 
 def get_maker() -> str:
-    """Return who types this, as others are told it."""
+    """Return the current user as `user@host`."""
     return f"{get_user_name()}@{socket.gethostname()}"
 
 
