@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 from rlbox.config.project import Project
-from scripts.docs.cause_docs import PAGE as CAUSES
-from scripts.docs.cause_docs import cause_page, cause_rows
 from scripts.docs.fix_docs import fix_pages, load_catalogue
 from scripts.docs.seed_docs import PAGE, load_seeds, seed_page
 
@@ -22,7 +20,6 @@ def stale_pages() -> dict[str, str | None]:
     project = Project(folder=CHECKOUT)
     catalogue = load_catalogue(project, CHECKOUT / "tests/faults")
     pages = fix_pages(catalogue, project.template_dirs())
-    pages[CAUSES] = cause_page(cause_rows(catalogue, CHECKOUT), project.template_dirs())
     pages[PAGE] = seed_page(load_seeds(CHECKOUT), project.template_dirs())
     there = {f"docs/fixes/{path.name}": path for path in (CHECKOUT / "docs/fixes").glob("*.md")}
     left = dict.fromkeys(sorted(set(there) - set(pages)))

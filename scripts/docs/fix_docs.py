@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.view import describe_conditions, describe_fix_category, list_bake_entries
+from rlbox.fixes.view import BakeEntry, describe_conditions, list_bake_entries
 from rlbox.image.templates import create_docs_environment
 from rlbox.lint.drift import load_drift
 from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
@@ -22,6 +23,19 @@ CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
 COVERAGE = "docs/internal/coverage.md"
 NO_FAMILY = "prevention"
+LONGEST_HEADING = 100
+KINDS = {
+    "package": "Installs",
+    "env": "Sets",
+    "path": "Extends",
+    "file": "Writes",
+    "link": "Links",
+    "hook": "Runs at start",
+    "run": "Starts containers with",
+    "secret": "Copies the secret",
+    "ray": "Starts Ray with",
+    "patch": "Patches",
+}
 # What templates of fixes see, as `rlbox.fixes.render.build_template_values` gives it.
 NAMES = {
     "target": "the spec of the target, completed: `target.run.shm_gib`, `target.env`, …",
@@ -73,23 +87,62 @@ def lint_rules() -> dict[str, tuple[str, ...]]:
 
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
-    engine = create_docs_environment(templates, cell=_cell, fence=fence)
+    engine = create_docs_environment(templates, cell=_cell, fence=fence, sentence=_sentence)
     page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
-    found[INDEX] = index.render(families=_families(catalogue), names=NAMES, kind_of=describe_fix_category)
+    found[INDEX] = index.render(
+        families=_families(catalogue),
+        names=NAMES,
+        heading_of=heading,
+        status_of=lambda fix: status(fix, tested=fix.id in catalogue.faults),
+    )
     found[COVERAGE] = coverage.render(rows=catalogue.rows, faults=catalogue.faults, counts=state_counts(catalogue.rows))
     return found
+
+
+def heading(fix: Fix) -> str:
+    """Return the error that a user sees: the first signature's line of the log, else the failure in words."""
+    if not fix.signature:
+        return fix.failure or fix.title
+    signature = fix.signature[0]
+    lines = [line.strip() for line in signature.example.splitlines() if line.strip()]
+    line = next((line for line in lines if re.search(signature.pattern, line)), lines[0])
+    text = line if len(line) <= LONGEST_HEADING else f"{line[: LONGEST_HEADING - 1].rstrip()}…"
+    return f"`{text.replace('`', chr(39))}`"
+
+
+def status(fix: Fix, *, tested: bool) -> str:
+    """Return how far rlbox takes care of a fault."""
+    if fix.benign:
+        return "harmless"
+    if not fix.bakes and not fix.check:
+        return "known only"
+    kind = "baked in" if fix.bakes else "checked"
+    return f"{kind}, fault-tested" if tested else f"{kind}, no fault test: {fix.untested}" if fix.untested else kind
 
 
 def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
     return {
         "fix": fix,
-        "kind": describe_fix_category(fix),
+        "heading": heading(fix),
+        "status": status(fix, tested=fix.id in catalogue.faults),
         "conditions": describe_conditions(fix.applies),
-        "baked": list_bake_entries(fix, fix.bake),
-        "covers": [(number, catalogue.demands[number].title) for number in fix.covers if number in catalogue.demands],
-        "tested": fix.id in catalogue.faults,
+        "baked": [_baked(row) for row in list_bake_entries(fix, fix.bake)],
+        "sources": [text for text in fix.source if not text.startswith("seed ")],
     }
+
+
+def _baked(entry: BakeEntry) -> str:
+    """Return one line on something that is baked; the text of files, hooks and patches stays in the fix's own file."""
+    if entry.kind == "refuse":
+        return f"Refuses a target: {_cell(entry.value)}."
+    value = entry.value if entry.kind == "patch" else f"`{_cell(entry.value)}`"
+    return f"{KINDS[entry.kind]} `{_cell(entry.name)}`" + (f": {value}" if entry.value else "")
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _families(catalogue: Catalogue) -> dict[str, Sequence[Fix]]:
