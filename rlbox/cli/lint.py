@@ -92,7 +92,7 @@ def _findings_to_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     for one in findings:
         row = asdict(one)
         row["next"] = row.pop("next_step")
-        rows.append({**row, "covers": list(one.covers)})
+        rows.append(row)
     return rows
 
 

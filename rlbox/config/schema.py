@@ -44,7 +44,6 @@ OptionalPattern = Annotated[str, AfterValidator(lambda text: text and validate_p
 
 
 # A number of the inventory of demands.
-DemandNumber = Annotated[str, StringConstraints(pattern=r"^[PB]\d{3}$")]
 
 
 class SpecModel(BaseModel):

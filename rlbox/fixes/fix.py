@@ -12,7 +12,6 @@ from rlbox.config.pattern import matches_except
 from rlbox.config.schema import (
     AbsolutePath,
     AptPackage,
-    DemandNumber,
     EnvName,
     Name,
     OptionalPattern,
@@ -255,9 +254,8 @@ class Fix(SpecModel):
     title_zh: Title = Field("", description="the title in Chinese; where one of both is missing the other is told")
     why: Text
     source: tuple[SingleLine, ...] = Field(
-        min_length=1, description="where it is known from: seed lines, issues, files"
+        default=(), description="where it is known from: issues, files, measurements"
     )
-    covers: tuple[DemandNumber, ...] = Field((), description="numbers of the inventory of demands")
     heals: tuple[Name, ...] = Field((), description="ids of the causes whose lines it repairs")
     failure: Failure = Field("", description="what is wrong where its lines are found: what `rlbox diagnose` says")
     failure_zh: Failure = Field("", description="the same in Chinese; where one of both is missing the other is told")

@@ -78,7 +78,6 @@ class FixEnv:
 
     id: str
     title: str
-    covers: tuple[str, ...]
     env: Mapping[str, str]
     path: Mapping[str, tuple[str, ...]]
 
@@ -220,7 +219,7 @@ def _env(fix: Fix, bake: Bake) -> FixEnv:
             )
             raise SpecError(what, next_step=_("correct the fix"))
     env, paths = dict(sorted(bake.env.items())), dict(sorted(bake.path.items()))
-    return FixEnv(id=fix.id, title=fix.title, covers=fix.covers, env=env, path=paths)
+    return FixEnv(id=fix.id, title=fix.title, env=env, path=paths)
 
 
 def _files(filled: Iterable[tuple[Fix, Bake]]) -> Iterable[ImageFile]:

@@ -155,15 +155,14 @@ def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakeEntry
 
 
 def catalogue_json(fixes: Iterable[Fix]) -> dict[str, Any]:
-    keys = {"id", "title", "title_zh", "covers", "heals", "benign"}
+    keys = {"id", "title", "title_zh", "heals", "benign"}
     return {
         "fixes": [{**fix.model_dump(mode="json", include=keys), "kind": describe_fix_category(fix)} for fix in fixes]
     }
 
 
 def format_catalogue(fixes: Iterable[Fix]) -> str:
-    rows = ((fix, f"  [{' '.join(fix.covers)}]" if fix.covers else "") for fix in fixes)
-    return "\n".join(columns((fix.id, describe_fix_category(fix), _title(fix) + covers) for fix, covers in rows))
+    return "\n".join(columns((fix.id, describe_fix_category(fix), _title(fix)) for fix in fixes))
 
 
 def fix_json(fix: Fix) -> dict[str, Any]:
@@ -180,8 +179,6 @@ def format_fix(fix: Fix) -> str:
 def _fix_lines(fix: Fix) -> Iterator[str]:
     yield f"# {fix.id}: {_title(fix)}"
     yield _("kind: {kind}").format(kind=describe_fix_category(fix))
-    if fix.covers:
-        yield _("covers: {ids}").format(ids=", ".join(fix.covers))
     if fix.heals:
         yield _("heals: {ids}").format(ids=", ".join(fix.heals))
     yield from ("", _("## why"), *fix.why.strip().splitlines())
@@ -194,7 +191,8 @@ def _fix_lines(fix: Fix) -> Iterator[str]:
     if fix.signature:
         yield from ("", _("## what the log says"), *(f"  {row.example}" for row in fix.signature))
     yield from ("", _("## remedy"), *(fix.remedy_zh if get_language() == "zh" else fix.remedy).strip().splitlines())
-    yield from ("", _("## source"), *(f"- {text}" for text in fix.source))
+    if fix.source:
+        yield from ("", _("## source"), *(f"- {text}" for text in fix.source))
     if fix.untested:
         yield from ("", _("## no fault test"), fix.untested)
 

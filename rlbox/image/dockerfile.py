@@ -130,8 +130,7 @@ def _wheels(stage: BuildStage) -> str:
 
 
 def _env_title(block: FixEnv) -> str:
-    covers = f" ({' '.join(block.covers)})" if block.covers else ""
-    return f"{block.id}{covers}: {block.title}"
+    return f"{block.id}: {block.title}"
 
 
 def _env_words(block: FixEnv) -> list[str]:

@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from rlbox.config.schema import DemandNumber, Name, SingleLine, SpecModel, validate_spec
+from rlbox.config.schema import Name, SingleLine, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.i18n import _
 from rlbox.lint.calls import Call
@@ -84,8 +84,7 @@ class DriftRule(Matcher):
         {}, description="of a formula: the options that give each, `=` and a default"
     )
     holds: str = Field("", description="formula over the numbers that must be true")
-    covers: tuple[DemandNumber, ...] = Field((), description="entries of the inventory of pits")
-    source: tuple[SingleLine, ...] = Field(min_length=1)
+    source: tuple[SingleLine, ...] = ()
     dated: datetime.date
 
     @model_validator(mode="after")

@@ -34,7 +34,6 @@ class Finding:
     severity: Severity
     what: str
     next_step: str
-    covers: tuple[str, ...] = ()
 
 
 def find_hits(matcher: Matcher, document: Document) -> Iterator[Hit]:
@@ -159,7 +158,6 @@ def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], h
         severity="warning" if severity == "error" and "prose" in hit.within else severity,
         what=_fill(rule.what, hit.fields) + rule.describe_versions(versions),
         next_step=_fill(rule.next, hit.fields),
-        covers=rule.covers,
     )
 
 

@@ -9,13 +9,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rlbox.config.schema import DemandNumber, Name, SingleLine, SpecModel
+from rlbox.config.schema import Name, SingleLine, SpecModel
 from rlbox.fixes.fix import Fix
 
 # Tier 1 of the inventory beyond the seeds, hit by most users of these stacks: a reason is not enough.
 FIRST_TIER = tuple(f"B{number:03}" for number in range(1, 30))
 
 
+DemandNumber = Annotated[str, StringConstraints(pattern=r"^[PB]\d{3}$")]
 State = Literal["works", "changed", "rendered only", "missing"]
 """What became of a demand: met as it stands, met in another form, written but never carried out for real, not there."""
 MET: tuple[State, ...] = ("works", "changed")
@@ -27,6 +28,8 @@ class Demand(SpecModel):
 
     title: SingleLine
     environment: bool = Field(False, description="it is about the image, its container, its entrypoint or the machine")
+    fixes: tuple[Name, ...] = Field((), description="fixes that meet it")
+    rules: tuple[Name, ...] = Field((), description="lint rules that find it unmet")
     doctor: tuple[Name, ...] = Field((), description="ids of what `rlbox doctor` finds when it is not met")
     state: State = Field("works", description="what became of it; `rendered only` counts as not covered")
     test: Test = Field("", description="the test that fails without what meets it, where no fix of the catalogue does")
@@ -51,27 +54,17 @@ class Causes(SpecModel):
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageRow:
-    """One demand with what covers it besides `demand.doctor`: fixes, and lint rules by their ids."""
+    """One demand with the fixes that meet it."""
 
     number: str
     demand: Demand
     fixes: tuple[Fix, ...]
-    rules: tuple[str, ...]
 
 
-def coverage_rows(
-    demands: Mapping[str, Demand],
-    fixes: Sequence[Fix],
-    rules: Mapping[str, Sequence[str]],
-) -> tuple[CoverageRow, ...]:
-    """Return a row for every demand, in their order; `rules` maps ids of lint rules to the numbers that they cover."""
+def coverage_rows(demands: Mapping[str, Demand], fixes: Sequence[Fix]) -> tuple[CoverageRow, ...]:
+    """Return a row for every demand, in their order."""
     return tuple(
-        CoverageRow(
-            number=number,
-            demand=demand,
-            fixes=tuple(fix for fix in fixes if number in fix.covers),
-            rules=tuple(name for name, covers in rules.items() if number in covers),
-        )
+        CoverageRow(number=number, demand=demand, fixes=tuple(fix for fix in fixes if fix.id in demand.fixes))
         for number, demand in demands.items()
     )
 
@@ -99,7 +92,7 @@ def coverage_problems(rows: Iterable[CoverageRow], faults: Set[str]) -> tuple[st
 def _problem(row: CoverageRow, faults: Set[str]) -> str:
     gaps = [gap for fix in row.fixes if (gap := fix_gap(fix, faults))]
     fixed = len(gaps) < len(row.fixes)
-    caught = fixed or bool(row.demand.doctor) or (not row.demand.environment and bool(row.fixes or row.rules))
+    caught = fixed or bool(row.demand.doctor) or (not row.demand.environment and bool(row.fixes or row.demand.rules))
     if row.demand.state not in MET:
         return _open_problem(row)
     if caught and not row.demand.test and row.demand.reason:
@@ -122,12 +115,12 @@ def _because(gaps: Sequence[str]) -> str:
     return f" ({'; '.join(gaps)})" if gaps else ""
 
 
-def unknown_numbers(demands: Mapping[str, Demand], *declared: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return a line for each number that something covers although there is no such demand."""
+def unknown_names(demands: Mapping[str, Demand], fixes: Set[str], rules: Set[str]) -> tuple[str, ...]:
+    """Return a line for each fix and lint rule that a demand names and that does not exist."""
     return tuple(
-        f"{name}: covers {number}, which is no demand"
-        for found in declared
-        for name, covers in found.items()
-        for number in covers
-        if number not in demands
+        f"{number}: no {kind} {name}"
+        for number, demand in demands.items()
+        for kind, names, known in (("fix", demand.fixes, fixes), ("lint rule", demand.rules, rules))
+        for name in names
+        if name not in known
     )

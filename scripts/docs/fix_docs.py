@@ -15,7 +15,6 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.view import BakeEntry, describe_conditions, list_bake_entries
 from rlbox.image.templates import create_docs_environment
-from rlbox.lint.drift import load_drift
 from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
 
 DEMANDS = Path(__file__).with_name("demands.toml")
@@ -76,13 +75,8 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
         demands=demands,
         causes=validate_spec(Causes, load_toml(CAUSES), str(CAUSES)),
         faults={path.stem for path in faults.glob("*.toml")},
-        rows=coverage_rows(demands, fixes, lint_rules()),
+        rows=coverage_rows(demands, fixes),
     )
-
-
-def lint_rules() -> dict[str, tuple[str, ...]]:
-    """Return the numbers that each rule of the drift table covers."""
-    return {rule.id: rule.covers for rule in load_drift()}
 
 
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
@@ -128,7 +122,6 @@ def _page_values(fix: Fix, catalogue: Catalogue) -> dict[str, Any]:
         "status": status(fix, tested=fix.id in catalogue.faults),
         "conditions": describe_conditions(fix.applies),
         "baked": [_baked(row) for row in list_bake_entries(fix, fix.bake)],
-        "sources": [text for text in fix.source if not text.startswith("seed ")],
     }
 
 

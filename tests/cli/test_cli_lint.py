@@ -87,7 +87,6 @@ def test_a_finding_as_data(rlbox: Rlbox, folder: Folder) -> None:
                 "severity": "error",
                 "what": "Ray has no command `shutdown`: No such command 'shutdown'; ray.shutdown() is Python",
                 "next": "ray stop, in the container of your own cluster only",
-                "covers": ["P123"],
             }
         ],
         "unread": [],
@@ -233,7 +232,7 @@ def test_the_table(rlbox: Rlbox) -> None:
     assert re.search(r"^nccl-timeout +error +NCCL has no variable NCCL_TIMEOUT", said.out, re.MULTILINE)
     assert "(vllm: works with <0.13, warns with >=0.13,<0.15)" in said.out
     rows = rlbox("lint", "--list", "--json").data["rules"]
-    assert {"id", "what", "next", "works", "dated", "covers", "source"} <= set(rows[0])
+    assert {"id", "what", "next", "works", "dated", "source"} <= set(rows[0])
 
 
 def test_the_examples_of_the_guide(rlbox: Rlbox, folder: Folder) -> None:

@@ -61,13 +61,13 @@ COPY --link --from=rlbox.other /out/ /
 ENV LANG=C.UTF-8 PYTHONUNBUFFERED=1 \
     RLBOX_LIMITS="{\"disk\":{\"mount\":\"/data\",\"need_gib\":1.0},\"run\":{\"cpus\":0.0,\"memory_gib\":0.0,\"network\":\"own\",\"pids\":0,\"shm_gib\":1.0,\"ulimits\":{},\"user\":\"caller\"}}" \
     PATH=/opt/venv/bin:/opt/rlbox/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-# usage-statistics (B109): Usage statistics and update checks of the hub, vLLM and wandb are off
+# usage-statistics: Usage statistics and update checks of the hub, vLLM and wandb are off
 ENV DO_NOT_TRACK="1" HF_HUB_DISABLE_TELEMETRY="1" HF_HUB_DISABLE_UPDATE_CHECK="1" VLLM_NO_USAGE_STATS="1" WANDB_ERROR_REPORTING="false"
-# stack-not-in-venv (B076 B079 B080): installs go into the stack's own environment, apart from the system's Python
+# stack-not-in-venv: installs go into the stack's own environment, apart from the system's Python
 ENV VIRTUAL_ENV="/opt/venv"
-# scoped-cleanup (P027 P074 P123 P128 B009): `pkill` and `killall` in a script spare other containers and whoever called the script
+# scoped-cleanup: `pkill` and `killall` in a script spare other containers and whoever called the script
 ENV PATH="/opt/rlbox/shims"${PATH:+:$PATH}
-# python-constraints (B021 P147 P154 P155): a later install cannot replace the packages that the stack was matched with
+# python-constraints: a later install cannot replace the packages that the stack was matched with
 ENV UV_CONSTRAINT="/opt/rlbox/share/constraints.txt"
 # native-segfault: A crash in native code leaves the Python stack in the log
 ENV PYTHONFAULTHANDLER="1"

@@ -109,9 +109,7 @@ def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> N
 
 def test_what_is_baked(folder: Folder) -> None:
     spec = target(folder, STACK)
-    first = fix(
-        "first", order=10, covers=["P001"], bake={"path": {"LIBRARY_PATH": ["/a", "/b"]}, "env": {"X": "{{ disk }}"}}
-    )
+    first = fix("first", order=10, bake={"path": {"LIBRARY_PATH": ["/a", "/b"]}, "env": {"X": "{{ disk }}"}})
     second = fix("second", order=20, bake={"path": {"LIBRARY_PATH": ["/c"]}, "hook": "export Y={{ python }}\n"})
     other = fix("other", applies={"gpu": True}, bake={"env": {"Z": "1"}})
     baked = render_fixes((second, other, first), spec, {"ray": ""})
