@@ -9,7 +9,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +19,17 @@ from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
-from rlbox.engine.oci import INDEX_TYPE, Descriptor, format_referrers_tag, parse_manifest
+from rlbox.engine.oci import (
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    Descriptor,
+    encode_json,
+    format_referrers_tag,
+    parse_manifest,
+)
+
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 
 USER, PASSWORD, TOKEN = "mira", "open sesame", "t0ken"
 
@@ -73,6 +83,11 @@ def ask(url: str) -> bytes:
             return bytes(answer.read()) if INDEX_TYPE in answer.headers["Content-Type"] else b""
     except HTTPError:
         return b""
+
+
+def create_image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
+    value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config.to_json()}
+    return encode_json(value | {"layers": [layer.to_json() for layer in layers]})
 
 
 class RegistryServer:

@@ -135,7 +135,7 @@ for command in (ls, remove, prune):
 @dry_run_option
 @shared_options
 def save(app: App, name: str, file: Path) -> int:
-    """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads on an engine of any age.
+    """Write the image of TARGET to FILE, an OCI archive that `rlbox load` reads with Docker 23 and newer.
 
     An existing FILE is replaced only once the new one is complete. The image is `rlbox/TARGET:latest` in it,
     of no project.
@@ -145,7 +145,7 @@ def save(app: App, name: str, file: Path) -> int:
       rlbox save local local.oci.tar
     """
     from rlbox.amounts import size_text
-    from rlbox.engine.archive_save import save_image_archive
+    from rlbox.engine.archive import save_image_archive
     from rlbox.image.check import require_project_image
     from rlbox.system.files import require_writable_file
     from rlbox.system.progress import show_byte_progress
@@ -160,8 +160,9 @@ def save(app: App, name: str, file: Path) -> int:
         image = require_project_image(app, plan)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
-    with show_byte_progress(app, f"saving {tag}", int(image.get("Size") or 0)) as on_bytes:
-        saved = save_image_archive(image, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
+    size = int(image.get("Size") or 0)
+    with show_byte_progress(app, f"saving {tag}", size) as on_bytes:
+        saved = save_image_archive(size, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.manifest_digest, "bytes": saved.file_bytes}
     app.result(data, f"{file}  {saved.manifest_digest}  {size_text(saved.file_bytes)}")
     app.say(f"next: rlbox load {file.name} (on the other machine)")
@@ -184,7 +185,7 @@ def load(app: App, file: Path) -> int:
       rlbox load local.oci.tar
     """
     from rlbox.amounts import size_text
-    from rlbox.engine.archive_load import load_image_archive, read_verified_archive
+    from rlbox.engine.archive import load_image_archive, read_verified_archive
     from rlbox.engine.connection import connect_engine
     from rlbox.image.names import convert_archive_tag
     from rlbox.system.progress import show_byte_progress

@@ -16,14 +16,13 @@ from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext
 from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.probe import ClusterProbe
-from rlbox.engine.archive_load import (
+from rlbox.engine.archive import (
     ImageArchive,
-    convert_to_docker_archive,
     read_archive,
     read_diff_ids,
     read_verified_archive,
+    save_image_archive,
 )
-from rlbox.engine.archive_save import save_image_archive
 from rlbox.engine.connection import require_image
 from rlbox.engine.container import TARGET_LABEL
 from rlbox.engine.docker import DockerEngine
@@ -34,7 +33,6 @@ from rlbox.engine.registry_client import Registry
 from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
-from rlbox.system.compression import compress_gzip
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import find_ca_bundle
 from rlbox.system.progress import ProgressItem, show_progress
@@ -160,7 +158,7 @@ def save_archive(image: Mapping[str, Any], tag: str, report: Report) -> Iterator
             done += size
             report(ProgressItem(key="save", title=_("reading the image"), done_bytes=done, total_bytes=total))
 
-        save_image_archive(dict(image), tag, tag, path, count)
+        save_image_archive(total, tag, tag, path, count)
         yield read_verified_archive(path)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -180,15 +178,10 @@ def find_present_layers(engine: DockerEngine, archive: ImageArchive, manifest: M
 def send_archive(node: Node, archive: ImageArchive, tag: str, say: Callable[[str], None], report: Report) -> None:
     """Load the archive into a node's engine: without the layers that it has, or whole where it then lacks some."""
     engine, manifest = node.engine(), archive.manifests[0]
-    has_containerd = any("io.containerd.snapshotter" in str(row) for row in engine.info().get("DriverStatus") or ())
     present = find_present_layers(engine, archive, manifest)
     total = sum(layer.size for layer in manifest.layers if layer.digest not in present)
     for omit in (present, set[str]()) if present else (set[str](),):
-        if has_containerd:
-            chunks = read_archive(archive, omit)
-        else:
-            chunks = compress_gzip(convert_to_docker_archive(archive, manifest, tag, lambda size: None, omit))
-        error = _load(node, engine, _count(node, chunks, total, report))
+        error = _load(node, engine, _count(node, read_archive(archive, omit), total, report))
         if not error:
             report(ProgressItem(key=node.name, title=node.name, mark="✓", status_text="sent", done_bytes=total))
             return
@@ -273,7 +266,7 @@ def _require_zstd(probe: ClusterProbe, names: Sequence[str], image: RegistryImag
                 old=", ".join(old), pinned=image.pinned
             ),
             where=f"Docker {versions[old[0]]}",
-            next_step=_("without --image it is sent from here, unpacked"),
+            next_step=_("install Docker 23 or newer there"),
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import re
 import sys
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +17,14 @@ from typing import IO, Any
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.logs.run_logs import find_logs
-from rlbox.system.compression import decompress_layer
+from rlbox.system.compression import zstd
 from rlbox.system.safe_files import open_regular_fd
 
 BLOCK_BYTES = 256 * 1024
 """Bytes of one read: what fits a core's cache is scanned faster, by a sixth than 1 MiB, nearly twice than 4 MiB."""
 MAX_FILES = 4096
 _DEEPEST = 8
-_COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_COMPRESSED_SUFFIXES = (".gz", ".zst", ".zstd")
 _LOG = re.compile(
     r"(?i)\.(?:log|out|err|stderr|stdout|trace)(?:\.\d+)?(?:\.(?:gz|zst|zstd))?$|^(?:nohup|stdout|stderr|output|console|messages"
     r"|dmesg|syslog|log)[\w.-]*$|(?:log|logs|stderr|stdout|output|console|err|rank_?\d+|slurm-\d+)[\w.-]*\.txt$"
@@ -152,9 +154,8 @@ def read_blocks(source: LogSource, start: int = 0) -> Iterator[bytes]:
     except OSError as error:
         raise NodeError(f"{source.name}: {error.strerror or error}", where=str(source.path)) from error
     with open(handle, "rb", buffering=0) as plain:
-        packed = _COMPRESSION.get(source.path.suffix)
-        if packed:
-            yield from _unpacked(plain, packed)
+        if is_compressed(source.path):
+            yield from _unpacked(plain, source.path.suffix)
             return
         if start:
             plain.seek(start)
@@ -163,7 +164,7 @@ def read_blocks(source: LogSource, start: int = 0) -> Iterator[bytes]:
 
 def is_compressed(path: Path) -> bool:
     """Whether a log is compressed, so that no offset in it can be sought."""
-    return path.suffix in _COMPRESSION
+    return path.suffix in _COMPRESSED_SUFFIXES
 
 
 def _blocks(file: IO[bytes] | Any) -> Iterator[bytes]:
@@ -172,6 +173,7 @@ def _blocks(file: IO[bytes] | Any) -> Iterator[bytes]:
             yield block
 
 
-def _unpacked(file: IO[bytes] | Any, kind: str) -> Iterator[bytes]:
-    with contextlib.suppress(ValueError, OSError):
-        yield from decompress_layer(file, kind)
+def _unpacked(file: IO[bytes], suffix: str) -> Iterator[bytes]:
+    unpacked = gzip.GzipFile(fileobj=file) if suffix == ".gz" else zstd.ZstdFile(file)
+    with contextlib.suppress(OSError, EOFError, zlib.error, zstd.ZstdError):
+        yield from _blocks(unpacked)

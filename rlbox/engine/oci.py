@@ -16,8 +16,6 @@ from rlbox.i18n import _
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
-CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
-LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -104,11 +102,6 @@ def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
         artifact_type=str(value.get("artifactType") or ""),
         annotations=dict(value.get("annotations") or {}),
     )
-
-
-def create_image_manifest(config: Descriptor, layers: Sequence[Descriptor]) -> bytes:
-    value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config.to_json()}
-    return encode_json(value | {"layers": [layer.to_json() for layer in layers]})
 
 
 def create_index(manifests: Sequence[Descriptor]) -> bytes:

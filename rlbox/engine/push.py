@@ -452,7 +452,7 @@ class ImagePush:
                 "note: this engine packs layers as it pushes and keeps no digest of its own; the registry's is printed"
             )
         if any(layer.media_type.endswith("zstd") for layer in pushed.manifest.layers):
-            app.say("note: its layers are zstd; an engine before Docker 23 needs `rlbox save` and `rlbox load` instead")
+            app.say("note: its layers are zstd; an engine before Docker 23 cannot unpack them")
         data: dict[str, Any] = {
             "target": self._name,
             "reference": str(reference),

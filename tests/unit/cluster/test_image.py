@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rlbox.engine.archive import ImageArchive
 
 from rlbox.cluster import image as sending
 from rlbox.cluster.connection import Node
 from rlbox.cluster.image import find_identity, find_present_layers, send_archive
-from rlbox.engine.archive_load import ImageArchive
 from rlbox.errors import EngineError
 
 LAYERS = ["sha256:a", "sha256:b", "sha256:c"]
@@ -22,9 +22,6 @@ class Engine:
 
     def __init__(self, *images: list[str], answers: Iterable[str] = ("",)) -> None:
         self._images, self._answers, self.loaded = images, list(answers), list[bytes]()
-
-    def info(self) -> dict[str, Any]:
-        return {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
 
     def list_images(self, label: str) -> list[dict[str, Any]]:
         return [{"Id": str(number)} for number in range(len(self._images))]

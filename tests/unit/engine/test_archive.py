@@ -1,77 +1,68 @@
-"""Archives: written whole or not at all, and proven before an engine sees them."""
+"""Archives: written whole or not at all, and verified before an engine sees them."""
 
 from __future__ import annotations
 
 import fcntl
-import gzip
 import io
 import json
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from registry_server import CONFIG_TYPE, LAYER_TYPE, create_image_manifest
 
-from rlbox.engine import archive_load as load
-from rlbox.engine.archive_format import (
+from rlbox.engine import archive
+from rlbox.engine.archive import (
+    BLOBS_DIR,
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
-    ArchiveWriter,
-    create_archive_index,
-    create_docker_manifest,
-    format_blob_path,
+    read_blob,
+    read_verified_archive,
     rename_archive_image,
+    save_image_archive,
 )
-from rlbox.engine.archive_load import convert_to_docker_archive, read_verified_archive
-from rlbox.engine.archive_save import write_zstd_archive
 from rlbox.engine.oci import (
-    CONFIG_TYPE,
-    LAYER_TYPE,
+    CONTAINERD_NAME_ANNOTATION,
     LAYOUT,
     LAYOUT_FILE,
     MANIFEST_TYPE,
     compute_digest,
     create_descriptor,
-    create_image_manifest,
+    create_index,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
-from rlbox.system.compression import ChunkReader, compress_zstd, decompress_layer, zstd
 from rlbox.system.files import open_atomic
 
-CONTENTS = (b"first layer" * 90_000, b"second")
+LAYERS = (b"first layer" * 90_000, b"second")
 NAME = "docker.io/rlbox/mine:latest"
 AGAIN = "copy the archive again, or write it again with `rlbox save`; nothing was loaded"
 
 
-def pack(data: bytes, kind: str) -> bytes:
-    if kind == "zstd":
-        return zstd.compress(data)
-    return gzip.compress(data, mtime=0) if kind == "gzip" else data
-
-
-def blobs_of(kind: str = "zstd", contents: tuple[bytes, ...] = CONTENTS) -> dict[str, bytes]:
+def make_files() -> dict[str, bytes]:
     """Return the files of an archive, by name."""
-    config = json.dumps({"rootfs": {"diff_ids": [compute_digest(data) for data in CONTENTS]}}).encode()
-    media = LAYER_TYPE if kind == "plain" else f"{LAYER_TYPE}+{kind}"
-    layers = [pack(data, kind) for data in contents]
-    body = create_image_manifest(
-        create_descriptor(config, CONFIG_TYPE), [create_descriptor(layer, media) for layer in layers]
-    )
-    stored = {format_blob_path(compute_digest(data)): data for data in (config, body, *layers)}
-    return {
-        LAYOUT_FILE: LAYOUT,
-        INDEX_FILE: create_archive_index(create_descriptor(body, MANIFEST_TYPE), NAME),
-        **stored,
-    }
+    config = json.dumps({"rootfs": {"diff_ids": [compute_digest(data) for data in LAYERS]}}).encode()
+    layers = [create_descriptor(layer, LAYER_TYPE) for layer in LAYERS]
+    body = create_image_manifest(create_descriptor(config, CONFIG_TYPE), layers)
+    named = replace(create_descriptor(body, MANIFEST_TYPE), annotations={CONTAINERD_NAME_ANNOTATION: NAME})
+    stored = {f"{BLOBS_DIR}{compute_digest(data)[7:]}": data for data in (config, body, *LAYERS)}
+    return {LAYOUT_FILE: LAYOUT, INDEX_FILE: create_index([named]), **stored}
+
+
+def pack(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
 
 
 def write(path: Path, files: dict[str, bytes]) -> Path:
-    with open(path, "wb") as file:
-        writer = ArchiveWriter(file)
-        for name, data in files.items():
-            writer.add_file(name, data)
-        writer.finish()
+    path.write_bytes(pack(files))
     return path
 
 
@@ -82,78 +73,75 @@ def refusal(path: Path) -> tuple[str, str, str]:
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    return write(tmp_path / "x.tar", blobs_of())
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "x.tar", make_files())
 
 
 def largest(files: dict[str, bytes]) -> str:
     return max((name for name in files if name.startswith("blobs/")), key=lambda name: len(files[name]))
 
 
-def test_an_archive_is_given_another_name(archive: Path, tmp_path: Path) -> None:
+def test_an_archive_is_given_another_name(file: Path, tmp_path: Path) -> None:
     """Not a byte of a blob changes, and of the index the names alone; what goes in small pieces comes out whole."""
-    data = archive.read_bytes()
+    data = file.read_bytes()
     pieces = (data[start : start + 1000] for start in range(0, len(data), 1000))
     other = tmp_path / "other.tar"
     other.write_bytes(b"".join(rename_archive_image(pieces, "rlbox/mine:work-0a1b2c")))
-    before, after = read_verified_archive(archive), read_verified_archive(other)
+    before, after = read_verified_archive(file), read_verified_archive(other)
     assert after.tags == ("rlbox/mine:work-0a1b2c",)
     assert after.manifests == before.manifests
-    assert {digest: after.read_blob(digest) for digest in after.blobs} == {
-        digest: before.read_blob(digest) for digest in before.blobs
+    assert {digest: read_blob(after, digest) for digest in after.blobs} == {
+        digest: read_blob(before, digest) for digest in before.blobs
     }
     back = b"".join(rename_archive_image(iter([other.read_bytes()]), "rlbox/mine:latest"))
     assert back == b"".join(rename_archive_image(iter([data]), "rlbox/mine:latest"))
 
 
 def test_docker_reads_the_other_name_too(tmp_path: Path) -> None:
-    listed = {DOCKER_MANIFEST_FILE: create_docker_manifest("c", ["rlbox/mine:latest"], ["l"])}
-    data = write(tmp_path / "x.tar", blobs_of() | listed).read_bytes()
+    listed = {DOCKER_MANIFEST_FILE: b'[{"Config": "c", "RepoTags": ["rlbox/mine:latest"], "Layers": ["l"]}]'}
+    data = write(tmp_path / "x.tar", make_files() | listed).read_bytes()
     with tarfile.open(fileobj=io.BytesIO(b"".join(rename_archive_image(iter([data]), "rlbox/mine:new")))) as tar:
-        file = tar.extractfile(DOCKER_MANIFEST_FILE)
-        assert file is not None
-        assert json.load(file) == [{"Config": "c", "RepoTags": ["rlbox/mine:new"], "Layers": ["l"]}]
+        manifest = tar.extractfile(DOCKER_MANIFEST_FILE)
+        assert manifest is not None
+        assert json.load(manifest) == [{"Config": "c", "RepoTags": ["rlbox/mine:new"], "Layers": ["l"]}]
 
 
-def test_what_is_cut_gets_no_name(archive: Path) -> None:
+def test_what_is_cut_gets_no_name(file: Path) -> None:
     with pytest.raises(tarfile.TarError):
-        b"".join(rename_archive_image(iter([archive.read_bytes()[:700]]), "rlbox/mine:new"))
+        b"".join(rename_archive_image(iter([file.read_bytes()[:700]]), "rlbox/mine:new"))
 
 
-def test_a_whole_archive(archive: Path) -> None:
+def test_a_whole_archive(file: Path) -> None:
     counted: list[int] = []
-    read = read_verified_archive(archive, counted.append)
+    read = read_verified_archive(file, counted.append)
     assert read.tags == ("rlbox/mine:latest",)
     assert [len(manifest.layers) for manifest in read.manifests] == [2]
     assert sum(counted) == sum(size for _, size in read.blobs.values())
-    assert read.read_blob(read.manifests[0].digest) == read.manifests[0].body
-    with tarfile.open(archive) as tar:
-        facts = {(item.uid, item.gid, item.mtime, item.mode, item.type) for item in tar}
-    assert facts == {(0, 0, 0, 0o444, tarfile.REGTYPE)}
+    assert read_blob(read, read.manifests[0].digest) == read.manifests[0].body
 
 
-def test_a_flipped_byte_names_the_blob(archive: Path) -> None:
-    name = largest(blobs_of())
-    data = bytearray(archive.read_bytes())
-    with tarfile.open(archive) as tar:
+def test_a_flipped_byte_names_the_blob(file: Path) -> None:
+    name = largest(make_files())
+    data = bytearray(file.read_bytes())
+    with tarfile.open(file) as tar:
         data[tar.getmember(name).offset_data + 5] ^= 1
-    archive.write_bytes(data)
-    what, where, step = refusal(archive)
+    file.write_bytes(data)
+    what, where, step = refusal(file)
     assert what.startswith(f"blob sha256:{name[13:]} is damaged: its bytes are sha256:")
-    assert (where, step) == (str(archive), AGAIN)
+    assert (where, step) == (str(file), AGAIN)
 
 
-def test_a_cut_names_the_blob(archive: Path) -> None:
-    files = blobs_of()
+def test_a_cut_names_the_blob(file: Path) -> None:
+    files = make_files()
     name = largest(files)
-    with tarfile.open(archive) as tar:
+    with tarfile.open(file) as tar:
         cut = tar.getmember(name).offset_data + 10
-    archive.write_bytes(archive.read_bytes()[:cut])
-    assert refusal(archive) == (f"the archive is cut short in blob sha256:{name[13:]}", str(archive), AGAIN)
+    file.write_bytes(file.read_bytes()[:cut])
+    assert refusal(file) == (f"the archive is cut short in blob sha256:{name[13:]}", str(file), AGAIN)
 
 
 def test_a_missing_blob_is_named(tmp_path: Path) -> None:
-    files = blobs_of()
+    files = make_files()
     name = largest(files)
     del files[name]
     assert refusal(write(tmp_path / "x.tar", files))[0] == f"blob sha256:{name[13:]} is missing"
@@ -178,58 +166,6 @@ def test_no_archive(data: bytes, what: str, tmp_path: Path) -> None:
 def test_an_archive_of_dockers_own(tmp_path: Path) -> None:
     path = write(tmp_path / "x.tar", {"manifest.json": b"[]"})
     assert refusal(path)[2] == f"docker load --input {path}"
-
-
-# ---- for engines that load no OCI archive -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["zstd", "gzip", "plain"])
-def test_plain_layers_for_an_older_engine(kind: str, tmp_path: Path) -> None:
-    read = read_verified_archive(write(tmp_path / "x.tar", blobs_of(kind)))
-    data = b"".join(convert_to_docker_archive(read, read.manifests[0], "rlbox/mine:latest", lambda count: None))
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        files = {item.name: tar.extractfile(item).read() for item in tar}  # type: ignore[union-attr]
-    (listed,) = json.loads(files["manifest.json"])
-    assert listed["RepoTags"] == ["rlbox/mine:latest"]
-    assert [files[name] for name in listed["Layers"]] == list(CONTENTS)
-    config = read.manifests[0].config
-    assert config is not None
-    assert listed["Config"] == config.digest[7:] + ".json"
-    assert compute_digest(files[listed["Config"]]) == config.digest
-
-
-def test_a_layer_that_cannot_be_unpacked(tmp_path: Path) -> None:
-    files = blobs_of("zstd")
-    config = next(data for data in files.values() if data.startswith(b'{"rootfs"'))
-    layers = [create_descriptor(b"no zstd", f"{LAYER_TYPE}+zstd"), create_descriptor(b"none", f"{LAYER_TYPE}+zstd")]
-    body = create_image_manifest(create_descriptor(config, CONFIG_TYPE), layers)
-    wrong = {format_blob_path(compute_digest(data)): data for data in (config, body, b"no zstd", b"none")}
-    read = read_verified_archive(
-        write(
-            tmp_path / "x.tar",
-            {INDEX_FILE: create_archive_index(create_descriptor(body, MANIFEST_TYPE), NAME), **wrong},
-        )
-    )
-    with pytest.raises(WorkFailed, match=r"cannot be unpacked: no tar\+zstd layer"):
-        convert_to_docker_archive(read, read.manifests[0], "x", lambda count: None)
-
-
-def test_packing_gives_the_same_bytes_again() -> None:
-    data = [bytes(range(256)) * 4096] * 5
-    first, second = (b"".join(compress_zstd(iter(data))) for _ in range(2))
-    assert first == second
-    for packed, kind in ((first, "zstd"), (gzip.compress(b"".join(data)), "gzip")):
-        parts = ChunkReader(iter([packed[:100], packed[100:]]))
-        assert b"".join(decompress_layer(parts, f"{LAYER_TYPE}+{kind}")) == b"".join(data)
-    # as an engine with the containerd store exports a layer under Docker's media type
-    named = "application/vnd.docker.image.rootfs.diff.tar.gzip"
-    assert b"".join(decompress_layer(ChunkReader(iter([first[:2], first[2:]])), named)) == b"".join(data)
-
-
-def test_a_truncated_layer_is_met() -> None:
-    data = gzip.compress(b"x" * 10_000)
-    with pytest.raises(ValueError, match="no tar\\+gzip layer"):
-        list(decompress_layer(ChunkReader(iter([data[: len(data) // 2]])), f"{LAYER_TYPE}+gzip"))
 
 
 # ---- writing ------------------------------------------------------------------------------------------------------
@@ -287,29 +223,18 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_an_engine_whose_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "write /var/lib/docker/x: no space left on device"
-    monkeypatch.setattr(load, "connect_engine", lambda: SimpleNamespace(load_image=lambda chunks: [{"error": words}]))
+    monkeypatch.setattr(
+        archive, "connect_engine", lambda: SimpleNamespace(load_image=lambda chunks: [{"error": words}])
+    )
     with pytest.raises(NodeError, match="the engine's disk is full") as full:
-        load._send(iter(()))
+        archive._send(iter(()))
     assert full.value.next_step == "free space there, then repeat"
 
 
-def test_an_engine_whose_store_is_damaged() -> None:
-    config = json.dumps({"rootfs": {"diff_ids": [compute_digest(b"first")]}}).encode()
-    files = {
-        "layer.tar": b"another",
-        "config.json": config,
-        "manifest.json": json.dumps([{"Config": "config.json", "Layers": ["layer.tar"]}]).encode(),
-    }
-    with pytest.raises(WorkFailed, match="the engine's store is damaged") as damaged:
-        write_zstd_archive(io.BytesIO(), "rlbox/mine:latest", iter([tar_of(files)]))
-    assert damaged.value.next_step == "remove the image and build it again"
-
-
-def tar_of(files: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return packed.getvalue()
+def test_an_engine_without_oci_archives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    exported = pack({DOCKER_MANIFEST_FILE: b"[]"})
+    engine = SimpleNamespace(export_image=lambda tag: iter([exported]))
+    monkeypatch.setattr(archive, "connect_engine", lambda: engine)
+    with pytest.raises(WorkFailed, match="the engine writes no OCI archive"):
+        save_image_archive(0, "rlbox/mine:latest", "rlbox/mine:latest", tmp_path / "x.tar")
+    assert list(tmp_path.iterdir()) == []

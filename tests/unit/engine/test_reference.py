@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from registry_server import create_image_manifest
 
 from rlbox.engine.oci import (
     INDEX_TYPE,
     MANIFEST_TYPE,
     create_artifact_manifest,
     create_descriptor,
-    create_image_manifest,
     create_index,
     format_referrers_tag,
     parse_manifest,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from mirrorbox import artifact
-from registry_server import PASSWORD, USER, Fault, RegistryServer, listed_by, log_in, running
+from registry_server import PASSWORD, USER, Fault, RegistryServer, create_image_manifest, listed_by, log_in, running
 
 from rlbox.artifacts.base_image import download_blob
 from rlbox.artifacts.object_store import ObjectStore
@@ -22,7 +22,6 @@ from rlbox.engine.oci import (
     MANIFEST_TYPE,
     Descriptor,
     create_descriptor,
-    create_image_manifest,
     format_referrers_tag,
     parse_manifest,
 )

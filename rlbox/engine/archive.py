@@ -1,0 +1,346 @@
+"""The OCI archive of an image: saved from an engine, verified blob by blob, loaded into an engine.
+
+An engine with the containerd store, and any engine from Docker 25 on, writes one; every engine from Docker 23 on loads
+one, since it has `manifest.json` beside `index.json`. Measured with Docker 26: an engine without that store unpacks
+zstd layers itself, and takes an archive without the layers that it has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from rlbox.engine.connection import connect_engine
+from rlbox.engine.oci import (
+    CONTAINERD_NAME_ANNOTATION,
+    INDEX_TYPES,
+    REF_NAME_ANNOTATION,
+    Descriptor,
+    Manifest,
+    parse_manifest,
+)
+from rlbox.engine.reference import shorten_image_name
+from rlbox.errors import NodeError, WorkFailed
+from rlbox.foreign import parse_json
+from rlbox.i18n import _
+from rlbox.system.files import describe_special_file, open_atomic
+
+ByteCallback = Callable[[int], None]
+INDEX_FILE = "index.json"
+DOCKER_MANIFEST_FILE = "manifest.json"
+BLOBS_DIR = "blobs/sha256/"
+_BLOCK = tarfile.BLOCKSIZE
+_CHUNK = 1 << 20
+_AGAIN = _("copy the archive again, or write it again with `rlbox save`; nothing was loaded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedArchive:
+    """An archive on disk; `manifest_digest` is that of the image's manifest in it, `file_bytes` the file's in bytes."""
+
+    manifest_digest: str
+    file_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageArchive:
+    """A verified archive.
+
+    `index` is what its `index.json` says, `manifests` the images in it, `blobs` where in the file each blob lies
+    (digest to offset and size), `tags` the names that its images get.
+    """
+
+    path: Path
+    index: Manifest
+    manifests: tuple[Manifest, ...]
+    blobs: Mapping[str, tuple[int, int]]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedImage:
+    """An image that the engine has now; `manifest_digest` is its manifest's, `image_id` the engine's own id for it."""
+
+    tag: str
+    manifest_digest: str
+    image_id: str
+    layer_count: int
+
+
+def save_image_archive(
+    image_bytes: int, tag: str, archive_tag: str, path: Path, on_bytes: ByteCallback = lambda count: None
+) -> SavedArchive:
+    """Write the engine's image `tag` to `path`, in which it is called `archive_tag`; the file is whole or not there.
+
+    `image_bytes`: The size that the engine says the image has.
+    Raises NodeError: the disk is full or cannot be written.
+    Raises WorkFailed: the engine writes no OCI archive.
+    """
+    with open_atomic(path, image_bytes) as file:
+        exported = _count_chunks(connect_engine().export_image(tag), on_bytes)
+        file.writelines(rename_archive_image(exported, archive_tag))
+        file.seek(0)
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            if INDEX_FILE not in tar.getnames():
+                raise WorkFailed(
+                    _("the engine writes no OCI archive"),
+                    where=tag,
+                    next_step=_("use Docker 25 or newer, or: docker save --output FILE {tag}").format(tag=tag),
+                )
+            index = parse_manifest(cast(IO[bytes], tar.extractfile(INDEX_FILE)).read(), INDEX_TYPES[0])
+    return SavedArchive(manifest_digest=index.manifests[0].digest, file_bytes=path.stat().st_size)
+
+
+def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: None) -> ImageArchive:
+    """Return the archive, every blob of it held to its sha256.
+
+    Raises WorkFailed: it is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
+    """
+    if kind := describe_special_file(path):  # which may have no end, or no beginning
+        raise WorkFailed(
+            _("this is no archive, but {kind}").format(kind=kind), where=str(path), next_step="rlbox save TARGET FILE"
+        )
+    try:
+        with tarfile.open(path, mode="r:") as tar:
+            members = _list_members(tar, path)
+            index = _read_index(tar, members, path)
+            blobs = {f"sha256:{name[len(BLOBS_DIR) :]}": member for name, member in members.items() if _is_blob(name)}
+            for digest, member in blobs.items():
+                _check_blob(cast(IO[bytes], tar.extractfile(member)), digest, path, on_bytes)
+            manifests = tuple(_list_images(tar, blobs, index, path))
+    except tarfile.TarError as error:
+        raise WorkFailed(
+            _("this is no archive: {error}").format(error=error), where=str(path), next_step="rlbox save TARGET FILE"
+        ) from error
+    names = (item.annotations.get(CONTAINERD_NAME_ANNOTATION) for item in index.manifests)
+    return ImageArchive(
+        path=path,
+        index=index,
+        manifests=manifests,
+        blobs={digest: (member.offset_data, member.size) for digest, member in blobs.items()},
+        tags=tuple(shorten_image_name(name) for name in names if name),
+    )
+
+
+def read_blob(archive: ImageArchive, digest: str) -> bytes:
+    offset, size = archive.blobs[digest]
+    with open(archive.path, "rb") as file:
+        file.seek(offset)
+        return file.read(size)
+
+
+def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
+    """Return the digests of the unpacked layers of an image."""
+    if manifest.config is None:
+        raise WorkFailed(
+            _("blob {digest} is no image").format(digest=manifest.digest), where=str(archive.path), next_step=_AGAIN
+        )
+    return list(parse_json(read_blob(archive, manifest.config.digest))["rootfs"]["diff_ids"])
+
+
+def read_archive(archive: ImageArchive, omit: Collection[str] = ()) -> Iterator[bytes]:
+    """Yield the archive without the blobs whose digests are in `omit`."""
+    with tarfile.open(archive.path, mode="r:") as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isfile() else None
+            if file and _blob_name(member.name.removeprefix("./")) not in omit:
+                yield from _tar_file(member.name, member.size, _read_chunks(file))
+    yield bytes(2 * _BLOCK)
+
+
+def load_image_archive(
+    archive: ImageArchive, rename_tag: Callable[[str], str], on_bytes: ByteCallback = lambda count: None
+) -> LoadedImage:
+    """Load the archive's image and verify that the engine has it.
+
+    `rename_tag` maps its name in the archive to the one in the engine; another image that has that name keeps it.
+
+    Raises WorkFailed: it holds no image with a name, or several; or the engine has something else afterwards.
+    Raises NodeError: the engine's disk is full.
+    """
+    if len(archive.tags) != 1 or len(archive.manifests) != 1:
+        raise WorkFailed(
+            _("this archive holds {count} images with {tags_count} names; rlbox loads one").format(
+                count=len(archive.manifests), tags_count=len(archive.tags)
+            ),
+            where=str(archive.path),
+            next_step=f"docker load --input {archive.path}",
+        )
+    tag, manifest = rename_tag(archive.tags[0]), archive.manifests[0]
+    with open(archive.path, "rb", buffering=0) as file:
+        _send(rename_archive_image(_count_chunks(_read_chunks(file), on_bytes), tag))
+    # the containerd store calls an image by its manifest or index, the other store by its configuration
+    digests = (archive.index.manifests[0].digest, manifest.config.digest if manifest.config else "")
+    image = connect_engine().find_image(tag)
+    if image is None or image["Id"] not in digests:
+        found = image["Id"] if image else _("nothing")
+        raise WorkFailed(
+            _("the engine has {found} as {tag} after loading; the archive holds {wanted}").format(
+                found=found, tag=tag, wanted=digests[0]
+            )
+        )
+    return LoadedImage(tag=tag, manifest_digest=manifest.digest, image_id=image["Id"], layer_count=len(manifest.layers))
+
+
+def rename_archive_image(chunks: Iterator[bytes], tag: str) -> Iterator[bytes]:
+    """Yield an OCI archive in which its one image is called `tag`; not a byte of a blob changes.
+
+    Raises tarfile.TarError: it is no tar, or is cut short.
+    """
+    with tarfile.open(fileobj=cast(IO[bytes], _ChunkReader(chunks)), mode="r|", bufsize=_CHUNK) as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isreg() else None
+            if file is None:
+                continue
+            if change := _CHANGES.get(member.name):
+                data = json.dumps(change(parse_json(file.read()), tag)).encode()
+                yield from _tar_file(member.name, len(data), [data])
+            else:
+                yield from _tar_file(member.name, member.size, _read_chunks(file))
+    yield bytes(2 * _BLOCK)
+
+
+class _ChunkReader:
+    """Chunks as a file that can be read once."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def read(self, amount: int) -> bytes:
+        if not self._rest:
+            self._rest = next(self._chunks, b"")
+        head, self._rest = self._rest[:amount], self._rest[amount:]
+        return head
+
+
+def _rename_in_index(index: dict[str, Any], tag: str) -> dict[str, Any]:
+    names = {CONTAINERD_NAME_ANNOTATION: f"docker.io/{tag}", REF_NAME_ANNOTATION: tag.rpartition(":")[2]}
+    manifests = [{**item, "annotations": {**item.get("annotations", {}), **names}} for item in index["manifests"]]
+    return {**index, "manifests": manifests}
+
+
+def _rename_in_docker_manifest(images: list[dict[str, Any]], tag: str) -> list[dict[str, Any]]:
+    return [{**image, "RepoTags": [tag]} for image in images]
+
+
+_CHANGES: dict[str, Any] = {INDEX_FILE: _rename_in_index, DOCKER_MANIFEST_FILE: _rename_in_docker_manifest}
+
+
+def _tar_file(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a file of a tar; owner, mode and time are the same everywhere."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o444
+    yield info.tobuf(tarfile.GNU_FORMAT)
+    yield from chunks
+    yield bytes(-size % _BLOCK)
+
+
+def _read_chunks(file: IO[bytes] | BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def _count_chunks(chunks: Iterator[bytes], on_bytes: ByteCallback) -> Iterator[bytes]:
+    for chunk in chunks:
+        on_bytes(len(chunk))
+        yield chunk
+
+
+def _list_members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
+    members: dict[str, tarfile.TarInfo] = {}
+    end = path.stat().st_size
+    last = ""
+    try:
+        for member in tar:
+            last = member.name.removeprefix("./")
+            if member.offset_data + member.size > end:
+                raise _create_truncated_error(path, last)
+            if member.isfile():
+                members[last] = member
+    except tarfile.ReadError as error:
+        raise _create_truncated_error(path, last) from error
+    return members
+
+
+def _read_index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: Path) -> Manifest:
+    if INDEX_FILE not in members:
+        step = f"docker load --input {path}" if DOCKER_MANIFEST_FILE in members else "rlbox save TARGET FILE"
+        raise WorkFailed(
+            _("this is no OCI archive: it has no index.json, or is cut short"), where=str(path), next_step=step
+        )
+    try:
+        return parse_manifest(cast(IO[bytes], tar.extractfile(members[INDEX_FILE])).read(), INDEX_TYPES[0])
+    except ValueError as error:
+        raise WorkFailed(
+            _("its index.json is damaged: {error}").format(error=error), where=str(path), next_step=_AGAIN
+        ) from error
+
+
+def _is_blob(name: str) -> bool:
+    return name.startswith(BLOBS_DIR)
+
+
+def _blob_name(name: str) -> str:
+    return f"sha256:{name[len(BLOBS_DIR) :]}" if _is_blob(name) else name or "its beginning"
+
+
+def _check_blob(source: IO[bytes], digest: str, path: Path, on_bytes: ByteCallback) -> None:
+    hasher = hashlib.sha256()
+    for chunk in _read_chunks(source):
+        hasher.update(chunk)
+        on_bytes(len(chunk))
+    if (found := f"sha256:{hasher.hexdigest()}") != digest:
+        raise WorkFailed(
+            _("blob {wanted} is damaged: its bytes are {digest}").format(wanted=digest, digest=found),
+            where=str(path),
+            next_step=_AGAIN,
+        )
+
+
+def _list_images(
+    tar: tarfile.TarFile, blobs: Mapping[str, tarfile.TarInfo], index: Manifest, path: Path
+) -> Iterator[Manifest]:
+    """Yield the manifests of images that an index names, also through other indexes; all their blobs are there."""
+    _require_blobs(blobs, index.manifests, path)
+    for item in index.manifests:
+        try:
+            manifest = parse_manifest(cast(IO[bytes], tar.extractfile(blobs[item.digest])).read(), item.media_type)
+        except ValueError as error:
+            what = _("blob {digest} is no manifest: {error}").format(digest=item.digest, error=error)
+            raise WorkFailed(what, where=str(path), next_step=_AGAIN) from error
+        if manifest.descriptor.media_type in INDEX_TYPES:
+            yield from _list_images(tar, blobs, manifest, path)
+            continue
+        _require_blobs(blobs, (*([manifest.config] if manifest.config else ()), *manifest.layers), path)
+        yield manifest
+
+
+def _require_blobs(blobs: Mapping[str, tarfile.TarInfo], wanted: Sequence[Descriptor], path: Path) -> None:
+    for blob in wanted:
+        if blob.digest not in blobs or blobs[blob.digest].size != blob.size:
+            raise WorkFailed(
+                _("blob {digest} is missing").format(digest=blob.digest), where=str(path), next_step=_AGAIN
+            )
+
+
+def _create_truncated_error(path: Path, name: str) -> WorkFailed:
+    return WorkFailed(
+        _("the archive is cut short in blob {blob}").format(blob=_blob_name(name)), where=str(path), next_step=_AGAIN
+    )
+
+
+def _send(chunks: Iterator[bytes]) -> None:
+    for message in connect_engine().load_image(chunks):
+        if words := message.get("error"):
+            if "no space left" in words:
+                raise NodeError(
+                    _("the engine's disk is full: {words}").format(words=words),
+                    next_step=_("free space there, then repeat"),
+                )
+            raise WorkFailed(_("the engine could not load the image: {words}").format(words=words))
