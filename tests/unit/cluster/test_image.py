@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rlbox.engine.archive import ImageArchive
 
 from rlbox.cluster import image as sending
 from rlbox.cluster.connection import Node
 from rlbox.cluster.image import find_identity, find_present_layers, send_archive
+from rlbox.engine.archive import ImageArchive
 from rlbox.errors import EngineError
 
 LAYERS = ["sha256:a", "sha256:b", "sha256:c"]
