@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -108,8 +107,6 @@ def status(app: App, options: ClusterOptions) -> int:
     app.result(found.as_json(), found.text())
     if any(not node.healthy for node in found.nodes):
         app.say(f"next: rlbox cluster up {options.option_text} brings back what died")
-    for one in found.listens:
-        app.say(f"next: {one.where}: {one.remedy}")
     return 0 if found.healthy else NodeError.exit_code
 
 
@@ -227,30 +224,6 @@ def stop(app: App, options: ClusterOptions, job: str) -> int:
 
 @click.command()
 @cluster_options
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port on 127.0.0.1 [a free one].")
-@shared_options
-def dashboard(app: App, options: ClusterOptions, port: int) -> int:
-    """Forward a cluster's dashboard to 127.0.0.1 of this machine by ssh, until Ctrl-C.
-
-    It listens on the loopback of the head alone; of a head that is this machine the port is its own.
-
-    \b
-    Example:
-      rlbox cluster dashboard cluster-2node --nodes gpu005,gpu006 --port 8265
-    """
-    from rlbox.cluster.dashboard import open_dashboard
-
-    with open_dashboard(app, options, port) as found, suppress(KeyboardInterrupt):
-        app.result({"url": found.url, "token_file": found.token_file, "head": found.head.name}, found.url)
-        if found.token_file:
-            app.say(f"it asks for the cluster's token, which is in {found.token_file} on {found.head.name}")
-        app.say("Ctrl-C closes it")
-        found.wait()
-    return 0
-
-
-@click.command()
-@cluster_options
 @click.option("--force", is_flag=True, help="Also under a job or a run that goes on there; it ends with the cluster.")
 @shared_options
 def down(app: App, options: ClusterOptions, force: bool) -> int:
@@ -289,8 +262,8 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
     """
-    from rlbox.cluster.burn_in import examine_cluster
     from rlbox.cluster.checks import format_findings
+    from rlbox.cluster.doctor import examine_cluster
     from rlbox.errors import WorkFailed
 
     found = examine_cluster(app, options, paths, work=prove)
@@ -302,7 +275,7 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
     errors = sum(one.level == "error" for one in found.findings)
     said = "nothing is wrong" if not errors else "1 problem" if errors == 1 else f"{errors} problems"
     app.say(f"cluster doctor: {found.checks} questions to {found.nodes} nodes: {said}")
-    return WorkFailed.exit_code if found.has_errors else 0
+    return WorkFailed.exit_code if errors else 0
 
 
 @click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
@@ -320,5 +293,5 @@ def cluster() -> None:
     """
 
 
-for command in (up, status, submit, logs, stop, dashboard, down, doctor):
+for command in (up, status, submit, logs, stop, down, doctor):
     cluster.add_command(command)

@@ -227,7 +227,7 @@ class Node:
         if code:
             raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]), where=self.name)
 
-    # ---- its engine and its ports
+    # ---- its engine
 
     @property
     def engine_address(self) -> str:
@@ -252,11 +252,6 @@ class Node:
             if "prohibited" in output:
                 raise UnreachableNode(explain_ssh_error(self.name, SshRoute(self.name, ""), output)) from error
             raise EngineError(error.what, where=self.name, next_step=error.next_step) from error
-
-    def forward_port(self, port: int, remote_port: int) -> None:
-        """Have 127.0.0.1:`port` of this machine lead to a port of the node's loopback."""
-        if self._ssh:
-            self._ssh.forward(f"127.0.0.1:{port}", f"127.0.0.1:{remote_port}")
 
 
 def read_streams(streams: dict[str, NodeStream]) -> queue.Queue[tuple[str, dict[str, Any] | NodeError | None]]:

@@ -33,30 +33,13 @@ class InterfaceAddress:
         return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or inner or self.virtual)
 
 
-_RAY_TITLES = ("ray-dashboard-", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""Names of parts of Ray. Source: AGENT_PROCESS_TYPE_* and dashboard/subprocesses/module.py of 2.60."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Listener:
-    """A TCP port that somebody listens on; `uid` owns the socket, `pid` and `command` are of the process if known."""
+    """A TCP port that somebody listens on; `uid` owns the socket."""
 
     port: int
     address: str
     uid: int = 0
-    pid: int = 0
-    command: str = ""
-
-    @property
-    def is_part_of_ray(self) -> bool:
-        """Whether it is Ray's own, and neither a worker nor a job."""
-        by_path = "/site-packages/ray/" in self.command and not self.command.startswith("ray::")
-        return by_path or self.command.startswith(_RAY_TITLES)
-
-    @property
-    def is_loopback(self) -> bool:
-        ip = ipaddress.ip_address(self.address)
-        return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
 
 @dataclass(frozen=True, kw_only=True)

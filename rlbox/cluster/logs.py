@@ -120,7 +120,8 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
         probe = context.probe()
         cluster = context.require_cluster(probe)
         patterns = _choose_patterns(context, cluster, options.job)
-        streams = start_all_logs(context, cluster, patterns, follow=options.follow)
+        names = [name for name in context.pool.nodes if name in cluster.instances]
+        streams = {name: start_logs(context, cluster, name, patterns, follow=options.follow) for name in names}
         try:
             clocks, reports = LogClocks(probe.offsets), read_streams(streams)
             lines = sort_lines(_read_first(reports, clocks, set(streams)))
@@ -161,18 +162,6 @@ def start_logs(
         most=most,
         follow=follow,
     )
-
-
-def start_all_logs(
-    context: ClusterContext,
-    cluster: RunningCluster,
-    patterns: Sequence[str],
-    *,
-    follow: bool,
-    most: int = _MOST_BYTES,
-) -> dict[str, NodeStream]:
-    names = [name for name in context.pool.nodes if name in cluster.instances]
-    return {name: start_logs(context, cluster, name, patterns, follow=follow, most=most) for name in names}
 
 
 Reports = queue.Queue[tuple[str, dict[str, Any] | NodeError | None]]

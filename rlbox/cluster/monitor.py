@@ -63,6 +63,10 @@ class NodeMonitor:
                 if self._is_silent(name) and name not in self._explained:
                     self._explain_silence(name)
 
+    def describe_nodes(self) -> dict[str, dict[str, bool]]:
+        """Return of each node whether it `answers`."""
+        return {name: {"answers": self.is_heard(name)} for name in self._streams}
+
     def is_heard(self, name: str) -> bool:
         return name in self._streams and not self._is_silent(name)
 

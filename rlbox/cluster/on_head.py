@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import threading
-import time
-from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlbox.app import App
-from rlbox.cluster.connection import Node, read_streams
+from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
 from rlbox.cluster.down import format_run_command
-from rlbox.cluster.logs import RAY_LOGS, LogClocks, LogLine, mask_line, sort_lines, start_all_logs
 from rlbox.cluster.monitor import NodeMonitor
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
@@ -26,18 +20,12 @@ from rlbox.cluster.status import require_healthy
 from rlbox.errors import EngineError, NodeError, RlboxError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
 from rlbox.values import Secret
 
 HEAD_VARIABLE = "RLBOX_BESIDE_HEAD"
 """Set, to the cluster's name, for a command that is carried out beside the head."""
 
-_LINES_FILE, _STATUS_FILE = "nodes.txt", "nodes.json"
-_KEPT_LINES, _FIRST_BYTES = 1000, 1 << 16
-"""Of each log: lines that are kept, and bytes that are read of what was before."""
-_DEBUG_LINE = re.compile(r"\[\d{4}-\d\d-\d\d [\d:,]+ D ")
-"""Ray writes hundreds of them in a second."""
-_LAST_S = 1.5
+_STATUS_FILE = "nodes.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,54 +37,6 @@ class HeadCommand:
     env: Mapping[str, str]
     secrets: Mapping[str, Secret]
     terminal: bool = False
-
-
-class NodeLogRecorder:
-    """The last lines of every node, of those too that answer no more, and what happens to nodes, until it is closed."""
-
-    def __init__(
-        self, context: ClusterContext, probe: ClusterProbe, cluster: RunningCluster, masker: SecretMasker
-    ) -> None:
-        self._cluster, self._masker, self._began = cluster, masker, time.time()
-        self._lines: dict[tuple[str, str], deque[LogLine]] = {}
-        self._streams = start_all_logs(context, cluster, RAY_LOGS, follow=True, most=_FIRST_BYTES)
-        self._clocks = LogClocks(probe.offsets)
-        threading.Thread(target=self._record, name="logs of nodes", daemon=True).start()
-        self.monitor = NodeMonitor(context, cluster, probe.offsets)
-
-    def _record(self) -> None:
-        reports = read_streams(self._streams)
-        while True:
-            name, report = reports.get()
-            for line in self._clocks.read(name, report) if isinstance(report, dict) else ():
-                if not _DEBUG_LINE.match(line.text):
-                    self._lines.setdefault((name, line.file), deque(maxlen=_KEPT_LINES)).append(line)
-
-    def close(self) -> None:
-        self.monitor.close()
-        for stream in self._streams.values():
-            stream.close()
-
-    def create_evidence(self) -> Mapping[str, str]:
-        """Return the files of evidence: the nodes' lines since the beginning, in one order, and what happened."""
-        time.sleep(_LAST_S)  # what was written as it failed is on its way
-        lines = [line for log in list(self._lines.values()) for line in list(log) if line.at >= self._began]
-        failures = [one.as_json() for one in self.monitor.list_findings()]
-        nodes = {name: {"answers": self.monitor.is_heard(name)} for name in self._cluster.instances}
-        status = {"schema": 1, "failures": failures, "nodes": nodes}
-        text = "".join(mask_line(self._masker, line).format() + "\n" for line in sort_lines(lines))
-        return {_LINES_FILE: text, _STATUS_FILE: json.dumps(status, indent=1, ensure_ascii=False) + "\n"}
-
-
-@contextmanager
-def record_node_logs(
-    context: ClusterContext, probe: ClusterProbe, cluster: RunningCluster, masker: SecretMasker
-) -> Iterator[NodeLogRecorder]:
-    recorder = NodeLogRecorder(context, probe, cluster, masker)
-    try:
-        yield recorder
-    finally:
-        recorder.close()
 
 
 def find_running_cluster(app: App, options: ClusterOptions) -> tuple[ClusterPlan, str]:
@@ -127,7 +67,7 @@ def _require_usable(context: ClusterContext) -> tuple[RunningCluster, ClusterPro
 def run_on_head(app: App, options: ClusterOptions, command: HeadCommand) -> int:
     """Carry out a command line in a container beside the head, with this process's streams; return its exit code.
 
-    What happens to nodes meanwhile is said; when the run failed, what the nodes report is laid beside its evidence.
+    What happens to nodes meanwhile is said; when the run failed, that is laid beside its evidence.
 
     Raises
     ------
@@ -139,23 +79,17 @@ def run_on_head(app: App, options: ClusterOptions, command: HeadCommand) -> int:
         cluster, probe, head = _require_usable(context)
         line = format_run_command(cluster.plan, "logs", command.run)
         app.say(f"the run is on node {head.name}; from here: {line}")
-        values = {name: secret.reveal() for name, secret in command.secrets.items()}
-        masker = SecretMasker({**values, SECRETS_VARIABLE: ",".join(values)})
-        with record_node_logs(context, probe, cluster, masker) as recorder:
-            code = _run(app, head, cluster, command, values, recorder)
+        monitor = NodeMonitor(context, cluster, probe.offsets)
+        try:
+            code = _run(app, head, cluster, command, monitor)
             if code:
-                _write_evidence(app, head, command.run, recorder)
+                _write_evidence(app, head, command.run, monitor)
             return code
+        finally:
+            monitor.close()
 
 
-def _run(
-    app: App,
-    head: Node,
-    cluster: RunningCluster,
-    command: HeadCommand,
-    secrets: Mapping[str, str],
-    recorder: NodeLogRecorder,
-) -> int:
+def _run(app: App, head: Node, cluster: RunningCluster, command: HeadCommand, monitor: NodeMonitor) -> int:
     from rlbox.engine.remote_helper import HelperContainer, run_helper_container
     from rlbox.ssh.tunnel import EngineTunnel
 
@@ -170,6 +104,7 @@ def _run(
         home=str(facts["home"]),
         state=str(facts["state"]),
     )
+    secrets = {name: secret.reveal() for name, secret in command.secrets.items()}
     helper = HelperContainer(
         target=plan.target,
         image=cluster.instances[head.name].image,
@@ -182,7 +117,7 @@ def _run(
     try:
         return run_helper_container(tunnel, app.project, helper)
     except EngineError as error:
-        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in recorder.monitor.list_findings()]
+        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.list_findings()]
         raise NodeError(
             "".join([error.what, *lines]),
             where=head.name,
@@ -190,19 +125,20 @@ def _run(
         ) from error
 
 
-def _write_evidence(app: App, head: Node, run: str, recorder: NodeLogRecorder) -> None:
-    """Lay what the nodes report beside the evidence of a run that failed."""
+def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> None:
+    """Lay what happened to nodes beside the evidence of a run that failed."""
     directory = find_evidence_directory(head, run)
     if not directory:
         return
-    owner = [head.machine["uid"], head.machine["gid"]]
+    failures = [one.as_json() for one in monitor.list_findings()]
+    status = {"schema": 1, "failures": failures, "nodes": monitor.describe_nodes()}
+    path, owner = f"{directory}/{_STATUS_FILE}", [head.machine["uid"], head.machine["gid"]]
     try:
-        for name, text in recorder.create_evidence().items():
-            head.call("write", disk=head.spec.data, path=f"{directory}/{name}", text=text, owner=owner)
+        head.call("write", disk=head.spec.data, path=path, text=json.dumps(status, indent=1) + "\n", owner=owner)
     except NodeError as error:
         app.say(f"evidence of the nodes was not written: {error.what}")
         return
-    app.say(f"evidence of all nodes: {head.spec.data}/{directory}/{_LINES_FILE} on {head.name}")
+    app.say(f"evidence of all nodes: {head.spec.data}/{path} on {head.name}")
 
 
 def find_evidence_directory(head: Node, run: str) -> str:

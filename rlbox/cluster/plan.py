@@ -48,6 +48,7 @@ NODE_PARTS = {
     "runtime-env": 13,
     "metrics": 14,
     "agent": 15,
+    "burn-in": 18,
 }
 
 

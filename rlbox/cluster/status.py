@@ -10,20 +10,19 @@ from typing import Any
 from rlbox.amounts import columns, size_text
 from rlbox.app import App
 from rlbox.cluster.checks import format_findings
-from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
-from rlbox.cluster.facts import Listener, NodeFacts, RayInstance
+from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.failures import MemberFacts, find_failures
+from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.options import ClusterOptions
-from rlbox.cluster.plan import ID_LABEL, STRIDE, ClusterMember, ClusterPlan, plan_of_labels
+from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
 from rlbox.cluster.pool import NodePool
 from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, try_connections
 from rlbox.cluster.ray_state import RayState, ask_state, find_missing
 from rlbox.cluster.runtime import role_of
 from rlbox.errors import NodeError
-from rlbox.findings import Finding, listed
+from rlbox.findings import Finding
 from rlbox.i18n import _
-from rlbox.job.ports import EPHEMERAL, is_port_allowed
 
 _PROTECTIONS = {"token": "closed by a token", "nothing": "OPEN to whoever reaches its ports"}
 _HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
@@ -58,18 +57,17 @@ class NodeStatus:
 class ClusterStatus:
     """A cluster and its nodes; `said` is why Ray could not be asked.
 
-    `listens` is what it listens on besides its plan, `failures` what happened to nodes, the first first.
+    `failures` are what happened to nodes, the first first.
     """
 
     plan: ClusterPlan
     nodes: tuple[NodeStatus, ...]
     said: str = ""
-    listens: tuple[Finding, ...] = ()
     failures: tuple[Finding, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        return all(node.healthy for node in self.nodes) and not (*self.listens, *self.failures)
+        return all(node.healthy for node in self.nodes) and not self.failures
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON types; no token is in it."""
@@ -78,7 +76,7 @@ class ClusterStatus:
             "healthy": self.healthy,
             "nodes": [{**dataclasses.asdict(node), "healthy": node.healthy} for node in self.nodes],
             "said": self.said,
-            "listens": [one.as_json() for one in self.listens],
+            "listens": [],  # readers of before ask for it
             "failures": [one.as_json() for one in self.failures],
         }
 
@@ -87,9 +85,13 @@ class ClusterStatus:
         used = sum(node.gpus_used for node in self.nodes)
         gpus = f", {used:g} of {plan.gpus} GPUs used" if plan.gpus else ""
         head = f"cluster {plan.name} of {plan.target}: Ray {plan.ray}, {len(self.nodes)} nodes{gpus}"
-        found = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in (*self.failures, *self.listens)]
+        found = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in self.failures]
         closed = f"{_PROTECTIONS.get(plan.protection, plan.protection)}; by {plan.maker}, {plan.made}"
-        return "\n".join([head, closed, *columns([_HEADER, *map(_format_node, self.nodes)]), *found])
+        port = plan.ports.of("dashboard")
+        dashboard = f"dashboard: http://127.0.0.1:{port} on {plan.head.name}"
+        if plan.head.name != LOCAL:
+            dashboard += f", here by: ssh -N -L {port}:127.0.0.1:{port} {plan.head.name}"
+        return "\n".join([head, closed, dashboard, *columns([_HEADER, *map(_format_node, self.nodes)]), *found])
 
 
 def _format_node(node: NodeStatus) -> tuple[str, ...]:
@@ -168,7 +170,6 @@ def find_status(context: ClusterContext, probe: ClusterProbe, cluster: RunningCl
     disks = {name: facts.disk.free for name, facts in probe.facts.items()}
     return dataclasses.replace(
         create_status(plan, state, containers, disks),
-        listens=find_undeclared_listeners(context.pool, plan, probe.facts),
         failures=_list_failures(context, probe, cluster, state),
     )
 
@@ -187,7 +188,7 @@ def require_healthy(context: ClusterContext, probe: ClusterProbe, cluster: Runni
     bad = [f"  {node.name}: {node.container}, {node.missing}" for node in status.nodes if not node.healthy]
     raise NodeError(
         _("cluster {plan} is not as it should be\n{table}").format(
-            plan=status.plan.name, table=format_findings((*status.failures, *status.listens)) or "\n".join(bad)
+            plan=status.plan.name, table=format_findings(status.failures) or "\n".join(bad)
         ),
         next_step=_("rlbox cluster up {words} brings back what died").format(words=context.options.option_text),
     )
@@ -249,67 +250,3 @@ def try_members(
     sources = [name for name, node in pool.nodes.items() if not node.is_lost and name not in names]
     attempts = try_connections(pool.select(sources), dict.fromkeys(sources, targets), "") if targets else ()
     return {one.name: tuple(row for row in attempts if row.target == one.name) for one in members}
-
-
-# ---- what listens
-
-
-def check_listeners(
-    plan: ClusterPlan, listeners: Mapping[str, Sequence[Listener]], ephemeral: Mapping[str, tuple[int, int]]
-) -> Iterator[Finding]:
-    """Yield nodes on which others could reach a port that the plan has not named.
-
-    Loopback is left alone. Workers and jobs may also have ports of the kernel's choice, where NCCL and gloo meet; parts
-    of Ray may not.
-    """
-    first, last = plan.ports.worker_range
-    planned = (f"{plan.ports.base}-{plan.ports.base + STRIDE - 1}", f"{first}-{last}")
-    for node, rows in listeners.items():
-        kernel = range(ephemeral[node][0], ephemeral[node][1] + 1) if node in ephemeral else range(0)
-        extra = [
-            one
-            for one in rows
-            if not one.is_loopback
-            and not is_port_allowed(planned if one.is_part_of_ray else (*planned, EPHEMERAL), one.port, kernel)
-        ]
-        if extra:
-            yield Finding(
-                id="listens-besides",
-                title=_("processes of the cluster listen where its plan has named no port"),
-                seen=listed(sorted({_format_listener(one) for one in extra})),
-                where=node,
-                remedy=_("have it listen on 127.0.0.1, or on a port of the kernel's choice; end it if it is nobody's"),
-            )
-
-
-def _format_listener(one: Listener) -> str:
-    host = f"[{one.address}]" if ":" in one.address else one.address
-    return f"{' '.join(one.command.split()[:3])} (pid {one.pid}) on {host}:{one.port}"
-
-
-def _ask_listeners(node: Node, plan: ClusterPlan) -> tuple[Listener, ...]:
-    member = plan.member(node.name)
-    instances = node.call("clusters", disk=node.spec.data, here=bool(member and member.is_inplace))["clusters"]
-    ids = [row["id"] for row in instances if row["labels"].get(ID_LABEL) == plan.id]
-    rows = node.call("listeners", disk=node.spec.data, ids=ids)["listeners"]
-    keys = ("port", "address", "pid", "command")
-    return tuple(Listener(**{key: row[key] for key in keys}) for row in rows)
-
-
-def find_undeclared_listeners(pool: NodePool, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> tuple[Finding, ...]:
-    """Return what a cluster listens on besides its plan, on the nodes that can tell."""
-    listeners, __ = pool.try_map(lambda node: _ask_listeners(node, plan))
-    return tuple(check_listeners(plan, listeners, {name: one.ephemeral for name, one in facts.items()}))
-
-
-def require_declared_listeners(pool: NodePool, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> None:
-    """Raise `NodeError` where a process of the cluster listens besides its plan."""
-    found = find_undeclared_listeners(pool, plan, facts)
-    if found:
-        raise NodeError(
-            _("cluster {plan} listens where its plan has named no port\n{problems_text}").format(
-                plan=plan.name, problems_text=format_findings(found)
-            ),
-            where=", ".join(one.where for one in found),
-            next_step=found[0].remedy,
-        )

@@ -25,7 +25,7 @@ from rlbox.cluster.pool import NodeLocks, get_maker, lock_nodes
 from rlbox.cluster.probe import RECORD_FILE, ClusterProbe, plan_ports, probe_endpoints, probe_ports
 from rlbox.cluster.ray_state import RayState, RayStateWatcher, ask_state, find_missing
 from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, container_name, create_runtime, has_tokens
-from rlbox.cluster.status import ClusterStatus, create_status, require_declared_listeners
+from rlbox.cluster.status import ClusterStatus, create_status
 from rlbox.engine.connection import require_image
 from rlbox.errors import NodeError, RlboxError, SpecError, TimedOut
 from rlbox.foreign import whole_number
@@ -152,7 +152,6 @@ class _Start:
         with self._undone_on_error(plan, names, is_new=True) as call:
             self._write_files(plan, token)
             state = self._start_members(plan, names, images, call, frozenset())
-            require_declared_listeners(context.pool, plan, self.probe.facts)
             proof = require_burn_in(context, plan, self.probe.facts) if options.prove else None
         return self._result(plan, state, names, proof)
 
@@ -164,7 +163,6 @@ class _Start:
         missing = find_missing(plan, state)
         dead = [one.name for one in plan.members if not cluster.is_running(one.name) or one.name in missing]
         if not dead:
-            require_declared_listeners(context.pool, plan, self.probe.facts)
             proof = require_burn_in(context, plan, self.probe.facts) if self.options.prove else None
             return self._result(plan, state, [], proof)
         if state.said:

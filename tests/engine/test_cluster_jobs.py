@@ -1,20 +1,15 @@
-"""Jobs of a cluster of two real hosts: submitted, followed, left alone, stopped; its logs, dashboard and listeners."""
+"""Jobs of a cluster of two real hosts: submitted, followed, left alone, stopped; its logs."""
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import os
 import re
-import shlex
 import signal
-import socket
 import subprocess
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from clusterbox import DISK, NODES, Hosts, cut, ids, script
+from clusterbox import DISK, NODES, Hosts, cut, script
 from clusterstand import ADDRESSES, REDUCE, healthy
 from enginebox import Result
 from following import Follow
@@ -45,7 +40,6 @@ ray.get(rank.there.remote())
 print("ready", flush=True)
 ray.get(rank.work.remote())
 """
-LISTENS = "import socket, time; s = socket.create_server(('0.0.0.0', 9555)); time.sleep(600)"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
 
@@ -127,12 +121,6 @@ def test_a_job_is_left_alone_and_then_stopped(hosts: Hosts, follow: Follow) -> N
     assert "does not run" in dead.said.err
     follow.types(dead)
     follow.again(dead)
-    with socket.create_server(("127.0.0.1", 0)) as busy:
-        port = follow("cluster", "dashboard", "pair", "--port", str(busy.getsockname()[1]))
-    assert port.said.code == 5
-    one = begun(hosts, "dashboard", "pair")  # as is said: without it, any that is free
-    one.send_signal(signal.SIGINT)
-    assert one.wait(60) == 0
 
 
 def test_a_node_that_fails_under_a_job_is_named(hosts: Hosts) -> None:
@@ -186,49 +174,3 @@ def test_a_broken_connection_ends_the_watching_alone(hosts: Hosts, follow: Follo
     assert watched.returncode == 5, err
     step = follow.step(("cluster", "logs", "pair"), Result(code=5, out="", err=err))
     follow.again(step)
-
-
-def asked(port: int, path: str, **headers: str) -> tuple[int, bytes]:
-    """Ask what listens on this machine's loopback."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as ask:
-        ask.request("GET", path, headers=headers)
-        answer = ask.getresponse()
-        return answer.status, answer.read()
-
-
-def test_the_dashboard_is_here_until_ctrl_c(hosts: Hosts) -> None:
-    healthy(hosts("cluster", "up", "pair", "--json"))
-    argv = hosts.argv("cluster", "dashboard", "pair")
-    one = subprocess.Popen(argv, cwd=hosts.project, env=hosts.env(), stdout=-1, stderr=-1, text=True)
-    assert one.stdout
-    port = urlsplit(one.stdout.readline().strip()).port
-    assert port
-    page, body = asked(port, "/")
-    assert (page, b"<!doctype html" in body.lower()) == (200, True)
-    token = hosts.on("node0", f"cat {DISK}/clusters/0/pair/node0/auth_token")
-    assert asked(port, "/api/jobs/")[0] == 401
-    assert asked(port, "/api/jobs/", Authorization=f"Bearer {token}") == (200, b"[]")
-    one.send_signal(signal.SIGINT)
-    _, err = one.communicate(timeout=60)
-    assert one.returncode == 0, err
-    assert f"{DISK}/clusters/0/pair/node0/auth_token on node0" in err
-    with pytest.raises(ConnectionRefusedError):
-        asked(port, "/")
-
-
-def test_what_listens_besides_its_plan_is_named(hosts: Hosts, follow: Follow) -> None:
-    """A program of a job listens for everybody on one node; then it is ended."""
-    healthy(hosts("cluster", "up", "pair", "--json"))
-    hosts.on("node1", f"docker exec -d $(docker ps -q) {PYTHON} -c {shlex.quote(LISTENS)}")
-    hosts.on("node1", "for i in $(seq 100); do ss -Hltn | grep -q :9555 && exit; sleep 0.1; done; exit 1")
-    status = follow("cluster", "status", "pair")
-    assert status.said.code == 5
-    assert re.search(r"node1: processes of the cluster listen .*python.* on 0\.0\.0\.0:9555", status.said.out)
-    up = follow("cluster", "up", "pair")
-    assert up.said.code == 5
-    assert "listens where its plan has named no port" in up.said.err
-    doctor = hosts("cluster", "doctor", "pair", "--json")
-    assert ids(doctor) == {"node1": ["listens-besides"]}
-    hosts.on("node1", "docker exec $(docker ps -q) pkill -f create_server")
-    assert healthy(hosts("cluster", "status", "pair", "--json"))
-    assert follow.again(up).code == 0

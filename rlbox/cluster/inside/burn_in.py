@@ -1,8 +1,8 @@
-"""Run by the stack's own interpreter: prove devices, or a way between nodes, by work whose result is known.
+"""Run by the stack's own interpreter: be one rank, which proves its device and the way to the others.
 
-Arguments: after how many seconds it gives up, then `product`, or `rank` RANK WORLD DEVICE HOST PORT: rank 0 of an
-all-reduce listens at HOST, and tells the port. Every row is a line of JSON. All numbers are whole, so that each result
-is exact, and a single wrong bit of it is seen.
+Arguments: after how many seconds it gives up, RANK WORLD DEVICE HOST PORT; rank 0 listens at HOST. It prints a line of
+JSON with `product`, and one with `reduce`. All numbers are whole, so that each result is exact, and a single wrong bit
+of it is seen.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -25,8 +26,7 @@ ROUNDS = 5
 WORK_S = 1.0
 
 
-def tell(**row: Any) -> None:
-    """Tell one row."""
+def report(**row: Any) -> None:
     sys.stdout.write(json.dumps(row) + "\n")
     sys.stdout.flush()
 
@@ -35,7 +35,7 @@ def give_up_after(limit_s: float) -> None:
     """End this process when it hangs: a collective that waits for its peer waits for ever."""
 
     def end() -> None:
-        tell(said="it has not ended in time")
+        report(reduce={"said": "it has not ended in time"})
         os.kill(os.getpid(), signal.SIGKILL)  # it may hang where no exception comes through
 
     timer = threading.Timer(limit_s, end)
@@ -43,30 +43,13 @@ def give_up_after(limit_s: float) -> None:
     timer.start()
 
 
-def devices(torch: Any) -> list[str]:
-    """Return the GPUs, or the processor where there is none."""
-    return [f"cuda:{at}" for at in range(torch.cuda.device_count())] or ["cpu"]
-
-
-def prove_products(torch: Any) -> None:
-    """Tell of every device how fast it multiplies matrices, and whether the product is right."""
-    for device in devices(torch):
-        row: dict[str, Any] = {"device": device, "name": device_name(torch, device)}
-        try:
-            if device != "cpu":
-                row["free"], row["total"] = torch.cuda.mem_get_info(device)
-            tell(**row, **product(torch, device))
-        except Exception as error:
-            tell(**row, said=f"{type(error).__name__}: {error}".splitlines()[0][:300])
-
-
-def device_name(torch: Any, device: str) -> str:
-    """Return of which kind a device is."""
-    return platform.machine() if device == "cpu" else str(torch.cuda.get_device_properties(device).name)
-
-
-def product(torch: Any, device: str) -> dict[str, Any]:
+def multiply(torch: Any, device: str) -> dict[str, Any]:
     """Return `tflops`, and whether the last product is `wrong`: compared by its effect on a vector without zeros."""
+    if device == "cpu":
+        row: dict[str, Any] = {"name": platform.machine()}
+    else:
+        free, total = torch.cuda.mem_get_info(device)
+        row = {"name": str(torch.cuda.get_device_properties(device).name), "free": free, "total": total}
     side, kind = (CPU_SIDE, torch.float32) if device == "cpu" else (GPU_SIDE, torch.bfloat16)
     left, right = (sparse_signs(torch, side, seed).to(device, kind) for seed in (1, 2))
     found = left @ right
@@ -79,8 +62,8 @@ def product(torch: Any, device: str) -> dict[str, Any]:
     took = time.monotonic() - began
     generator = torch.Generator().manual_seed(3)
     vector = torch.randint(1, 9, (side,), generator=generator).to(device, torch.float64)
-    wrong = not torch.equal(times(found, vector), times(left, times(right, vector)))
-    return {"tflops": 2 * side**3 * count / took / 1e12, "wrong": wrong}
+    wrong = not torch.equal(multiply_rows(torch, found, vector), multiply_twice(torch, left, right, vector))
+    return {**row, "tflops": 2 * side**3 * count / took / 1e12, "wrong": wrong}
 
 
 def sparse_signs(torch: Any, side: int, seed: int) -> Any:
@@ -90,10 +73,13 @@ def sparse_signs(torch: Any, side: int, seed: int) -> Any:
     return (drawn == 0).to(torch.int8) - (drawn == 1).to(torch.int8)
 
 
-def times(matrix: Any, vector: Any) -> Any:
+def multiply_twice(torch: Any, left: Any, right: Any, vector: Any) -> Any:
+    return multiply_rows(torch, left, multiply_rows(torch, right, vector))
+
+
+def multiply_rows(torch: Any, matrix: Any, vector: Any) -> Any:
     """Return matrix times vector in double precision, some rows at a time: on a filled GPU there is little room."""
-    parts = [part.double() @ vector for part in matrix.split(512)]
-    return importlib.import_module("torch").cat(parts)
+    return torch.cat([part.double() @ vector for part in matrix.split(512)])
 
 
 def wait(torch: Any, device: str) -> None:
@@ -102,13 +88,11 @@ def wait(torch: Any, device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def prove_rank(torch: Any, rank: int, world: int, device: str, host: str, port: int, limit_s: float) -> None:
-    """Be one rank of an all-reduce; tell how fast it was, and whether the sums are right."""
+def all_reduce(torch: Any, rank: int, world: int, device: str, store_address: tuple[str, int], limit_s: float) -> Any:
+    """Return how fast an all-reduce was (`bytes_s`), and how many sums were `wrong`."""
     distributed = importlib.import_module("torch.distributed")
     patience = timedelta(seconds=limit_s)
-    store = distributed.TCPStore(host, port, world, rank == 0, timeout=patience, wait_for_workers=False)
-    if rank == 0:
-        tell(port=store.port)
+    store = distributed.TCPStore(*store_address, world, rank == 0, timeout=patience, wait_for_workers=False)
     gpu = device != "cpu"
     if gpu:
         torch.cuda.set_device(device)
@@ -128,28 +112,31 @@ def prove_rank(torch: Any, rank: int, world: int, device: str, host: str, port: 
         spans.append(time.monotonic() - began)
         wrong += int((given != right).sum())
     moved = size * 4 * 2 * (world - 1) / world
-    tell(rank=rank, bytes_s=moved / statistics.median(spans[2:]), wrong=wrong)
     distributed.barrier()
     distributed.destroy_process_group()
+    return {"bytes_s": moved / statistics.median(spans[2:]), "wrong": wrong}
+
+
+def run(work: Callable[[], Any]) -> Any:
+    """Return what work returns, or why it failed."""
+    try:
+        return work()
+    except Exception as error:
+        return {"said": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
 
 
 def main() -> None:
-    """Do what the arguments say."""
-    limit_s, what, *rest = sys.argv[1:]
+    limit_s, rank, world, device, host, port = sys.argv[1:]
     give_up_after(float(limit_s))
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
-        tell(missing=str(error))
+        report(missing=str(error))
         return
-    if what == "product":
-        prove_products(torch)
-        return
-    rank, world, device, host, port = rest
-    try:
-        prove_rank(torch, int(rank), int(world), device, host, int(port), float(limit_s))
-    except Exception as error:
-        tell(said=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    report(product=run(lambda: multiply(torch, device)))
+    if int(world) > 1:
+        address = (host, int(port))
+        report(reduce=run(lambda: all_reduce(torch, int(rank), int(world), device, address, float(limit_s))))
 
 
 if __name__ == "__main__":

@@ -98,13 +98,11 @@ def _format_address(text):
     return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
 
 
-def find_holders(inodes, pids=None):
-    """Return the processes, of all or of `pids`, that have sockets open, by inode, as far as this user may see them."""
+def find_holders(inodes):
+    """Return the processes that have sockets open, by inode, as far as this user may see them."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     found = {}
-    for pid in os.listdir("/proc") if pids is None else pids:
-        if not str(pid).isdigit():
-            continue
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             links = {os.readlink(f"/proc/{pid}/fd/{handle}") for handle in os.listdir(f"/proc/{pid}/fd")}
         except OSError:
@@ -113,19 +111,6 @@ def find_holders(inodes, pids=None):
             command = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
             found[link[8:-1]] = {"pid": int(pid), "command": command[:120]}
     return found
-
-
-def listeners_of(pids):
-    rows = list_listeners()
-    holders = find_holders([row["inode"] for row in rows], pids)
-    return [dict(row, **holders[row["inode"]]) for row in rows if row["inode"] in holders]
-
-
-def container_processes(containers):
-    """Return the processes of containers: the name of their control group has the container's id in it."""
-    pids = [name for name in os.listdir("/proc") if name.isdigit()]
-    groups = {pid: read_text(f"/proc/{pid}/cgroup") for pid in pids}
-    return [pid for pid in pids if any(container in groups[pid] for container in containers)]
 
 
 # ---- connections between nodes

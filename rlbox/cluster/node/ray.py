@@ -24,7 +24,6 @@ from rlbox.cluster.node.facts import (
     read_stat,
     read_text,
 )
-from rlbox.cluster.node.network import container_processes, listeners_of
 
 TEMP = "/tmp/ray"  # noqa: S108
 PROCESS_PREFIX = "here-"
@@ -364,14 +363,6 @@ def follow_logs(request, emit, lines):
         if last:
             return
         first, last = False, lines.wait(_POLL_S)
-
-
-def report_listeners(request):
-    """Return the ports that Ray's containers or processes listen on."""
-    containers = [name for name in request["ids"] if not name.startswith(PROCESS_PREFIX)]
-    records = [record for record in process_records(request["disk"]) if record["id"] in request["ids"]]
-    pids = [pid for record in records for pid in session_members(record)]
-    return {"listeners": listeners_of((container_processes(containers) if containers else []) + pids)}
 
 
 # ---- one call at a time, and what it undoes

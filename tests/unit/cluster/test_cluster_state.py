@@ -64,6 +64,7 @@ def test_a_cluster_in_words() -> None:
     assert told.text().splitlines() == [
         "cluster pair of mine: Ray 2.60.0, 2 nodes, 3 of 4 GPUs used",
         "closed by a token; by ann@desk, 2026-11-25T10:00:00+00:00",
+        "dashboard: http://127.0.0.1:8101 on a, here by: ssh -N -L 8101:127.0.0.1:8101 a",
         "node  role    address   container  Ray    GPUs   object store  disk free",
         "a     head    10.0.0.1  running    alive  1.5/2  2.0 GB        1.0 GB",
         "b     worker  10.0.0.2  running    alive  1.5/2  2.0 GB        1.0 GB",

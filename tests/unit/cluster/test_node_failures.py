@@ -1,4 +1,4 @@
-"""What happened to nodes of a cluster is told apart, the first first; and what listens besides its plan."""
+"""What happened to nodes of a cluster is told apart, the first first."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clusterfacts import DISK, plan
+from clusterfacts import DISK
 
-from rlbox.cluster.facts import Listener, RayInstance
+from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.failures import MemberFacts, find_failures
 from rlbox.cluster.probe import ConnectionAttempt
-from rlbox.cluster.status import check_listeners
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
 FULL = replace(DISK, free=DISK.size // 200)
@@ -86,34 +85,3 @@ def test_what_ends_because_another_did_is_no_first() -> None:
     gone = MemberFacts(name="a", unreached="it does not answer", attempts=(way("it did not answer"),))
     assert [one.node for one in find_failures([worker, killed])] == ["a", "b"]
     assert [one.node for one in find_failures([worker, gone])] == ["a", "b"]
-
-
-def listener(port: int, address: str = "0.0.0.0", words: str = "python train.py") -> Listener:
-    return Listener(port=port, address=address, pid=7, command=words)
-
-
-RAYLET = "/opt/venv/lib/python3.11/site-packages/ray/core/src/ray/raylet/raylet --x"
-
-
-@pytest.mark.parametrize(
-    ("one", "named"),
-    [
-        (listener(8119), True),
-        (listener(11001), True),
-        (listener(11002), False),
-        (listener(9555), False),
-        (listener(9555, "127.0.0.1"), True),
-        (listener(9555, "::ffff:127.0.0.1"), True),
-        (listener(9555, "::"), False),
-        (listener(40000), True),
-        (listener(40000, words="ray::Rank.total"), True),
-        (listener(40000, words=RAYLET), False),
-        (listener(40000, words="ray::DashboardAgent"), False),
-        (listener(40000, words="ray-dashboard-JobHead-0 (/opt/venv/bin/python)"), False),
-        (listener(8110, words=RAYLET), True),
-    ],
-)
-def test_what_listens_is_named_by_the_plan(one: Listener, named: bool) -> None:
-    found = list(check_listeners(plan(), {"a": [], "b": [one]}, {"a": (32768, 60999), "b": (32768, 60999)}))
-    assert [(row.id, row.where) for row in found] == ([] if named else [("listens-besides", "b")])
-    assert named or f"(pid 7) on {'[::]' if one.address == '::' else one.address}:{one.port}" in found[0].seen
