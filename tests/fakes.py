@@ -343,8 +343,6 @@ def image_plan(**changes: Any) -> ImagePlan:
     values: dict[str, Any] = {
         "target": "mine",
         "title": "smallest target",
-        "input_values": {},
-        "key_files": {},
         "tag": "rlbox/mine:tests",
         "rendered_files": {"images/mine/Dockerfile": "FROM scratch\n"},
         "context_files": {"Dockerfile": "FROM scratch\n", "scripts/install.sh": "#!/bin/sh\n"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +94,3 @@ def _merge_named(below: Any, above: Any) -> list[Mapping[str, Any]]:
     for item in above:
         result[item["name"]] = merge_tables(result.get(item["name"], {}), item)
     return list(result.values())
-
-
-def iter_dotted_keys(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of every leaf; tables in a list go by their `name`, other lists are leaves."""
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from iter_dotted_keys(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
-        for one in value:
-            inner = {key: text for key, text in one.items() if key != "name"}
-            yield from iter_dotted_keys(inner, f"{path}[{one['name']}]")
-    else:
-        yield path, value

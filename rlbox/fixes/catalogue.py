@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,6 @@ class TargetWithFixes:
 
     target: Target
     files: tuple[Path, ...]
-    origins: Mapping[str, str]
     fixes: tuple[Fix, ...]
 
     @property
@@ -53,7 +52,7 @@ def load_target_with_fixes(project: Project, target_name: str) -> TargetWithFixe
     if packages := [package for package in asked if package not in target.base.holds_apt]:
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
-    return TargetWithFixes(target=target, files=loaded.files, origins=loaded.origins, fixes=fixes)
+    return TargetWithFixes(target=target, files=loaded.files, fixes=fixes)
 
 
 def load_fixes(project: Project) -> tuple[Fix, ...]:

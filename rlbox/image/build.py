@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import duration_text
 from rlbox.engine.address import open_engine_connection_address
-from rlbox.engine.connection import connect_engine, find_image, read_engine_version
+from rlbox.engine.connection import find_image, read_engine_version
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.buildkit import MIN_ENGINE_FOR_LINKED_COPIES, BuildClient, BuildOptions
 from rlbox.image.check import tag_matching_image
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.labels import KEYS_LABEL
 from rlbox.image.names import record_project_dir, tag_to_file_name
 from rlbox.image.plan import load_image_plan
 
@@ -23,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlbox.app import App
-    from rlbox.image.buildkit import BuildRequest, BuildStep
-    from rlbox.image.image_info import LayerBuildTime
+    from rlbox.image.buildkit import BuildRequest
     from rlbox.image.plan import ImagePlan
 
 
@@ -43,7 +39,6 @@ _NOTHING = {
     "adopted": "build nothing: an image that is what its specs say gets this project's name",
 }
 """What a dry run says of an image that need not be built."""
-_KEYS = f"--label={KEYS_LABEL}="
 _BY_HAND = "# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER"
 _MOMENT_S = 5.0
 """How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
@@ -54,7 +49,6 @@ class ImageBuild:
 
     def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
         self._app, self._plan, self._options = app, plan, options
-        self._steps: dict[int, BuildStep] = {}
 
     def run(self) -> int:
         """Build, check, describe and report the image; an image that is current is only reported."""
@@ -62,22 +56,22 @@ class ImageBuild:
         with app.checking("lock"):
             plan.require_lock()
         app.project.source_file(options.sources_profile or plan.sources_profile)  # met before anything is prepared
-        asked, why, image = options.rebuild or options.no_cache or options.verify, "", None
+        asked, why, image = options.rebuild or options.no_cache or options.verify, None, None
         with app.checking("image"):
             image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
-            why = find_outdated_reason(plan, image) if image and not asked else ""
+            why = find_outdated_reason(plan, image) if image and not asked else None
         if image and not asked and not why and not app.dry.refused:
             return self._report(image["Id"], "unchanged", None)
         if not asked and not app.dry.refused and not app.dry.unchecked and (fits := tag_matching_image(app, plan)):
             return self._report(fits["Id"], "adopted", None)
         if app.dry_run:
             return self._look(why)
-        log = self._build(self._anew(why))
+        log = self._build(why)
         image = find_image(plan.tag)
         if image is None:
             what = _("the build ended well, but the engine has no image {tag}").format(tag=plan.tag)
             raise WorkFailed(what, next_step=_("whole log: {log}").format(log=log))
-        return self._report(image["Id"], "verified" if options.verify else "built", log, self._layers(image))
+        return self._report(image["Id"], "verified" if options.verify else "built", log)
 
     def ensure_built(self) -> None:
         """Build, check and describe the image unless it is current."""
@@ -86,18 +80,12 @@ class ImageBuild:
             return
         self._plan.require_lock()
         image = find_image(self._plan.tag)
-        why = find_outdated_reason(self._plan, image) if image else ""
+        why = find_outdated_reason(self._plan, image) if image else None
         if (why or not image) and not tag_matching_image(self._app, self._plan):
-            self._build(self._anew(why))
+            self._build(why)
 
-    def _anew(self, why: str) -> str:
-        return f"{self._plan.tag} is built anew: {why}" if why else ""
-
-    def _build(self, why: str) -> Path:
-        """Build the image until it is checked and described, and verified where that is asked; return the log.
-
-        `why` is a line that says why an image that is there is not good enough, or empty.
-        """
+    def _build(self, outdated_reason: str | None) -> Path:
+        """Build the image until it is checked and described, and verified where that is asked; return the log."""
         from rlbox.artifacts.source_selection import suggest_mirror_on_failure
         from rlbox.image.buildkit import find_build_client
         from rlbox.image.check import cache_image_documents, check_fixes_or_untag_image
@@ -106,8 +94,8 @@ class ImageBuild:
         app, plan, options = self._app, self._plan, self._options
         began = time.monotonic()
         self._check_engine()
-        if why:
-            app.say(why)
+        if outdated_reason:
+            app.say(f"{plan.tag} is built anew: {outdated_reason}")
         find_build_client()  # a missing tool is met before anything is fetched
         with hold_lock(*self._lock, timeout_s=_MOMENT_S, on_wait=app.say):
             with suggest_mirror_on_failure(options.sources_profile or plan.sources_profile):
@@ -128,12 +116,7 @@ class ImageBuild:
 
         app = self._app
         run = BuildInputs(app, self._plan, self._options).write_context()
-        with show_build_progress(app) as show:
-
-            def on_step(step: BuildStep) -> None:
-                self._steps[step.number] = step
-                show(step)
-
+        with show_build_progress(app) as on_step:
             return (run, *build_image(self._plan, run, on_step, app.say))
 
     @property
@@ -143,11 +126,10 @@ class ImageBuild:
 
         return cache_path("locks", f"build-{tag_to_file_name(self._plan.tag)}.lock"), f"build of {self._plan.target}"
 
-    def _report(self, image: str, state: str, log: Path | None, layers: Sequence[LayerBuildTime] = ()) -> int:
+    def _report(self, image: str, state: str, log: Path | None) -> int:
         target, tag = self._plan.target, self._plan.tag
         said = str(log) if log else None
         data: dict[str, Any] = {"target": target, "image": tag, "id": image, "state": state, "log": said}
-        data |= {"layers": [asdict(row) for row in layers]} if layers else {}
         data |= {"forced": self._options.forced_conflict} if self._options.forced_conflict else {}
         text = f"{tag}  {image[:19]}  {state}"
         if self._app.dry_run:
@@ -156,23 +138,6 @@ class ImageBuild:
         self._app.result(data, text)
         self._app.say("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")
         return 0
-
-    def _layers(self, image: dict[str, Any]) -> tuple[LayerBuildTime, ...]:
-        """Return what each layer of the new image took, nothing where the engine does not tell; `-v` shows it."""
-        from rlbox.image.image_info import compute_layer_times, format_layer_times, list_image_layers
-        from rlbox.target.lock import load_lock
-
-        labels = (image.get("Config") or {}).get("Labels") or {}
-        try:
-            history = connect_engine().image_history(image["Id"])
-        except EngineError:
-            return ()
-        lock = load_lock(self._app.project.lock_file(self._plan.target))
-        layers = list_image_layers(history, lock, patched=bool(labels.get("rlbox.patches")))
-        rows = compute_layer_times(layers, self._steps.values())
-        if self._app.verbosity > 0:
-            self._app.say(format_layer_times(rows))
-        return rows
 
     def _look_first(self) -> None:
         """Note in a dry run that the image is built, where it is missing or outdated; it counts as made then."""
@@ -207,7 +172,7 @@ class ImageBuild:
             )
         self._app.say(told)
 
-    def _look(self, why: str) -> int:
+    def _look(self, why: str | None) -> int:
         """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
         import shlex
 
@@ -216,7 +181,7 @@ class ImageBuild:
         from rlbox.system.file_lock import require_unlocked
 
         app, plan = self._app, self._plan
-        data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why}
+        data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why or ""}
         data |= {"forced": self._options.forced_conflict} if self._options.forced_conflict else {}
         would = f"build {plan.tag}" + (f": {why}" if why else "")
         with app.checking("engine"):
@@ -230,6 +195,5 @@ class ImageBuild:
         with app.checking("lock"):
             run = BuildInputs(app, plan, self._options).check_without_writing()
             words = run.to_command(plan, builder, "SOURCES").argv
-        shown = (f"{_KEYS}…" if word.startswith(_KEYS) else word for word in words)  # `--json` has it
-        lines = [shlex.join(shown), _BY_HAND.format(target=plan.target)] if words else []
+        lines = [shlex.join(words), _BY_HAND.format(target=plan.target)] if words else []
         return app.planned({**data, "command": words}, "\n".join(lines), would)

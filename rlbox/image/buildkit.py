@@ -96,7 +96,7 @@ def plan_build_command(
     Parameters
     ----------
     labels
-        Those of `compute_build_labels`, by which an unchanged image is recognised.
+        Those that an image gets besides the Dockerfile's, among them the one by which an unchanged image is recognised.
     tag
         The plan's own unless given.
     use_cache

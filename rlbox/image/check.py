@@ -21,7 +21,7 @@ from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.context import compute_build_labels, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.names import VERIFY_TAG_SUFFIX, split_tag
 from rlbox.image.plan import ImagePlan
@@ -166,7 +166,7 @@ def tag_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
 
     Its checks are run unless this user has seen them hold. A dry run gives no name.
     """
-    wanted = compute_build_labels(list_hashed_entries(plan), plan)[BUILD_LABEL]
+    wanted = compute_build_digest(list_hashed_entries(plan), plan.epoch)
     for row in connect_engine().list_images(f"{BUILD_LABEL}={wanted}"):
         names = [tag for tag in row.get("RepoTags") or () if split_tag(tag)[0] and not tag.endswith(VERIFY_TAG_SUFFIX)]
         if not names:  # one without a name may be what checks refused

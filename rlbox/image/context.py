@@ -17,15 +17,7 @@ from rlbox.app import own_requirements
 from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.image.labels import (
-    BUILD_LABEL,
-    KEYS_LABEL,
-    PARTS_LABEL,
-    classify_context_path,
-    explain_outdated_image,
-    format_keys_label,
-    format_parts_label,
-)
+from rlbox.image.labels import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL
 from rlbox.image.layers import wheel_dir_of_layer
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import compute_file_sha256, link_or_copy, write_atomic
@@ -251,35 +243,28 @@ def _remove_others(folder: Path, wanted: set[str]) -> None:
                 path.unlink()
 
 
-def compute_build_labels(hashed_entries: Mapping[str, str | Path], plan: ImagePlan) -> dict[str, str]:
-    """Return the labels by which an unchanged image is recognised: of all, of its parts, and its keys."""
-    total = hashlib.sha256(f"epoch={plan.epoch}\n".encode())
-    parts: dict[str, Any] = {}
+def compute_build_digest(hashed_entries: Mapping[str, str | Path], epoch: int) -> str:
+    """Return the value of `BUILD_LABEL`, by which an unchanged image is recognised."""
+    total = hashlib.sha256(f"epoch={epoch}\n".encode())
     for name in sorted(hashed_entries):
         source = hashed_entries[name]
         digest = (
             compute_file_sha256(source) if isinstance(source, Path) else hashlib.sha256(source.encode()).hexdigest()
         )
         mark = " executable" if isinstance(source, Path) and source.stat().st_mode & 0o100 else ""
-        line = f"{name}\0{digest}{mark}\n".encode()
-        total.update(line)
-        parts.setdefault(classify_context_path(name), hashlib.sha256()).update(line)
-    short = {name: part.hexdigest() for name, part in parts.items()}
-    short |= {"spec": plan.spec_checksum, "lock": plan.lock_checksum}
-    return {
-        BUILD_LABEL: total.hexdigest(),
-        PARTS_LABEL: format_parts_label(short),
-        KEYS_LABEL: format_keys_label(plan.input_values),
-    }
+        total.update(f"{name}\0{digest}{mark}\n".encode())
+    return total.hexdigest()
 
 
-def find_outdated_reason(plan: ImagePlan, engine_image: Mapping[str, Any]) -> str:
-    """Return why the engine's image is not what the plan and this machine hold now; empty while it is."""
+def find_outdated_reason(plan: ImagePlan, engine_image: Mapping[str, Any]) -> str | None:
+    """Return why the engine's image is not what the plan and this machine hold now; None while it is."""
     config = engine_image.get("Config")
-    labels = config.get("Labels") or {} if isinstance(config, dict) else {}
-    return explain_outdated_image(
-        labels, compute_build_labels(list_hashed_entries(plan), plan), plan.target, plan.key_files
-    )
+    labels = (config.get("Labels") or {}) if isinstance(config, dict) else {}
+    if labels.get(BUILD_LABEL) == compute_build_digest(list_hashed_entries(plan), plan.epoch):
+        return None
+    if labels.get(SPEC_LABEL) != plan.spec_checksum:
+        return "its spec has changed"
+    return "its lock has changed" if labels.get(LOCK_LABEL) != plan.lock_checksum else "rlbox or its fixes have changed"
 
 
 _INFO = f"rlbox-{__version__}.dist-info"

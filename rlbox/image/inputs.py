@@ -32,13 +32,13 @@ from rlbox.image.buildkit import (
     find_build_client,
 )
 from rlbox.image.context import (
-    compute_build_labels,
+    compute_build_digest,
     list_hashed_entries,
     list_locked_entries,
     list_unhashed_entries,
     write_build_context,
 )
-from rlbox.image.labels import FORCED_LABEL
+from rlbox.image.labels import BUILD_LABEL, FORCED_LABEL
 from rlbox.image.layers import map_parts_to_context_paths, plan_python_layers, wheel_dir_of_layer
 from rlbox.image.names import tag_to_file_name
 from rlbox.image.plan import ImagePlan
@@ -106,7 +106,7 @@ class BuildInputs:
         return BuildRequest(
             context_dir=folder,
             labels={
-                **compute_build_labels(list_hashed_entries(self._plan), self._plan),
+                BUILD_LABEL: compute_build_digest(list_hashed_entries(self._plan), self._plan.epoch),
                 **({FORCED_LABEL: options.forced_conflict} if options.forced_conflict else {}),
             },
             step_env={},

@@ -57,7 +57,6 @@ class ImagePlan:
     context. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in the context;
     `lock_state` is `current`, `missing`, or says why the lock is stale or incomplete.
     `tag` is its name in an engine, on which no image depends: `load_image_plan` gives it.
-    `input_values` are the pieces that decide it (`summarize_image_inputs`), `key_files` says which file sets one.
     `rootfs_checksum` is empty for a base that is an image.
     """
 
@@ -79,8 +78,6 @@ class ImagePlan:
     bake_ca: bool
     container: ContainerDefaults
     env: Mapping[str, str]
-    input_values: Mapping[str, str]
-    key_files: Mapping[str, str]
 
     def require_lock(self) -> None:
         """Raise `SpecError` unless the lock fits its spec."""
@@ -102,7 +99,6 @@ def plan_image(
     patch_texts: Mapping[str, str] = MappingProxyType({}),
     fixes: Sequence[Fix] = (),
     job_ports: Mapping[str, int] = MappingProxyType({}),
-    key_files: Mapping[str, str] = MappingProxyType({}),
 ) -> ImagePlan:
     """Return the plan of the target's image.
 
@@ -112,15 +108,13 @@ def plan_image(
         rlbox's own requirements, part of what the lock was made from.
     template_dirs
         Folders of templates, the first wins.
-    patch_texts, fixes, job_ports, key_files
-        The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`;
-        dotted key of the spec to the file that sets it.
+    patch_texts, fixes, job_ports
+        The target's patches, file name to text; the catalogue; `JOB.PORT` of its shipped jobs to number, for `doctor`.
     """
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.patches import resolve_patches
     from rlbox.fixes.render import render_fixes
     from rlbox.image.dockerfile import build_dockerfile_values
-    from rlbox.image.labels import summarize_image_inputs
     from rlbox.image.layers import plan_build_stages, plan_python_layers
     from rlbox.image.templates import render_template
     from rlbox.target.lock import describe_lock_state
@@ -154,8 +148,6 @@ def plan_image(
         spec_checksum=compute_image_spec_checksum(target),
         rootfs_checksum=compute_rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for stage in stages for layer in stage.layers),
-        input_values=summarize_image_inputs(target, lock, baked, patching, key_files),
-        key_files=dict(key_files),
         container=container,
     )
 
@@ -217,7 +209,7 @@ def load_image_plan(project: Project, target_name: str) -> ImagePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSources:
-    """What the plan of an image is made of, and which file sets a key (`key_files`).
+    """What the plan of an image is made of.
 
     `patch_texts` are the target's own, file name to text; `job_ports` those of rlbox's own jobs on the target,
     `JOB.PORT` to number: the user's own jobs would tie the image to them.
@@ -229,7 +221,6 @@ class ImageSources:
     patch_texts: Mapping[str, str]
     job_ports: Mapping[str, int]
     template_dirs: tuple[Path, ...]
-    key_files: Mapping[str, str]
 
     @classmethod
     def load(cls, project: Project, target_name: str) -> ImageSources:
@@ -247,7 +238,6 @@ class ImageSources:
             patch_texts={path.name: path.read_text("utf-8") for path in patches},
             job_ports=load_target_ports(Project(folder=project.roots[-1]), target_name),
             template_dirs=tuple(project.template_dirs()),
-            key_files=loaded.origins,
         )
 
     def build_plan(self) -> ImagePlan:
@@ -260,5 +250,4 @@ class ImageSources:
             patch_texts=self.patch_texts,
             fixes=self.fixes,
             job_ports=self.job_ports,
-            key_files=self.key_files,
         )

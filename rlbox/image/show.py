@@ -179,7 +179,7 @@ def _facts(app: App, word: str, image: dict[str, Any]) -> ImageInfo:
         size=image.get("Size", 0),
         labels=labels,
         layers=list_image_layers(
-            connect_engine().image_history(image["Id"]), lock, patched=bool(labels.get("rlbox.patches"))
+            connect_engine().image_history(image["Id"]), patched=bool(labels.get("rlbox.patches"))
         ),
         lock=lock,
         no_lock_reason=note,

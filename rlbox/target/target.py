@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -27,7 +26,7 @@ from rlbox.config.schema import (
     suggest_similar,
     validate_spec,
 )
-from rlbox.config.toml_files import display_path, iter_dotted_keys, load_toml, merge_tables, reject_key
+from rlbox.config.toml_files import display_path, load_toml, merge_tables, reject_key
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.target.compiled import Compile
@@ -398,11 +397,10 @@ DEFAULTS = Path(__file__).with_name("defaults.toml")
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedTarget:
-    """A checked target, the files it was read from, the target's own first, and which of them sets each dotted key."""
+    """A checked target, and the files it was read from, the target's own first."""
 
     target: Target
     files: tuple[Path, ...]
-    origins: Mapping[str, str]
 
 
 def find_cuda12_variant(project: Project, target_name: str) -> str:
@@ -411,24 +409,21 @@ def find_cuda12_variant(project: Project, target_name: str) -> str:
     return variant if variant in project.targets() else ""
 
 
-_Included = tuple[dict[str, Any], tuple[Path, ...], dict[str, str]]
-
-
 def load_target(project: Project, target_name: str) -> LoadedTarget:
     """Return the target `target_name`, completed with its includes and the defaults.
 
     Raises SpecError: unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
     """
-    data, files, origins = _load_included(project, target_name, ())
+    data, files = _load_included(project, target_name, ())
     data.pop("include", None)
     data["name"] = target_name
     target = validate_spec(
         Target, merge_tables(load_toml(DEFAULTS), data), display_path(files[0], project), extra_known_keys=("include",)
     )
-    return LoadedTarget(target=target, files=(*files, DEFAULTS), origins=origins)
+    return LoadedTarget(target=target, files=(*files, DEFAULTS))
 
 
-def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Included:
+def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:
     path = project.target_file(name)
     if above[-1:] == (name,):
         raise SpecError(
@@ -445,7 +440,7 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Incl
     data = reject_key(load_toml(path, project), display_path(path, project), "name")
     include = data.get("include")
     if include is None:
-        return data, (path,), _origins(data, path, project)
+        return data, (path,)
     if not isinstance(include, str):
         raise SpecError(
             _("{path}: include: must be the name of one target (got {include!r})").format(
@@ -460,10 +455,5 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> _Incl
             ),
             next_step=_("choose one of: {targets}").format(targets=", ".join(project.targets())),
         )
-    under, files, origins = _load_included(project, include, (*above, name))
-    return merge_tables(under, data), (path, *files), {**origins, **_origins(data, path, project)}
-
-
-def _origins(data: Mapping[str, Any], path: Path, project: Project) -> dict[str, str]:
-    shown = display_path(path, project)
-    return {key: shown for key, __ in iter_dotted_keys(data)}
+    under, files = _load_included(project, include, (*above, name))
+    return merge_tables(under, data), (path, *files)

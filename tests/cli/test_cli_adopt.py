@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes import ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
 
-from rlbox.image.context import compute_build_labels, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
 
@@ -25,7 +25,7 @@ def fits(folder: Folder) -> dict[str, Any]:
     folder.lock("mine")
     hold(UV_WHEEL)
     plan = load_image_plan(folder.project, "mine")
-    labels = {"rlbox.target": "mine", **compute_build_labels(list_hashed_entries(plan), plan)}
+    labels = {"rlbox.target": "mine", "rlbox.build": compute_build_digest(list_hashed_entries(plan), plan.epoch)}
     return {"Id": "sha256:" + "1" * 64, "Config": {"Labels": labels}}
 
 

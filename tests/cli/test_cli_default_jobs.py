@@ -10,7 +10,7 @@ from fakes import CHECKOUT, EngineSocket, Rlbox
 
 from rlbox.amounts import GIB
 from rlbox.config.project import Project
-from rlbox.image.context import compute_build_labels, list_hashed_entries
+from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.job.load import load_job
 from rlbox.system.gpu import GpuDriver, GpuModel, GpuStatus
@@ -54,7 +54,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     info = {"ServerVersion": "28.2.2", "Runtimes": {"nvidia": {}}, "CgroupVersion": "2"}
     engine.answers["/info"] = (200, json.dumps(info).encode())
     plan = load_image_plan(PROJECT, target.name)
-    labels = compute_build_labels(list_hashed_entries(plan), plan)
+    labels = {"rlbox.build": compute_build_digest(list_hashed_entries(plan), plan.epoch)}
     engine.images[plan.tag] = {"Id": "sha256:0123456789abcdef", "Config": {"Labels": labels}}
     (tmp_path / "disk").mkdir()
     return tmp_path / "disk"

@@ -57,12 +57,15 @@ def labels_of(folder: Folder, lock: Lock) -> dict[str, str]:
 def built(mine: Folder, engine: EngineSocket, inside: Inside) -> Build:
     """Give the engine an image of the target as it is now."""
 
-    def put(lock: Lock | None = None, layers: int = 5) -> dict[str, Any]:
+    def put(lock: Lock | None = None) -> dict[str, Any]:
         lock = lock or mine.fitting_lock("mine")
         inside.file = lock.to_json_text().encode()
-        sizes = (0, 4_000, 3_000_000, 90_000, 2_000_000)[5 - layers :]
+        sizes = (0, 4_000, 3_000_000, 90_000, 2_000_000)
         history = [{"CreatedBy": "LABEL rlbox.target=mine", "Size": 0}]
-        history += [{"CreatedBy": "COPY /out/ / # buildkit", "Size": size} for size in sizes]
+        paths = ("/out/", "/out/", "/out/tools/", "/out/", "/out/")
+        history += [
+            {"CreatedBy": f"COPY {path} / # buildkit", "Size": size} for path, size in zip(paths, sizes, strict=True)
+        ]
         history += [{"CreatedBy": "RUN apt-get", "Size": 1000}, {"CreatedBy": "ENV A=1", "Size": 0}]
         history += [{"CreatedBy": "/bin/sh -c #(nop) ADD file:1 in / ", "Size": 5_000_000}]
         image = {
@@ -153,7 +156,7 @@ def test_an_image_of_another_rlbox(rlbox: Rlbox, mine: Folder, built: Build, ins
     inside.file = b'{"schema": 1}'
     out = rlbox("show", TAG).out
     assert "# packages: not known, /opt/rlbox/share/lock.json: schema 1, this rlbox reads 2\n" in out
-    assert "   3.0 MB  COPY /out/ /\n" in out
+    assert "   3.0 MB  tools\n" in out
     inside.file = None
     assert "# packages: not known, /opt/rlbox/share/lock.json is missing in it\n" in rlbox("show", TAG).out
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
 
-from rlbox.fixes.render import render_fix_manifest, render_fixes
+from rlbox.fixes.render import render_fix_manifest
 from rlbox.image.labels import (
     build_image_labels,
     compute_image_spec_checksum,
     compute_rootfs_checksum,
-    summarize_image_inputs,
 )
 from rlbox.image.layers import map_parts_to_context_paths
 from rlbox.image.machine import machine_requirements_json
@@ -85,7 +84,6 @@ def test_the_whole_plan(folder: Folder) -> None:
         sources_profile="cn",
         epoch=1735689600,
         env={"A": "1"},
-        input_values=summarize_image_inputs(target, lock, render_fixes((), target, {}), (), ()),
         container=limits,
     )
 
