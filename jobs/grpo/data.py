@@ -1,4 +1,4 @@
-"""The fake data set: pictures of squares to count (or sums, for a model without eyes), and two rows of it (P095).
+"""The fake data set: pictures of squares to count (or sums, for a model without eyes), and two rows of it.
 
 Files lie in one folder: train.parquet, val.parquet, train_tiny.parquet. What is there already is only checked.
 """
@@ -94,7 +94,7 @@ def read(path: Path) -> Any:
     try:
         table = parquet.read_table(path)
     except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: write the cluster's own path (P100), --set data_dir=FOLDER") from error
+        raise DataError(f"{path} is missing: write the cluster's own path, --set data_dir=FOLDER") from error
     except (ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is no whole parquet file: {error}") from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:
@@ -105,7 +105,7 @@ def read(path: Path) -> Any:
 def main() -> None:
     """Make the data where they are missing, check them, and say what they are."""
     parser = argparse.ArgumentParser(prog="grpo.data", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="DATA_OUTPUT_DIR of the seed")
+    parser.add_argument("--folder", type=Path, required=True, help="DATA_OUTPUT_DIR of the data script")
     parser.add_argument("--kind", choices=("images", "text"), required=True)
     parser.add_argument("--train-rows", type=int, required=True)
     parser.add_argument("--val-rows", type=int, required=True)

@@ -1,4 +1,4 @@
-"""Proof that this machine and stack have passed the debug profile: asked for before a long run (P101, P102).
+"""Proof that this machine and stack have passed the debug profile: asked for before a long run.
 
 A proof is a file on the data disk named after the GPUs and the versions that decide whether the loop works; another
 machine or another stack has none.

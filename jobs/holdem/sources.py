@@ -1,4 +1,4 @@
-"""Lay slime's own patch over Megatron-LM, in a copy, where it is missing: the image's tree has it (B052).
+"""Lay slime's own patch over Megatron-LM, in a copy, where it is missing: the image's tree has it.
 
 slime is written against a Megatron with `docker/patch/latest/megatron.patch`. The copy is below `--out`, which comes
 first on PYTHONPATH; a tree that has the patch already is used as it is. Without Transformer Engine and Apex Megatron

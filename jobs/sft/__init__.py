@@ -1,1 +1,1 @@
-"""Programs of the job `sft`: data, training, evaluation of every checkpoint, choice of the best one (seed 004)."""
+"""Programs of the job `sft`: data, training, evaluation of every checkpoint, choice of the best one."""

@@ -1,4 +1,4 @@
-"""Checkpoints of verl below one folder: `global_step_N`, complete or not, in the order of their steps (P177)."""
+"""Checkpoints of verl below one folder: `global_step_N`, complete or not, in the order of their steps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def one_checkpoint(folder: Path) -> Checkpoint:
 
 
 def what_is_missing(export: Path) -> str:
-    """Return the first thing that a Hugging Face export lacks, or nothing (P194): config, tokenizer, every shard."""
+    """Return the first thing that a Hugging Face export lacks, or nothing: config, tokenizer, every shard."""
     if not (export / "config.json").is_file():
         return f"{export / 'config.json'} is missing"
     if not any((export / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):

@@ -1,7 +1,7 @@
-"""Choose the best checkpoint by the seed's rule and hold it against the baseline (P189, P191).
+"""Choose the best checkpoint by suite, then by the rule of this job and hold it against the baseline.
 
 The rule is rlbox's (`rlbox eval choose`): the share of problems whose program runs, of those not clearly below the
-highest the share that is right, of those the earlier step; val/loss decides nothing (P176). What is here is what SFT is
+highest the share that is right, of those the earlier step; val/loss decides nothing. What is here is what SFT is
 expected to bring over the baseline.
 """
 
@@ -25,7 +25,7 @@ from rlbox.evaluation.scores import compute_paired_difference
 from rlbox.evaluation.selection import check_regression, choice_to_json, choose_checkpoint, format_choice
 from sft import eval_config
 
-# What SFT is expected to bring over the baseline, in percentage points (P191); 0: no regression.
+# What SFT is expected to bring over the baseline, in percentage points; 0: no regression.
 WANTED = {"codecontests_valid": 10.0, "mbpp_reg": 0.0, "humaneval": 0.0}
 _MARKS = {"ok": "OK", "below": "FAIL", "unsure": "WARN", "unknown": "WARN"}
 
@@ -72,7 +72,7 @@ def main() -> None:
         found = choose_checkpoint(read_results(args.out), baseline=baseline, guard=eval_config.GUARD)
     except LocksDifferError as error:
         fields = "; ".join(map(str, error.differences))
-        sys.exit(f"sft.choose: error: not comparable, the evaluation locks differ (P134): {fields}")
+        sys.exit(f"sft.choose: error: not comparable, the evaluation locks differ: {fields}")
     except ValueError as error:
         sys.exit(f"sft.choose: error: {error}")
     for line in format_choice(found):

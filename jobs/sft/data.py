@@ -1,4 +1,4 @@
-"""Training data: made once from the validated rows, then checked before any GPU is busy (P164, P166).
+"""Training data: made once from the validated rows, then checked before any GPU is busy.
 
 `sft_train.parquet` and `sft_val.parquet` hold one conversation a row, in the column `messages`; `split_mapping.json`
 says which row of `sft_validated.jsonl` went where. What is there already is only checked.
@@ -70,7 +70,7 @@ def read_parquet(path: Path) -> list[Any]:
     try:
         table = parquet.read_table(path)
     except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: upload it, or the raw rows it is made from (P165)") from error
+        raise DataError(f"{path} is missing: upload it, or the raw rows it is made from") from error
     except (ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is no whole parquet file: {error}") from error
     if "messages" not in table.column_names:
@@ -92,7 +92,7 @@ def check(folder: Path, wanted: dict[str, int], tokenizer: str, longest: int) ->
     parts = {file: read_parquet(folder / file) for file in wanted}
     for file, rows in parts.items():
         if wanted[file] and len(rows) != wanted[file]:
-            raise DataError(f"{folder / file} has {len(rows)} rows, not {wanted[file]} (P164)")
+            raise DataError(f"{folder / file} has {len(rows)} rows, not {wanted[file]}")
         if broken := [(number, problem) for number, row in enumerate(rows) if (problem := problem_of(row))]:
             raise DataError(f"{folder / file}: row {broken[0][0]} {broken[0][1]} ({len(broken)} such rows)")
     keys = {file: [_key(row) for row in rows] for file, rows in parts.items()}

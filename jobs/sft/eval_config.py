@@ -1,6 +1,6 @@
-"""Which suites a tier of the evaluation has, and how long it takes by the seed (P183, P185).
+"""Which suites a tier of the evaluation has, and how long it takes.
 
-What decides a score (decoding, limits, prompts; P134, P135) is in rlbox's suites of these names, and in the lock of
+What decides a score (decoding, limits, prompts) is in rlbox's suites of these names, and in the lock of
 each result.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 TIERS = {1: ("codecontests_valid", "mbpp_reg")}
 TIERS[2] = (*TIERS[1], "codecontests_valid_big")
 TIERS[3] = (*TIERS[2], "codecontests_test", "humaneval")
-MINUTES = {1: 10, 2: 20, 3: 35}  # what a tier takes by the seed; a checkpoint may take twice as long (P183)
-GUARD = "humaneval"  # what must not drop (P189)
+MINUTES = {1: 10, 2: 20, 3: 35}  # what a tier takes on four RTX 5090, as reported; a checkpoint may take twice as long
+GUARD = "humaneval"  # what must not drop
 BASE = "base"  # what the model before training is called, where it is judged as the baseline
 
 
 def raw_file(name: str) -> str:
-    """Return the file of a suite's problems below the folder of raw sets (P166)."""
+    """Return the file of a suite's problems below the folder of raw sets."""
     return f"{name}_raw.jsonl"

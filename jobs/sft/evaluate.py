@@ -1,4 +1,4 @@
-"""Judge checkpoints one after the other: problems of a tier by vLLM, through the code sandbox (P182).
+"""Judge checkpoints one after the other: problems of a tier by vLLM, through the code sandbox.
 
 The last checkpoint gets the final tier, as does the model before training; the others get the first one. One that fails
 does not stop the rest. What an interrupted evaluation answered is kept and not asked again. The evaluation is rlbox's
@@ -60,7 +60,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sandbox-url", required=True, help="for example http://127.0.0.1:28080")
     parser.add_argument("--tier", type=int, choices=eval_config.TIERS, default=1)
     parser.add_argument("--final-tier", type=int, choices=eval_config.TIERS, default=3, help="of the last checkpoint")
-    parser.add_argument("--vllm-url", default="", help="a server that is up already; nothing is started (P184)")
+    parser.add_argument("--vllm-url", default="", help="a server that is up already; nothing is started")
     parser.add_argument("--only", default="", help="steps to judge, 100,378; empty: all")
     parser.add_argument("--engine", choices=("vllm", "hf"), default="vllm")
     parser.add_argument("--python", default="python3", help="interpreter of the engine")
@@ -73,7 +73,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--start-s", type=float, default=1800.0, help="limit for the server to come up")
     parser.add_argument("--concurrency", type=int, default=32, help="answers asked of each server at a time")
     parser.add_argument("--servers", type=int, default=1, help="vLLMs that share the work; 0: as GPUs are free")
-    parser.add_argument("--any-size", type=_yes, default=False, help="take sets of another size than the seed's")
+    parser.add_argument("--any-size", type=_yes, default=False, help="take sets of another size than the suite names")
     return parser.parse_args(words)
 
 
@@ -90,7 +90,7 @@ def main() -> None:
         sandbox = SandboxClient(args.sandbox_url, create_loopback_client(3600.0))
         sandbox.probe()
     except NoResponseError as error:
-        sys.exit(f"sft.evaluate: error: {error}; training does not need the code sandbox, the evaluation does (P163)")
+        sys.exit(f"sft.evaluate: error: {error}; training does not need the code sandbox, the evaluation does")
     except ValueError as error:
         sys.exit(f"sft.evaluate: error: {error}")
     settings = engine_settings(args)
@@ -148,7 +148,7 @@ def load(args: argparse.Namespace, tier: int) -> Sets:
 
 
 def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what the server is started with, as it stands in the lock (P184)."""
+    """Return what the server is started with, as it stands in the lock."""
     if args.engine == "hf":
         return {"engine": "transformers"}
     return {

@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def accumulation(batch: int, gpus: int, micro_batch: int) -> int:
-    """Return the passes of one GPU for an optimizer step; `ValueError` when they are no whole number (P174)."""
+    """Return the passes of one GPU for an optimizer step; `ValueError` when they are no whole number."""
     if batch % (gpus * micro_batch):
         nearest = max(1, round(batch / (gpus * micro_batch))) * gpus * micro_batch
         raise ValueError(f"batch {batch} is no multiple of {gpus} GPUs x {micro_batch} rows; the nearest is {nearest}")
@@ -39,7 +39,7 @@ def saved_steps(rows: int, gpus: int, batch: int, epochs: int, steps: int, every
 
 
 def room_needed(billions: float, saves: int, keep: int, save: str = "optimizer") -> int:
-    """Return the bytes that `saves` checkpoints take at most, `keep` of them and the one being written whole (P144)."""
+    """Return the bytes that `saves` checkpoints take at most, `keep` of them and the one being written whole."""
     whole = min(saves, keep + 1) if keep else saves
     shards = MODEL + (OPTIMIZER if "optimizer" in save else 0)
     return int(billions * 1e9 * (saves * EXPORT + whole * shards))
@@ -66,5 +66,5 @@ def problem(args: argparse.Namespace, folder: Path) -> str:
     return (
         f"{saves} checkpoints need {need / 1e9:.0f} GB, {free / 1e9:.0f} GB are free in {folder}; with "
         f"--set keep_optimizer=1 --set 'save=[model,extra,hf_model]' {less / 1e9:.0f} GB, and a training that is "
-        f"resumed begins with a fresh optimizer (P144)"
+        f"resumed begins with a fresh optimizer"
     )

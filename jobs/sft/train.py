@@ -1,7 +1,7 @@
-"""Run verl's SFT trainer, `sft.train OPTIONS -- COMMAND`, and prove that what it left can be used (P167-P178).
+"""Run verl's SFT trainer, `sft.train OPTIONS -- COMMAND`, and prove that what it left can be used.
 
 Before: is there room for the checkpoints? While it runs: the optimizer's state of all but the latest checkpoints is
-removed, if asked (P197). After: each expected checkpoint has a whole Hugging Face export.
+removed, if asked. After: each expected checkpoint has a whole Hugging Face export.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def prune(folder: Path, keep: int) -> list[Path]:
 
 
 def check_exports(folder: Path, steps: list[int]) -> list[str]:
-    """Return what is wrong with the exports of the expected checkpoints (P168, P169)."""
+    """Return what is wrong with the exports of the expected checkpoints."""
     found = {checkpoint.step: checkpoint for checkpoint in find_checkpoints(folder)}
     problems = [f"global_step_{step} was not saved in {folder}" for step in steps if step not in found]
     problems += [found[step].missing for step in steps if step in found and found[step].missing]
@@ -114,7 +114,7 @@ def _watch(args: argparse.Namespace, ended: threading.Event) -> None:
             for line in corridor.flat(series):
                 print(line, flush=True)
         for path in prune(args.checkpoints, args.keep_optimizer):
-            print(f"[train] removed {path}: a later checkpoint is there to resume from (P197)", flush=True)
+            print(f"[train] removed {path}: a later checkpoint is there to resume from", flush=True)
 
 
 def _report(args: argparse.Namespace, steps: list[int]) -> None:

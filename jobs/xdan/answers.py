@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 
 FORM = re.compile(r"\s*<think>.*?</think>\s*<answer>.*?</answer>\s*", re.S)
-"""The form that earns half a point, as the seed's server has it; blanks between the parts are let pass."""
+"""The form that earns half a point, as the original server has it; blanks between the parts are let pass."""
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.S)
 _DROPPED = re.compile(r"\\left|\\right|\\[!,;: ]|\\displaystyle|\\limits|~|\$|\s+")

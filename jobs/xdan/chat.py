@@ -27,7 +27,7 @@ TEMPLATES: Mapping[str, Template] = {
     "qwen1": Template(message="<｜User｜>{content}", response="<｜Assistant｜>"),
     "base": Template(message="User: {content}\n\n", response="Assistant: "),
 }
-"""Names as the seed's server takes them (`--prompt-template`)."""
+"""Names as the original server takes them (`--prompt-template`)."""
 
 
 def prompt_of(message: Any, template: Template) -> str:

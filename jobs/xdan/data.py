@@ -1,6 +1,6 @@
 """The data set of the run: read, checked, and written as the prompts that OpenRLHF takes.
 
-OpenRLHF 0.8 hands `row[input_key]` to the model as it is (the seed gives no `--apply_chat_template`). A row's message
+OpenRLHF 0.8 hands `row[input_key]` to the model as it is (this job gives no `--apply_chat_template`). A row's message
 may be a finished prompt, a list of turns, or that list as JSON text: each becomes a finished prompt with its answer.
 """
 

@@ -1,6 +1,6 @@
 """`rlbox gpus`: GPUs of this machine and of Ray's nodes, who holds them, and whether a split between two roles fits.
 
-Source: notes 003, `diagnose_gpu_allocation.py --actor-gpus 2 --rollout-gpus 2 --total-gpus 8`; verl's GKD recipe gives
+Source: `diagnose_gpu_allocation.py --actor-gpus 2 --rollout-gpus 2 --total-gpus 8`; verl's GKD recipe gives
 the two roles GPUs of their own, an equal number on each node (`trainer.n_gpus_per_node`, `rollout.n_gpus_per_node`).
 """
 

@@ -150,7 +150,7 @@ def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[
 
 
 def format_score_table(results: Sequence[EvaluationResult]) -> str:
-    """Return a table of checkpoints and suites; N/A for what was not measured (P188)."""
+    """Return a table of checkpoints and suites; N/A for what was not measured."""
     suites = dict.fromkeys(suite for result in results for suite in result.scores)
     rule = [(suite, metric) for suite, metric in SELECTION_RULE if suite in suites]
     metrics = list(dict.fromkeys([*rule, *((suite, ACCEPTED) for suite in suites)]))

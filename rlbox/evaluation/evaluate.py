@@ -77,7 +77,7 @@ class CheckpointEvaluator:
     say: Callable[[str], None] = print_line
 
     def evaluate_all(self, tasks: Sequence[EvaluationTask]) -> EvaluationOutcome:
-        """Evaluate one export after the other; one that fails does not stop the others (P182)."""
+        """Evaluate one export after the other; one that fails does not stop the others."""
         outcome = EvaluationOutcome()
         for task in tasks:
             try:
@@ -147,11 +147,11 @@ class CheckpointEvaluator:
 
 
 def _require_model_of(export: Export, model: ModelClient) -> None:
-    """Refuse a server that says it serves another directory of this machine (P195)."""
+    """Refuse a server that says it serves another directory of this machine."""
     served = Path(model.model.path) if model.model.path else export.path
     if served.is_absolute() and served.is_dir() and not served.samefile(export.path):
         raise ModelServerError(
-            _("{url} serves {served}, not {path} (P195)").format(url=model.urls[0], served=served, path=export.path)
+            _("{url} serves {served}, not {path}").format(url=model.urls[0], served=served, path=export.path)
         )
 
 

@@ -17,7 +17,7 @@ from rlbox.system.files import write_atomic
 from rlbox.system.json_files import read_json_object
 
 HISTORY_FILE, BEST_FILE = "eval_history.jsonl", "best_checkpoint.json"
-"""What a gate asks for in a directory of results (P186)."""
+"""What a gate asks for in a directory of results."""
 SUMMARY_FILE, RUN_INFO_FILE = "summary.json", "run_info.json"
 _ANSWER_FIELDS = ("problem", "number", "ask", "text", "finish", "tokens")
 _SAMPLE_ANSWERS = 20

@@ -121,9 +121,7 @@ class ModelClient:
             ) from error
         if model != self.model.name:
             raise ModelServerError(
-                _("{url}: {said!r} answered, {name!r} was asked (P195)").format(
-                    url=url, said=model, name=self.model.name
-                )
+                _("{url}: {said!r} answered, {name!r} was asked").format(url=url, said=model, name=self.model.name)
             )
         return ModelAnswer(text=text or "", finish=finish, tokens=tokens)
 

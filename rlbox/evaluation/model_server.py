@@ -1,4 +1,4 @@
-"""Serve an export: by a server that is up, or by vLLM, started for each export and stopped after it (P181)."""
+"""Serve an export: by a server that is up, or by vLLM, started for each export and stopped after it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class EngineOptions:
 
 
 def build_vllm_argv(python: str, export: Path, port: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the command that serves `export` on loopback (P184).
+    """Return the command that serves `export` on loopback.
 
     The model's own defaults of decoding (`generation_config.json`) are left out: the lock decides.
     """

@@ -18,7 +18,7 @@ RecordsBySuite = dict[str, list[AnswerRecord]]
 ACCEPTED, EXECUTED = "accepted_at_1", "exec_success_rate"
 """Metrics: every run of an answer was right; every run ended by itself with exit status 0."""
 SELECTION_RULE = (("codecontests_valid", EXECUTED), ("codecontests_valid", ACCEPTED))
-"""Suites and metrics that decide which checkpoint is best, in order (P189)."""
+"""Suites and metrics that decide which checkpoint is best, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)

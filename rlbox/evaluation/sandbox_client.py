@@ -79,7 +79,7 @@ class SandboxClient:
     def probe(self) -> dict[str, str]:
         """Return strength and version of the sandbox, and the version of its `python`.
 
-        `NoResponseError` where it runs nothing (P162).
+        `NoResponseError` where it runs nothing.
         """
         reply = self._run(_PROBE, "", RunLimits(run_s=10))
         result = reply.get("run_result") or {}

@@ -1,6 +1,6 @@
 """Choose the best of several checkpoints, and compare it with the baseline.
 
-First the share of programs that run; those not clearly below the highest (P189: "difference not large") are decided by
+First the share of programs that run; those not clearly below the highest ("difference not large") are decided by
 the share that is right, and those not clearly below there by the earlier step, which cost less. "Clearly" is a paired
 interval without 0, shared out over all comparisons of the choice.
 """
@@ -31,7 +31,7 @@ from rlbox.evaluation.scores import (
 from rlbox.i18n import _
 
 GUARD_SUITE = "humaneval"
-"""The suite that must not drop (P189)."""
+"""The suite that must not drop."""
 RegressionVerdict = Literal["worse", "kept", "unsure"]
 """Clearly worse; a loss of `margin` or more would have been seen; too few problems to tell."""
 _MARKS = {"worse": "FAIL", "kept": "OK", "unsure": "WARN"}
@@ -166,7 +166,7 @@ class ChosenCheckpoint:
 
 
 def build_selection_rule(suites: Sequence[str]) -> Rule:
-    """Return the seed's rule on other suites: of each, the share that runs before the share that is right."""
+    """Return the usual rule on other suites: of each, the share that runs before the share that is right."""
     return tuple((suite, metric) for suite in suites for __, metric in SELECTION_RULE) or SELECTION_RULE
 
 
@@ -201,7 +201,7 @@ def choose_checkpoint(
     judged = [row for row in rule if all(result.get_metric_values(*row) for result in checkpoints)]
     if not judged:
         raise ValueError(
-            _("no suite that decides was judged of all checkpoints: {rule} (P189)").format(rule=", ".join(dict(rule)))
+            _("no suite that decides was judged of all checkpoints: {rule}").format(rule=", ".join(dict(rule)))
         )
     selection = select_best(checkpoints, judged)
     best = next(result for result in checkpoints if result.name == selection.best)
@@ -224,7 +224,7 @@ def choose_checkpoint(
 
 
 def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
-    """Return the content of `best_checkpoint.json` (P189, P191)."""
+    """Return the content of `best_checkpoint.json`."""
     best = choice.result
     document: dict[str, Any] = {
         "step": best.step,

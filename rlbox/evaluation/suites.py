@@ -35,7 +35,7 @@ _GENERATE_TIMEOUT_S = 600.0
 
 
 class Decoding(SpecModel):
-    """How answers are sampled; the defaults are the seed's EVAL@1 protocol (P135)."""
+    """How answers are sampled; the defaults are one greedy answer per problem."""
 
     temperature: float = Field(0.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -46,7 +46,7 @@ class Decoding(SpecModel):
 
 
 class RunLimits(SpecModel):
-    """What a program may take; the defaults are the seed's (P135)."""
+    """What a program may take; the defaults are those of EVAL@1."""
 
     run_s: float = Field(30.0, gt=0, description="processor time of one run, in seconds")
     memory_mb: int = Field(1024, ge=1)
@@ -194,7 +194,7 @@ def read_problem_rows(path: Path) -> Iterator[dict[str, Any]]:
                 if line.strip():
                     yield _parse_row(path, number, line)
     except FileNotFoundError as error:
-        raise ProblemError(_("{path} is missing: bring the raw problem sets (P165)").format(path=path)) from error
+        raise ProblemError(_("{path} is missing: bring the raw problem sets").format(path=path)) from error
     except (OSError, EOFError, zlib.error) as error:
         raise ProblemError(_("{path} cannot be read: {error}").format(path=path, error=error)) from error
 

@@ -22,7 +22,7 @@ Scalar = bool | int | float | str
 _MUST_BE = {"int": _("a whole number"), "float": _("a number"), "str": _("text"), "bool": _("true or false")}
 _DEFAULT_UNITS: dict[str, str] = {"duration": "seconds", "size": "bytes", "fraction": "fraction"}
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-# What guides write where a value belongs (P132); `<think>` and the like are values.
+# What guides write where a value belongs; `<think>` and the like are values.
 _PLACEHOLDER = re.compile(r"/path/to\b|/your/path\b|<(?:port|host|your)\b[^<>]*>|<YOUR_[^<>]*>|\bCHANGE_?ME\b", re.I)
 
 

@@ -22,7 +22,7 @@ _KNOWN = {
     "NVIDIA H200": 140.4,
     "NVIDIA B200": 179.0,
 }
-"""GiB that cards report of what they are sold with. Source: nvidia-smi, 32,607 MiB of "32 GB" (B084), and so on."""
+"""GiB that cards report of what they are sold with. Source: nvidia-smi, 32,607 MiB of "32 GB", and so on."""
 CONTEXT = 0.9 * GIB
 """Bytes of a card that CUDA's context and NCCL keep for themselves. Assumed, not measured."""
 IDLE = GIB

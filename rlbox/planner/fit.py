@@ -41,11 +41,11 @@ _TOLD = {"target": "the target", "here": "this machine", "named": "--machine"}
 _SHOWN = 0.05 * GIB
 """Bytes of a part that is shown: less reads 0.0 GiB."""
 _SEED_BYTES = 12
-"""Bytes of a parameter in seed 004's own figure: fp32 weight, AdamW's two moments; no gradients, no peak."""
+"""Bytes of a parameter by the usual rule of thumb: fp32 weight, AdamW's two moments; no gradients, no peak."""
 
 
 def seed_shard_gb(billions: float, gpus: int) -> float:
-    """Return seed 004's figure of a card's share of a model, GB: 84 / N for 7 (P137)."""
+    """Return the rule of thumb of a card's share of a model, GB: 84 / N for 7."""
     return _SEED_BYTES * billions / gpus
 
 

@@ -130,7 +130,7 @@ def _refusal(file: RunFile) -> str:
 
 SUMMARY = "SUMMARY.md"
 LAST_LINES = 500
-"""Lines of each log of the last stage that a helper asks for first (seed 003, "when asking for help")."""
+"""Lines of each log of the last stage that a helper asks for first."""
 
 _GATHER_S = 8.0
 _LEFT = 20

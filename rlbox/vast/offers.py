@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rlbox.target.target import Target
 
 _REPORTED = 0.97
-"""Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8. Source: B084."""
+"""Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8."""
 _RESERVE = 1e-9  # of float comparisons
 HOURS_A_MONTH = 30 * 24
 _MOST_OFFERS = 64
@@ -159,7 +159,7 @@ def parse_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
     """Return an offer of the platform's answer, priced with a disk of `disk` GB; what it does not say counts as 0.
 
     With a `bid` that is the price, beside the disk. An instance gets its share of the machine's memory, and what it
-    takes beyond may be killed at any moment (B083).
+    takes beyond may be killed at any moment.
     """
     share = float(row.get("gpu_frac") or 1.0)
     storage = float(row.get("storage_cost") or 0.0) * disk / HOURS_A_MONTH

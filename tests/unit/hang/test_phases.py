@@ -22,7 +22,7 @@ else:
 FINDER = PhaseFinder(plan_phases(load_phases().phases, str))
 
 LINES = [
-    # seed 003: its line of the data, and its table of symptoms (P110, P117), its tags (P116)
+    # seed 003: its line of the data, and its table of symptoms, its tags (P116)
     ("(TaskRunner pid=133947) Generating train split: 0 examples [00:00, ? examples/s]", "data"),
     ("[ROLLOUT] init_model START", "actor-init"),
     ("(ActorWorker pid=71) [ACTOR] init_model START", "actor-init"),

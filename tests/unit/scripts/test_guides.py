@@ -1,4 +1,4 @@
-"""The pages that lead: the ten chapters of seed 004 (P136), and the planner's table against what it computes (P138)."""
+"""The pages that lead: the ten chapters of seed 004, and the planner's table against what it computes (P138)."""
 
 from __future__ import annotations
 
