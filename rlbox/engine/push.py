@@ -1,4 +1,4 @@
-"""Push an image with the engine, verify the registry's copy, attach its SBOM and provenance."""
+"""Push an image with the engine, verify the registry's copy, attach its SBOM."""
 
 from __future__ import annotations
 
@@ -320,8 +320,7 @@ def _verified(destination: PushDestination, wanted: str) -> Manifest:
 
 
 SPDX = "application/spdx+json"
-IN_TOTO = "application/vnd.in-toto+json"
-ATTACHMENT_TYPES = {"sbom.spdx.json": SPDX, "provenance.json": IN_TOTO}
+ATTACHMENT_TYPES = {"sbom.spdx.json": SPDX}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +332,7 @@ class Attachment:
 
 
 def find_attachments(directory: Path) -> tuple[Attachment, ...]:
-    """Return the SBOMs and provenances that builds of a target left below `directory`, a folder an image."""
+    """Return the SBOMs that builds of a target left below `directory`, a folder an image."""
     return tuple(
         Attachment(path=path, artifact_type=kind)
         for name, kind in ATTACHMENT_TYPES.items()

@@ -88,7 +88,7 @@ class ImageBuild:
         """Build the image until it is checked and described, and verified where that is asked; return the log."""
         from rlbox.artifacts.source_selection import suggest_mirror_on_failure
         from rlbox.image.buildkit import find_build_client
-        from rlbox.image.check import cache_image_documents, check_fixes_or_untag_image
+        from rlbox.image.check import cache_image_sbom, check_fixes_or_untag_image
         from rlbox.system.file_lock import hold_lock
 
         app, plan, options = self._app, self._plan, self._options
@@ -102,7 +102,7 @@ class ImageBuild:
                 run, log, digest = self._run_builder()
             check_fixes_or_untag_image(plan, force=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
-            cache_image_documents(app, plan, built_offline=options.hermetic)
+            cache_image_sbom(app, plan)
             if options.verify:
                 from rlbox.image.verify import verify_build_is_reproducible
 

@@ -1,7 +1,4 @@
-"""The end of a build: the checks of all fixes, in a container of the new image, and what is left beside it.
-
-That is an SBOM and the provenance.
-"""
+"""The end of a build: the checks of all fixes, in a container of the new image, and its SBOM."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.labels import BUILD_LABEL
 from rlbox.image.names import VERIFY_TAG_SUFFIX, split_tag
 from rlbox.image.plan import ImagePlan
-from rlbox.image.sbom import PROVENANCE_FILE, SBOM_FILE, BuiltImage, ImageBuilder, render_provenance, render_sbom
+from rlbox.image.sbom import SBOM_FILE, render_sbom
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import parse_lock
 from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
@@ -105,45 +102,21 @@ def _line(finding: Finding) -> str:
     return f"{finding.id}: {finding.seen or finding.title}"
 
 
-def cache_image_documents(app: App, plan: ImagePlan, *, built_offline: bool) -> None:
-    """Write what explains the image that was just built; a file that cannot be written is told, and fails no build.
+def cache_image_sbom(app: App, plan: ImagePlan) -> None:
+    """Write the SBOM of the image that was just built; a file that cannot be written is told, and fails no build.
 
-    They lie in a folder of the image's own, whatever its name: the same image of another project is explained by them.
+    It lies in a folder of the image's own, whatever its name: the same image of another project has the same.
     """
     if (image := find_image(plan.tag)) is None:
         return
-    folder = cache_path("images", plan.target, find_image_digest(image).rpartition(":")[2][:_SHORT])
+    # an engine without manifests has the digest of the image's configuration
+    digest = find_manifest_digest(image) or str(image["Id"])
+    lock = parse_lock(plan.context_files[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"], plan.tag)
+    path = cache_path("images", plan.target, digest.rpartition(":")[2][:_SHORT]) / SBOM_FILE
     try:
-        for name in (SBOM_FILE, PROVENANCE_FILE):  # what a build before wrote says nothing of this one
-            (folder / name).unlink(missing_ok=True)
-        for name, text in _files(plan, image, built_offline).items():
-            write_atomic(folder / name, text)
+        write_atomic(path, render_sbom(lock, plan.tag.rpartition(":")[0], digest, plan.epoch))
     except OSError as error:
-        app.say(f"note: the image has no SBOM and provenance: {folder} cannot be written: {error.strerror}")
-
-
-def find_image_digest(engine_image: dict[str, Any]) -> str:
-    """Return the digest by which an image is explained: its manifest's, or its configuration's without one."""
-    return find_manifest_digest(engine_image) or str(engine_image["Id"])
-
-
-def _files(plan: ImagePlan, image: dict[str, Any], built_offline: bool) -> dict[str, str]:
-    name = plan.tag.rpartition(":")[0]
-    built = BuiltImage(
-        name=name,
-        digest=find_image_digest(image),
-        has_manifest=bool(find_manifest_digest(image)),
-        source_date_epoch=plan.epoch,
-    )
-    labels = image["Config"].get("Labels") or {}
-    by = ImageBuilder(
-        spec_checksum=labels.get("rlbox.spec", ""),
-        mode="hermetic" if built_offline else "online",
-        versions={"engine": connect_engine().version()},
-    )
-    text = plan.context_files[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"]
-    lock = parse_lock(text, plan.tag)
-    return {SBOM_FILE: render_sbom(lock, built), PROVENANCE_FILE: render_provenance(lock, built, by)}
+        app.say(f"note: the image has no SBOM: {path} cannot be written: {error.strerror}")
 
 
 def require_project_image(app: App, plan: ImagePlan) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,18 +87,6 @@ def test_what_lies_beside_it_is_about_it(box: Box) -> None:
     lock = load_lock(box.project / "images/explained/lock.json")
     assert lock is not None
     assert len(document.packages) == 2 + len(list_components(lock))
-    statement = json.loads((folder / "provenance.json").read_bytes())
-    assert statement["subject"][0]["digest"] == {"sha256": digest.partition(":")[2]}
-    given = statement["predicate"]["buildDefinition"]["externalParameters"]
-    assert given == {
-        "target": "explained",
-        "spec": f"sha256:{image['labels']['rlbox.spec']}",
-        "lock": f"sha256:{lock.checksum()}",
-        "mode": "online",
-        "epoch": 1735689600,
-    }
-    engine = statement["predicate"]["runDetails"]["builder"]["version"]["engine"]
-    assert engine == docker("version", "--format", "{{.Server.Version}}").strip()
 
 
 def test_a_changed_image_is_described_anew(box: Box, spec: Path) -> None:
@@ -108,11 +95,11 @@ def test_a_changed_image_is_described_anew(box: Box, spec: Path) -> None:
     spec.write_text(TINY + '[env]\nTOKEN = "s3cr3t-token"\n')
     assert box("build", "explained", UV_CONCURRENT_DOWNLOADS="7").code == 0
     after = beside(box)
-    assert sorted(after) == sorted(before) == ["provenance.json", "sbom.spdx.json"]
+    assert sorted(after) == sorted(before) == ["sbom.spdx.json"]
     assert all(after[name] != before[name] for name in after)
     for text in after.values():
         for trace in ("s3cr3t-token", str(box.project), str(Path.home()), "://"):
-            assert trace not in text.replace("https://in-toto.io", "").replace("https://slsa.dev", "")
+            assert trace not in text
     spec.write_text(TINY)
     assert box("build", "explained").code == 0
     assert beside(box) == before

@@ -357,7 +357,6 @@ def test_other_bytes_stored(server: RegistryServer, registry: Registry) -> None:
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     (tmp_path / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-2.3"}')
-    (tmp_path / "provenance.json").write_text("{}")
     return tmp_path
 
 
@@ -371,7 +370,7 @@ def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, r
     attached = attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, found)
     listed = listed_by(server.host, "team/x", digest)
     assert tuple(item.digest for item in listed) == attached
-    assert [item.artifact_type for item in listed] == ["application/spdx+json", "application/vnd.in-toto+json"]
+    assert [item.artifact_type for item in listed] == ["application/spdx+json"]
     sbom = registry.get_manifest("team/x", attached[0])
     assert server.blobs[sbom.layers[0].digest] == (files / "sbom.spdx.json").read_bytes()
     assert (format_referrers_tag(digest) in server.manifests) is not api
