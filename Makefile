@@ -41,6 +41,7 @@ lint: .venv/rlbox.stamp
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	$(PY) scripts/prose.py
 
 size: .venv/rlbox.stamp
 	$(PY) scripts/size.py
