@@ -22,12 +22,10 @@ from babel.messages.pofile import read_po
 CHECKOUT = Path(__file__).resolve().parents[1]
 LONG_SENTENCE = 30
 """Words of a sentence above which it is long."""
-_FREE_RELATIVE = (
-    "it they he she is are was were has have had does a an the this that these those each every one".split()
-)
+_FREE_RELATIVE = r"it|they|he|she|is|are|was|were|ha[sd]|have|does|an?|the|this|that|these|those|each|every|one"
 MARKERS = {
     "free relative": r"\b(?:whoever|whomever|whatever|whichever|whosoever)\b|\bwhose it is\b"
-    rf"|\bwhat (?:{'|'.join(_FREE_RELATIVE)})\b(?![^.]*\?)",
+    rf"|\bwhat (?:{_FREE_RELATIVE})\b(?![^.]*\?)",
     "person": r"\b(?:somebody|nobody|anybody)\b",
     "calque": r"(?<!there )\b(?:is|are|was|were|be) no (?!longer\b|more\b|such\b)\w+"
     r"|\bof (?:its|their|one's|your|his|her) own\b|\bbesides?\b|\banew\b|\b(?:that|those) of\b|\bwhole\b|\bstands\b"
