@@ -265,18 +265,13 @@ def import_from_registry(
                     taken += 1
                 except RegistryError as error:
                     bad.append(f"{file.file}: {error.what}")
-        lock = registry.retry(lambda: _lock_text(registry, source, config))
+        lock = registry.read_blob(source.repository, config.digest)
     return ImportResult(
         imported_files=taken,
         present_files=len(manifest.layers) - taken - len(bad),
         damaged_files=tuple(bad),
         lock_json=lock,
     )
-
-
-def _lock_text(registry: Registry, source: ImageReference, blob: Descriptor) -> bytes:
-    with registry.open_blob(source.repository, blob.digest) as (__, blocks):
-        return b"".join(blocks)
 
 
 def _artifact(layer: Descriptor, source: ImageReference) -> Artifact:

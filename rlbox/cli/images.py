@@ -229,7 +229,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to registry.example/team/
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
-    from rlbox.engine.push import ImagePush
+    from rlbox.engine.push import push_image
     from rlbox.engine.reference import parse_push_destination
     from rlbox.image.check import require_project_image
     from rlbox.image.plan import load_image_plan
@@ -240,7 +240,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     image: dict[str, Any] = {}
     with app.checking("image"):
         image = require_project_image(app, plan)
-    return ImagePush(app, name, plan.tag, reference, plain_http=plain_http, forced_conflict=forced).push(image)
+    return push_image(app, image, name, plan.tag, reference, plain_http=plain_http, forced_conflict=forced)
 
 
 @click.command()

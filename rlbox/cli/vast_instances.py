@@ -37,7 +37,7 @@ def require_published(app: App, image: str) -> None:
 
     reference = parse_reference(image)
     try:
-        with Registry(reference.host, ca_bundle=find_ca_bundle, pause=lambda seconds: None) as registry:
+        with Registry(reference.host, ca_bundle=find_ca_bundle(), pause=lambda seconds: None) as registry:
             found = registry.find_manifest(reference.repository, reference.digest or reference.tag or "latest")
     except RegistryError as error:
         if app.dry_run:

@@ -86,14 +86,14 @@ def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryIma
     """
     reference = parse_reference(name)
     repository = reference.repository
-    with Registry(reference.host, plain_http=plain_http, ca_bundle=find_ca_bundle) as registry:
+    with Registry(reference.host, plain_http=plain_http, ca_bundle=find_ca_bundle()) as registry:
         registry.require_registry()
         first = registry.get_manifest(repository, reference.digest or reference.tag or "latest")
         manifests = [first, *(registry.get_manifest(repository, child.digest) for child in first.manifests)]
         manifest = next((one for one in manifests if one.config), None)
         if manifest is None or manifest.config is None:
             raise RegistryError(_("{text} is no image").format(text=name), next_step=_("check name and tag"))
-        config = _read_config(registry, repository, manifest.config.digest)
+        config: dict[str, Any] = parse_json(registry.read_blob(repository, manifest.config.digest))
     labels = config.get("config", {}).get("Labels") or {}
     if (found := labels.get(TARGET_LABEL, "")) != target:
         whose = _("target {found!s}").format(found=found) if found else _("no target")
@@ -107,14 +107,6 @@ def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryIma
         has_zstd=any(layer.media_type.endswith("zstd") for layer in manifest.layers),
         login={key: Secret(value) for key, value in read_docker_login(reference.host).items()},
     )
-
-
-def _read_config(registry: Registry, repository: str, digest: str) -> dict[str, Any]:
-    def read() -> bytes:
-        with registry.open_blob(repository, digest) as (__, blocks):
-            return b"".join(blocks)
-
-    return dict(parse_json(registry.retry(read)))
 
 
 def _pull(node: Node, image: RegistryImage, tag: str, report: Report) -> None:

@@ -128,16 +128,7 @@ def format_referrers_tag(digest: str) -> str:
     return digest.replace(":", "-")
 
 
-def replace_referrer(listed: Sequence[Descriptor], added: Descriptor) -> tuple[Descriptor, ...]:
-    """Return `listed` with `added`, which takes the place of an older one of the same type and title."""
-
-    def key(item: Descriptor) -> tuple[str, str]:
-        return item.artifact_type, item.annotations.get(TITLE_ANNOTATION, "")
-
-    return (*(item for item in listed if key(item) != key(added)), added)
-
-
-def find_manifest_digest(engine_image: dict[str, Any]) -> str:
+def find_manifest_digest(engine_image: Mapping[str, Any]) -> str:
     """Return the digest of the manifest that the engine stores, or "" where the store keeps none.
 
     With the containerd store an image's id is that digest, and each of its names is listed with it.

@@ -6,13 +6,10 @@ attaches small artifacts, which an engine does not do.
 
 from __future__ import annotations
 
-import re
 import ssl
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -27,14 +24,13 @@ from rlbox.engine.oci import (
     create_index,
     format_referrers_tag,
     parse_manifest,
-    replace_referrer,
 )
-from rlbox.engine.reference import DOCKER_HUB, ImageReference, is_loopback_host
+from rlbox.engine.reference import DOCKER_HUB, is_loopback_host
 from rlbox.engine.registry_auth import (
     RegistryAuthorizer,
     TransientRegistryError,
     create_login_error,
-    find_docker_config_login,
+    read_docker_login,
 )
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json, whole_number
@@ -43,12 +39,8 @@ from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, FileBody, HttpClient
 
 _SILENCE_S = 60.0
 _SETTLED_PER_S = 10e6  # bytes; a registry that keeps its blobs elsewhere moves them there before it answers
-_FULL = re.compile(r"no space left|disk quota|out of (disk )?space|quota (is )?exceeded|insufficient storage", re.I)
 _HUB_API = f"registry-1.{DOCKER_HUB}"
 _CERTIFICATES = Path("/etc/docker/certs.d")
-
-# Failures to connect that will be the same next time: a wrong name or protocol.
-_LASTING = ("[SSL", "not known", "No address associated")
 
 BlobContent = bytes | Path
 T = TypeVar("T")
@@ -67,8 +59,8 @@ class Registry:
     `host`: `HOST[:PORT]`, as in a reference.
     `write`: Whether tokens are to allow pushing.
     `plain_http`: Whether http will do for a registry that is not this machine; on this machine it always will.
-    `ca_bundle`: The site's CA bundle, or what finds it when TLS is first spoken; it is trusted beside the system's own
-      and the engine's (`/etc/docker/certs.d/HOST/*.crt`).
+    `ca_bundle`: The site's CA bundle, empty for none; it is trusted beside the system's own and the engine's
+      (`/etc/docker/certs.d/HOST/*.crt`).
     `on_retry`: Told why, and how long from now, a request is repeated.
     """
 
@@ -78,7 +70,7 @@ class Registry:
         *,
         write: bool = False,
         plain_http: bool = False,
-        ca_bundle: str | Callable[[], str] = "",
+        ca_bundle: str = "",
         pause: Callable[[float], None] = time.sleep,
         on_retry: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -86,10 +78,12 @@ class Registry:
         local = is_loopback_host(host)
         self._scope = "pull,push" if write else "pull"
         self._pause, self._on_retry = pause, on_retry
-        self._plain = local or plain_http
-        self._base = f"{'http' if self._plain else 'https'}://{_HUB_API if host == DOCKER_HUB else host}"
+        scheme = "http" if local or plain_http else "https"
+        self._base = f"{scheme}://{_HUB_API if host == DOCKER_HUB else host}"
         # A proxy is never asked for this machine.
-        self._http = HttpClient(lambda: _trust(host, ca_bundle), idle_timeout_s=_SILENCE_S, use_proxies=not local)
+        self._http = HttpClient(
+            lambda: _create_tls_context(host, ca_bundle), idle_timeout_s=_SILENCE_S, use_proxies=not local
+        )
         self._auth = RegistryAuthorizer(self._http, host, plain_http=plain_http)
 
     def __enter__(self) -> Registry:
@@ -103,163 +97,15 @@ class Registry:
 
         Raises RegistryError: it does not answer, wants a login, or is no registry.
         """
-        response = self.send_with_retry("GET", "/v2/", expect=(200, 400, 404))
-        if response.status == 400 and self._plain and self._base.startswith("http:"):
-            self._base = self._base.replace("http:", "https:", 1)  # what speaks TLS answers 400 to plain http
-            response = self.send_with_retry("GET", "/v2/", expect=(200, 404))
-        html = "html" in response.headers.get("Content-Type", "")
-        if response.status != 200 or html:
+        response = self._request("GET", "/v2/", expect=(200, 404))
+        if response.status != 200 or "html" in response.headers.get("Content-Type", ""):
             raise RegistryError(
                 _("{host} is no registry: it answered {status} {words}").format(
-                    host=self.host, status=response.status, words=_words(response)
+                    host=self.host, status=response.status, words=_read_error_text(response)
                 ),
                 where=response.url,
                 next_step=_("check the address; a proxy or a login page may stand in front of it"),
             )
-
-    def send_with_retry(
-        self,
-        method: str,
-        path: str,
-        *,
-        repository: str = "",
-        headers: Mapping[str, str] | None = None,
-        content: BlobContent = b"",
-        expect: Collection[int] = (200,),
-    ) -> HttpResponse:
-        """Send a request, again when it failed for a reason that may pass, and return the whole answer.
-
-        Raises RegistryError: the answer's status is not one of `expect`, or none came.
-        """
-
-        def whole() -> HttpResponse:
-            with self.stream_once(method, path, repository, headers or {}, content, expect) as response:
-                response.read_body()
-                return response
-
-        return self.retry(whole)
-
-    def retry(self, action: Callable[[], T]) -> T:
-        try:
-            return retry(action, TransientRegistryError, pause=self._pause, on_retry=self._on_retry)
-        except TransientRegistryError as failure:
-            failure.what += _(" (tried {attempts} times)").format(attempts=ATTEMPTS)
-            raise
-
-    @contextmanager
-    def stream_once(
-        self,
-        method: str,
-        path: str,
-        repository: str,
-        headers: Mapping[str, str],
-        content: BlobContent = b"",
-        expect: Collection[int] = (200,),
-    ) -> Iterator[HttpResponse]:
-        """Send a request once and yield the answer with an unread body; also raises `TransientRegistryError`."""
-        url = self._address(path)
-        try:
-            with self._authorized(method, url, repository, headers, content) as answer:
-                if answer.status not in expect:
-                    raise self._refusal(answer, repository)
-                yield answer
-        except NoResponseError as error:
-            raise self._unreachable(error) from error
-
-    def _address(self, path: str) -> str:
-        try:
-            url = urljoin(self._base, path)  # a registry may name one of another host
-            urlsplit(url)
-        except ValueError as error:
-            raise RegistryError(
-                _("{host} names an address that is none: {error}").format(host=self.host, error=error), where=path
-            ) from error
-        return url
-
-    @contextmanager
-    def _authorized(
-        self, method: str, url: str, repository: str, headers: Mapping[str, str], content: BlobContent
-    ) -> Iterator[HttpResponse]:
-        size = content.stat().st_size if isinstance(content, Path) else len(content)
-
-        def asked() -> AbstractContextManager[HttpResponse]:
-            body = FileBody(path=content) if isinstance(content, Path) else content
-            silent_s = _SILENCE_S + size / _SETTLED_PER_S
-            return self._http.stream(
-                method, url, headers={**headers, **self._login(url)}, body=body, idle_timeout_s=silent_s
-            )
-
-        sent = self._login(url).get("Authorization", "")
-        with ExitStack() as stack:
-            answer = stack.enter_context(asked())
-            if answer.status == 401:
-                challenge = answer.headers.get("WWW-Authenticate", "")
-                scope = f"repository:{repository}:{self._scope}" if repository else ""
-                answer.read_body()
-                if self._auth.answer_challenge(challenge, scope, sent):
-                    stack.close()
-                    answer = stack.enter_context(asked())
-            yield answer
-
-    def _login(self, url: str) -> dict[str, str]:
-        """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
-        return self._auth.authorization_headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
-
-    def _refusal(self, response: HttpResponse, repository: str) -> RegistryError:
-        where = f"{self.host}/{repository}" if repository else self.host
-        status, message = response.status, _words(response)
-        if _is_full(response):
-            return RegistryError(
-                _("{host} has no room left: {status} {words}").format(host=self.host, status=status, words=message),
-                where=where,
-                next_step=_("free space in the registry; what it has already is not sent again"),
-            )
-        if status == 401:
-            return create_login_error(
-                self.host, login_known=find_docker_config_login(self.host) is not None, where=where
-            )
-        if status == 403:
-            known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
-            return RegistryError(
-                _("{host} refused: {known} ({words})").format(host=self.host, known=known, words=message),
-                where=where,
-                next_step=_("docker login {host} with an account that may").format(host=self.host),
-            )
-        if status == 404:
-            return RegistryError(
-                _("{host} does not have it: {words}").format(host=self.host, words=message),
-                where=where,
-                next_step=_("check the name"),
-            )
-        may_pass = status in RETRYABLE_STATUSES
-        error = (TransientRegistryError if may_pass else RegistryError)(
-            f"{self.host} answered {status}: {message}",
-            where=response.url.partition("?")[0],
-            next_step="try again later; what it has already is not sent again" if may_pass else "",
-        )
-        if isinstance(error, TransientRegistryError):
-            error.retry_after = response.headers.get("Retry-After", "")
-        return error
-
-    def _unreachable(self, error: NoResponseError) -> RegistryError:
-        message = str(error)
-        kind: type[RegistryError] = RegistryError
-        if error.kind in ("late", "silent"):
-            kind, what, step = (
-                TransientRegistryError,
-                f"{self.host} did not answer in time",
-                "check the network, then try again",
-            )
-        elif error.kind == "untrusted":
-            what = f"the certificate of {self.host} is not trusted: {message}"
-            step = f"name the site's CA with RLBOX_CA_BUNDLE, or put it at {_CERTIFICATES}/{self.host}/ca.crt"
-        elif "WRONG_VERSION_NUMBER" in message or "RECORD_LAYER" in message:
-            what, step = f"{self.host} does not speak TLS", "if plain http will do there, give --plain-http"
-        else:
-            lasting = error.kind == "address" or any(sign in message for sign in _LASTING)
-            kind = RegistryError if lasting else TransientRegistryError
-            what, step = f"{self.host} does not answer: {message}", "check the address and the network"
-        return kind(what, where=self._base, next_step=step)
 
     def find_manifest(self, repository: str, reference: str) -> Manifest | None:
         """Return the manifest or index that a tag or digest names, or None when it is not there.
@@ -268,7 +114,7 @@ class Registry:
         """
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         accept = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
-        response = self.send_with_retry("GET", path, repository=repository, headers=accept, expect=(200, 404))
+        response = self._request("GET", path, repository, accept, expect=(200, 404))
         if response.status == 404:
             return None
         kind = response.headers.get("Content-Type", "").partition(";")[0]
@@ -303,18 +149,21 @@ class Registry:
         """Store a manifest under a tag or digest; return whether the registry itself lists it as a referrer."""
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         headers = {"Content-Type": media_type}
-        response = self.send_with_retry(
-            "PUT", path, repository=repository, headers=headers, content=body, expect=(200, 201, 202)
-        )
+        response = self._request("PUT", path, repository, headers, body, expect=(200, 201, 202))
         stored = response.headers.get("Docker-Content-Digest", "")
         if stored and stored != compute_digest(body):
             raise create_digest_error(f"{self.host}/{repository}", compute_digest(body), stored)
         return "OCI-Subject" in response.headers
 
-    def _has_blob(self, repository: str, digest: str) -> bool:
-        path = f"/v2/{repository}/blobs/{digest}"
-        with self.stream_once("HEAD", path, repository, {}, expect=(200, 404)) as response:
-            return response.status == 200
+    def put_referrer(self, repository: str, subject: str, body: bytes, artifact: Descriptor) -> None:
+        """Store a manifest that refers to `subject`, and list it where the registry does not do so itself."""
+        if self.put_manifest(repository, artifact.digest, body, artifact.media_type):
+            return
+        tag = format_referrers_tag(subject)
+        before = self.find_manifest(repository, tag)
+        known = before.manifests if before else ()
+        if artifact not in known:
+            self.put_manifest(repository, tag, create_index([*known, artifact]), INDEX_TYPE)
 
     @contextmanager
     def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStream]:
@@ -324,8 +173,13 @@ class Registry:
         """
         path = f"/v2/{repository}/blobs/{digest}"
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self.stream_once("GET", path, repository, headers, expect=(200, 206)) as response:
-            yield BlobStream(_starts_at(response), response.iter_bytes())
+        with self._send("GET", path, repository, headers, expect=(200, 206)) as response:
+            first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+            yield BlobStream((whole_number(first) or 0) if response.status == 206 else 0, response.iter_bytes())
+
+    def read_blob(self, repository: str, digest: str) -> bytes:
+        """Return a small blob; `RegistryError` when it is not there. Its bytes are not verified here."""
+        return self._request("GET", f"/v2/{repository}/blobs/{digest}", repository).read_body()
 
     def put_blob(self, repository: str, blob: Descriptor, source: BlobContent) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.
@@ -336,61 +190,128 @@ class Registry:
         """
 
         def upload() -> bool:
-            if self._has_blob(repository, blob.digest):
-                return False
+            with self._send("HEAD", f"/v2/{repository}/blobs/{blob.digest}", repository, expect=(200, 404)) as present:
+                if present.status == 200:
+                    return False
             self._upload(repository, blob, source)
             return True
 
         return self.retry(upload)
 
+    def retry(self, action: Callable[[], T]) -> T:
+        try:
+            return retry(action, TransientRegistryError, pause=self._pause, on_retry=self._on_retry)
+        except TransientRegistryError as failure:
+            failure.what += _(" (tried {attempts} times)").format(attempts=ATTEMPTS)
+            raise
+
     def _upload(self, repository: str, blob: Descriptor, source: BlobContent) -> None:
-        with self.stream_once("POST", f"/v2/{repository}/blobs/uploads/", repository, {}, expect=(202,)) as started:
+        with self._send("POST", f"/v2/{repository}/blobs/uploads/", repository, expect=(202,)) as started:
             location = started.headers.get("Location", "")
-        if not location:
-            raise RegistryError(
-                _("{host} names no place to upload to").format(host=self.host), where=f"{self.host}/{repository}"
-            )
-        place = location + ("&" if "?" in location else "?") + urlencode({"digest": blob.digest})
+        url = location + ("&" if "?" in location else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
-        with self.stream_once("PUT", place, repository, headers, source, expect=(201, 204)) as stored:
-            said = stored.headers.get("Docker-Content-Digest", blob.digest)
-        if said != blob.digest:
-            raise create_digest_error(f"{self.host}/{repository}", blob.digest, said)
+        with self._send("PUT", url, repository, headers, source, expect=(201, 204)) as stored:
+            digest = stored.headers.get("Docker-Content-Digest", blob.digest)
+        if digest != blob.digest:
+            raise create_digest_error(f"{self.host}/{repository}", blob.digest, digest)
 
-    def put_referrers(self, repository: str, subject: str, artifacts: Sequence[tuple[bytes, Descriptor]]) -> None:
-        """Store manifests with the same subject, and list those that the registry does not list itself.
+    def _request(
+        self,
+        method: str,
+        path: str,
+        repository: str = "",
+        headers: Mapping[str, str] | None = None,
+        content: BlobContent = b"",
+        expect: Collection[int] = (200,),
+    ) -> HttpResponse:
+        """As `_send`, repeated while it fails for a reason that may pass; return the answer with its body read."""
 
-        `artifacts`: Each manifest, and what points to it.
+        def request() -> HttpResponse:
+            with self._send(method, path, repository, headers, content, expect) as response:
+                response.read_body()
+                return response
+
+        return self.retry(request)
+
+    @contextmanager
+    def _send(
+        self,
+        method: str,
+        path: str,
+        repository: str,
+        headers: Mapping[str, str] | None = None,
+        content: BlobContent = b"",
+        expect: Collection[int] = (200,),
+    ) -> Iterator[HttpResponse]:
+        """Send a request, with a login once it is asked for, and yield the answer with an unread body.
+
+        Raises RegistryError: the answer's status is not one of `expect`, or none came; `TransientRegistryError` where
+          that may pass.
         """
-        unlisted = [
-            listed
-            for body, listed in artifacts
-            if not self.put_manifest(repository, listed.digest, body, listed.media_type)
-        ]
-        if not unlisted:
-            return
-        tag = format_referrers_tag(subject)
-        before = self.find_manifest(repository, tag)
-        known = before.manifests if before else ()
-        after = reduce(replace_referrer, unlisted, known)
-        if not before or after != known:
-            self.put_manifest(repository, tag, create_index(after), INDEX_TYPE)
+        url = urljoin(self._base, path)  # a registry may name an upload address of another host
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        body = FileBody(path=content) if isinstance(content, Path) else content
+        timeout_s = _SILENCE_S + size / _SETTLED_PER_S
+        try:
+            for is_last in (False, True):
+                sent = {**(headers or {}), **self._get_login(url)}
+                with self._http.stream(method, url, headers=sent, body=body, idle_timeout_s=timeout_s) as answer:
+                    if answer.status == 401 and not is_last:
+                        answer.read_body()
+                        scope = f"repository:{repository}:{self._scope}" if repository else ""
+                        if self._auth.answer_challenge(answer.headers.get("WWW-Authenticate", ""), scope):
+                            continue
+                    if answer.status not in expect:
+                        raise self._create_refusal(answer, repository)
+                    yield answer
+                    return
+        except NoResponseError as error:
+            raise self._create_no_response_error(error) from error
 
+    def _get_login(self, url: str) -> dict[str, str]:
+        """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
+        return self._auth.authorization_headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
 
-@dataclass(frozen=True, kw_only=True)
-class PushDestination:
-    """A tag of a registry; `plain_http` says whether http was allowed to a registry on another machine."""
+    def _create_refusal(self, response: HttpResponse, repository: str) -> RegistryError:
+        where = f"{self.host}/{repository}" if repository else self.host
+        status, message = response.status, _read_error_text(response)
+        if status == 401:
+            return create_login_error(self.host, login_known=bool(read_docker_login(self.host)), where=where)
+        if status == 403:
+            known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
+            return RegistryError(
+                _("{host} refused: {known} ({words})").format(host=self.host, known=known, words=message),
+                where=where,
+                next_step=_("docker login {host} with an account that may").format(host=self.host),
+            )
+        may_pass = status in RETRYABLE_STATUSES
+        error = (TransientRegistryError if may_pass else RegistryError)(
+            f"{self.host} answered {status}: {message}",
+            where=response.url.partition("?")[0],
+            next_step="try again later; what it has already is not sent again" if may_pass else "",
+        )
+        if isinstance(error, TransientRegistryError):
+            error.retry_after = response.headers.get("Retry-After", "")
+        return error
 
-    reference: ImageReference
-    registry: Registry
-    plain_http: bool = False
-
-    def find_manifest(self) -> Manifest | None:
-        return self.registry.find_manifest(self.reference.repository, self.reference.tag)
-
-    def get_manifest(self) -> Manifest:
-        """Return what the tag names; `RegistryError` when there is nothing of that name."""
-        return self.registry.get_manifest(self.reference.repository, self.reference.tag)
+    def _create_no_response_error(self, error: NoResponseError) -> RegistryError:
+        message = str(error)
+        if error.kind == "untrusted":
+            return RegistryError(
+                f"the certificate of {self.host} is not trusted: {message}",
+                where=self._base,
+                next_step=f"name the site's CA with RLBOX_CA_BUNDLE, or put it at {_CERTIFICATES}/{self.host}/ca.crt",
+            )
+        if "[SSL" in message:
+            return RegistryError(
+                f"{self.host} does not speak TLS: {message}",
+                where=self._base,
+                next_step="if plain http will do there, give --plain-http",
+            )
+        kind = RegistryError if error.kind == "address" else TransientRegistryError
+        return kind(
+            f"{self.host} does not answer: {message}", where=self._base, next_step="check the address and the network"
+        )
 
 
 def create_digest_error(where: str, expected_digest: str, actual_digest: str) -> RegistryError:
@@ -403,38 +324,22 @@ def create_digest_error(where: str, expected_digest: str, actual_digest: str) ->
     )
 
 
-def _starts_at(response: HttpResponse) -> int:
-    if response.status != 206:
-        return 0
-    first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    return whole_number(first) or 0
-
-
-def _is_full(response: HttpResponse) -> bool:
-    return response.status == 507 or (response.status >= 400 and bool(_FULL.search(_text(response))))
-
-
-def _words(response: HttpResponse) -> str:
+def _read_error_text(response: HttpResponse) -> str:
     """Return what a registry says about a refusal: the messages of its JSON, else the start of its text."""
     try:
-        said: Any = parse_json(response.read_body())["errors"]
+        errors: Any = parse_json(response.read_body())["errors"]
         texts = [
             " ".join(str(item[key]) for key in ("code", "message", "detail") if item.get(key) not in (None, "", {}))
-            for item in said
+            for item in errors
         ]
     except (ValueError, KeyError, TypeError, AttributeError):
-        texts = [" ".join(_text(response).split())]
+        texts = [" ".join(response.read_body().decode("utf-8", "replace").split())]
     return "; ".join(texts)[:300] or response.reason
 
 
-def _text(response: HttpResponse) -> str:
-    return response.read_body().decode("utf-8", "replace")
-
-
-def _trust(host: str, ca_bundle: str | Callable[[], str]) -> ssl.SSLContext:
-    site = ca_bundle() if callable(ca_bundle) else ca_bundle
+def _create_tls_context(host: str, ca_bundle: str) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    for path in (*([Path(site)] if site else ()), *sorted((_CERTIFICATES / host).glob("*.crt"))):
+    for path in (*([Path(ca_bundle)] if ca_bundle else ()), *sorted((_CERTIFICATES / host).glob("*.crt"))):
         try:
             context.load_verify_locations(path)
         except (OSError, ssl.SSLError) as error:

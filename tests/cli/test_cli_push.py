@@ -118,17 +118,10 @@ def test_what_explains_another_image_is_not_attached(
     assert said.err.startswith(note)
 
 
-def test_the_engine_insists_on_tls(
+def test_a_registry_of_another_machine_must_speak_tls(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another machine's registry without TLS: refused, or allowed here and not by the engine."""
     for module in ("push", "registry_client"):
         monkeypatch.setattr(f"rlbox.engine.{module}.is_loopback_host", lambda host: False)
     engine.images[TAG] = {"Id": "sha256:1"}
-    engine.answers["/info"] = (200, json.dumps({"RegistryConfig": {"InsecureRegistryCIDRs": ["10.0.0.0/8"]}}).encode())
-    said = rlbox("push", "mine", "--to", f"{server.host}/x")
-    assert (said.code, said.out) == (6, "")
-    assert said.err.startswith(f"rlbox: error: {server.host} does not speak TLS\n")
-    rlbox("push", "mine", "--to", f"{server.host}/x", "--plain-http").check_error(
-        4, f"the engine insists on TLS for {server.host}"
-    )
+    rlbox("push", "mine", "--to", f"{server.host}/x").check_error(6, f"{server.host} does not speak TLS")

@@ -151,7 +151,7 @@ NO_PUSH = "{host} does not let this login push to crate"
 @pytest.mark.parametrize(
     ("status", "headers", "what", "step"),
     [
-        (507, {}, "{host} has no room left\n", "free space in the registry"),
+        (507, {}, "the push failed\n", "check the network and the registry"),
         (401, BASIC, f"{NO_PUSH}\n", "docker login"),
         (403, {}, f"{NO_PUSH}\n", "docker login"),
     ],

@@ -37,9 +37,9 @@ def test_plain_http_is_allowed_for_one_host() -> None:
 def test_a_location_over_http_gets_no_login() -> None:
     wire = Registry("registry.example")
     wire._auth._header = Secret("Bearer x")
-    assert wire._login("https://registry.example/v2/upload") == {"Authorization": "Bearer x"}
-    assert wire._login("http://registry.example/v2/upload") == {}
-    assert wire._login("https://other.example/v2/upload") == {}
+    assert wire._get_login("https://registry.example/v2/upload") == {"Authorization": "Bearer x"}
+    assert wire._get_login("http://registry.example/v2/upload") == {}
+    assert wire._get_login("https://other.example/v2/upload") == {}
     wire.__exit__()
 
 

@@ -18,22 +18,19 @@ from registry_server import PASSWORD, USER, Fault, RegistryServer, create_image_
 from rlbox.artifacts.base_image import download_blob
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.engine.oci import (
-    INDEX_TYPE,
     MANIFEST_TYPE,
     Descriptor,
     create_descriptor,
     format_referrers_tag,
     parse_manifest,
 )
-from rlbox.engine.push import attach_files, find_attachments
-from rlbox.engine.reference import ImageReference
-from rlbox.engine.registry_auth import find_docker_config_login, read_docker_login
-from rlbox.engine.registry_client import PushDestination, Registry
+from rlbox.engine.push import attach_sbom
+from rlbox.engine.registry_auth import read_docker_login
+from rlbox.engine.registry_client import Registry
 from rlbox.errors import RegistryError
 
 pytestmark = pytest.mark.allow("sockets", "processes")
 BLOB = bytes(range(256)) * 5000
-NO_ROOM = b'{"errors": [{"code": "UNKNOWN", "detail": {"Err": "write /data: no space left on device"}}]}'
 
 
 @pytest.fixture
@@ -125,11 +122,7 @@ def test_a_credential_helper_is_asked(server: RegistryServer, tmp_path: Path, mo
     (folder / "config.json").write_text(json.dumps({"credHelpers": {server.host: "test"}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    login = find_docker_config_login(server.host)
-    assert login is not None
-    assert (login.user, login.password.reveal()) == (USER, PASSWORD)
-    assert PASSWORD not in repr(login)
-    assert find_docker_config_login("other.example") is None
+    assert read_docker_login("other.example") == {}
     assert read_docker_login(server.host) == {"username": USER, "password": PASSWORD, "serveraddress": server.host}
 
 
@@ -200,10 +193,9 @@ def test_plain_http_is_for_this_machine(server: RegistryServer, monkeypatch: pyt
     monkeypatch.setattr("rlbox.engine.registry_client.is_loopback_host", lambda host: False)
     with Registry(server.host, pause=lambda s: None) as registry, pytest.raises(RegistryError) as error:
         registry.require_registry()
-    assert refused(error) == (
-        f"{server.host} does not speak TLS",
-        "if plain http will do there, give --plain-http",
-    )
+    what, step = refused(error)
+    assert what.startswith(f"{server.host} does not speak TLS")
+    assert "--plain-http" in step
     assert server.seen == []
     with Registry(server.host, plain_http=True) as registry:
         registry.require_registry()
@@ -334,17 +326,6 @@ def test_an_upload_that_fails_starts_again(
     assert (server.count("POST"), server.count("PUT"), pauses) == (3, 3, [0.5, 1.0])
 
 
-@pytest.mark.parametrize(("status", "body"), [(507, b""), (500, NO_ROOM)])
-def test_no_room_left_is_not_repeated(status: int, body: bytes, server: RegistryServer, registry: Registry) -> None:
-    server.faults = [Fault("PUT", "/uploads/", status, body, times=9)]
-    with pytest.raises(RegistryError) as error:
-        registry.put_blob("team/x", blob_of(), BLOB)
-    what, step = refused(error)
-    assert what.startswith(f"{server.host} has no room left: {status}")
-    assert step == "free space in the registry; what it has already is not sent again"
-    assert server.count("PUT") == 1
-
-
 def test_other_bytes_stored(server: RegistryServer, registry: Registry) -> None:
     server.faults = [Fault("PUT", "/uploads/", 201, headers={"Docker-Content-Digest": "sha256:0"})]
     with pytest.raises(RegistryError, match="gave other bytes than asked for: sha256:0 instead of"):
@@ -354,43 +335,23 @@ def test_other_bytes_stored(server: RegistryServer, registry: Registry) -> None:
 # ---- attachments --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    (tmp_path / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-2.3"}')
-    return tmp_path
-
-
 @pytest.mark.parametrize("api", [True, False], ids=["referrers", "fallback tag"])
-def test_what_explains_an_image_is_attached(api: bool, server: RegistryServer, registry: Registry, files: Path) -> None:
+def test_an_sbom_is_attached_once(api: bool, server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
     server.referrers = api
     image = parse_manifest(create_image_manifest(blob_of(), []))
     digest = server.add_manifest("1", image.body, MANIFEST_TYPE)
-    reference = ImageReference(host=server.host, repository="team/x", tag="1")
-    found = find_attachments(files)
-    attached = attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, found)
+    path = tmp_path / "sbom.spdx.json"
+    path.write_text('{"spdxVersion": "SPDX-2.3"}')
+    attached = attach_sbom(registry, "team/x", image.descriptor, path)
     listed = listed_by(server.host, "team/x", digest)
-    assert tuple(item.digest for item in listed) == attached
-    assert [item.artifact_type for item in listed] == ["application/spdx+json"]
-    sbom = registry.get_manifest("team/x", attached[0])
-    assert server.blobs[sbom.layers[0].digest] == (files / "sbom.spdx.json").read_bytes()
+    assert [(item.digest, item.artifact_type) for item in listed] == [(attached, "application/spdx+json")]
+    sbom = registry.get_manifest("team/x", attached)
+    assert server.blobs[sbom.layers[0].digest] == path.read_bytes()
     assert (format_referrers_tag(digest) in server.manifests) is not api
     puts = server.count("PUT", "/uploads/")
-    assert attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, found) == attached
+    assert attach_sbom(registry, "team/x", image.descriptor, path) == attached
     assert listed_by(server.host, "team/x", digest) == listed
     assert server.count("PUT", "/uploads/") == puts
-
-
-def test_a_changed_sbom_takes_the_place_of_the_older(server: RegistryServer, registry: Registry, files: Path) -> None:
-    image = parse_manifest(create_image_manifest(blob_of(), []))
-    digest = server.add_manifest("1", image.body, MANIFEST_TYPE)
-    reference = ImageReference(host=server.host, repository="team/x", tag="1")
-    attach_files(PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files))
-    (files / "sbom.spdx.json").write_text('{"spdxVersion": "SPDX-3.0"}')
-    attached = attach_files(
-        PushDestination(reference=reference, registry=registry), image.descriptor, find_attachments(files)
-    )
-    assert {item.digest for item in listed_by(server.host, "team/x", digest)} == set(attached)
-    assert server.manifests[format_referrers_tag(digest)][0] == INDEX_TYPE
 
 
 # ---- TLS ----------------------------------------------------------------------------------------------------------
