@@ -14,10 +14,8 @@ from uv import find_uv_bin
 
 from rlbox.artifacts.index_pages import ListedFile, UnusableMirrorError, fetch_index_page
 from rlbox.artifacts.mirrors import (
-    PROFILE_ORDER,
     FileUrl,
     MachineSources,
-    MirrorChoice,
     is_same_file_name,
     list_file_urls,
     list_git_urls,
@@ -86,10 +84,9 @@ class FileLocator:
         machine: MachineSources,
         http: HttpClient,
         *,
-        choice: MirrorChoice = PROFILE_ORDER,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
     ) -> None:
-        self._profile, self._machine, self._choice = profile, machine, choice
+        self._profile, self._machine = profile, machine
         self._http = http
         self.on_skip = on_skip
         self._lock = threading.Lock()
@@ -102,7 +99,7 @@ class FileLocator:
 
         A `git` artifact has none: see `list_git_urls`. Names decide; whoever fetches compares the sha256.
         """
-        for source in list_file_urls(artifact, self._profile, self._machine, self._choice):
+        for source in list_file_urls(artifact, self._profile, self._machine):
             if _host(source.url) in self._dead:
                 continue
             if not source.page_kind:
@@ -117,10 +114,10 @@ class FileLocator:
                     self.report_skip(source.mirror, str(error))
 
     def list_http_urls(self, url: str) -> tuple[FileUrl, ...]:
-        return list_http_urls(url, self._profile, self._choice)
+        return list_http_urls(url, self._profile)
 
     def list_git_urls(self, url: str) -> tuple[FileUrl, ...]:
-        return list_git_urls(url, self._profile, self._choice)
+        return list_git_urls(url, self._profile)
 
     def report_skip(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over; the same reason is told once."""

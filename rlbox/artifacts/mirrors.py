@@ -18,44 +18,21 @@ from rlbox.target.target import Base
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorChoice:
-    """The rules of a sources profile as they are to be tried now: per kind, the live ones in order.
-
-    `dead_mirrors` are the mirrors that were found dead, as pairs of mirror and reason.
-    """
-
-    profile_name: str = "direct"
-    rules_by_kind: Mapping[str, tuple[MirrorRule, ...]] = field(default_factory=dict)
-    dead_mirrors: tuple[tuple[str, str], ...] = ()
-
-    def find_preferred_mirror(self, kind: str) -> MirrorRule | None:
-        rule = next(iter(self.rules_by_kind.get(kind, ())), None)
-        return None if rule is None or rule.protocol == "direct" else rule
-
-
-PROFILE_ORDER = MirrorChoice()
-
-
-@dataclass(frozen=True, kw_only=True)
 class PackageIndexSettings:
-    """Environment for pip and uv, and the local wheels that stand for a remote index (absolute paths).
-
-    `profile_name` is the name of the sources profile that it follows.
-    """
+    """Environment for pip and uv, and the local wheels that stand for a remote index (absolute paths)."""
 
     env: Mapping[str, str]
     local_wheels: tuple[str, ...]
-    profile_name: str = "direct"
 
 
 def plan_package_indexes(
-    groups: Sequence[TorchGroup], network_settings: NetworkSettings, choice: MirrorChoice = PROFILE_ORDER
+    groups: Sequence[TorchGroup], network_settings: NetworkSettings, profile: Profile
 ) -> PackageIndexSettings:
     """Return where Python packages come from on this machine.
 
     A torch wheel that lies in one of pip's `find-links` folders is used as it is; when a group has a package without
-    one, its channel is added: of the chosen mirror (an index, or a flat page of links), else of the torch wheel index.
-    The index for all else is the chosen mirror, else the machine's own; without either no setting is emitted.
+    one, its channel is added: of the first mirror (an index, or a flat page of links), else of the torch wheel index.
+    The index for all else is the first mirror, else the machine's own; without either no setting is emitted.
     """
     missing = dict.fromkeys(
         group.channel
@@ -63,9 +40,9 @@ def plan_package_indexes(
         for package in group.packages
         if not find_local_wheels(replace(group, packages=(package,)), network_settings)
     )
-    pages, indexes = _torch_places(tuple(missing), choice.find_preferred_mirror("torch-wheels"))
+    pages, indexes = _torch_places(tuple(missing), profile.find_first_mirror("torch-wheels"))
     env: dict[str, str] = {}
-    mirror = choice.find_preferred_mirror("python")
+    mirror = profile.find_first_mirror("python")
     extra = [url for url in network_settings.extra_index_urls if not url.startswith("file:")]
     if mirror and mirror.protocol == "flat":
         pages.append(mirror.url)
@@ -76,7 +53,7 @@ def plan_package_indexes(
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
     wheels = tuple(dict.fromkeys(wheel for group in groups for wheel in find_local_wheels(group, network_settings)))
-    return PackageIndexSettings(env=env, local_wheels=wheels, profile_name=choice.profile_name)
+    return PackageIndexSettings(env=env, local_wheels=wheels)
 
 
 def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
@@ -138,37 +115,31 @@ class FileUrl:
     listed_sha256: str = ""
 
 
-def list_file_urls(
-    artifact: Artifact, profile: Profile, machine: MachineSources, choice: MirrorChoice = PROFILE_ORDER
-) -> Iterator[FileUrl]:
+def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSources) -> Iterator[FileUrl]:
     """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
 
-    Local folders of wheels come first, then the live mirrors of `choice`, or the profile's rules in their own order.
+    Local folders of wheels come first, then the profile's rules.
     """
     match artifact.kind:
         case "python" | "torch-wheels":
             yield from _local_wheels(artifact, machine.network_settings)
-            for rule in order_rules(artifact.kind, profile, choice):
+            for rule in profile.rules_for(artifact.kind):
                 yield from _package_places(artifact, rule, machine)
         case "apt":
-            for rule in order_rules("apt", profile, choice):
+            for rule in profile.rules_for("apt"):
                 base = build_archive_url(rule, artifact.origin, machine)
                 if base:
                     yield FileUrl(
                         mirror=_apt_title(rule), url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine")
                     )
         case "http":
-            yield from list_http_urls(artifact.origin, profile, choice)
+            yield from list_http_urls(artifact.origin, profile)
         case "oci" | "git" | "compiled":
             return
 
 
 def _apt_title(rule: MirrorRule) -> str:
     return "this machine's apt sources" if rule.protocol == "direct" else rule.title
-
-
-def order_rules(kind: str, profile: Profile, choice: MirrorChoice) -> tuple[MirrorRule, ...]:
-    return tuple(choice.rules_by_kind.get(kind) or profile.rules_for(kind))
 
 
 def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSources) -> str:
@@ -179,13 +150,11 @@ def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSources) -
     return archive if "://" in archive else machine.archive_urls.get(archive, "")
 
 
-def choose_archive_urls(
-    archive_names: Iterable[str], profile: Profile, machine: MachineSources, choice: MirrorChoice = PROFILE_ORDER
-) -> dict[str, str]:
+def choose_archive_urls(archive_names: Iterable[str], profile: Profile, machine: MachineSources) -> dict[str, str]:
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
     found = dict(machine.archive_urls)
     for name in archive_names:
-        urls = (build_archive_url(rule, name, machine) for rule in order_rules("apt", profile, choice))
+        urls = (build_archive_url(rule, name, machine) for rule in profile.rules_for("apt"))
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found
@@ -245,21 +214,21 @@ def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["mach
     return direct if rule.protocol == "direct" else "profile"
 
 
-def list_http_urls(url: str, profile: Profile, choice: MirrorChoice = PROFILE_ORDER) -> tuple[FileUrl, ...]:
+def list_http_urls(url: str, profile: Profile) -> tuple[FileUrl, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
-    return _rewritten_places(_PER_FILE, url, profile, choice)
+    return _rewritten_places(_PER_FILE, url, profile)
 
 
-def list_git_urls(url: str, profile: Profile, choice: MirrorChoice = PROFILE_ORDER) -> tuple[FileUrl, ...]:
-    return _rewritten_places(("git",), url, profile, choice)
+def list_git_urls(url: str, profile: Profile) -> tuple[FileUrl, ...]:
+    return _rewritten_places(("git",), url, profile)
 
 
-def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile, choice: MirrorChoice) -> tuple[FileUrl, ...]:
-    written = [rule for kind in kinds for rule in order_rules(kind, profile, choice) if rule in profile.rule]
+def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[FileUrl, ...]:
     found = [
         FileUrl(mirror=rule.title, url=rewrite_url(rule, url), named_by=_by(rule, "target"))
-        for rule in written
-        if url.startswith(rule.match)
+        for kind in kinds
+        for rule in profile.rule
+        if rule.kind == kind and url.startswith(rule.match)
     ]
     return tuple(found) or (FileUrl(mirror="direct", url=url, named_by="target"),)
 
@@ -275,12 +244,12 @@ def rewrite_url(rule: MirrorRule, url: str) -> str:
             return url
 
 
-def list_image_urls(image: str, profile: Profile, choice: MirrorChoice = PROFILE_ORDER) -> tuple[FileUrl, ...]:
+def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
     """Return the references that the image `NAME@sha256:…` may be pulled by, in order."""
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
-    for rule in order_rules("oci", profile, choice):
+    for rule in profile.rules_for("oci"):
         base = rule.base_url.partition("://")[2]
         if rule.protocol == "direct":
             found.append(FileUrl(mirror="direct", url=image, named_by="target"))
@@ -307,8 +276,8 @@ def is_same_file_name(url_name: str, file_name: str) -> bool:
     return unquote(url_name) == unquote(file_name)
 
 
-def find_response_error(status: int, content_type: str, content_length: int | None, artifact: Artifact) -> str:
-    """Return why an answer cannot be the file, or nothing: its status, a page instead of a file, its length.
+def find_response_error(status: int, content_type: str, content_length: int | None, artifact: Artifact) -> str | None:
+    """Return why an answer cannot be the file: its status, a page instead of a file, its length.
 
     `content_length` is the answer's content length, None when it does not say.
     """
@@ -320,4 +289,4 @@ def find_response_error(status: int, content_type: str, content_length: int | No
         return _("offers {size} bytes, the lock says {artifact_size}").format(
             size=content_length, artifact_size=artifact.size
         )
-    return ""
+    return None

@@ -138,6 +138,11 @@ class Profile(SpecModel):
         """Return the rules of a kind in order; a profile without one has the machine's own settings."""
         return tuple(rule for rule in self.rule if rule.kind == kind) or (create_machine_default_rule(kind),)
 
+    def find_first_mirror(self, kind: str) -> MirrorRule | None:
+        """Return the first rule of a kind; None where the machine's own settings come first."""
+        rule = self.rules_for(kind)[0]
+        return None if rule.protocol == "direct" else rule
+
 
 def create_machine_default_rule(kind: str) -> MirrorRule:
     return MirrorRule.model_validate({"kind": kind, "protocol": "direct"})

@@ -19,7 +19,7 @@ from rlbox.artifacts.python_lock import (
     plan_resolver_inputs,
     resolve_packages,
 )
-from rlbox.artifacts.source_selection import LockSources, prepare_lock_sources, suggest_mirror_on_failure
+from rlbox.artifacts.source_selection import LockSources, prepare_lock_sources
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -228,8 +228,7 @@ def resolve_or_keep_lock(
         if refreshed:
             return LockUpdate(own, refreshed)
     lock_sources = prepare_lock_sources(app, target, sources_profile)
-    with suggest_mirror_on_failure(sources_profile or target.sources):
-        return LockUpdate(own, resolve_lock(target, own_requirements(), before, upgrade, lock_sources, patches))
+    return LockUpdate(own, resolve_lock(target, own_requirements(), before, upgrade, lock_sources, patches))
 
 
 def _before(app: App, name: str) -> Lock | None:

@@ -11,7 +11,7 @@ from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import ActionChoice, dry_run_option, place_option, shared_options, sources_option
-from rlbox.errors import WorkFailed
+from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 
@@ -249,10 +249,10 @@ def _table(found: list[HostContact]) -> str:
 @sources_option
 @shared_options
 def mirrors(app: App, action: str, target: str, sources: str) -> int:
-    """List the mirrors of a sources profile in the order in which they are tried, or measure them.
+    """List the mirrors of a sources profile in the order in which they are tried, or ask each of them.
 
-    `probe` gets the smallest locked file of each kind from every mirror, compares it with the lock's digest, and
-    remembers the order by time for six hours. Exit code 1: there is a kind that no mirror gives.
+    `probe` asks every mirror for the smallest locked file of each kind, and reads the head of the answer. Exit code 1:
+    there is a kind that no mirror offers.
 
     \b
     Examples:
@@ -273,30 +273,51 @@ def mirrors(app: App, action: str, target: str, sources: str) -> int:
 def _list(app: App, profile: Profile) -> None:
     import datetime
 
-    from rlbox.artifacts.mirror_probe import format_mirror_rules, load_ranking, mirror_rules_json
+    from rlbox.amounts import columns
 
     today = datetime.datetime.now(datetime.timezone.utc).date()
-    rows = mirror_rules_json(profile, load_ranking(profile) or (), today.isoformat())
-    text = (
-        format_mirror_rules(rows) or "no rules: files come from wherever this machine's own clients are set to get them"
-    )
+    rows = []
+    for rule in profile.rule:
+        old = rule.expires is not None and rule.expires < today
+        rows.append(
+            {
+                "kind": rule.kind,
+                "mirror": rule.title,
+                "protocol": rule.protocol,
+                "url": rule.base_url,
+                "match": rule.match,
+                "checked": rule.checked.isoformat() if rule.checked else "",
+                "expires": rule.expires.isoformat() if rule.expires else "",
+                "state": f"expired {rule.expires}: read it up again" if old else "",
+            }
+        )
+    lines = columns((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
+    text = "\n".join(lines) or "no rules: files come from wherever this machine's own clients are set to get them"
     app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
     app.say(f"next: rlbox mirrors probe --sources {profile.name}")
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.artifacts.mirror_probe import format_probes, list_unavailable_source_kinds, probe_and_save_mirrors
+    from rlbox.artifacts.locator import probe_machine_sources
+    from rlbox.artifacts.mirror_probe import format_probes, list_unavailable_source_kinds, probe_mirrors
+    from rlbox.system.network_settings import read_network_settings
+    from rlbox.target.artifact import list_artifacts
+    from rlbox.target.lock import load_lock
 
-    found = probe_and_save_mirrors(app, profile, target)
-    dead = list_unavailable_source_kinds(found)
-    data = {"sources": profile.name, "probed": [asdict(one) for one in found], "dead": dead}
-    app.result(data, format_probes(found))
-    for kind in sorted({rule.kind for rule in profile.rule} - {one.kind for one in found}):
-        app.say(f"{kind}: not probed, the lock of {target} has no such file")
+    lock = load_lock(app.project.lock_file(target))
+    if lock is None:
+        raise SpecError(
+            _("target {target} has no lock, and so no known file").format(target=target),
+            next_step=f"rlbox lock {target}",
+        )
+    probes = probe_mirrors(profile, probe_machine_sources(read_network_settings()), list_artifacts(lock))
+    dead = list_unavailable_source_kinds(probes)
+    data = {"sources": profile.name, "probed": [asdict(one) for one in probes], "dead": dead}
+    app.result(data, format_probes(probes))
     if dead and not app.as_json:  # one object on stdout: `dead` says it there
         raise WorkFailed(
             _("no place of profile {profile} gives {dead}").format(profile=profile.name, dead=", ".join(dead)),
-            where=", ".join(dict.fromkeys(one.mirror for one in found if one.kind in dead)),
+            where=", ".join(dict.fromkeys(one.mirror for one in probes if one.kind in dead)),
             next_step=_("check the network, or choose another profile with --sources NAME"),
         )
     return int(bool(dead))

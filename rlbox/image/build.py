@@ -86,7 +86,6 @@ class ImageBuild:
 
     def _build(self, outdated_reason: str | None) -> Path:
         """Build the image until it is checked and described, and verified where that is asked; return the log."""
-        from rlbox.artifacts.source_selection import suggest_mirror_on_failure
         from rlbox.image.buildkit import find_build_client
         from rlbox.image.check import cache_image_sbom, check_fixes_or_untag_image
         from rlbox.system.file_lock import hold_lock
@@ -98,8 +97,7 @@ class ImageBuild:
             app.say(f"{plan.tag} is built anew: {outdated_reason}")
         find_build_client()  # a missing tool is met before anything is fetched
         with hold_lock(*self._lock, timeout_s=_MOMENT_S, on_wait=app.say):
-            with suggest_mirror_on_failure(options.sources_profile or plan.sources_profile):
-                run, log, digest = self._run_builder()
+            run, log, digest = self._run_builder()
             check_fixes_or_untag_image(plan, force=options.no_cache or options.verify)
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
             cache_image_sbom(app, plan)

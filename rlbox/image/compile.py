@@ -18,7 +18,7 @@ from rlbox.artifacts.base_image import list_stored_base_files
 from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
-from rlbox.artifacts.source_selection import create_file_locator, suggest_mirror_on_failure
+from rlbox.artifacts.source_selection import create_file_locator
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed, page
@@ -203,7 +203,7 @@ class _Work:
         size = sum(file.size for file in missing)
         sources = self._options.sources_profile or self._target.sources
         app.say(f"fetching {len(missing)} files, {size_text(size)}")
-        with suggest_mirror_on_failure(sources), show_fetch_progress(app, size) as on_progress:
+        with show_fetch_progress(app, size) as on_progress:
             fetch_artifacts(
                 files, create_file_locator(app, sources, files), store, on_progress, target=self._target.name
             )

@@ -31,7 +31,7 @@ from rlbox.artifacts.offline_export import (
     is_directory_path,
     read_export_manifest,
 )
-from rlbox.artifacts.source_selection import create_file_locator, suggest_mirror_on_failure
+from rlbox.artifacts.source_selection import create_file_locator
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.engine.reference import ImageReference, parse_reference
 from rlbox.errors import SpecError, WorkFailed
@@ -165,7 +165,7 @@ def _fetch(
         whole = sum(file.size for file in files)
         return (*base, *files), FetchResult(present=len(files), present_bytes=whole, by_mirror={})
     app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
-    with suggest_mirror_on_failure(profile), show_fetch_progress(app, sum(missing)) as on_progress:
+    with show_fetch_progress(app, sum(missing)) as on_progress:
         report = fetch_artifacts(
             files, create_file_locator(app, profile, files), store, on_progress, target=plan.target, jobs=options.jobs
         )

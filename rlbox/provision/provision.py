@@ -115,8 +115,7 @@ def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, options: App
     site, profile = read_network_settings(), options.sources or prepared.image.sources_profile
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         fetch_artifacts(own, create_file_locator(app, profile, own), store, network_settings=site, target=lock.target)
-    __, choice = select_sources(app, profile, site, files)
-    sources = plan_package_indexes(prepared.image.torch_groups, site, choice)
+    sources = plan_package_indexes(prepared.image.torch_groups, site, select_sources(app, profile, site, files))
     trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
     folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.local_wheels}))
     return PackageSource(

@@ -8,8 +8,7 @@ from mirrorbox import mirrors
 
 from rlbox.app import App
 from rlbox.artifacts.mirrors import MachineSources
-from rlbox.artifacts.source_selection import prepare_lock_sources, select_sources, suggest_mirror_on_failure
-from rlbox.errors import WorkFailed
+from rlbox.artifacts.source_selection import prepare_lock_sources, select_sources
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.target import load_target
 
@@ -39,9 +38,8 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
         dead.close()
         rules = RULE.format("python", "index", dead.url) + 'name = "dead"\n' + RULE.format("python", "index", good.url)
         folder.write("sources/lan.toml", f'title = "x"\n{rules}name = "good"\nexpires = 2020-01-01\n')
-        profile, choice = select_sources(app, "lan", NetworkSettings())
-    assert [rule.title for rule in choice.rules_by_kind["python"]] == ["good"]
-    assert profile.name == choice.profile_name == "lan"
+        profile = select_sources(app, "lan", NetworkSettings())
+    assert [rule.title for rule in profile.rule] == ["good"]
     assert capsys.readouterr().err == (
         "dead is passed over: cannot reach 127.0.0.1: Connection refused\n"
         "profile lan: what it says of good is past its date; `rlbox mirrors ls`\n"
@@ -70,20 +68,3 @@ def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch
         "UV_DEFAULT_INDEX": f"{host.url}/simple",
         "PIP_INDEX_URL": f"{host.url}/simple",
     }
-    assert places.index_settings.profile_name == "lan"
-
-
-def test_a_failure_about_a_host_says_the_rule_to_add() -> None:
-    with pytest.raises(WorkFailed) as caught, suggest_mirror_on_failure("direct"):
-        raise WorkFailed("it failed\n  | curl: (6) Could not resolve host: x.example", next_step="whole log: L")
-    assert caught.value.what == "it failed\n  | curl: (6) Could not resolve host: x.example"
-    assert caught.value.next_step.startswith("x.example is not reached from here.")
-    assert "sources/direct.toml" in caught.value.next_step
-    assert caught.value.next_step.endswith("\n         whole log: L")
-
-
-def test_any_other_failure_is_left_alone() -> None:
-    failure = WorkFailed("it failed", next_step="n")
-    with pytest.raises(WorkFailed) as caught, suggest_mirror_on_failure("direct"):
-        raise failure
-    assert caught.value is failure

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.artifacts.mirrors import MirrorChoice, PackageIndexSettings, find_local_wheels, plan_package_indexes
-from rlbox.artifacts.profile import MirrorRule
+from rlbox.artifacts.mirrors import PackageIndexSettings, find_local_wheels, plan_package_indexes
+from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.target.artifact import TorchGroup
 
@@ -73,7 +73,7 @@ BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     ],
 )  # fmt: skip
 def test_plan_sources(groups: list[TorchGroup], site: NetworkSettings, plan: PackageIndexSettings) -> None:
-    assert plan_package_indexes(groups, site) == plan
+    assert plan_package_indexes(groups, site, Profile(name="direct", title="")) == plan
 
 
 def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
@@ -109,18 +109,14 @@ def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
     ],
 )
 def test_a_chosen_mirror(rule: MirrorRule, site: NetworkSettings, env: dict[str, str]) -> None:
-    plan = plan_package_indexes(
-        [CPU], site, choice=MirrorChoice(profile_name="mine", rules_by_kind={rule.kind: (rule,)})
-    )
-    assert plan.env == env
-    assert plan.profile_name == "mine"
+    assert plan_package_indexes([CPU], site, Profile(name="mine", title="", rule=(rule,))).env == env
 
 
 def test_flat_pages_are_parted_by_commas() -> None:
     """uv reads UV_INDEX by spaces and UV_FIND_LINKS by commas."""
-    choice = MirrorChoice(rules_by_kind={"torch-wheels": (mirror("torch-wheels", "flat", "https://m/whl"),)})
+    profile = Profile(name="mine", title="", rule=(mirror("torch-wheels", "flat", "https://m/whl"),))
     other = TorchGroup(packages=("torch==2.9.0",), channel="cu128")
-    assert plan_package_indexes([CPU, other], NetworkSettings(), choice).env == {
+    assert plan_package_indexes([CPU, other], NetworkSettings(), profile).env == {
         "UV_FIND_LINKS": "https://m/whl/cpu/,https://m/whl/cu128/"
     }
 
