@@ -12,7 +12,7 @@ import pytest
 from fakes import EngineSocket, Folder, Rlbox, Said
 from following import Follow
 from mirror import Mirror, serving
-from registry_server import Fault, RegistryServer
+from registry_server import CONFIG_TYPE, LAYER_TYPE, Fault, RegistryServer, create_image_manifest
 from registry_server import running as running_registry
 
 from rlbox.app import own_requirements
@@ -276,8 +276,8 @@ def test_through_a_registry(
 def test_a_base_image(rlbox: Rlbox, write: Write, registry: RegistryServer, store: ObjectStore) -> None:
     """Its manifest and blobs are objects like others, and are known as what they are."""
     config, layer = b'{"os": "linux"}', b"layer" * 500
-    blobs = [oci.create_descriptor(data, kind) for data, kind in ((config, oci.CONFIG_TYPE), (layer, oci.LAYER_TYPE))]
-    body = oci.create_image_manifest(blobs[0], blobs[1:])
+    blobs = [oci.create_descriptor(data, kind) for data, kind in ((config, CONFIG_TYPE), (layer, LAYER_TYPE))]
+    body = create_image_manifest(blobs[0], blobs[1:])
     rows = [
         {
             **oci.create_descriptor(body, oci.MANIFEST_TYPE).to_json(),
@@ -354,10 +354,10 @@ def test_a_full_store_is_pruned(
 
 def base_image(registry: RegistryServer, name: str = "latest") -> str:
     """Put a base image into the registry, and return its name."""
-    blobs = [oci.create_descriptor(data, kind) for data, kind in ((b"{}", oci.CONFIG_TYPE), (b"layer", oci.LAYER_TYPE))]
+    blobs = [oci.create_descriptor(data, kind) for data, kind in ((b"{}", CONFIG_TYPE), (b"layer", LAYER_TYPE))]
     for data in (b"{}", b"layer"):
         registry.add_blob(data)
-    body = oci.create_image_manifest(blobs[0], blobs[1:])
+    body = create_image_manifest(blobs[0], blobs[1:])
     return f"{registry.host}/team/base@{registry.add_manifest(name, body, oci.MANIFEST_TYPE)}"
 
 
