@@ -18,28 +18,24 @@ from rlbox.cluster.facts import (
 )
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
-from rlbox.cluster.probe import ClusterProbe, Endpoint
+from rlbox.cluster.probe import ClusterProbe
+from rlbox.target.target import Disk, Hardware
 
 A800 = "NVIDIA A800-SXM4-80GB"
 PORTS = PortPlan(base=8100, workers=10002)
 NEEDS = NodeNeeds(
-    gpus=2,
-    gpu=A800,
-    gpu_memory_gib=80.0,
-    memory_gib=100.0,
-    cores=16,
-    free_gib=50.0,
+    hardware=Hardware.model_construct(gpus=2, gpu=A800, gpu_memory_gib=80.0, memory_gib=100.0),
+    disk=Disk.model_construct(need_gib=50.0, mount="/data"),
     cluster="pair",
     target="mine",
     lock="",
-    mount="/data",
     paths=("/models/m",),
 )
 
 
 def gpu(index: int, **changes: Any) -> NodeGpu:
     """A GPU that nobody uses."""
-    sound = NodeGpu(index=index, uuid=f"GPU-{index}", name=A800, memory=80 * GIB, used=0, busy=0, driver="570.86")
+    sound = NodeGpu(index=index, name=A800, memory=80 * GIB, used=0, driver="570.86")
     return replace(sound, **changes)
 
 
@@ -47,7 +43,7 @@ ENGINE = NodeEngine(socket="/var/run/docker.sock", state="ok", version="26.1.5+d
 NO_ENGINE = NodeEngine(socket="/var/run/docker.sock", state="absent")
 PLACE = Installation(own="/opt/rlbox", lock="", data="/data")
 """Of a target that has no lock: both sides have the same."""
-DISK = NodeDisk(path="/data", there=True, free=500 * GIB, size=900 * GIB, inodes=10**6, mode=0o700, writable=True)
+DISK = NodeDisk(path="/data", there=True, free=500 * GIB, size=900 * GIB, mode=0o700, writable=True)
 
 
 def facts(name: str, **changes: Any) -> NodeFacts:
@@ -55,17 +51,13 @@ def facts(name: str, **changes: Any) -> NodeFacts:
     address = {"a": "10.0.0.1", "b": "10.0.0.2"}[name]
     sound = NodeFacts(
         identity=f"boot-{name}",
-        host=name,
         uid=1000,
         gid=1000,
         user="ann",
         cores=32,
         memory=128 * GIB,
-        nofile=1 << 20,
-        ephemeral=(32768, 60999),
         addresses=(InterfaceAddress(interface="ib0", address=address, mtu=1500),),
-        names={name: (address,)},
-        listening=(),
+        paths=NEEDS.paths,
         gpu=NodeGpus(gpus=(gpu(0), gpu(1))),
         engine=ENGINE,
         disk=DISK,
@@ -75,12 +67,12 @@ def facts(name: str, **changes: Any) -> NodeFacts:
 
 def survey(b: NodeFacts | None = None, **changes: Any) -> ClusterProbe:
     """Return the survey of both; `b` is what the worker says."""
-    endpoints = {n: Endpoint(address=f"10.0.0.{i}", interface="ib0", mtu=1500) for i, n in enumerate("ab", 1)}
+    addresses = {n: InterfaceAddress(address=f"10.0.0.{i}", interface="ib0", mtu=1500) for i, n in enumerate("ab", 1)}
     sound = ClusterProbe(
         specs=tuple(NodeSpec(name=name, data="/data") for name in "ab"),
         facts={"a": facts("a"), "b": b or facts("b")},
         offsets={"a": 0.0, "b": 0.0},
-        endpoints=endpoints,
+        addresses=addresses,
         ports=PORTS,
     )
     return replace(sound, **changes)

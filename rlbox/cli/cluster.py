@@ -35,7 +35,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @cluster_options
 @click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
 @click.option("--allow-unauthenticated", "opened", is_flag=True, help="Start without authentication; this is recorded.")
-@click.option("--path", "paths", multiple=True, metavar="PATH", help="What all nodes need, and the same copy of it.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="What every node has to have.")
 @click.option("--image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @click.option("--prove", is_flag=True, help="Give the nodes work whose result is known; a bad one is named.")
@@ -248,7 +248,7 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
 
 @click.command()
 @cluster_options
-@click.option("--path", "paths", multiple=True, metavar="PATH", help="What all nodes need, and the same copy of it.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="What every node has to have.")
 @click.option("--prove", is_flag=True, help="Give the nodes of a cluster that stands work whose result is known.")
 @shared_options
 def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: bool) -> int:

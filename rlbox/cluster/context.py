@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
-from rlbox.cluster.checks import NodeNeeds, find_needs
+from rlbox.cluster.checks import NodeNeeds
 from rlbox.cluster.connection import Node
 from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.nodes import NodeSpec, resolve_cluster_name, select_nodes
@@ -56,10 +56,17 @@ class ClusterContext:
 
     def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
         """Ask all nodes that answer."""
-        return probe_nodes(self.pool, self.specs, self.image.target, self.name, paths)
+        return probe_nodes(self.pool, self.specs, self.image.target, paths)
 
     def needs(self, paths: tuple[str, ...] = ()) -> NodeNeeds:
-        return find_needs(self.target, self.name, self.image.lock_checksum, paths)
+        return NodeNeeds(
+            hardware=self.target.hardware,
+            disk=self.target.disk,
+            cluster=self.name,
+            target=self.target.name,
+            lock=self.image.lock_checksum,
+            paths=paths,
+        )
 
     def find_cluster(self, probe: ClusterProbe) -> RunningCluster | None:
         """Return the cluster of this name and user, None where there is none; of several the one on most nodes."""

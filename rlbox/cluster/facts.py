@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,54 +16,25 @@ from rlbox.i18n import _
 
 @dataclass(frozen=True, kw_only=True)
 class InterfaceAddress:
-    """One address; `mtu` in bytes, `speed` in Mbit/s, 0 where the driver does not tell."""
+    """An address of IPv4; `mtu` in bytes, `speed` in Mbit/s, 0 where the driver does not tell."""
 
     interface: str
     address: str
-    mtu: int
+    mtu: int = 0
     speed: int = 0
-    virtual: bool = False
-
-    @property
-    def is_reachable(self) -> bool:
-        """Whether another machine could reach it: not loopback, not of the link alone, not of a bridge of engines."""
-        ip = ipaddress.ip_address(self.address)
-        inner = self.interface.startswith(("docker", "br-", "veth", "virbr", "cni", "flannel"))
-        return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or inner or self.virtual)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listener:
-    """A TCP port that somebody listens on; `uid` owns the socket."""
-
-    port: int
-    address: str
-    uid: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGpu:
-    """A GPU; memory in bytes, `busy` in per cent, `errors` uncorrected ones of its memory."""
+    """A GPU; memory in bytes, `errors` uncorrected ones of it, `users` processes on it with their owners."""
 
     index: int
-    uuid: str
     name: str
     memory: int
     used: int
-    busy: int
     driver: str
     errors: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuProcess:
-    """A process on a GPU; `user` is empty where the node cannot see it."""
-
-    uuid: str
-    pid: int
-    used: int
-    command: str
-    user: str
+    users: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +42,12 @@ class NodeGpus:
     """The GPUs of a node, and what its driver said where it failed."""
 
     gpus: tuple[NodeGpu, ...] = ()
-    holders: tuple[GpuProcess, ...] = ()
     said: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEngine:
-    """The engine; `state` is ok, absent, denied, silent or broken."""
+    """The engine; `state` is ok, absent, denied or silent."""
 
     socket: str
     state: str
@@ -113,7 +82,6 @@ class NodeDisk:
     root: bool = False
     free: int = 0
     size: int = 0
-    inodes: int = 0
     mode: int = 0
     uid: int = 0
     writable: bool = False
@@ -121,18 +89,6 @@ class NodeDisk:
     @property
     def is_full(self) -> bool:
         return self.there and self.free < 0.01 * self.size
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodePath:
-    """A file or directory that a job reads; `sum` is over names, sizes and samples."""
-
-    path: str
-    there: bool
-    said: str = ""
-    files: int = 0
-    bytes: int = 0
-    sum: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,36 +118,27 @@ class RayInstance:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """One node; memory in bytes, `ephemeral` the first and last port of the kernel's choice.
+    """One node; memory in bytes, `listening` are ports, `identity` is the same for two names of one machine.
 
-    `names` are the addresses that names have there; `identity` is the same for two names of one machine; `record` is
-    the plan that lies on its data disk; `installation` is None where the target was not installed there.
+    `installation` is None where the target was not installed there; `paths` are those of a job's that it has; `clocks`
+    are its time before and after it looked.
     """
 
     identity: str
-    host: str
     uid: int
     gid: int
     user: str
     cores: int
     memory: int
-    nofile: int
-    ephemeral: tuple[int, int]
     addresses: tuple[InterfaceAddress, ...]
-    names: Mapping[str, tuple[str, ...]]
     gpu: NodeGpus
     engine: NodeEngine
     disk: NodeDisk
-    listening: tuple[Listener, ...] = ()
+    listening: tuple[int, ...] = ()
     clusters: tuple[RayInstance, ...] = ()
-    record: str = ""
     installation: Installation | None = None
-    paths: tuple[NodePath, ...] = ()
-
-    @functools.cached_property
-    def reachable_addresses(self) -> tuple[InterfaceAddress, ...]:
-        """The addresses by which others may reach it, those of IPv4 first."""
-        return tuple(sorted((one for one in self.addresses if one.is_reachable), key=lambda one: ":" in one.address))
+    paths: tuple[str, ...] = ()
+    clocks: tuple[float, float] = (0.0, 0.0)
 
     def find_address(self, address: str) -> InterfaceAddress | None:
         return next((one for one in self.addresses if one.address == address), None)

@@ -25,7 +25,7 @@ _WRITE = _("--nodes gpu005,gpu006, or cluster.nodes of the target")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """A node as it was asked for: `data` its data disk; no `address`: by the route to it.
+    """A node as it was asked for: `data` its data disk; no `address`: where ssh reaches it.
 
     `here` asks for Ray as processes, without the engine that may be there; a node that has none needs no such word.
     """

@@ -17,7 +17,7 @@ from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
 from rlbox.cluster.pool import NodePool
-from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, try_connections
+from rlbox.cluster.probe import ClusterProbe, ConnectionAttempt, Endpoint, try_connections
 from rlbox.cluster.ray_state import RayState, ask_state, find_missing
 from rlbox.cluster.runtime import role_of
 from rlbox.errors import NodeError
@@ -245,8 +245,9 @@ def try_members(
     pool: NodePool, plan: ClusterPlan, members: Sequence[ClusterMember]
 ) -> Mapping[str, tuple[ConnectionAttempt, ...]]:
     """Return how the other nodes reach those that are not heard of: at sshd's usual port, and at Ray's."""
-    targets = [(one.name, one.address, port) for one in members for port in (_SSH_PORT, plan.ports.of("node-manager"))]
+    ports = (_SSH_PORT, plan.ports.of("node-manager"))
+    endpoints = [Endpoint(one.name, one.address, port) for one in members for port in ports]
     names = {one.name for one in members}
     sources = [name for name, node in pool.nodes.items() if not node.is_lost and name not in names]
-    attempts = try_connections(pool.select(sources), dict.fromkeys(sources, targets), "") if targets else ()
+    attempts = try_connections(pool.select(sources), dict.fromkeys(sources, endpoints)) if endpoints else ()
     return {one.name: tuple(row for row in attempts if row.target == one.name) for one in members}

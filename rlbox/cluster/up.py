@@ -22,7 +22,7 @@ from rlbox.cluster.image import RegistryImage, bring_image, find_in_registry
 from rlbox.cluster.options import UpOptions
 from rlbox.cluster.plan import BASE, STRIDE, ClusterMember, ClusterPlan
 from rlbox.cluster.pool import NodeLocks, get_maker, lock_nodes
-from rlbox.cluster.probe import RECORD_FILE, ClusterProbe, plan_ports, probe_endpoints, probe_ports
+from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_ports
 from rlbox.cluster.ray_state import RayState, RayStateWatcher, ask_state, find_missing
 from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, container_name, create_runtime, has_tokens
 from rlbox.cluster.status import ClusterStatus, create_status
@@ -79,15 +79,15 @@ def dry_run_up(app: App, options: UpOptions) -> int:
                 _find_image(options) or require_image(context.image.tag, options.target)
         with app.checking("strangers"):
             _choose_protection(context, options)
-        data = {"nodes": {name: asdict(endpoint) for name, endpoint in probe.endpoints.items()}}
+        data = {"nodes": {name: asdict(one) for name, one in probe.addresses.items()}}
         would = f"start cluster {context.name} on {', '.join(probe.facts)}"
-        return app.planned(data, _format_endpoints(probe), would)
+        return app.planned(data, _format_addresses(probe), would)
 
 
-def _format_endpoints(probe: ClusterProbe) -> str:
+def _format_addresses(probe: ClusterProbe) -> str:
     if probe.ports is None:
         return ""
-    rows = [(name, one.address, one.interface) for name, one in probe.endpoints.items()]
+    rows = [(name, one.address, one.interface) for name, one in probe.addresses.items()]
     first, last = probe.ports.worker_range
     ports = f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}"
     return "\n".join([*columns([("node", "address", "interface"), *rows]), ports])
@@ -95,7 +95,6 @@ def _format_endpoints(probe: ClusterProbe) -> str:
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
     """Return the probe with addresses and ports of all nodes; `NodeError` when something is wrong with them."""
-    probe = probe_endpoints(context.pool, probe)
     base = options.port or context.target.cluster.port
     first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     probe = probe_ports(context.pool, probe, plan_ports(probe, context.name, base, first))
@@ -204,13 +203,13 @@ class _Start:
         )
 
     def _member(self, name: str) -> ClusterMember:
-        facts, endpoint = self.probe.facts[name], self.probe.endpoints[name]
+        facts, address = self.probe.facts[name], self.probe.addresses[name]
         place = facts.installation.own if facts.installation and self.probe.is_inplace(name) else ""
         return ClusterMember(
             name=name,
             data=self.probe.spec(name).data,
-            address=endpoint.address,
-            interface=endpoint.interface,
+            address=address.address,
+            interface=address.interface,
             gpus=self.context.target.hardware.gpus,
             uid=facts.uid,
             identity=facts.identity,
@@ -264,8 +263,8 @@ class _Start:
             self.locks.send(member.name, {"commit": call})
 
     def _write_files(self, plan: ClusterPlan, token: Secret | None) -> None:
-        """Write token and record on every node, for its owner alone, and make the directory of Ray's sessions."""
-        texts = {RECORD_FILE: plan.text(), f"{RAY_DIRECTORY}/.keep": ""}
+        """Write the token on every node, for its owner alone, and make the directory of Ray's sessions."""
+        texts = {f"{RAY_DIRECTORY}/.keep": ""}
         texts |= {TOKEN_FILE: token.reveal()} if token else {}
 
         def write(node: Node) -> None:

@@ -42,7 +42,7 @@ class ClusterNode(SpecModel):
 
     name: NodeName = Field(description="what ssh calls it, or local")
     data: SingleLine = Field("", description="its data disk; empty: disk.host")
-    address: SingleLine = Field("", description="address by which the other nodes reach it; empty: by the route to it")
+    address: SingleLine = Field("", description="where the other nodes reach it; empty: where ssh reaches it")
     here: bool = Field(False, description="run Ray as processes there, as on a node without an engine")
 
 

@@ -140,17 +140,13 @@ def test_a_changed_key_and_a_user_without_rights(hosts: Hosts, follow: Follow, t
 
 
 def test_what_a_job_reads_is_to_be_everywhere(hosts: Hosts, follow: Follow) -> None:
-    hosts.on("node0", f"mkdir {DISK}/m && echo weights >{DISK}/m/w")
+    hosts.on("node0", f"mkdir {DISK}/m")
     typed = (*DOCTOR, "--path", f"{DISK}/m")
     try:
         missing = hosts(*typed, "--json")
         assert ids(missing) == {"node1": ["path-missing"]}
-        follow.step(typed, missing, findings(missing)[0]["remedy"])
-        hosts.on("node1", f"mkdir {DISK}/m && echo other weights >{DISK}/m/w")
-        differs = hosts(*typed, "--json")
-        assert ids(differs) == {"node1": ["path-differs"]}
-        step = follow.step(typed, differs, findings(differs)[0]["remedy"])
-        hosts.on("node1", f"echo weights >{DISK}/m/w")
+        step = follow.step(typed, missing, findings(missing)[0]["remedy"])
+        hosts.on("node1", f"mkdir {DISK}/m")
         follow.again(step)
     finally:
         for host in ("node0", "node1"):

@@ -26,7 +26,6 @@ FAULTS: Mapping[str, Callable[[str], object]] = {
     "disk-full": there(f"fallocate -l $(( $(df --output=avail -B1 {DISK} | tail -1) - 1000000 )) {DISK}/large"),
     "mtu-differs": there("ip link set eth0 mtu 1400"),
     "path-missing": there(f"rm -r {DISK}/m"),
-    "path-differs": there(f"echo other weights >{DISK}/m/w"),
     "place-torn": lambda name: place(name, state="begun"),
     "disk-missing": there(f"umount {DISK} && rmdir {DISK}"),
     "unreachable": lambda name: script("kill", name),
@@ -39,7 +38,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """The hosts, each with what a job reads."""
     with many_up(tmp_path_factory.mktemp("project")) as found:
         for name in NODES:
-            script("exec", name, "sh", "-c", f"mkdir {DISK}/m && echo weights >{DISK}/m/w")
+            script("exec", name, "sh", "-c", f"mkdir {DISK}/m")
         yield found
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import pwd
 import re
-import resource
 import shutil
 import socket
 import stat
@@ -16,10 +15,8 @@ from urllib.parse import quote
 DOCKER_SOCKET = "/var/run/docker.sock"
 CLUSTER_LABEL = "rlbox.cluster"
 _ANSWER_S, _GPU_S = 30.0, 20.0
-_GPU_KEYS = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "driver_version")
-_HOLDER_KEYS = ("gpu_uuid", "pid", "used_memory", "process_name")
+_GPU_KEYS = ("index", "uuid", "name", "memory.total", "memory.used", "driver_version")
 _ECC_KEY = "ecc.errors.uncorrected.volatile.total"
-_SAMPLE = 1 << 16
 # How `ray start --block` reports a part that ended. Source: ray/scripts/scripts.py of 2.43 and 2.60.
 _ENDED_PART = re.compile(r"(\w+) \[exit code=(-?\w+)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -62,18 +59,14 @@ def read_stat(pid):
 
 def machine_facts():
     first = read_stat(1)
-    ports = read_text("/proc/sys/net/ipv4/ip_local_port_range").split() or ["32768", "60999"]
     return {
         # the same for two names of one machine, different after each start, and in each container
         "identity": "{}/{}/{}".format(boot_id(), os.stat("/proc/self/ns/net").st_ino, first[2] if first else 0),
-        "host": socket.gethostname(),
         "uid": os.getuid(),
         "gid": os.getgid(),
         "user": user_name(os.getuid()),
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        "ephemeral": [int(port) for port in ports],
         "engine_socket": find_engine_socket(),
     }
 
@@ -82,29 +75,26 @@ def gpu_facts():
     program = shutil.which("nvidia-smi")
     if program is None:
         has_driver = os.path.exists("/proc/driver/nvidia/version")
-        return {"gpus": [], "holders": [], "said": "nvidia-smi is missing" if has_driver else ""}
+        return {"gpus": [], "said": "nvidia-smi is missing" if has_driver else ""}
     rows = query_smi(program, "--query-gpu", _GPU_KEYS)
     if rows is None:
-        return {"gpus": [], "holders": [], "said": "nvidia-smi does not answer"}
+        return {"gpus": [], "said": "nvidia-smi does not answer"}
     errors = dict(query_smi(program, "--query-gpu", ("uuid", _ECC_KEY)) or [])
-    gpus = [
-        {
-            "index": to_int(row[0]),
-            "uuid": row[1],
-            "name": row[2],
-            "memory": to_int(row[3]) << 20,
-            "used": to_int(row[4]) << 20,
-            "busy": to_int(row[5]),
-            "driver": row[6],
-            "errors": to_int(errors.get(row[1], "")),
-        }
-        for row in rows
-    ]
-    holders = [
-        {"uuid": row[0], "pid": to_int(row[1]), "used": to_int(row[2]) << 20, "command": row[3], "user": owner(row[1])}
-        for row in query_smi(program, "--query-compute-apps", _HOLDER_KEYS) or []
-    ]
-    return {"gpus": gpus, "holders": holders, "said": ""}
+    processes = query_smi(program, "--query-compute-apps", ("gpu_uuid", "pid", "process_name")) or []
+    return {"gpus": [gpu_row(row, errors, processes) for row in rows], "said": ""}
+
+
+def gpu_row(row, errors, processes):
+    users = [(owner(pid) or "somebody", pid, name) for uuid, pid, name in processes if uuid == row[1]]
+    return {
+        "index": to_int(row[0]),
+        "name": row[2],
+        "memory": to_int(row[3]) << 20,
+        "used": to_int(row[4]) << 20,
+        "driver": row[5],
+        "errors": to_int(errors.get(row[1], "")),
+        "users": ["{} ({}, {})".format(*user) for user in users],
+    }
 
 
 def query_smi(program, query, keys):
@@ -145,35 +135,10 @@ def disk_facts(path):
         "root": found.st_dev == os.stat("/").st_dev,
         "free": space.f_bavail * space.f_frsize,
         "size": space.f_blocks * space.f_frsize,
-        "inodes": space.f_favail,
         "mode": stat.S_IMODE(found.st_mode),
         "uid": found.st_uid,
         "writable": os.access(path, os.W_OK | os.X_OK),
     }
-
-
-def path_facts(path):
-    """Return number, bytes and a checksum of names, sizes and samples: of a large file the ends and the middle."""
-    count, total, digest = 0, 0, hashlib.sha256()
-    try:
-        for name, full in list_files(path):
-            size = os.stat(full).st_size
-            digest.update((f"{name} {size}\n").encode("utf-8", "surrogateescape"))
-            with open(full, "rb") as file:
-                for offset in sorted({0, max(0, size // 2 - _SAMPLE), max(0, size - _SAMPLE)}):
-                    file.seek(offset)
-                    digest.update(file.read(_SAMPLE))
-            count, total = count + 1, total + size
-    except OSError as error:
-        return {"path": path, "there": False, "said": error.strerror or str(error)}
-    return {"path": path, "there": True, "files": count, "bytes": total, "sum": digest.hexdigest()}
-
-
-def list_files(path):
-    if not os.path.isdir(path):
-        return [(os.path.basename(path), path)]
-    found = [os.path.join(folder, name) for folder, __, names in os.walk(path) for name in names]
-    return [(os.path.relpath(full, path), full) for full in sorted(found) if os.path.isfile(full)]
 
 
 def installation_facts(target):
@@ -233,7 +198,7 @@ def get_engine_json(path):
 
 
 def engine_facts():
-    """Return how the engine is: `state` is ok, absent, denied, silent or broken."""
+    """Return how the engine is: `state` is ok, absent, denied or silent."""
     path = find_engine_socket()
     facts = {"socket": path, "state": "ok", "said": ""}
     if not os.path.exists(path):
@@ -242,10 +207,8 @@ def engine_facts():
         info = get_engine_json("/info")
     except PermissionError as error:
         return dict(facts, state="denied", said=str(error))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return dict(facts, state="silent", said=str(error))
-    except ValueError as error:
-        return dict(facts, state="broken", said=str(error))
     return dict(
         facts,
         version=info.get("ServerVersion", ""),

@@ -15,10 +15,9 @@ from rlbox.cluster.node.facts import (
     gpu_facts,
     installation_facts,
     machine_facts,
-    path_facts,
     read_text,
 )
-from rlbox.cluster.node.network import list_addresses, list_listeners, listen, reach, resolve_names, source_addresses
+from rlbox.cluster.node.network import list_addresses, list_listeners, listen, reach
 from rlbox.cluster.node.ray import (
     clear_cluster,
     cluster_rows,
@@ -73,25 +72,18 @@ class Lines:
 
 
 def report(request):
-    """Report everything about this machine at once."""
-    facts, disk = machine_facts(), request["disk"]
+    """Report everything about this machine at once; `clocks` are the time before and after."""
+    began, facts, disk = time.time(), machine_facts(), request["disk"]
     facts["addresses"] = list_addresses()
-    facts["names"] = resolve_names([facts["host"]] + request["names"])
-    facts["listening"] = list_listeners()
+    facts["listening"] = sorted({port for port, __, __ in list_listeners()})
     facts["gpu"] = gpu_facts()
     facts["engine"] = engine_facts()
     facts["disk"] = disk_facts(disk)
     facts["clusters"] = process_rows(disk) if facts["engine"]["state"] != "ok" else cluster_rows(request)
     facts["installation"] = installation_facts(request["target"])
-    facts["record"] = read_text(os.path.join(disk, request["record"]))
-    facts["paths"] = [path_facts(path) for path in request["paths"]]
+    facts["paths"] = [path for path in request["paths"] if os.path.exists(path)]
+    facts["clocks"] = [began, time.time()]
     return facts
-
-
-def tell_time(request, emit, lines):
-    """Report the time once for each line that comes."""
-    while lines.next(60.0):
-        emit({"clock": time.time()})
 
 
 def helper_facts(request):
@@ -153,7 +145,6 @@ CALLS = {
     "identify": lambda request: machine_facts(),
     "report": report,
     "clusters": lambda request: {"clusters": cluster_rows(request)},
-    "routes": lambda request: {"sources": source_addresses(request["targets"])},
     "reach": reach,
     "helper": helper_facts,
     "write": write_file,
@@ -166,7 +157,7 @@ CALLS = {
     "clear": clear_cluster,
     "execute": execute,
 }
-STREAMS = {"clock": tell_time, "listen": listen, "logs": follow_logs, "watch": watch, "lock": hold_lock}
+STREAMS = {"listen": listen, "logs": follow_logs, "watch": watch, "lock": hold_lock}
 
 
 def main():

@@ -24,7 +24,7 @@ from rlbox.cluster.node.ray import installed_environment
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.pool import NodePool, lock_nodes
-from rlbox.cluster.probe import try_connections
+from rlbox.cluster.probe import Endpoint, try_connections
 from rlbox.cluster.runtime import ProcessRuntime, create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.provision.shell_environment import get_inheritance_rule
@@ -83,27 +83,26 @@ def session_processes(node: Node, name: str) -> list[int]:
 
 
 def test_report_is_complete(node: Node, tmp_path: Path) -> None:
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m/w").write_text("weights")
-    arguments = {"names": ["localhost"], "target": "mine", "record": "none", "paths": [str(tmp_path / "m"), "/none"]}
+    arguments = {"target": "mine", "paths": [str(tmp_path), "/none"]}
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = read_facts("local", node.call("report", disk=str(tmp_path), **arguments))
-        assert server.getsockname()[1] in [one.port for one in found.listening]
-    assert (found.uid, found.disk.there, found.names["localhost"]) == (os.getuid(), True, found.names["localhost"])
-    assert [(one.there, one.files) for one in found.paths] == [(True, 1), (False, 0)]
-    assert "127.0.0.1" in [one.address for one in found.addresses]
+        assert server.getsockname()[1] in found.listening
+    assert (found.uid, found.disk.there, found.paths) == (os.getuid(), True, (str(tmp_path),))
+    assert not any(one.address.startswith("127.") for one in found.addresses)
     with pytest.raises(NodeError, match="says what cannot be read"):
         read_facts("local", {"identity": 1})
 
 
-def test_listeners_are_reached_by_their_word(node: Node) -> None:
-    with closing(node.stream("listen", ports=[0], word="secret", family="4")) as stream:
-        (port,) = stream.next()["open"]
-        pool = NodePool({"local": node})
-        targets = {"local": [("other", "127.0.0.1", port)]}
-        assert [one.said for one in try_connections(pool, targets, "secret")] == [""]
-        assert [one.said for one in try_connections(pool, targets, "else")] == ["something else listens there"]
-        with closing(node.stream("listen", ports=[port], word="x", family="4")) as second:
+def test_listeners_are_reached_and_hold_their_ports(node: Node) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    endpoints = {"local": [Endpoint("other", "127.0.0.1", port)]}
+    pool = NodePool({"local": node})
+    assert [one.said for one in try_connections(pool, endpoints)] == ["Connection refused"]
+    with closing(node.stream("listen", ports=[port])) as stream:
+        assert stream.next()["taken"] == {}
+        assert [one.said for one in try_connections(pool, endpoints)] == [""]
+        with closing(node.stream("listen", ports=[port])) as second:
             assert "process" in second.next()["taken"][str(port)]
 
 

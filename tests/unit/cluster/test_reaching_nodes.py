@@ -18,7 +18,7 @@ from rlbox.cluster.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.monitor import NodeMonitor
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.pool import NodePool
-from rlbox.cluster.probe import ConnectionAttempt, candidate_addresses, choose_endpoints, list_probers
+from rlbox.cluster.probe import choose_addresses, list_probers
 from rlbox.errors import NodeError
 from rlbox.ssh.errors import SshRoute, explain_ssh_error
 
@@ -57,34 +57,15 @@ def test_a_jump_host_that_is_down_is_named() -> None:
     assert (found.id, "`ssh b true`" in found.remedy) == ("unreachable", True)
 
 
-def attempt(target: str, address: str, said: str = "") -> ConnectionAttempt:
-    return ConnectionAttempt(source="b" if target == "a" else "a", target=target, address=address, port=1, said=said)
-
-
-def test_a_node_is_where_all_who_tried_reached_it() -> None:
-    two = (
-        InterfaceAddress(interface="eth0", address="192.168.0.2", mtu=1500),
-        InterfaceAddress(interface="ib0", address="10.0.0.2", mtu=4092),
-    )
-    both = survey(facts("b", addresses=two), endpoints={})
-    attempts = [attempt("b", "192.168.0.2", "No route to host"), attempt("b", "10.0.0.2"), attempt("a", "10.0.0.1")]
-    found = choose_endpoints(both, attempts)["b"]
-    assert (found.address, found.interface, found.mtu) == ("10.0.0.2", "ib0", 4092)
-    assert choose_endpoints(both, attempts[:1] + attempts[2:]).keys() == {"a"}
-
-
-def test_addresses_of_a_node_likeliest_first() -> None:
-    """What its name says, where it has that itself; of this machine what is on the route to the others."""
+def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
     two = tuple(InterfaceAddress(interface=f"eth{n}", address=f"10.0.{n}.2", mtu=1500) for n in range(2))
-    probe = survey(facts("b", addresses=two))
-    probe = replace(probe, facts={"a": facts("a", names={"b": ("10.0.1.2", "203.0.113.9")}), "b": probe.facts["b"]})
-    assert candidate_addresses(probe, "b") == ("10.0.1.2", "10.0.0.2")
-    away = InterfaceAddress(interface="eth0", address="172.17.0.2", mtu=1500)
-    near = InterfaceAddress(interface="rlh-br", address="10.0.0.9", mtu=1400, virtual=True)
-    own = facts("a", addresses=(away, near), names={"local": ("172.17.0.2",)})
-    specs = (NodeSpec(name="local", data="/data"), probe.specs[1])
-    probe = replace(probe, specs=specs, facts={"local": own}, routes={"local": ("10.0.0.9",)})
-    assert candidate_addresses(probe, "local") == ("10.0.0.9", "172.17.0.2")
+    rows = {"a": facts("a"), "b": facts("b", addresses=two)}
+    specs = (NodeSpec(name="a", data="/data"), NodeSpec(name="b", data="/data"))
+    assert choose_addresses(specs, rows)["b"] == two[0]
+    named = (specs[0], replace(specs[1], address="10.0.1.2"))
+    assert choose_addresses(named, rows)["b"] == two[1]
+    assert choose_addresses((specs[0], replace(specs[1], address="192.0.2.7")), rows)["b"].address == "192.0.2.7"
+    assert choose_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
 
 
 def test_few_try_all_and_many_their_neighbours() -> None:
