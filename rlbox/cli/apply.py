@@ -21,8 +21,8 @@ from rlbox.image.plan import load_image_plan
 
 if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
+    from rlbox.provision.apply import ApplyOptions
     from rlbox.provision.layout import Layout
-    from rlbox.provision.provision import ApplyOptions
 
 
 def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
@@ -76,8 +76,8 @@ def apply(
       rlbox apply local --dry-run
       rlbox apply local --prefix /root/autodl-tmp/rlbox --dry-run
     """
+    from rlbox.provision.apply import ApplyOptions
     from rlbox.provision.locations import choose_layout
-    from rlbox.provision.provision import ApplyOptions
 
     if check and remove:
         raise click.UsageError(_("--check and --remove exclude each other."))
@@ -128,7 +128,7 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
     only_look = check or app.dry_run
     prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, on_changes=consent)
     if only_look and (plan.steps or not check):
-        told = make_comparison_result(prepared.desired, plan, differences=app.dry_run)
+        told = make_comparison_result(prepared.desired, plan)
         if not check:
             return app.planned(*told, _would(app, layout, image.target, len(plan.steps), yes=yes))
         app.result(*told)

@@ -6,10 +6,9 @@ its place, each file is put there whole, and an environment that was never finis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
@@ -45,6 +44,23 @@ from rlbox.values import VENV
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApplyOptions:
+    """What the command line asked for; `forced_reason` is the contradiction of the stack that `--force` overrides."""
+
+    sources: str = ""
+    offline: bool = False
+    install_apt_packages: bool = True
+    python: str = ""
+    accepted_versions: Mapping[str, str] = field(default_factory=dict)
+    forced_reason: str = ""
+
+    @property
+    def apt_unavailable_reason(self) -> str:
+        """Why apt is left alone; empty when it need not be."""
+        return "" if self.install_apt_packages else "--no-packages was given"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Supplies:
     """Where things come from: Python packages (asked for when they are needed), the store, the patching programs.
 
@@ -75,170 +91,161 @@ class ApplyResult:
 
 
 EMPTY_RESULT = ApplyResult()
-NOTHING_ACCEPTED: Mapping[str, str] = MappingProxyType({})
 
 
 def apply_plan_steps(
-    plan: ApplyPlan,
-    supplies: Supplies,
-    on_step: Callable[[PathChange], None],
-    user_python: str = "",
-    accepted_versions: Mapping[str, str] = NOTHING_ACCEPTED,
-    forced_reason: str = "",
+    plan: ApplyPlan, supplies: Supplies, options: ApplyOptions, on_step: Callable[[PathChange], None]
 ) -> ApplyResult:
     """Carry out the steps of `plan` in their order; `on_step` is called before each.
-
-    Parameters
-    ----------
-    user_python, accepted_versions, forced_reason
-        What the user said of the machine's interpreter and its versions, and the contradiction of the stack that was
-        overridden, for the record.
 
     Raises
     ------
     WorkFailed, NodeError
         Something cannot be had, or the disk is full. What was done stays, and the next call goes on from there.
     """
-    desired, steps = plan.desired, plan.steps
-    left = tuple(_undone(plan))
-    if left:
+    desired, layout, steps = plan.desired, plan.desired.layout, plan.steps
+    skipped = tuple(_download_apt_packages(plan))
+    if skipped:
         steps = tuple(step for step in steps if step.kind != "packages")
     if not steps:
-        return ApplyResult(skipped=left)
-    layout, supply = desired.layout, PackageSource()
+        return ApplyResult(skipped=skipped)
+    source = PackageSource()
     if "environment" in plan.step_kinds:
         require_disk_space(desired, find_existing_parent(Path(layout.venv or layout.map_path(VENV))))
-        supply = supplies.get_packages()
+        source = supplies.get_packages()
     if "part" in plan.step_kinds:
         supplies.fetch_parts()
-    record = _begin(
-        desired, user_python, accepted_versions, forced_reason
-    )  # whatever is missing has been missed by now
-    for step in (step for step in steps if step.kind not in ("file", "link")):
+    record = _record_begin(desired, options)  # whatever is missing has been missed by now
+    files = [step for step in steps if step.kind in ("file", "link")]
+    for step in (step for step in steps if step not in files):
         on_step(step)
-        record = _carry_out(plan, record, step, supplies, supply)
-    kept = _files(layout, record, [step for step in steps if step.kind in ("file", "link")], on_step)
-    return ApplyResult(steps=steps, kept_copies=kept, skipped=left)
+        record = _apply_step(plan, record, step, supplies.store, source, supplies.patch_scripts)
+    kept = _install_files(layout, record, files, on_step)
+    return ApplyResult(steps=steps, kept_copies=kept, skipped=skipped)
 
 
-def _undone(plan: ApplyPlan) -> Iterator[SkippedItem]:
-    """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
-    for step in plan.steps:
-        if step.kind == "packages" and (failed := download_apt_packages(step.new.split()).error):
-            yield SkippedItem(item=f"apt packages {step.new}", source_id="apt", reason=failed)
-
-
-def _carry_out(
-    plan: ApplyPlan, record: InstallRecord, step: PathChange, supplies: Supplies, supply: PackageSource
+def _apply_step(
+    plan: ApplyPlan,
+    record: InstallRecord,
+    step: PathChange,
+    store: ObjectStore,
+    source: PackageSource,
+    patch_scripts: Mapping[str, str],
 ) -> InstallRecord:
-    desired = plan.desired
-    layout = desired.layout
+    layout = plan.desired.layout
     match step.kind:
         case "packages":
-            return _packages(layout, record, step.new.split())
+            return _install_apt_packages(layout, record, step.new.split())
         case "environment":
-            return _environment(plan, record, supply)
+            return _sync_environment(plan, record, step, source)
         case "part":
-            return _part(desired, record, step.path, supplies.store)
+            return _install_part(plan.desired, record, step.path, store)
         case "patches":
-            apply_patches(desired, supplies.patch_scripts)
-            return _saved(layout, replace(record, patches=compute_patch_manifest_sha256(desired) or ""))
+            apply_patches(plan.desired, patch_scripts)
+            return _save(layout, replace(record, patches=compute_patch_manifest_sha256(plan.desired) or ""))
         case _:
             return _remove(layout, record, step.path)
 
 
-def _begin(desired: DesiredState, python: str, accepted: Mapping[str, str], forced: str) -> InstallRecord:
+def _download_apt_packages(plan: ApplyPlan) -> Iterator[SkippedItem]:
+    """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
+    for step in plan.steps:
+        if step.kind == "packages" and (error := download_apt_packages(step.new.split()).error):
+            yield SkippedItem(item=f"apt packages {step.new}", source_id="apt", reason=error)
+
+
+def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord:
     """Write that a change has begun, and of which folders of ours there were none."""
     layout = desired.layout
-    old = read_record(layout)
-    begun = InstallRecord(target=desired.target, lock=desired.lock, state="laying")
-    paths = (layout.record_file, layout.map_path(VENV), *([layout.venv] if layout.venv else []))
-    folders = [
-        *(old.folders if old else ()),
-        *(folder for path in paths for folder in list_missing_directories(Path(path))),
+    old = read_record(layout) or InstallRecord(target=desired.target, lock=desired.lock, state="laying")
+    missing = [
+        folder
+        for path in (layout.record_file, layout.map_path(VENV), *([layout.venv] if layout.venv else []))
+        for folder in list_missing_directories(Path(path))
     ]
-    record = replace(
-        old or begun,
-        target=desired.target,
-        lock=desired.lock,
-        state="laying",
-        prefix=layout.prefix,
-        data=layout.data,
-        venv=layout.venv,
-        folders=tuple(dict.fromkeys(folders)),
-        python=python,
-        accepted=dict(accepted),
-        forced=forced,
+    return _save(
+        layout,
+        replace(
+            old,
+            target=desired.target,
+            lock=desired.lock,
+            state="laying",
+            prefix=layout.prefix,
+            data=layout.data,
+            venv=layout.venv,
+            folders=tuple(dict.fromkeys([*old.folders, *missing])),
+            python=options.python,
+            accepted=dict(options.accepted_versions),
+            forced=options.forced_reason,
+        ),
     )
-    return _saved(layout, record)
 
 
-def _saved(layout: Layout, record: InstallRecord) -> InstallRecord:
+def _save(layout: Layout, record: InstallRecord) -> InstallRecord:
     with convert_disk_errors(Path(layout.record_file)):
         remove_temporary_files(Path(layout.record_file))
         write_record(layout, record)
     return record
 
 
-def _packages(layout: Layout, record: InstallRecord, names: list[str]) -> InstallRecord:
-    asked = {*record.packages, *(set(names) - list_installed_apt_packages(names))}
-    _saved(layout, replace(record, packages=tuple(sorted(asked))))
-    new, failed = install_apt_packages(names)
-    record = _saved(layout, replace(record, packages=tuple(sorted({*record.packages, *new}))))
-    if failed:
+def _install_apt_packages(layout: Layout, record: InstallRecord, names: list[str]) -> InstallRecord:
+    before = list_installed_apt_packages()
+    due = {*record.packages, *(set(names) - before)}
+    record = _save(layout, replace(record, packages=tuple(sorted(due))))
+    result = install_apt_packages(names)
+    record = _save(layout, replace(record, packages=tuple(sorted({*record.packages, *result.new_packages}))))
+    if result.error:
         raise WorkFailed(
-            _("apt cannot install {names}: {failed}").format(names=" ".join(names), failed=failed),
+            _("apt cannot install {names}: {failed}").format(names=" ".join(names), failed=result.error),
             next_step="--no-packages leaves apt alone",
         )
     return record
 
 
-def _environment(plan: ApplyPlan, record: InstallRecord, supply: PackageSource) -> InstallRecord:
-    layout = plan.desired.layout
-    step = next(step for step in plan.steps if step.kind == "environment")
+def _sync_environment(plan: ApplyPlan, record: InstallRecord, step: PathChange, source: PackageSource) -> InstallRecord:
     part = record.environment or InstalledPart(
         before=find_unused_backup_path(Path(step.path)) if step.keeps_backup else ""
     )
     patches = "" if plan.recreates_venv else record.patches
-    record = _saved(layout, replace(record, environment=part, patches=patches))
-    sync_environment(plan.desired, supply, part, recreate=plan.recreates_venv)
+    record = _save(plan.desired.layout, replace(record, environment=part, patches=patches))
+    sync_environment(plan.desired, source, part, recreate=plan.recreates_venv)
     return record
 
 
-def _part(desired: DesiredState, record: InstallRecord, path: str, store: ObjectStore) -> InstallRecord:
+def _install_part(desired: DesiredState, record: InstallRecord, path: str, store: ObjectStore) -> InstallRecord:
     part = next(part for part in desired.parts if part.path == path)
     known = record.parts.get(path)
     before = known.before if known else find_unused_backup_path(Path(path)) if Path(path).exists() else ""
     folders = (*record.folders, *list_missing_directories(Path(path)))
     parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
-    record = _saved(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
+    record = _save(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
     install_part(part, store, parts[path])
-    parts[path] = InstalledPart(sha256=part.sha256, before=before)
-    return _saved(desired.layout, replace(record, parts=parts))
+    return _save(
+        desired.layout, replace(record, parts={**parts, path: InstalledPart(sha256=part.sha256, before=before)})
+    )
 
 
 def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:
     if path in record.parts:
         restore_original_path(Path(path), record.parts[path])
         rest = {name: part for name, part in record.parts.items() if name != path}
-        return _saved(layout, replace(record, parts=rest))
-    return restore_original_file(layout, record, path)[0]
+        return _save(layout, replace(record, parts=rest))
+    return restore_original_file(layout, record, path).record
 
 
-def _files(
-    layout: Layout, record: InstallRecord, steps: Iterable[PathChange], on_step: Callable[[PathChange], None]
+def _install_files(
+    layout: Layout, record: InstallRecord, steps: Sequence[PathChange], on_step: Callable[[PathChange], None]
 ) -> tuple[str, ...]:
     """Lay the files, and write that all is laid; return copies that were kept of what was there."""
-    steps = list(steps)
-    known = {*record.kept, *(row.backup for row in record.laid.values())}
+    known = {*record.kept, *(file.backup for file in record.laid.values())}
     with convert_disk_errors(Path(layout.rlbox_dir, BACKUPS)):
-        record = _saved(layout, record_files(layout, record, steps))
+        record = _save(layout, record_files(layout, record, steps))
     for step in steps:
         on_step(step)
         if step.file:
             install_file(step.file)
-    _saved(layout, replace(record, state="laid"))
-    now = {*record.kept, *(row.backup for row in record.laid.values())}
+    _save(layout, replace(record, state="laid"))
+    now = {*record.kept, *(file.backup for file in record.laid.values())}
     return tuple(sorted(now - known - {""}))
 
 
@@ -247,7 +254,7 @@ def uninstall(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]
     record = read_record(layout)
     if record is None:
         return ()
-    record = _saved(layout, replace(record, state="removing"))
+    record = _save(layout, replace(record, state="removing"))
     notes = []
     for path in reversed(tuple(record.laid)):
         on_step(path)
@@ -266,13 +273,7 @@ def uninstall(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]
         notes.append(f"apt packages {' '.join(record.packages)} were not removed: {failed}")
     kept = [path for path in record.kept if Path(path).exists()]
     notes += [f"{path}: a copy of what you had written there" for path in kept if path not in " ".join(notes)]
-    _forget(layout, record)
-    return tuple(notes)
-
-
-def _forget(layout: Layout, record: InstallRecord) -> None:
-    """Remove what rlbox has for itself, and the folders that it made."""
-    own = Path(layout.rlbox_dir)
-    Path(own, "share/patches.json").unlink(missing_ok=True)
+    Path(layout.rlbox_dir, "share/patches.json").unlink(missing_ok=True)
     Path(layout.record_file).unlink(missing_ok=True)
-    remove_empty_directories([*record.folders, f"{own}/{BACKUPS}"])
+    remove_empty_directories([*record.folders, f"{layout.rlbox_dir}/{BACKUPS}"])
+    return tuple(notes)

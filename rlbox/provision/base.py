@@ -46,14 +46,6 @@ class AdoptedBase:
     version_by_package: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportAttempt:
-    """How the module of a package was imported; `error` is empty when it was."""
-
-    name: str
-    error: str = ""
-
-
 def required_base_packages(target: Target) -> dict[str, str]:
     """Return what a target takes of its base image: canonical name to version."""
     return {canonicalize_name(name): version for name, version in target.base.holds.items()}
@@ -129,34 +121,6 @@ def _next_step(
     return _("name the interpreter that has them: {command} --python FILE").format(command=command)
 
 
-def require_importable(base: AdoptedBase, attempts: tuple[ImportAttempt, ...], crashed_package: str) -> tuple[str, ...]:
-    """Return what could not be proven for want of a GPU driver, one sentence each.
-
-    Parameters
-    ----------
-    crashed_package
-        The package whose import ended the program without a word; empty: none did.
-
-    Raises
-    ------
-    NodeError
-        A package cannot be imported.
-    """
-    broken = [row for row in attempts if row.error and _DRIVER not in row.error]
-    told = [f"{row.name}: {row.error}" for row in broken]
-    told += [f"{crashed_package}: its import ended the interpreter"] if crashed_package else []
-    if told:
-        words = "; ".join(told)
-        raise NodeError(
-            _("what this machine has of the target's base image does not work: {words}").format(words=words),
-            where=base.python,
-            next_step=_("repair it there, or name another interpreter with --python FILE"),
-        )
-    return tuple(
-        f"{row.name} is not proven: it wants the GPU driver, which is not here" for row in attempts if row.error
-    )
-
-
 _PROGRAM = Path(__file__).with_name("programs") / "probe_base.py"
 _USUAL = "/usr/bin/python3"
 """The interpreter of a spec that names none."""
@@ -200,7 +164,7 @@ def adopt_base_packages(
 
 
 def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
-    """Import every adopted package with the machine's interpreter; return what no import could prove here.
+    """Import every adopted package with the machine's interpreter; return what no import could verify here.
 
     Raises
     ------
@@ -208,13 +172,20 @@ def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
         One cannot be imported, or they take too long.
     """
     rows, __ = _ask(base.python, "imports", tuple(base.version_by_package), _IMPORTS_S)
-    done = tuple(
-        ImportAttempt(name=str(row["name"]), error=str(row["error"])) for row in rows if row["step"] == "import"
-    )
-    begun = [str(row["name"]) for row in rows if row["step"] == "begun"]
-    last = next((name for name in reversed(begun) if name not in {row.name for row in done}), "")
-    return require_importable(
-        base, done, last or next((name for name in base.version_by_package if name not in begun), "")
+    errors = {str(row["name"]): str(row["error"]) for row in rows if row["step"] == "import"}
+    crashed = next((name for name in base.version_by_package if name not in errors), None)
+    broken = [f"{name}: {error}" for name, error in errors.items() if error and _DRIVER not in error]
+    broken += [f"{crashed}: its import ended the interpreter"] if crashed else []
+    if broken:
+        raise NodeError(
+            _("what this machine has of the target's base image does not work: {words}").format(
+                words="; ".join(broken)
+            ),
+            where=base.python,
+            next_step=_("repair it there, or name another interpreter with --python FILE"),
+        )
+    return tuple(
+        f"{name} is not proven: it wants the GPU driver, which is not here" for name, error in errors.items() if error
     )
 
 

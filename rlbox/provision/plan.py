@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rlbox.findings import Finding
@@ -338,31 +336,6 @@ def _removed(desired: DesiredState, facts: MachineState) -> Iterator[PathChange]
         yield PathChange(kind="remove", path=path, old="a part", new=before, reason="no longer part of it")
 
 
-_DIFF_BYTES = 1 << 16
-
-
-def format_plan_lines(plan: ApplyPlan, *, differences: bool) -> Iterator[str]:
-    """Yield a line for each change; with `differences` also what changes in a text file that is there."""
-    for step in plan.steps:
-        yield step.describe()
-        if differences:
-            yield from (f"    {line}" for line in diff_step_file(step))
-
-
-def diff_step_file(step: PathChange) -> list[str]:
-    """Return the lines that change in a file of the user's, as a unified diff; none where nothing is there."""
-    if step.file is None or step.file.link_target:
-        return []
-    try:
-        data = Path(step.path).read_bytes()
-    except OSError:
-        return []
-    if len(data) > _DIFF_BYTES or b"\0" in data:
-        return []
-    old, new = data.decode("utf-8", "replace").splitlines(), step.file.text.splitlines()
-    return list(difflib.unified_diff(old, new, "now", "then", lineterm="", n=1))
-
-
 def format_skipped_lines(skipped: Sequence[SkippedItem]) -> Iterator[str]:
     """Yield what the machine does not get, one line for each reason."""
     for reason in dict.fromkeys(row.reason for row in skipped):
@@ -412,11 +385,11 @@ class CommandResult(NamedTuple):
     text: str
 
 
-def make_comparison_result(desired: DesiredState, plan: ApplyPlan, *, differences: bool) -> CommandResult:
+def make_comparison_result(desired: DesiredState, plan: ApplyPlan) -> CommandResult:
     """Return what a machine lacks of what is wanted."""
     layout, state = desired.layout, "differs" if plan.steps else "unchanged"
     lines = [f"{desired.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
-    lines += [*format_plan_lines(plan, differences=differences), *format_skipped_lines(plan.skipped)]
+    lines += [*(step.describe() for step in plan.steps), *format_skipped_lines(plan.skipped)]
     data: dict[str, Any] = {"target": desired.target, "prefix": layout.prefix, "state": state}
     return CommandResult(
         {**data, "steps": steps_to_json(plan.steps), "left": skipped_to_json(plan.skipped)}, "\n".join(lines)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -26,7 +26,7 @@ from rlbox.fixes.render import render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_target_ports
-from rlbox.provision.apply import EMPTY_RESULT, ApplyResult, Supplies, apply_plan_steps, uninstall
+from rlbox.provision.apply import EMPTY_RESULT, ApplyOptions, ApplyResult, Supplies, apply_plan_steps, uninstall
 from rlbox.provision.base import adopt_base_packages, choose_venv_python, import_base_packages
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
 from rlbox.provision.layout import Layout
@@ -52,23 +52,6 @@ from rlbox.values import LOCK_IN_IMAGE, VENV
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApplyOptions:
-    """What the command line asked for; `forced_reason` is the contradiction of the stack that `--force` overrides."""
-
-    sources: str = ""
-    offline: bool = False
-    install_apt_packages: bool = True
-    python: str = ""
-    accepted_versions: Mapping[str, str] = field(default_factory=dict)
-    forced_reason: str = ""
-
-    @property
-    def apt_unavailable_reason(self) -> str:
-        """Why apt is left alone; empty when it need not be."""
-        return "" if self.install_apt_packages else "--no-packages was given"
-
-
-@dataclass(frozen=True, kw_only=True)
 class PreparedTarget:
     """A target as this machine should have it, what its lock says, and what the user said of the machine."""
 
@@ -78,22 +61,9 @@ class PreparedTarget:
     options: ApplyOptions
 
 
-def make_supplies(app: App, prepared: PreparedTarget, options: ApplyOptions) -> Supplies:
-    """Return where what is lacking comes from; each is asked for when it is needed."""
-    store = ObjectStore(resolve_store_dir(None))
-    context = prepared.image.context_files
-    scripts = {name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")}
-    return Supplies(
-        get_packages=lambda: _supply(app, prepared, store, options),
-        store=store,
-        fetch_parts=lambda: _fetch_parts(app, prepared, store, options),
-        patch_scripts=scripts,
-    )
-
-
-def check_supplies_in_dry_run(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: ApplyOptions) -> None:
+def check_supplies_in_dry_run(app: App, prepared: PreparedTarget, plan: ApplyPlan) -> None:
     """Say in a dry run whether files would be fetched; what the store lacks of them is refused offline."""
-    store, lock = ObjectStore(resolve_store_dir(None), seals=False), prepared.lock
+    store, lock, options = ObjectStore(resolve_store_dir(None), seals=False), prepared.lock, prepared.options
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.step_kinds else set()
     groups |= {"git", "http"} if "part" in plan.step_kinds else set()
     missing: list[Artifact] = []
@@ -103,12 +73,12 @@ def check_supplies_in_dry_run(app: App, prepared: PreparedTarget, plan: ApplyPla
         app.not_checked("a dry run asks no network", f"sources {options.sources or prepared.image.sources_profile}")
 
 
-def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, options: ApplyOptions) -> PackageSource:
+def _find_packages(app: App, prepared: PreparedTarget, store: ObjectStore) -> PackageSource:
     """Return where the packages come from: the store when it holds all, else the profile's index or mirror.
 
     What no index has, wheels by address and compiled ones, is taken from the store either way.
     """
-    lock = prepared.lock
+    lock, options = prepared.lock, prepared.options
     files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, options)
     if not missing:
         return PackageSource(store_files={file.file: store.path(file.sha256) for file in files}, is_offline=True)
@@ -125,11 +95,11 @@ def _supply(app: App, prepared: PreparedTarget, store: ObjectStore, options: App
     )
 
 
-def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore, options: ApplyOptions) -> None:
+def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore) -> None:
     """Bring the git trees and files of the target into the store."""
-    __, missing = _files(prepared.lock, {"git", "http"}, store, options)
+    __, missing = _files(prepared.lock, {"git", "http"}, store, prepared.options)
     if missing:
-        sources = options.sources or prepared.image.sources_profile
+        sources = prepared.options.sources or prepared.image.sources_profile
         fetch_artifacts(
             missing,
             create_file_locator(app, sources, list_artifacts(prepared.lock)),
@@ -220,9 +190,8 @@ def plan_target(prepared: PreparedTarget, apt_unavailable_reason: str) -> ApplyP
     return plan_apply(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
 
-def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: ApplyOptions) -> ApplyResult:
+def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan) -> ApplyResult:
     """Carry out the plan, saying each step, and remember where the target is."""
-    supplies = make_supplies(app, prepared, options)
     if prepared.desired.base and "environment" in plan.step_kinds:
         app.say(f"importing {len(prepared.desired.base.version_by_package)} packages of {prepared.desired.base.python}")
         for note in import_base_packages(prepared.desired.base):
@@ -232,9 +201,14 @@ def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, options: App
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.say(step.describe())
 
-    done = apply_plan_steps(
-        plan, supplies, on_step, prepared.options.python, prepared.options.accepted_versions, options.forced_reason
+    store, context = ObjectStore(resolve_store_dir(None)), prepared.image.context_files
+    supplies = Supplies(
+        get_packages=lambda: _find_packages(app, prepared, store),
+        store=store,
+        fetch_parts=lambda: _fetch_parts(app, prepared, store),
+        patch_scripts={name: context[f"scripts/{name}"] for name in ("apply_patches.py", "unified_diff.py")},
     )
+    done = apply_plan_steps(plan, supplies, prepared.options, on_step)
     record_layout(prepared.desired.target, prepared.desired.layout)
     return done
 
@@ -289,10 +263,10 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
         if plan.steps and app.dry_run:
             count = f"{len(plan.steps)} changes"
             app.dry.first.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
-            check_supplies_in_dry_run(app, prepared, plan, ApplyOptions())
+            check_supplies_in_dry_run(app, prepared, plan)
         elif plan.steps:
             app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
-            apply_plan(app, prepared, plan, ApplyOptions())
+            apply_plan(app, prepared, plan)
 
 
 def make_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES) -> StageEnvironment:
@@ -366,7 +340,7 @@ def provision_target(
     if plan_only:
         plan = plan_target(prepared, options.apt_unavailable_reason)
         if app.dry_run:
-            check_supplies_in_dry_run(app, prepared, plan, options)
+            check_supplies_in_dry_run(app, prepared, plan)
         return ProvisionResult(prepared, plan, EMPTY_RESULT)
     with lock_layout(app, layout):
         plan, done = plan_target(prepared, options.apt_unavailable_reason), EMPTY_RESULT
@@ -374,11 +348,11 @@ def provision_target(
             on_changes(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
-            done = apply_plan(app, prepared, replace(plan, steps=first), options)
+            done = apply_plan(app, prepared, replace(plan, steps=first))
             prepared = prepare_target(app, image, roomy, options)
             plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_unavailable_reason)
         if plan.steps:
-            done = done.merge(apply_plan(app, prepared, plan, options))
+            done = done.merge(apply_plan(app, prepared, plan))
     return ProvisionResult(prepared, plan, done)
 
 

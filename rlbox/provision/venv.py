@@ -16,13 +16,13 @@ from uv import find_uv_bin
 
 from rlbox.amounts import size_text
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, PartToInstall
 from rlbox.provision.files import convert_disk_errors, move_original_aside
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import InstalledPart, compute_environment_fingerprint
-from rlbox.provision.probe import FINGERPRINT_FILE, list_installed_apt_packages, list_venv_packages
+from rlbox.provision.probe import FINGERPRINT_FILE, list_installed_apt_packages
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import get_free_bytes, write_atomic
 from rlbox.values import VENV, Command
@@ -68,13 +68,8 @@ def sync_environment(desired: DesiredState, source: PackageSource, installed: In
     if recreate or not stamp.exists():
         move_original_aside(venv, installed)
         _make_folder(layout, venv)
-    before, old = list_venv_packages(venv, desired.python), _forget(stamp)
-    try:
-        _run_uv(desired, source, venv)
-    except WorkFailed:
-        if old and list_venv_packages(venv, desired.python) == before:
-            write_atomic(stamp, old)  # nothing was changed: it is what it was
-        raise
+    stamp.unlink(missing_ok=True)
+    _run_uv(desired, source, venv)
     _stand_on(desired, venv)
     write_atomic(stamp, compute_environment_fingerprint(desired))
 
@@ -106,15 +101,6 @@ def _make_folder(layout: Layout, venv: Path) -> None:
             move_original_aside(Path(layout.venv), InstalledPart())
             Path(layout.venv).mkdir(parents=True)
             os.symlink(layout.venv, venv)
-
-
-def _forget(stamp: Path) -> str:
-    try:
-        text = stamp.read_text("utf-8")
-    except FileNotFoundError:
-        return ""
-    stamp.unlink()
-    return text
 
 
 def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:

@@ -26,11 +26,11 @@ from wheelbox import Index, make_wheel
 from rlbox.app import App
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.image.plan import load_image_plan
-from rlbox.provision.apply import EMPTY_RESULT, ApplyResult, uninstall
+from rlbox.provision.apply import EMPTY_RESULT, ApplyOptions, ApplyResult, uninstall
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
 from rlbox.provision.probe import FINGERPRINT_FILE
-from rlbox.provision.provision import ApplyOptions, PreparedTarget, apply_plan, plan_target, prepare_target
+from rlbox.provision.provision import PreparedTarget, apply_plan, plan_target, prepare_target
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")
@@ -301,16 +301,16 @@ def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: 
     venv = disk / "rlbox/opt/venv"
     app = App(project=folder.project, verbosity=-1)
     layout = Layout(prefix=str(prefix), data=str(disk), venv=str(venv))
-    prepared = prepare_target(app, load_image_plan(app.project, "small"), layout)
+    prepared = prepare_target(app, load_image_plan(app.project, "small"), layout, ApplyOptions(offline=True))
     for expected in (True, False):
         plan = plan_target(prepared, "no")
         assert bool(plan.steps) == expected
-        apply_plan(app, prepared, plan, ApplyOptions(offline=True))
+        apply_plan(app, prepared, plan)
     assert (prefix / "opt/venv").readlink() == venv
     assert (venv / "bin/python").exists()
     assert inside(prefix, "python -c 'import alpha; print(alpha.__version__)'") == "1.0\n"
     (venv / FINGERPRINT_FILE).unlink()  # as a kill leaves it
-    apply_plan(app, prepared, plan_target(prepared, "no"), ApplyOptions(offline=True))
+    apply_plan(app, prepared, plan_target(prepared, "no"))
     assert plan_target(prepared, "no").steps == ()
     assert uninstall(layout, lambda path: None) == ()
     assert not (disk / "rlbox").exists()
@@ -346,7 +346,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
     monkeypatch.setattr("os.geteuid", lambda: 0)
     done: list[str] = []
 
-    def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan, wish: ApplyOptions) -> ApplyResult:
+    def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan) -> ApplyResult:
         done.append(f"{len(plan.steps)} changes")
         return EMPTY_RESULT
 

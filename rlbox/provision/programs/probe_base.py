@@ -58,7 +58,6 @@ def imports(names: list[str]) -> None:
     for name in names:
         found = distribution(name)
         module = next(iter(modules(found)), "") if found else ""
-        say("begun", name=name, module=module)
         try:
             if module:
                 importlib.import_module(module)
