@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from enginebox import Box
 
-# It says what slime v0.2.2 says, calls the job's own functions where slime does, and wants the patched Megatron.
+# It prints the lines that slime 0.3.1 prints, calls the job's own functions where slime does, and wants the patched Megatron.
 TRAIN = """
 import importlib, logging, os, sys
 logging.basicConfig(level=logging.INFO, format="[now] %(filename)s:%(lineno)d - %(message)s", force=True)
@@ -23,7 +23,9 @@ class Sample:
     class Status: TRUNCATED = "truncated"
     status, response_length, reward = "completed", 5, {"score": 0.5, "well_formed": True, "exact": False}
 def say(text): print(text, flush=True)
-def step(n): say(f"(MegatronTrainRayActor pid=1) [now] model.py:665 - step {n}: {{'train/loss': 0.{9 - n}}}")
+def step(n):
+    say(f"(MegatronTrainRayActor pid=1) [now] model.py:665 - step {n}: {{'train/loss': 0.{9 - n}, "
+        "'train/train_rollout_logprob_abs_diff': 0.01}")
 if "--debug-train-only" in sys.argv:
     function("--rollout-function-path")
     step(0), step(1)
@@ -35,6 +37,7 @@ for n in range(int(value("--num-rollout"))):
     function("--custom-rollout-log-function-path")(n, None, [Sample()] * 8, None, 1.0)
     say(f"[now] rollout.py:251 - Final collected {value('--global-batch-size')} samples from rollout to train")
     if "--debug-rollout-only" not in sys.argv:
+        say(f"(MegatronTrainRayActor pid=1) [now] data.py:210 - rollout {n}: {{'rollout/raw_reward': 0.5}}")
         step(n)
 if "--save" in sys.argv:
     os.makedirs(value("--save"), exist_ok=True)
