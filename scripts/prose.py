@@ -148,7 +148,7 @@ def groups() -> list[Group]:
             markers=2,
             long_share=0.03,
         ),
-        Group(name="fix pages", texts=read_pages("docs/fixes/*.md"), markers=8, long_share=0.03),
+        Group(name="fix pages", texts=read_pages("docs/fixes/*.md"), markers=2, long_share=0.03),
         Group(name="help", texts=read_help(), markers=10, long_share=0.03),
         Group(name="messages", texts=read_messages(), markers=14, long_share=0.03),
     ]

@@ -65,7 +65,7 @@ ENV LANG=C.UTF-8 PYTHONUNBUFFERED=1 \
 ENV DO_NOT_TRACK="1" HF_HUB_DISABLE_TELEMETRY="1" HF_HUB_DISABLE_UPDATE_CHECK="1" VLLM_NO_USAGE_STATS="1" WANDB_ERROR_REPORTING="false"
 # stack-not-in-venv: installs go into the stack's own environment, apart from the system's Python
 ENV VIRTUAL_ENV="/opt/venv"
-# scoped-cleanup: `pkill` and `killall` in a script spare other containers and whoever called the script
+# scoped-cleanup: `pkill` and `killall` in a script spare other containers and the calling process
 ENV PATH="/opt/rlbox/shims"${PATH:+:$PATH}
 # python-constraints: a later install cannot replace the packages that the stack was matched with
 ENV UV_CONSTRAINT="/opt/rlbox/share/constraints.txt"
