@@ -1,6 +1,6 @@
 """The sandbox's own processes: `python -m rlbox.sandbox serve` answers over HTTP, `probe` says how strong it is.
 
-`fork-server` is what the server starts to fork its workers.
+`worker` is what the server starts to run programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlbox.sandbox.request import ProgramLimits
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     limits = ProgramLimits()
     parser = argparse.ArgumentParser(prog="python -m rlbox.sandbox", description=__doc__)
-    parser.add_argument("command", choices=("serve", "probe", "fork-server"))
+    parser.add_argument("command", choices=("serve", "probe", "worker"))
     parser.add_argument("--port", type=int, default=8080, help="on loopback; 0: any")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the programs")
     parser.add_argument("--cpu-s", type=float, default=limits.cpu_s, help="processor time of a request, at most")
@@ -35,10 +35,10 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Run a command; exit status 1: programs have no wall here."""
     args = parse_arguments(argv)
-    if args.command == "fork-server":
-        from rlbox.sandbox.worker import serve_forks
+    if args.command == "worker":
+        from rlbox.sandbox.worker import serve_plans
 
-        serve_forks(socket.socket(fileno=0))
+        serve_plans(socket.socket(fileno=0))
         return 0
     from rlbox.sandbox.sandbox import Sandbox
 

@@ -26,24 +26,29 @@ _RESOURCES = ("cpu", "memory")
 
 
 class ProgramCgroup:
-    """The group of one request, in each hierarchy that it needs."""
+    """A group for the programs of one request after the other, in each hierarchy that it needs."""
 
-    def __init__(self, name: str, memory_bytes: int) -> None:
+    def __init__(self, name: str) -> None:
         self._files: dict[str, tuple[str, Path]] = {}  # resource to hierarchy and file
         self._folders: list[Path] = []
-        reason = "no controller for a group of its own"
+        self._error = "no controller for a group of its own"
+        self._cpu_s_before, self._kills_before = 0.0, 0
         for hierarchy, parent in find_own_cgroups(_HIERARCHIES):
-            wanted = [one for one in _RESOURCES if (hierarchy, one) in _FILES and one not in self._files]
+            resources = [name for name in _RESOURCES if (hierarchy, name) in _FILES and name not in self._files]
             try:
-                self._make(hierarchy, parent / name, wanted)
-                if "memory" in wanted and "memory" in self._files:
-                    self._files["memory"][1].write_text(str(memory_bytes))
+                self._make(hierarchy, parent / name, resources)
             except OSError as error:
-                reason = str(error)
-                if "memory" in wanted:
-                    self._files.pop("memory", None)  # it has no limit
-        lacking = [resource for resource in _RESOURCES if resource not in self._files]
-        self._missing = f"{', '.join(lacking)}: {reason}" if lacking else ""
+                self._error = str(error)
+
+    def start_request(self, memory_bytes: int) -> None:
+        """Set the limit of a request and begin its counts; nothing of the one before is in the group any more."""
+        if "memory" in self._files:
+            try:
+                self._files["memory"][1].write_text(str(memory_bytes))
+            except OSError as error:
+                self._error = str(error)
+                del self._files["memory"]  # it has no limit
+        self._cpu_s_before, self._kills_before = self._read_total_cpu_s(), self._count_kills()
 
     def _make(self, hierarchy: str, folder: Path, wanted: Iterable[str]) -> None:
         if not wanted:
@@ -64,13 +69,27 @@ class ProgramCgroup:
                 (folder / PROCS_FILE).write_text("0")
         except OSError as error:
             return f"the kernel lets nothing enter it: {error}"
-        return self._missing
+        lacking = [resource for resource in _RESOURCES if resource not in self._files]
+        return f"{', '.join(lacking)}: {self._error}" if lacking else ""
 
     def bounds_memory(self) -> bool:
         return "memory" in self._files
 
     def read_cpu_s(self) -> float:
-        """Return the seconds of processor time of all that ever was in it; 0 where nobody counts."""
+        """Return the seconds of processor time of all that was in it for this request; 0 where nobody counts."""
+        return self._read_total_cpu_s() - self._cpu_s_before
+
+    def has_run_out_of_memory(self) -> bool:
+        """Return whether the kernel ended something of this request for memory."""
+        return self._count_kills() > self._kills_before
+
+    def remove(self) -> None:
+        """Remove it; nothing may be in it any more."""
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def _read_total_cpu_s(self) -> float:
         if "cpu" not in self._files:
             return 0.0
         hierarchy, file = self._files["cpu"]
@@ -78,18 +97,11 @@ class ProgramCgroup:
             return int(read_text(file) or 0) / 1e9
         return _read_field(file, "usage_usec") / 1e6
 
-    def has_run_out_of_memory(self) -> bool:
-        """Return whether the kernel ended something in it for memory."""
+    def _count_kills(self) -> int:
         if "memory" not in self._files:
-            return False
+            return 0
         hierarchy, file = self._files["memory"]
-        return _read_field(file.parent / ("memory.oom_control" if hierarchy else "memory.events"), "oom_kill") > 0
-
-    def remove(self) -> None:
-        """Remove it; nothing may be in it any more."""
-        for folder in self._folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        return _read_field(file.parent / ("memory.oom_control" if hierarchy else "memory.events"), "oom_kill")
 
 
 def remove_cgroups(pattern: str) -> None:

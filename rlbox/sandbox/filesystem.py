@@ -67,16 +67,14 @@ def _allow_below(ruleset: int, path: str, rights: int) -> None:
 # ---------------------------------------------------------------------------------------------------------- namespaces
 
 _NEW_USER, _NEW_MOUNT = 0x10000000, 0x00020000
-_RECURSIVE, _PRIVATE, _NO_SETUID, _NO_DEVICES = 0x4000, 1 << 18, 2, 4
+_RECURSIVE, _PRIVATE, _NO_SETUID, _NO_DEVICES, _DETACH = 0x4000, 1 << 18, 2, 4, 2
 _INODES = 20_000
 _USER = 1000
 """The only user inside."""
 
 
-def mount_private_folders(disk_mb: int, readable: Iterable[str]) -> None:
-    """Give this process and its children a `/tmp` and a `/dev/shm` of their own, in memory.
-
-    They vanish with the last of these processes.
+def enter_namespaces(readable: Iterable[str]) -> None:
+    """Give this process and its children mounts of their own.
 
     Raises
     ------
@@ -91,7 +89,16 @@ def mount_private_folders(disk_mb: int, readable: Iterable[str]) -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", f"{_USER} {user} 1"), ("gid_map", f"{_USER} {group} 1")):
         Path(f"/proc/self/{name}").write_text(text)
     check_result("make mounts private", int(LIBC.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None)))
+
+
+def mount_private_folders(disk_mb: int) -> None:
+    """Mount an empty `/tmp` and `/dev/shm`, in memory."""
     options = f"size={disk_mb}m,nr_inodes={_INODES},mode=755".encode()
     for path in SHARED_FOLDERS:
         result = LIBC.mount(b"sandbox", path.encode(), b"tmpfs", _NO_SETUID | _NO_DEVICES, options)
         check_result(f"mount {path}", int(result))
+
+
+def unmount_private_folders() -> None:
+    for path in SHARED_FOLDERS:
+        check_result(f"unmount {path}", int(LIBC.umount2(path.encode(), _DETACH)))

@@ -11,7 +11,6 @@ import signal
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -38,28 +37,16 @@ _FIRST_FREE_FD = 200
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramFolder:
-    """Where the programs' files are; `is_private`: in a `/tmp` of their own, which bounds what they write."""
-
-    path: Path
-    is_private: bool
-
-    @property
-    def writable(self) -> tuple[str, ...]:
-        return filesystem.SHARED_FOLDERS if self.is_private else (str(self.path),)
-
-
 class StartError(Exception):
     """A program could not be started behind walls; says nothing about the program."""
 
 
 def start_program(
-    plan: Plan, number: int, fds: Sequence[int], folder: ProgramFolder, cgroup: ProgramCgroup | None
-) -> tuple[int, IsolationLevel, int]:
+    plan: Plan, number: int, fds: Sequence[int], folder: Path, writable: Sequence[str], cgroup: ProgramCgroup | None
+) -> tuple[int, IsolationLevel, int | None]:
     """Start a program of a plan as the leader of a process group; it gets `fds` as 0, 1, 2 and so on, and no others.
 
-    Return its process id, the layers that it has, and the listener for its new processes, or -1.
+    Return its process id, the layers that it has, and the listener for its new processes where it has one.
 
     Raises
     ------
@@ -69,14 +56,14 @@ def start_program(
     report, child_report = socket.socketpair()
     pid = os.fork()
     if not pid:
-        _become_program(plan, number, fds, folder, cgroup, child_report)
+        _become_program(plan, number, fds, folder, writable, cgroup, child_report)
     child_report.close()
-    content, listener = b"", -1
+    content, listener = b"", None
     with report:
         while True:  # ends with the exec, or with the process
-            chunk, fds, _, _ = socket.recv_fds(report, 1 << 16, 1)
+            chunk, received_fds, _, _ = socket.recv_fds(report, 1 << 16, 1)
             content += chunk
-            listener = fds[0] if fds else listener
+            listener = received_fds[0] if received_fds else listener
             if not chunk:
                 break
     values: dict[str, Any] = {}
@@ -92,7 +79,8 @@ def _become_program(
     plan: Plan,
     number: int,
     fds: Sequence[int],
-    folder: ProgramFolder,
+    folder: Path,
+    writable: Sequence[str],
     cgroup: ProgramCgroup | None,
     report: socket.socket,
 ) -> None:
@@ -106,7 +94,7 @@ def _become_program(
             missing[CGROUP] = error
         report = _move_fds(fds, report)
         is_checker = plan.check is not None and number == 0  # it writes nothing: the program under test has the folder
-        home = "/" if is_checker else str(folder.path)
+        home = "/" if is_checker else str(folder)
         os.setsid()  # the process group by which all of the program is ended
         # when memory runs out the kernel must choose the program and not the server, which holds every other request
         with contextlib.suppress(OSError):
@@ -115,7 +103,7 @@ def _become_program(
         for kind, value in _list_resource_limits(plan.limits, plan.cpu_s):
             resource.setrlimit(kind, (value, value))
         _drop_capabilities()
-        _add_walls(plan, () if is_checker else folder.writable, report, layers, missing)
+        _add_walls(plan, () if is_checker else writable, report, layers, missing)
         level = IsolationLevel.of(layers, missing)
         if not level.contained:
             raise StartError(f"this machine has no wall to run it behind: {missing}")
@@ -162,11 +150,21 @@ def _install_fork_filter(landlock_version: int, report: socket.socket) -> None:
 
 
 def _install_filter(landlock_version: int, report: socket.socket) -> None:
-    """Put the filter on; it also refuses what an older Landlock does not govern."""
+    seccomp.install_filter(_build_filter(landlock_version))
+
+
+def _build_filter(landlock_version: int) -> bytes:
+    """Return the filter, which also refuses what an older Landlock does not govern."""
     signal_pid = 0 if landlock_version >= filesystem.SIGNALS_VERSION else os.getpid()
     allow_truncate = landlock_version >= filesystem.TRUNCATE_VERSION
-    code = seccomp.build_filter(_find_machine(), signal_pid=signal_pid, allow_truncate=allow_truncate)
-    seccomp.install_filter(code)
+    return seccomp.build_filter(_find_machine(), signal_pid=signal_pid, allow_truncate=allow_truncate)
+
+
+def prepare_filters() -> None:
+    """Build the filters before the programs that have them: it takes a millisecond."""
+    with contextlib.suppress(OSError):
+        seccomp.build_fork_filter(_find_machine())
+        _build_filter(filesystem.probe_landlock_version())
 
 
 def _find_machine() -> str:

@@ -79,15 +79,12 @@ class ProcessMonitor:
         """Let one more process or thread be made, or end all of them where that is one too many."""
         with contextlib.suppress(OSError):
             number = receive_fork(listener)
-            if self._is_full() and time.monotonic() - self._checked > INTERVAL_S / 2:
+            if self._tasks + self._new_tasks >= self._limits.tasks:  # some of them may have ended
                 self.check()
-            if self._is_full():
+            if self._tasks + self._new_tasks >= self._limits.tasks:
                 self.limit = self.limit or "tasks"
             self._new_tasks += 1
             answer_fork(listener, number, allow=not self.limit)
-
-    def _is_full(self) -> bool:
-        return self._tasks + self._new_tasks >= self._limits.tasks
 
     def _check_time(self, pids: Iterable[int]) -> int:
         """Add up the processor time, note whether all sleep, reap orphans; return how many tasks live."""

@@ -63,7 +63,7 @@ class Plan:
     cpu_s: float
     readable: list[str]
     layers: list[str]
-    scratch: str
+    scratch: str = ""
     stdin: str = ""
     fetch: list[str] = field(default_factory=list)
     check: dict[str, Any] | None = None

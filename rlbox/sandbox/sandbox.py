@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -20,11 +22,13 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.sandbox.cgroup import remove_cgroups
 from rlbox.sandbox.isolation import CHECKER_FOLDER
+from rlbox.sandbox.monitor import list_children
 from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_outcome, encode_message
 from rlbox.sandbox.request import LANGUAGES, ProgramLimits, ProgramRequest, compute_wall_limit
 from rlbox.sandbox.response import build_check_response, build_error_response, build_run_response
 from rlbox.sandbox.scratch import remove_folder
-from rlbox.system.command import DEVNULL, ProcessHandle, run_command, start_command, wait_for_exit
+from rlbox.system.command import DEVNULL, run_command, start_command, wait_for_exit
+from rlbox.system.libc import set_child_subreaper
 from rlbox.values import Command
 
 _PRINT_PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
@@ -65,7 +69,9 @@ class Sandbox:
         self._folder = Path(tempfile.mkdtemp(prefix="rlbox-sandbox-", dir=scratch or None)).resolve()
         self._lock = threading.Lock()
         self._count = 0
-        self._fork_server, self._fork_requests = _start_fork_server()
+        self._workers: set[_WorkerProcess] = set()
+        self._idle_workers: list[_WorkerProcess] = []
+        set_child_subreaper()  # what a killed worker leaves comes to this process
 
     def __enter__(self) -> Sandbox:
         return self
@@ -74,11 +80,9 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        self._fork_requests.close()
-        if wait_for_exit(self._fork_server, _END_S) is None:
-            self._fork_server.kill()
-            self._fork_server.wait()
-        remove_cgroups(f"{os.getpid()}-*")
+        for worker in list(self._workers):
+            worker.end(_END_S)
+            self._remove_worker(worker)
         remove_folder(self._folder)
 
     def run(self, request: ProgramRequest, is_awaited: Callable[[], bool] = lambda: True) -> dict[str, Any]:
@@ -118,9 +122,6 @@ class Sandbox:
 
     def _make_plan(self, files: Mapping[str, bytes], limits: ProgramLimits) -> Plan:
         """Return a plan without programs."""
-        with self._lock:
-            self._count += 1
-            scratch_folder = self._folder / str(self._count)
         return Plan(
             programs=[],
             files={name: base64.b64encode(content).decode() for name, content in files.items()},
@@ -128,7 +129,6 @@ class Sandbox:
             cpu_s=limits.cpu_s,
             readable=self._readable,
             layers=list(self._layers),
-            scratch=str(scratch_folder),
         )
 
     def _run_in_turn(self, plan: Plan, is_awaited: Callable[[], bool]) -> Outcome:
@@ -139,41 +139,74 @@ class Sandbox:
 
     def _run_plan(self, plan: Plan) -> Outcome:
         """Have a worker run a plan; nothing of it is left afterwards, whatever became of the worker."""
-        connection, worker_end = socket.socketpair()
-        with connection:
-            try:
-                with worker_end:
-                    self._request_fork(worker_end)
-                connection.settimeout(compute_wall_limit(plan.cpu_s) + _SPARE_S)
-                connection.sendall(encode_message(plan))
-                answer = bytearray()
-                while chunk := connection.recv(1 << 16):  # ends when the fork server has seen the worker end
-                    answer += chunk
-                return decode_outcome(bytes(answer))
-            except (OSError, ValueError) as error:
-                return Outcome(limit="start", message=f"the worker that ran the program ended: {error or 'killed'}")
-            finally:
-                remove_folder(Path(plan.scratch))
+        worker = self._take_worker()
+        try:
+            outcome = worker.run(plan)
+        except (OSError, ValueError) as error:
+            message = f"the worker that ran the program ended: {error or 'killed'}"
+            outcome = Outcome(limit="start", message=message, alive=True)
+        if outcome.alive:
+            worker.end(0)
+            self._remove_worker(worker)
+        else:
+            self._idle_workers.append(worker)
+        return outcome
 
-    def _request_fork(self, connection: socket.socket) -> None:
-        """Have a worker forked for the other end of a connection; start another fork server where it was killed."""
+    def _take_worker(self) -> _WorkerProcess:
+        while self._idle_workers:
+            worker = self._idle_workers.pop()
+            if worker.process.poll() is None:
+                return worker
+            self._remove_worker(worker)
         with self._lock:
-            if self._fork_server.poll() is not None:
-                self._fork_requests.close()
-                self._fork_server, self._fork_requests = _start_fork_server()
-            socket.send_fds(self._fork_requests, [b"\n"], [connection.fileno()])
+            self._count += 1
+            worker = _WorkerProcess(self._folder / str(self._count))
+            self._workers.add(worker)
+        return worker
+
+    def _remove_worker(self, worker: _WorkerProcess) -> None:
+        """Remove what a worker has left that has ended: processes, which this process has adopted, and the rest."""
+        with self._lock:
+            self._workers.discard(worker)
+            while orphans := set(list_children(os.getpid())) - {worker.process.pid for worker in self._workers}:
+                for pid in orphans:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(os.getpgid(pid), signal.SIGKILL)  # a program's group, or its worker's
+                for pid in orphans:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, 0)
+            remove_cgroups(f"{os.getpid()}-{worker.process.pid}")
+            remove_folder(worker.scratch)
 
 
-def _start_fork_server() -> tuple[ProcessHandle, socket.socket]:
-    requests, server_end = socket.socketpair()
-    command = Command(
-        argv=(sys.executable, "-m", "rlbox.sandbox", "fork-server"),
-        env={"PATH": os.defpath, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
-        cwd="/",
-    )
-    with server_end:
-        process = start_command(command, environ={}, stdin=server_end.fileno(), stdout=DEVNULL, stderr=None)
-    return process, requests
+class _WorkerProcess:
+    """A process that runs plans, and the socket to it; its programs' folder is made at `scratch`."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self._connection, worker_end = socket.socketpair()
+        self._replies = self._connection.makefile("rb")
+        command = Command(
+            argv=(sys.executable, "-m", "rlbox.sandbox", "worker"),
+            env={"PATH": os.defpath, "PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd="/",
+        )
+        with worker_end:
+            self.process = start_command(command, environ={}, stdin=worker_end.fileno(), stdout=DEVNULL, stderr=None)
+
+    def run(self, plan: Plan) -> Outcome:
+        """Return how a plan ended; raises OSError or ValueError where the worker does not answer."""
+        self._connection.settimeout(compute_wall_limit(plan.cpu_s) + _SPARE_S)
+        self._connection.sendall(encode_message(replace(plan, scratch=str(self.scratch))))
+        return decode_outcome(self._replies.readline())
+
+    def end(self, timeout_s: float) -> None:
+        """Have it end what runs; kill it when that takes longer."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        if wait_for_exit(self.process, timeout_s) is None:
+            self.process.kill()
+            self.process.wait()
 
 
 def _list_python_folders(python: str) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import struct
 
@@ -120,6 +121,7 @@ def answer_fork(listener: int, number: int, *, allow: bool) -> None:
     fcntl.ioctl(listener, 0xC0182101, bytearray(answer), True)
 
 
+@functools.cache
 def build_fork_filter(machine: str) -> bytes:
     """Return the filter that asks its listener about each new process and thread, and about nothing else."""
     column, architecture = _ARCHITECTURES[machine]
@@ -130,6 +132,7 @@ def build_fork_filter(machine: str) -> bytes:
     return _pack([*code, _ALLOW])
 
 
+@functools.cache
 def build_filter(machine: str, *, signal_pid: int = 0, allow_truncate: bool = True) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 

@@ -23,7 +23,7 @@ class ProgramStreams:
         self._max_output = max_output
         self._received: dict[int, bytearray] = {}
         self._nonce = os.urandom(16).hex()
-        self.fds: list[tuple[int, ...]] = []
+        self.fds: list[list[int]] = []
         self.is_full = False
         if check is None:
             self._add_program(stdin)
@@ -35,7 +35,7 @@ class ProgramStreams:
 
     def _add_program(self, stdin: str, *more: int) -> None:
         content = _open_content(stdin.encode("utf-8", "surrogatepass"))
-        self.fds.append((content, self._open_pipe(), self._open_pipe(), *more))
+        self.fds.append([content, self._open_pipe(), self._open_pipe(), *more])
 
     def _open_pipe(self) -> int:
         reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -48,10 +48,19 @@ class ProgramStreams:
         """With a check: the verdict, then output and error output of each program."""
         return list(self._received)
 
+    def __enter__(self) -> ProgramStreams:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close_fds()
+        for fd in self.readers:
+            os.close(fd)
+
     def close_fds(self) -> None:
         """Close what the programs have by now."""
-        for fd in (fd for fds in self.fds for fd in fds):
-            os.close(fd)
+        for fds in self.fds:
+            while fds:
+                os.close(fds.pop())
 
     def read(self, fd: int) -> bool:
         """Read what has come, and keep as much as the limit allows; return False when the stream has ended."""
