@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from rlbox.target.artifact import Artifact
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
+
+
+_DIRECTORY = click.Path(path_type=Path)
 
 
 @click.command()
@@ -117,8 +121,10 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
 
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--export", "export_to", metavar="PLACE", help="Then write the files to ./DIR or HOST/NAME:TAG.")
-@click.option("--import", "import_from", metavar="PLACE", help="Take the files from an export; no other network.")
+@click.option("--export", "export_dir", metavar="DIR", type=_DIRECTORY, help="Then put the files into DIR.")
+@click.option(
+    "--import", "import_dir", metavar="DIR", type=_DIRECTORY, help="Take the files from an export; no other network."
+)
 @click.option("--jobs", type=click.IntRange(1, 64), default=8, show_default=True, help="Files to fetch in parallel.")
 @click.option("--store", "store", metavar="DIR", help="The store's folder [RLBOX_STORE].")
 @place_option
@@ -128,8 +134,8 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
 def fetch(
     app: App,
     name: str,
-    export_to: str | None,
-    import_from: str | None,
+    export_dir: Path | None,
+    import_dir: Path | None,
     jobs: int,
     store: str | None,
     place: str,
@@ -150,17 +156,17 @@ def fetch(
     """
     from rlbox.image.fetch import FetchOptions, fetch_target_files
 
-    if export_to and import_from:
+    if export_dir and import_dir:
         raise click.UsageError(_("--export and --import exclude each other."))
-    wish = FetchOptions(
+    options = FetchOptions(
         inplace_only=place == "here",
         sources_profile=sources,
         store_dir=store,
         jobs=jobs,
-        export_to=export_to,
-        import_from=import_from,
+        export_dir=export_dir,
+        import_dir=import_dir,
     )
-    return fetch_target_files(app, name, wish)
+    return fetch_target_files(app, name, options)
 
 
 @click.command()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from enginebox import TINY, Box, docker
 from projectbox import own
-from registrybox import registry_running
 
 COMPILED = """
 [[stack.compile]]
@@ -40,14 +39,12 @@ def test_a_compiled_wheel_is_in_the_image_and_goes_to_another_machine(tmp_path: 
         assert said.code == 0, said.err
         assert said.out.split()[0] == "3.0.2"
         assert "/markupsafe/_speedups.cpython-" in said.out
-        (tmp_path / "registry").mkdir()
-        with registry_running(tmp_path / "registry") as host:
-            sent = box("fetch", "compiled", "--export", f"{host}/inputs/compiled:1")
-            assert sent.code == 0, sent.err
-            other = Box(project=box.project, data=box.data, extra={"RLBOX_STORE": str(tmp_path / "other")})
-            assert other("build", "compiled", "--hermetic", "--rebuild").code != 0
-            taken = other("fetch", "compiled", "--import", f"{host}/inputs/compiled:1")
-            assert taken.code == 0, taken.err
+        sent = box("fetch", "compiled", "--export", str(tmp_path / "inputs"))
+        assert sent.code == 0, sent.err
+        other = Box(project=box.project, data=box.data, extra={"RLBOX_STORE": str(tmp_path / "other")})
+        assert other("build", "compiled", "--hermetic", "--rebuild").code != 0
+        taken = other("fetch", "compiled", "--import", str(tmp_path / "inputs"))
+        assert taken.code == 0, taken.err
         again = other("compile", "compiled", "--json")
         assert [(wheel["state"], wheel["sha256"]) for wheel in again.data["wheels"]] == [
             ("in the store", row["sha256"])
