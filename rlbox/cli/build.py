@@ -80,7 +80,7 @@ def compile(
     from rlbox.image.compile import CompileOptions, compile_target_wheels, format_wheel_results, wheel_results_json
 
     options = CompileOptions(
-        wheel_names=wheels, jobs=jobs or 0, verify=verify, replace_locked_wheel=replace, sources_profile=sources
+        wheel_names=wheels, max_jobs=jobs, verify=verify, replace_locked_wheel=replace, sources_profile=sources
     )
     told = compile_target_wheels(app, name, options)
     if app.dry_run:

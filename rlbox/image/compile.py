@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,8 +32,8 @@ from rlbox.image.compile_env import (
     prepare_build_system,
     recreate_build_dir,
 )
-from rlbox.image.compile_run import BuiltWheel, probe_build_capacity, run_wheel_build
-from rlbox.image.compile_wheel import diff_wheels, require_gpu_archs, write_reproducible_wheel
+from rlbox.image.compile_run import run_wheel_build
+from rlbox.image.compile_wheel import list_different_files, require_gpu_archs, write_reproducible_wheel
 from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
@@ -45,13 +46,26 @@ from rlbox.target.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """Options of `rlbox compile`; no `wheel_names`: all wheels; `jobs` 0: as many as fit here."""
+    """Options of `rlbox compile`; no `wheel_names`: all wheels; `max_jobs` None: as many as fit here."""
 
     wheel_names: tuple[str, ...] = ()
-    jobs: int = 0
+    max_jobs: int | None = None
     verify: bool = False
     replace_locked_wheel: bool = False
     sources_profile: str = ""
+
+
+WheelState = Literal["in the store", "to compile", "compiled", "the same twice"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelResult:
+    """What became of one wheel; `wheel` is None in a dry run that would compile it."""
+
+    inputs: CompileInputs
+    state: WheelState
+    archs: tuple[str, ...]
+    wheel: Package | None = None
 
 
 def compile_target_wheels(app: App, target_name: str, options: CompileOptions) -> tuple[WheelResult, ...]:
@@ -66,14 +80,17 @@ def compile_target_wheels(app: App, target_name: str, options: CompileOptions) -
     """
     recipe = ImageSources.load(app.project, target_name)
     lock = _usable_lock(app, recipe)
-    rows = _chosen(recipe.target, lock, options.wheel_names)
-    told = []
-    for entry, row in rows:
-        work = _Work(app, recipe.target, lock, entry, row, options)
-        told.append(one := work.dry() if app.dry_run else work.twice() if options.verify else work.once())
-        if one.wheel and not app.dry_run:
-            _lock_wheel(app, target_name, row, one.wheel)
-    return tuple(told)
+    results = []
+    for entry, row in _chosen(recipe.target, lock, options.wheel_names):
+        compilation = _Compilation(app, recipe.target, lock, entry, row, options)
+        if app.dry_run:
+            results.append(compilation.look())
+            continue
+        result = compilation.compile_twice() if options.verify else compilation.compile_if_missing()
+        if result.wheel:
+            _lock_wheel(app, target_name, row, result.wheel)
+        results.append(result)
+    return tuple(results)
 
 
 def _lock_wheel(app: App, name: str, row: CompileInputs, wheel: Package) -> None:
@@ -115,73 +132,62 @@ def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Co
     return [(entries[row.name], row) for row in lock.compiled if not names or row.name in names]
 
 
-class _Work:
+class _Compilation:
     """One wheel of a target that is wanted."""
 
     def __init__(
         self, app: App, target: Target, lock: Lock, entry: Compile, row: CompileInputs, options: CompileOptions
     ) -> None:
-        self._app, self._target, self._lock, self._entry, self._row, self._options = (
-            app,
-            target,
-            lock,
-            entry,
-            row,
-            options,
-        )
+        self._app, self._target, self._lock = app, target, lock
+        self._entry, self._row, self._options = entry, row, options
         self._store = ObjectStore(resolve_store_dir(None))
-        digest = compute_objects_digest(target, entry, row, lock.toolchain)
-        self._objects = cache_path("compile", "objects", digest[:24] + hash_host_compiler(lock))
-        self._jobs = choose_job_count(entry, probe_build_capacity(), options.jobs)
+        self._archs = entry.cuda_archs(target.hardware.arch)
 
-    def dry(self) -> WheelResult:
+    def look(self) -> WheelResult:
         """Return how it stands, nothing changed."""
-        if known := self._known():
-            return self._told("in the store", known)
-        kept = len([path for path in self._objects.glob("*") if not path.suffix])
-        expected = estimate_build_seconds(read_last_unit_seconds(self._store, self._row.name), self._jobs, kept)
-        return self._told("to compile", None, seconds=expected, kept=kept)
+        wheel = self._find_stored()
+        return self._result("in the store" if wheel else "to compile", wheel)
 
-    def once(self) -> WheelResult:
-        """Return the wheel: the lock's or the note's, where the store has it, else compiled now."""
-        if known := self._known():
-            return self._told("in the store", known)
+    def compile_if_missing(self) -> WheelResult:
+        """Return the wheel: the lock's or the record's, where the store has it, else compiled now."""
+        if wheel := self._find_stored():
+            return self._result("in the store", wheel)
         with self._alone() as folder:
-            if known := self._known():  # another rlbox made it meanwhile
-                return self._told("in the store", known)
+            if wheel := self._find_stored():  # another rlbox made it meanwhile
+                return self._result("in the store", wheel)
             self._fetch()
-            built = self._build(folder, self._objects)
-            wheel = self._plain(built, folder)
-            self._refuse_other(wheel)
-            return self._keep(wheel, built, "compiled")
+            return self._result("compiled", self._keep(self._build(folder, self._objects)))
 
-    def twice(self) -> WheelResult:
-        """Compile it twice, the second time without what was kept, and refuse a wheel that differs."""
+    def compile_twice(self) -> WheelResult:
+        """Compile it twice, the second time without kept objects, and refuse a wheel that differs."""
         with self._alone() as folder:
             self._fetch()
-            first = self._plain(self._build(folder, self._objects), folder)
-            other = folder / "again"
-            built = self._build(other, other / "objects")  # what a killed one made of the second time is of that
-            second = self._plain(built, other)
-            remove_tree(other / "objects")
-            if different := diff_wheels(first, second):
+            first = self._build(folder, self._objects)
+            second = self._build(folder / "again", folder / "again/objects")
+            if different := list_different_files(first, second):
                 raise WorkFailed(
                     _("{row} compiled twice from one lock differs\n  {different}").format(
                         row=self._row.name, different="\n  ".join(different)
                     ),
                     where=f"{first} and {second}",
                 )
-            self._refuse_other(second)
             first.unlink()
-            return self._keep(second, built, "the same twice")
+            return self._result("the same twice", self._keep(second))
 
-    def _known(self) -> Package | None:
+    @property
+    def _objects(self) -> Path:
+        """The folder of the object files that later builds take."""
+        digest = compute_objects_digest(self._target, self._entry, self._row, self._lock.toolchain)
+        return cache_path("compile", "objects", digest[:24] + hash_host_compiler(self._lock))
+
+    def _find_stored(self) -> Package | None:
         """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
-        wheel = self._lock.find_compiled_wheel(self._row)
-        if wheel and not self._options.replace_locked_wheel:
+        if self._options.replace_locked_wheel:
+            return None
+        if wheel := self._lock.find_compiled_wheel(self._row):
             return wheel if self._store.is_intact(wheel.sha256, wheel.size) else None
-        made = find_wheel_record(self._store, self._row)
-        return made.to_package(self._row) if made and not self._options.replace_locked_wheel else None
+        record = find_wheel_record(self._store, self._row)
+        return record.to_package(self._row) if record else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
@@ -189,8 +195,8 @@ class _Work:
         folder = cache_path("compile", "work", self._row.recipe[:24])
         with hold_lock(folder / "lock", f"compilation of {self._row.name}", on_wait=self._app.say):
             yield folder
-            for left in ("box", "again"):
-                remove_tree(folder / left)
+            for name in ("box", "again"):
+                remove_tree(folder / name)
 
     def _fetch(self) -> None:
         app, store, lock = self._app, self._store, self._lock
@@ -201,87 +207,64 @@ class _Work:
         if not missing:
             return
         size = sum(file.size for file in missing)
-        sources = self._options.sources_profile or self._target.sources
         app.say(f"fetching {len(missing)} files, {size_text(size)}")
+        locator = create_file_locator(app, self._options.sources_profile or self._target.sources, files)
         with show_fetch_progress(app, size) as on_progress:
-            fetch_artifacts(
-                files, create_file_locator(app, sources, files), store, on_progress, target=self._target.name
-            )
+            fetch_artifacts(files, locator, store, on_progress, target=self._target.name)
 
-    def _build(self, folder: Path, objects: Path) -> BuiltWheel:
+    def _build(self, folder: Path, objects: Path) -> Path:
+        """Return the wheel in `folder`, reproducible and with kernels for the GPUs that were asked for."""
         app, entry, row = self._app, self._entry, self._row
         system, python = prepare_build_system(self._target, self._lock, self._store)
         site = install_build_requirements(self._target, row, self._store)
         recreate_build_dir(folder / "box", system, entry, row, self._store)
         folders = prepare_build_dirs(system, folder / "box", site, objects)
-        what = f"for {', '.join(entry.cuda_archs(self._target.hardware.arch)) or 'no GPU'}"
-        app.say(f"compiling {row.name} {what}, {self._jobs} at a time; log: {folder / 'build.log'}")
-        return run_wheel_build(app, self._target, entry, folders, python, self._jobs, folder / "build.log")
-
-    def _plain(self, built: BuiltWheel, folder: Path) -> Path:
-        wheel = folder / built.wheel.name
-        write_reproducible_wheel(built.wheel, wheel)
-        require_gpu_archs(wheel, self._row.name, self._entry.cuda_archs(self._target.hardware.arch))
+        jobs = choose_job_count(entry, self._options.max_jobs)
+        log = folder / "build.log"
+        app.say(f"compiling {row.name} for {', '.join(self._archs) or 'no GPU'}, {jobs} at a time; log: {log}")
+        began = time.monotonic()
+        built = run_wheel_build(app, self._target, entry, folders, python, jobs, log)
+        wheel = folder / built.name
+        write_reproducible_wheel(built, wheel)
+        app.say(f"{wheel.name}: {size_text(wheel.stat().st_size)}, {duration_text(time.monotonic() - began)}")
+        require_gpu_archs(wheel, row.name, self._archs)
         return wheel
 
-    def _refuse_other(self, wheel: Path) -> None:
-        """Refuse a wheel that is not the one of the lock, saying what differs where both are here."""
-        locked = self._lock.find_compiled_wheel(self._row)
-        if not locked or self._options.replace_locked_wheel or compute_file_sha256(wheel) == locked.sha256:
-            return
-        name = self._row.name
-        raise WorkFailed(
-            _("{name} was compiled to other bytes than the lock has (sha256 {sha256_file}…, not {sha256}…)").format(
-                name=name, sha256_file=compute_file_sha256(wheel)[:12], sha256=locked.sha256[:12]
-            ),
-            where=str(wheel),
-            next_step=_("rlbox compile {target} {name} --replace puts this one into the lock").format(
-                target=self._target.name, name=name
-            ),
-        )
-
-    def _keep(self, wheel: Path, built: BuiltWheel, state: str) -> WheelResult:
+    def _keep(self, wheel: Path) -> Package:
+        """Put a wheel into the store and record it; refuse one that is not the lock's."""
         digest, size = compute_file_sha256(wheel), wheel.stat().st_size
+        locked = self._lock.find_compiled_wheel(self._row)
+        if locked and not self._options.replace_locked_wheel and digest != locked.sha256:
+            name = self._row.name
+            raise WorkFailed(
+                _("{name} was compiled to other bytes than the lock has (sha256 {sha256_file}…, not {sha256}…)").format(
+                    name=name, sha256_file=digest[:12], sha256=locked.sha256[:12]
+                ),
+                where=str(wheel),
+                next_step=_("rlbox compile {target} {name} --replace puts this one into the lock").format(
+                    target=self._target.name, name=name
+                ),
+            )
         self._store.import_file(wheel, digest)
         version = str(parse_wheel_filename(wheel.name)[1])
-        units = {unit.file: unit.seconds for unit in built.units if unit.state != "left"}
-        made = WheelRecord(
-            name=self._row.name,
-            version=version,
-            file=wheel.name,
-            sha256=digest,
-            size=size,
-            seconds=round(built.seconds, 1),
-            jobs=self._jobs,
-            units=units,
-        )
-        write_wheel_record(self._store, self._row, made)
+        record = WheelRecord(name=self._row.name, version=version, file=wheel.name, sha256=digest, size=size)
+        write_wheel_record(self._store, self._row, record)
         wheel.unlink()
-        self._app.say(f"{wheel.name}: {size_text(size)}, {duration_text(built.seconds)}")
-        return self._told(state, made.to_package(self._row), seconds=built.seconds)
+        return record.to_package(self._row)
 
-    def _told(self, state: str, wheel: Package | None, *, seconds: float = 0.0, kept: int = 0) -> WheelResult:
-        archs = self._entry.cuda_archs(self._target.hardware.arch)
-        return WheelResult(
-            inputs=self._row, state=state, archs=archs, wheel=wheel, seconds=seconds, kept_objects=kept, jobs=self._jobs
-        )
+    def _result(self, state: WheelState, wheel: Package | None) -> WheelResult:
+        return WheelResult(inputs=self._row, state=state, archs=self._archs, wheel=wheel)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelRecord:
-    """A wheel that was compiled: its file, how long that took in s, how many compilers ran at a time.
-
-    `units` maps each file that a compiler was started for to its seconds; those kept from before have 0.
-    """
+    """A wheel that was compiled on this machine."""
 
     name: str
     version: str
     file: str
     sha256: str
     size: int
-    seconds: float
-    jobs: int
-    units: Mapping[str, int]
     schema: Literal[1] = 1
 
     def to_package(self, inputs: CompileInputs) -> Package:
@@ -297,75 +280,20 @@ class WheelRecord:
 
 
 def write_wheel_record(store: ObjectStore, inputs: CompileInputs, record: WheelRecord) -> None:
-    write_atomic(_note(store, inputs.recipe), json.dumps(asdict(record), ensure_ascii=False, indent=1) + "\n")
+    write_atomic(_record_file(store, inputs), json.dumps(asdict(record), ensure_ascii=False, indent=1) + "\n")
 
 
 def find_wheel_record(store: ObjectStore, inputs: CompileInputs) -> WheelRecord | None:
     """Return what a recipe gave on this machine, as long as the store holds the wheel."""
-    made = _read(_note(store, inputs.recipe))
-    return made if made and store.is_intact(made.sha256, made.size) else None
-
-
-def read_last_unit_seconds(store: ObjectStore, wheel_name: str) -> tuple[int, ...]:
-    """Return how many seconds each file of a wheel took when one of that name was compiled here last; empty: never."""
-    notes = sorted((store.root / "compiled").glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    found = (made for made in map(_read, notes) if made and made.name == wheel_name and any(made.units.values()))
-    return tuple(made.units.values()) if (made := next(found, None)) else ()
-
-
-def _read(path: Path) -> WheelRecord | None:
     try:
-        return TypeAdapter(WheelRecord).validate_json(path.read_bytes())
+        record = TypeAdapter(WheelRecord).validate_json(_record_file(store, inputs).read_bytes())
     except (OSError, ValidationError):
         return None
+    return record if store.is_intact(record.sha256, record.size) else None
 
 
-def _note(store: ObjectStore, recipe: str) -> Path:
-    return store.root / "compiled" / f"{recipe}.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WheelResult:
-    """What became of one wheel.
-
-    Attributes
-    ----------
-    state
-        `in the store`, `inputs`, `the same twice`, or in a dry run `to compile`.
-    wheel
-        None before it was compiled.
-    seconds
-        How long it took; of a dry run how long it will take, as one of that name did here; 0: that is not known.
-    kept_objects
-        Object files that are there from before.
-    jobs
-        Compilers at a time.
-    """
-
-    inputs: CompileInputs
-    state: str
-    archs: tuple[str, ...]
-    wheel: Package | None = None
-    seconds: float = 0.0
-    kept_objects: int = 0
-    jobs: int = 0
-
-
-def estimate_build_seconds(unit_seconds: Iterable[int], jobs: int, kept_objects: int) -> float:
-    """Return how many seconds a build takes, by those that its files took before; 0 where nothing is known.
-
-    Parameters
-    ----------
-    unit_seconds
-        Seconds of each file; 0 for one that was not compiled then.
-    kept_objects
-        Object files that are there.
-    """
-    every = list(unit_seconds)
-    made = [seconds for seconds in every if seconds]
-    if not made:
-        return 0.0
-    return max(len(every) - kept_objects, 0) * (sum(made) / len(made)) / jobs
+def _record_file(store: ObjectStore, inputs: CompileInputs) -> Path:
+    return store.root / "compiled" / f"{inputs.recipe}.json"
 
 
 def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str, Any]:
@@ -378,9 +306,6 @@ def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str,
             "file": one.wheel.file if one.wheel else "",
             "sha256": one.wheel.sha256 if one.wheel else "",
             "size": one.wheel.size if one.wheel else 0,
-            "seconds": round(one.seconds, 1),
-            "kept": one.kept_objects,
-            "jobs": one.jobs,
         }
         for one in results
     ]
@@ -389,13 +314,15 @@ def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str,
 
 def format_wheel_results(results: Sequence[WheelResult]) -> str:
     """Return a line for each: what decides it, what it is for, how it stands."""
-    return "\n".join(columns([_row(one) for one in results]))
-
-
-def _row(one: WheelResult) -> tuple[str, ...]:
-    head = (one.inputs.name, f"recipe {one.inputs.recipe[:12]}", ", ".join(one.archs) or "no GPU", one.state)
-    if one.wheel:
-        return (*head, f"sha256 {one.wheel.sha256[:12]}  {size_text(one.wheel.size)}")
-    if one.seconds:
-        return (*head, f"{one.kept_objects} objects kept, {one.jobs} at a time, about {duration_text(one.seconds)}")
-    return (*head, f"{one.kept_objects} objects kept, {one.jobs} at a time, how long is not known before the first")
+    return "\n".join(
+        columns(
+            (
+                one.inputs.name,
+                f"recipe {one.inputs.recipe[:12]}",
+                ", ".join(one.archs) or "no GPU",
+                one.state,
+                f"sha256 {one.wheel.sha256[:12]}  {size_text(one.wheel.size)}" if one.wheel else "",
+            )
+            for one in results
+        )
+    )

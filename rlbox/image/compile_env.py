@@ -22,6 +22,7 @@ from rlbox.image.bootstrap import ensure_rootfs_archive
 from rlbox.image.labels import compute_rootfs_checksum
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import cache_path, write_atomic
+from rlbox.system.limits import get_available_memory
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import CompileInputs, GitTree, Lock, Package, build_recipe_env, format_requirements
@@ -53,24 +54,13 @@ class BuildDirs:
     objects_dir: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildCapacity:
-    """What this machine has for a build: cores, and memory in bytes."""
-
-    cores: int
-    memory_bytes: int
-
-
-def choose_job_count(entry: Compile, capacity: BuildCapacity, max_jobs: int = 0) -> int:
+def choose_job_count(entry: Compile, max_jobs: int | None) -> int:
     """Return how many compilers are started at a time: as many as memory and cores take, at least one.
 
-    Parameters
-    ----------
-    max_jobs
-        No more than these; 0: no limit. `MAX_JOBS` of the spec is one, too.
+    `MAX_JOBS` of the spec is a limit as `max_jobs` is.
     """
-    by_memory = math.floor(capacity.memory_bytes / (entry.memory_gib * 2**30))
-    limits = [capacity.cores, by_memory, *([max_jobs] if max_jobs else [])]
+    by_memory = math.floor(get_available_memory() / (entry.memory_gib * 2**30))
+    limits = [len(os.sched_getaffinity(0)), by_memory, *([max_jobs] if max_jobs else [])]
     limits += [int(text)] if (text := entry.env.get("MAX_JOBS", "")).isdigit() else []
     return max(1, min(limits))
 

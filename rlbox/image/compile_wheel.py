@@ -67,22 +67,15 @@ def read_wheel_gpu_archs(wheel: Path) -> frozenset[str]:
         return frozenset(arch for name in names for arch in parse_gpu_archs(packed.read(name)))
 
 
-def diff_wheels(first_wheel: Path, second_wheel: Path) -> tuple[str, ...]:
-    """Return what differs between two wheels, a line a file: which, and in how many bytes from where on."""
+def list_different_files(first_wheel: Path, second_wheel: Path) -> list[str]:
+    """Return the files that differ between two wheels, or are in one of them alone."""
     with zipfile.ZipFile(first_wheel) as first, zipfile.ZipFile(second_wheel) as second:
-        names = sorted({*first.namelist(), *second.namelist()})
-        return tuple(line for name in names if (line := _difference(first, second, name)))
-
-
-def _difference(first: zipfile.ZipFile, second: zipfile.ZipFile, name: str) -> str:
-    if name not in first.namelist() or name not in second.namelist():
-        return f"{name}: in one of them alone"
-    one, other = first.read(name), second.read(name)
-    if one == other:
-        return ""
-    places = [at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right]
-    sizes = f", {len(one)} and {len(other)} bytes long" if len(one) != len(other) else ""
-    return f"{name}: {len(places)} bytes differ, the first at {places[0] if places else len(other)}{sizes}"
+        names = [set(wheel.namelist()) for wheel in (first, second)]
+        return sorted(
+            name
+            for name in names[0] | names[1]
+            if name not in names[0] & names[1] or first.read(name) != second.read(name)
+        )
 
 
 def require_gpu_archs(wheel: Path, package: str, archs: tuple[str, ...]) -> None:

@@ -95,7 +95,7 @@ class Box:
     @property
     def cache(self) -> Path:
         """What rlbox keeps of builds."""
-        return Path(self.env["XDG_CACHE_HOME"], "rlbox/image")
+        return Path(self.env["XDG_CACHE_HOME"], "rlbox/compile")
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a command line in the project."""
@@ -159,7 +159,9 @@ def make_box(
     locked = tuple(_tool(ObjectStore(Path(env["RLBOX_STORE"])), path / name, body) for name, body in tools)
     recipe = compute_recipe_digest(target, entry, source, locked, ())
     row = CompileInputs(name="small", group=group.name, recipe=recipe, source=source, tools=locked)
-    folder.write("images/mine/lock.json", replace(fitting_lock(target, own_requirements()), compiled=(row,)).text())
+    folder.write(
+        "images/mine/lock.json", replace(fitting_lock(target, own_requirements()), compiled=(row,)).to_json_text()
+    )
     return Box(folder=folder, env=env)
 
 

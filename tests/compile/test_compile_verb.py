@@ -37,9 +37,7 @@ def object_names(box: Box) -> set[str]:
 
 def test_it_is_compiled_once_and_locked(tmp_path: Path) -> None:
     box = make_box(tmp_path)
-    told = box.rlbox("compile", "mine", "--dry-run")
-    assert "to compile" in told.out
-    assert "how long is not known before the first" in told.out
+    assert "to compile" in box.rlbox("compile", "mine", "--dry-run").out
     refused = box.rlbox("fetch", "mine")
     assert (refused.code, refused.err) == (
         2,
@@ -75,7 +73,7 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     box = make_box(tmp_path, body)
     done = box.rlbox("compile", "mine", "--verify")
     assert done.code == 1
-    assert "small compiled twice from one lock differs\n  small.py: " in done.err
+    assert "small compiled twice from one lock differs\n  small.py\n" in done.err
     assert box.lock()["groups"][0]["packages"][0]["name"] == "six"
 
 
