@@ -35,14 +35,13 @@ from rlbox.engine.registry_auth import (
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
-from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, FileBody, HttpClient, HttpResponse, NoResponseError, retry
+from rlbox.system.http import ATTEMPTS, RETRYABLE_STATUSES, Body, HttpClient, HttpResponse, NoResponseError, retry
 
 _SILENCE_S = 60.0
 _SETTLED_PER_S = 10e6  # bytes; a registry that keeps its blobs elsewhere moves them there before it answers
 _HUB_API = f"registry-1.{DOCKER_HUB}"
 _CERTIFICATES = Path("/etc/docker/certs.d")
 
-BlobContent = bytes | Path
 T = TypeVar("T")
 
 
@@ -181,7 +180,7 @@ class Registry:
         """Return a small blob; `RegistryError` when it is not there. Its bytes are not verified here."""
         return self._request("GET", f"/v2/{repository}/blobs/{digest}", repository).read_body()
 
-    def put_blob(self, repository: str, blob: Descriptor, source: BlobContent) -> bool:
+    def put_blob(self, repository: str, blob: Descriptor, source: Body) -> bool:
         """Upload a blob unless the repository has it; return whether it was sent.
 
         `source`: The bytes, or a file with them; it is read again when an upload must be repeated.
@@ -205,7 +204,7 @@ class Registry:
             failure.what += _(" (tried {attempts} times)").format(attempts=ATTEMPTS)
             raise
 
-    def _upload(self, repository: str, blob: Descriptor, source: BlobContent) -> None:
+    def _upload(self, repository: str, blob: Descriptor, source: Body) -> None:
         with self._send("POST", f"/v2/{repository}/blobs/uploads/", repository, expect=(202,)) as started:
             location = started.headers.get("Location", "")
         url = location + ("&" if "?" in location else "?") + urlencode({"digest": blob.digest})
@@ -221,7 +220,7 @@ class Registry:
         path: str,
         repository: str = "",
         headers: Mapping[str, str] | None = None,
-        content: BlobContent = b"",
+        content: Body = b"",
         expect: Collection[int] = (200,),
     ) -> HttpResponse:
         """As `_send`, repeated while it fails for a reason that may pass; return the answer with its body read."""
@@ -240,7 +239,7 @@ class Registry:
         path: str,
         repository: str,
         headers: Mapping[str, str] | None = None,
-        content: BlobContent = b"",
+        content: Body = b"",
         expect: Collection[int] = (200,),
     ) -> Iterator[HttpResponse]:
         """Send a request, with a login once it is asked for, and yield the answer with an unread body.
@@ -250,12 +249,11 @@ class Registry:
         """
         url = urljoin(self._base, path)  # a registry may name an upload address of another host
         size = content.stat().st_size if isinstance(content, Path) else len(content)
-        body = FileBody(path=content) if isinstance(content, Path) else content
         timeout_s = _SILENCE_S + size / _SETTLED_PER_S
         try:
             for is_last in (False, True):
                 sent = {**(headers or {}), **self._get_login(url)}
-                with self._http.stream(method, url, headers=sent, body=body, idle_timeout_s=timeout_s) as answer:
+                with self._http.stream(method, url, headers=sent, body=content, idle_timeout_s=timeout_s) as answer:
                     if answer.status == 401 and not is_last:
                         answer.read_body()
                         scope = f"repository:{repository}:{self._scope}" if repository else ""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -70,19 +68,11 @@ RETRYABLE_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _CONNECTIONS = 64
 _BLOCK = 1 << 18
 _REDIRECTS = 10
-_DRAINED = 1 << 16
 _LONGEST_PAUSE_S = 30.0
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileBody:
-    path: Path
-
-
-Body = bytes | FileBody
-"""What is sent."""
+Body = bytes | Path
+"""What is sent: bytes, or a file with them."""
 
 
 class HttpResponse:
@@ -97,7 +87,7 @@ class HttpResponse:
         self.headers: HTTPHeaderDict = response.headers
         self.urls = urls
         self._response = response
-        self._whole: bytes | None = None
+        self._body: bytes | None = None
 
     @property
     def url(self) -> str:
@@ -110,23 +100,23 @@ class HttpResponse:
 
     def iter_bytes(self, *, decode: bool = False) -> Iterator[bytes]:
         """Yield the body as it comes, once; with `decode`, what its `Content-Encoding` packed."""
-        with _told(self.url):
+        with _convert_errors(self.url):
             while block := self._response.read1(_BLOCK, decode_content=decode):
                 yield block
 
     def read_body(self) -> bytes:
         """Return the whole body, unpacked, as often as it is asked for."""
-        if self._whole is None:
-            with _told(self.url):
-                self._whole = self._response.read(decode_content=True)
-        return self._whole
+        if self._body is None:
+            with _convert_errors(self.url):
+                self._body = self._response.read(decode_content=True)
+        return self._body
 
     def parse_json(self) -> Any:
         return parse_json(self.read_body())
 
 
 class HttpClient:
-    """Asks hosts; connections are kept, and any number of threads may ask at once.
+    """Sends requests; connections are kept, and any number of threads may use it at once.
 
     Parameters
     ----------
@@ -157,8 +147,8 @@ class HttpClient:
         follow_redirects: bool = True,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._trust, self._connections, self._silent_s = make_tls_context, max_connections, idle_timeout_s
-        self._follow = follow_redirects
+        self._make_tls_context, self._max_connections = make_tls_context, max_connections
+        self._idle_timeout_s, self._follow_redirects = idle_timeout_s, follow_redirects
         self._headers = {"User-Agent": f"rlbox/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
         self._proxies = getproxies() if use_proxies else {}
         self._netrc = read_netrc() if use_netrc else None
@@ -197,26 +187,27 @@ class HttpClient:
         OSError
             The file to send cannot be opened.
         """
-        told, asked = {**self._headers, **(headers or {})}, [url]
+        sent, urls = {**self._headers, **(headers or {})}, [url]
         while True:
-            response = self._exchange(method, asked[-1], told, body, idle_timeout_s or self._silent_s)
-            place = response.get_redirect_location() if self._follow and method in ("GET", "HEAD") else None
-            if not place:
+            response = self._exchange(method, urls[-1], sent, body, idle_timeout_s or self._idle_timeout_s)
+            location = response.get_redirect_location()
+            if not (location and self._follow_redirects and method in ("GET", "HEAD")):
                 break
-            _leave(response, _DRAINED)
-            if len(asked) > _REDIRECTS:
+            with _convert_errors(url):
+                response.drain_conn()
+                urls.append(urljoin(urls[-1], location))
+                if urlsplit(urls[-2])[:2] != urlsplit(urls[-1])[:2]:
+                    sent = {name: value for name, value in sent.items() if name.title() != "Authorization"}
+            if len(urls) > _REDIRECTS + 1:
                 raise NoResponseError(
-                    _("it redirects more than {redirects} times").format(redirects=_REDIRECTS), "address", _host(url)
+                    _("it redirects more than {redirects} times").format(redirects=_REDIRECTS),
+                    "address",
+                    _parse_host(url),
                 )
-            with _told(url):
-                asked.append(urljoin(asked[-1], place))
-                abroad = urlsplit(asked[-2])[:2] != urlsplit(asked[-1])[:2]
-            if abroad:
-                told = {name: value for name, value in told.items() if name.title() != "Authorization"}
         try:
-            yield HttpResponse(response, tuple(asked))
+            yield HttpResponse(response, tuple(urls))
         finally:
-            _leave(response)
+            response.close()  # what was read to its end has gone back to its pool before
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Body = b""
@@ -227,55 +218,57 @@ class HttpClient:
             return answer
 
     def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: Body, silent_s: float
+        self, method: str, url: str, headers: Mapping[str, str], body: Body, idle_timeout_s: float
     ) -> BaseHTTPResponse:
         from urllib3 import Timeout
 
-        with ExitStack() as stack, _told(url):
-            parts = _parts(url)
-            sent, size = _opened(body, stack)
-            given = {**_login(parts, self._netrc), **headers}
-            if isinstance(body, FileBody):
-                given["Content-Length"] = str(size)
-            # Until the answer is waited for, urllib3's limit to connect is that of each piece sent, too.
-            connect_s = min(CONNECT_S, silent_s) if isinstance(body, bytes) else silent_s
-            return self._pool(parts).urlopen(
-                method,
-                parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
-                headers=given,
-                body=sent,
-                timeout=Timeout(connect=connect_s, read=silent_s),
-                redirect=False,
-                retries=False,
-                preload_content=False,
-                decode_content=False,
-            )
+        with ExitStack() as stack:
+            content: bytes | BinaryIO | None = None
+            sent_headers, connect_s = {**headers}, min(CONNECT_S, idle_timeout_s)
+            if isinstance(body, bytes):
+                content = body or None
+            else:
+                content = stack.enter_context(body.open("rb"))
+                sent_headers["Content-Length"] = str(body.stat().st_size)
+                # Until the answer is waited for, urllib3's limit to connect is that of each piece sent, too.
+                connect_s = idle_timeout_s
+            with _convert_errors(url):
+                parts = urlsplit(url)
+                if parts.scheme not in ("http", "https") or not parts.hostname:
+                    raise ValueError(_("unsupported protocol in {url!r}").format(url=url))
+                return self._find_pool(parts).urlopen(
+                    method,
+                    parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
+                    headers={**_find_login(parts, self._netrc), **sent_headers},
+                    body=content,
+                    timeout=Timeout(connect=connect_s, read=idle_timeout_s),
+                    redirect=False,
+                    retries=False,
+                    preload_content=False,
+                    decode_content=False,
+                )
 
-    def _pool(self, parts: SplitResult) -> PoolManager:
+    def _find_pool(self, parts: SplitResult) -> PoolManager:
         """Return the connections to a host: straight, or through the proxy that is set for it."""
         from urllib3 import PoolManager, ProxyManager, make_headers
 
-        known = self._proxies.get(parts.scheme) or self._proxies.get("all")
-        proxy = known if known and not proxy_bypass(parts.hostname or "") else ""
+        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""
+        if proxy_bypass(parts.hostname or ""):
+            proxy = ""
         with self._lock:
-            if found := self._pools.get((parts.scheme, proxy)):
-                return found
-            settings: dict[str, Any] = {"num_pools": 64, "maxsize": self._connections, "block": True}
+            if pool := self._pools.get((parts.scheme, proxy)):
+                return pool
+            settings: dict[str, Any] = {"num_pools": 64, "maxsize": self._max_connections, "block": True}
+            settings["blocksize"] = _BLOCK
             if parts.scheme == "https":
-                settings["ssl_context"] = self._trust()
+                settings["ssl_context"] = self._make_tls_context()
             if proxy:
                 through = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-                if through.scheme not in ("http", "https") or not through.hostname:
-                    raise ValueError(
-                        _("unsupported protocol of the proxy {hostname}: {scheme}").format(
-                            hostname=through.hostname, scheme=through.scheme
-                        )
-                    )
-                login = make_headers(proxy_basic_auth=_userinfo(through)) if through.username else None
-                made: PoolManager = ProxyManager(through.geturl(), proxy_headers=login, **settings)
+                login = make_headers(proxy_basic_auth=_format_userinfo(through)) if through.username else None
+                pool = ProxyManager(through.geturl(), proxy_headers=login, **settings)
             else:
-                made = PoolManager(**settings)
-            return self._pools.setdefault((parts.scheme, proxy), made)
+                pool = PoolManager(**settings)
+            return self._pools.setdefault((parts.scheme, proxy), pool)
 
 
 def create_client(
@@ -346,92 +339,58 @@ def retry_delay_s(attempt: int, retry_after: str = "") -> float:
         return min(0.25 * 2.0**attempt, _LONGEST_PAUSE_S)
 
 
-def _parts(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(_("unsupported protocol in {url!r}").format(url=url))
-    return parts
+def _format_userinfo(parts: SplitResult) -> str:
+    return f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
 
 
-def _host(url: str) -> str:
+def _find_login(parts: SplitResult, known: netrc | None) -> Mapping[str, str]:
+    """Return the header with the login that an address holds, or that this machine keeps for its host."""
+    login = _format_userinfo(parts) if parts.username else ""
+    if not login and known and (entry := known.authenticators(parts.hostname or "")):
+        login = f"{entry[0]}:{entry[2]}" if entry[2] else ""
+    return {"Authorization": f"Basic {b64encode(login.encode()).decode()}"} if login else {}
+
+
+@contextmanager
+def _convert_errors(url: str) -> Iterator[None]:
+    """Raise `NoResponseError` for what urllib3, TLS or an address without sense raises."""
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except (HTTPError, HTTPException, ssl.SSLError, ValueError) as error:
+        root: BaseException = error
+        while inner := root.__cause__ or next((arg for arg in root.args if isinstance(arg, Exception)), None):
+            root = inner
+        missing = getattr(root, "expected", None)
+        message = f"{missing} bytes are missing" if isinstance(missing, int) else strip_errno(root)
+        raise NoResponseError(message, _find_kind(error, root), _parse_host(url)) from error
+
+
+def _parse_host(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
 
 
-def _userinfo(parts: SplitResult) -> str:
-    return f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-
-
-def _login(parts: SplitResult, known: netrc | None) -> Mapping[str, str]:
-    """Return the header with the login that an address holds, or that this machine keeps for its host."""
-    login = _userinfo(parts) if parts.username else ""
-    if not login and known and (found := known.authenticators(parts.hostname or "")):
-        login = f"{found[0]}:{found[2]}" if found[2] else ""
-    return {"Authorization": f"Basic {b64encode(login.encode()).decode()}"} if login else {}
-
-
-def _opened(body: Body, stack: ExitStack) -> tuple[Any, int]:
-    """Return a body as urllib3 takes it, and the bytes of a file."""
-    if not isinstance(body, FileBody):
-        return body or None, 0
-    file = stack.enter_context(body.path.open("rb"))
-    size = os.fstat(file.fileno()).st_size
-
-    def pieces() -> Iterator[bytes]:
-        sent = 0
-        while sent < size:
-            if not (piece := file.read(min(_BLOCK, size - sent))):
-                raise ValueError(_("the file became shorter while it was sent"))
-            yield piece
-            sent += len(piece)
-
-    return pieces(), size
-
-
-def _leave(response: BaseHTTPResponse, drained: int = 0) -> None:
-    """Give the connection back, or close it when more than `drained` bytes of the body were left unread."""
-    if (left := response.length_remaining) is not None and left <= drained:
-        response.drain_conn()
-    response.close()
-    response.release_conn()
-
-
-@contextmanager
-def _told(url: str) -> Iterator[None]:
-    from urllib3.exceptions import HTTPError
-
-    try:
-        yield
-    except (HTTPError, HTTPException, ssl.SSLError, ValueError) as error:
-        words, kind = _judged(error)
-        raise NoResponseError(words, kind, _host(url)) from error
-
-
-def _judged(error: Exception) -> tuple[str, NoResponseKind]:
-    """Return what a failure says at its root, and what it comes to."""
+def _find_kind(error: Exception, root: BaseException) -> NoResponseKind:
     from urllib3 import exceptions as of
 
-    root: BaseException = error
-    while inner := root.__cause__ or next((one for one in root.args if isinstance(one, Exception)), None):
-        root = inner
-    missing = getattr(root, "expected", None)
-    words = f"{missing} bytes are missing" if isinstance(missing, int) else strip_errno(root)
     match error, root:
         case ((of.ConnectTimeoutError() | of.ProxyError()), TimeoutError()):
-            return words, "late"
+            return "late"
         case _, TimeoutError():
-            return words, "silent"
+            return "silent"
         case _, ssl.SSLCertVerificationError():
-            return words, "untrusted"
+            return "untrusted"
         case _, (ssl.SSLEOFError() | ssl.SSLZeroReturnError()):
-            return words, "cut"
+            return "cut"
         case ((of.NewConnectionError() | of.ProxyError() | of.SSLError() | ssl.SSLError()), _):
-            return words, "unreached"
+            return "unreached"
         case ((of.LocationValueError() | of.InvalidHeader()), _):
-            return words, "address"
+            return "address"
         case ((of.HTTPError() | HTTPException()), _):
-            return words, "cut"
+            return "cut"
         case _:
-            return words, "address"
+            return "address"

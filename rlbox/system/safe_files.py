@@ -7,7 +7,7 @@ must be a regular file, and writing is a rename within the opened folder. Whoeve
 first: links that lead to it are the user's, links below it are not. `..` is no part of such a path.
 
 A program can also nest folders deeper than a path may be long, or than a program may call itself: walking ends at a
-depth, and removing brings what lies deep to the top first.
+depth.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import errno
 import fnmatch
 import itertools
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+from rlbox.system.command import run_command
+from rlbox.values import Command
 
 MAX_BYTES = 8 << 20
 """Of a file that is read whole: records of rlbox have kilobytes, a lock 100 of them."""
@@ -304,11 +306,15 @@ def remove_tree(path: Path) -> None:
     OSError
         It is a link itself, or one is on the way to it: nothing is removed then. Else: not all could be removed.
     """
-    with contextlib.suppress(FileNotFoundError), open_directory(path) as folder:
-        while _thin_out(folder):
-            pass
-        with open_directory(path.parent) as above:
-            os.rmdir(path.name, dir_fd=above)
+    with contextlib.suppress(FileNotFoundError), open_directory(path):
+        # rm, since a program can nest folders deeper than Python may call itself
+        remove = Command(argv=("rm", "-rf", "--one-file-system", "--", str(path)))
+        outcome = run_command(remove)
+        if not outcome.ok:  # folders that their owner may not write into
+            run_command(Command(argv=("chmod", "-R", "u+rwX", "--", str(path))))
+            outcome = run_command(remove)
+        if not outcome.ok:
+            raise OSError(errno.EACCES, outcome.stderr.strip().partition("\n")[0], str(path))
 
 
 def _walk(folder: int, above: str, deepest: int) -> Iterator[WalkedFile]:
@@ -336,56 +342,3 @@ def _walk(folder: int, above: str, deepest: int) -> Iterator[WalkedFile]:
             yield from _walk(below, f"{above}{name}/", deepest - 1)
         finally:
             os.close(below)
-
-
-def _thin_out(folder: int) -> bool:
-    """Remove what is in an opened folder but the folders below its own, which come to the top; whether any did."""
-    moved, problems = False, list[OSError]()
-    for name in os.listdir(folder):
-        try:
-            moved |= not _removed(folder, name) and _taken_apart(folder, name)
-        except OSError as error:
-            problems.append(error)
-    if problems:
-        raise problems[0]
-    return moved
-
-
-def _removed(folder: int, name: str) -> bool:
-    """Remove a file, or a folder with nothing in it; False for one that holds something. A mount is busy."""
-    if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        os.unlink(name, dir_fd=folder)
-        return True
-    try:
-        os.rmdir(name, dir_fd=folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        return False
-    return True
-
-
-def _taken_apart(folder: int, name: str) -> bool:
-    """Remove a folder and the files in it; its own folders come to the top under new names. Whether there were any."""
-    moved, inner = False, _open_own(folder, name)
-    try:
-        for each in os.listdir(inner):
-            if not _removed(inner, each):
-                os.close(_open_own(inner, each))  # whoever moves a folder must be able to write into it
-                os.rename(each, f".{secrets.token_hex(8)}", src_dir_fd=inner, dst_dir_fd=folder)
-                moved = True
-    finally:
-        os.close(inner)
-    os.rmdir(name, dir_fd=folder)
-    return moved
-
-
-def _open_own(folder: int, name: str) -> int:
-    """Return a handle of a folder that is to go, opened for its owner whatever its mode was."""
-    handle = os.open(name, DIRECTORY_FLAGS, dir_fd=folder)
-    try:
-        with contextlib.suppress(OSError):
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)
-    finally:
-        os.close(handle)
-    return os.open(name, _DIRECTORY, dir_fd=folder)

@@ -19,6 +19,8 @@ from rlbox.record.state import create_run_state, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic
 
+pytestmark = pytest.mark.allow("processes")
+
 JOB = """
 title = "learns"
 target = "mine"

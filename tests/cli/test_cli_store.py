@@ -18,6 +18,8 @@ from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path
 from rlbox.target.lock import HttpFile, Lock, LockedGroup
 
+pytestmark = pytest.mark.allow("processes")
+
 ONE, TWO, LOST = b"one", b"two" * 1000, b"lost"
 SPEC = """
 title = "smallest"

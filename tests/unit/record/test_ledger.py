@@ -24,6 +24,8 @@ from rlbox.record.state import StageState, create_run_state, find_run_cause, loa
 from rlbox.run.backend import BACKEND_MODULES, open_runtime
 from rlbox.secrets.masks import SecretMasker
 
+pytestmark = pytest.mark.allow("processes")
+
 ME = LockOwner(what="a test")
 NOTE = ContainerRef(run="r-1", name="job-7", engine_address="there", started_at="t0", backend="there")
 PLAN = RunPlan(

@@ -13,6 +13,8 @@ from rlbox.record.run_store import RunStore, measure_directory_bytes, remove_run
 from rlbox.run.backend import open_runtime
 from rlbox.system.files import write_atomic
 
+pytestmark = pytest.mark.allow("processes")
+
 
 def facts(
     run: str, began: float, *, job: str = "smoke", state: str = "failed", held: bool = False, ckpts: int = 0

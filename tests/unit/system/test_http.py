@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from rlbox.system.http import (
-    FileBody,
     HttpClient,
     NoResponseError,
     NoResponseKind,
@@ -147,7 +146,7 @@ def test_a_file_is_sent(tmp_path: Path) -> None:
         connection.sendall(OK)
 
     with answering(take) as server, HttpClient() as http:
-        http.request("PATCH", server.url, body=FileBody(path=tmp_path / "blob"))
+        http.request("PATCH", server.url, body=tmp_path / "blob")
     assert f"Content-Length: {256 * 4096}\r\n" in server.heads[0]
     assert bytes(got) == bytes(range(256)) * 4096
 
@@ -163,7 +162,7 @@ def test_a_refusal_in_the_middle_of_a_file_is_read(tmp_path: Path) -> None:
             pass
 
     with answering(refuse) as server, HttpClient() as http:
-        answer = http.request("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
+        answer = http.request("PUT", server.url, body=tmp_path / "blob")
     assert (answer.status, answer.reason) == (413, "Too Large")
 
 
@@ -175,13 +174,13 @@ def test_silence_in_the_middle_of_a_file(tmp_path: Path) -> None:
         talk.end.wait(20)
 
     with answering(silent) as server, pytest.raises(NoResponseError) as caught, HttpClient(idle_timeout_s=0.2) as http:
-        http.request("PUT", server.url, body=FileBody(path=tmp_path / "blob"))
+        http.request("PUT", server.url, body=tmp_path / "blob")
     assert caught.value.kind == "silent"
 
 
 def test_a_file_that_is_not_there_is_no_failure_of_the_host(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), HttpClient() as http:
-        http.request("PUT", "http://127.0.0.1:1/", body=FileBody(path=tmp_path / "none"))
+        http.request("PUT", "http://127.0.0.1:1/", body=tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +297,10 @@ def test_a_proxy_is_asked_for_the_whole_address(monkeypatch: pytest.MonkeyPatch)
     assert (first[0], len(proxy.heads), len(here.heads)) == ("GET http://registry.example/v2/?x=1 HTTP/1.1", 1, 2)
     assert "Host: registry.example" in first
     assert "proxy-authorization: basic bwlyytpvcgvuihnlc2ftzq==" in [line.lower() for line in first]
-    assert (error.kind, str(error)) == ("address", "unsupported protocol of the proxy 127.0.0.1: socks5")
+    assert (error.kind, str(error)) == (
+        "address",
+        "Proxy URL had unsupported scheme socks5, should use http:// or https://",
+    )
 
 
 def test_a_tunnel_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from rlbox.system import safe_files
 
+pytestmark = pytest.mark.allow("processes")
+
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:

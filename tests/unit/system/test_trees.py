@@ -12,6 +12,8 @@ import pytest
 from rlbox.system.json_files import read_json_lines, read_lines
 from rlbox.system.safe_files import MAX_DEPTH, copy_tree, find_files_named, remove_tree, walk_files
 
+pytestmark = pytest.mark.allow("processes")
+
 MANY = 1200
 """Levels: more than Python lets a function call itself, in a path longer than the kernel takes."""
 
