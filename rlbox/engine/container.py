@@ -130,7 +130,6 @@ def plan_container(
         mounts=(
             Mount(source=data_dir, target=limits.mount),
             *((Mount(source=ca_bundle, target=CA_BUNDLE_IN_CONTAINER, read_only=True),) if ca_bundle else ()),
-            *gpus.mounts,
             *mounts,
         ),
         network=limits.network,
@@ -201,7 +200,7 @@ def format_device_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
 def _gpu_words(gpus: GpuAccess) -> list[str]:
     if gpus.method == "gpus":  # a list is one field of CSV
         return [f"--gpus={gpus.names[0]}" if gpus.by_count else f'--gpus="device={",".join(gpus.names)}"']
-    return [f"--device={name}" for name in (*gpus.names, *gpus.device_nodes)]
+    return [f"--device={name}" for name in gpus.names]
 
 
 def create_docker_py_options(plan: ContainerPlan) -> dict[str, object]:
@@ -226,14 +225,9 @@ def create_docker_py_options(plan: ContainerPlan) -> dict[str, object]:
         "init": plan.init,
         "security_opt": [_CLOSED],
         "detach": True,
-        **_device_options(plan),
+        **({"devices": rows} if (rows := format_device_args(plan)) else {}),
+        **_gpu_options(plan.gpus),
     }
-
-
-def _device_options(plan: ContainerPlan) -> dict[str, object]:
-    gpus, rows = _gpu_options(plan.gpus), format_device_args(plan)
-    nodes = [f"{node}:{node}:rwm" for node in plan.gpus.device_nodes] if plan.gpus.method == "devices" else []
-    return {**gpus, **({"devices": [*rows, *nodes]} if rows or nodes else {})}
 
 
 def _gpu_options(gpus: GpuAccess) -> dict[str, object]:

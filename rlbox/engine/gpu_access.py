@@ -1,4 +1,4 @@
-"""Which GPUs a container gets and how: CDI, `--gpus`, or plain devices; what engine and machine offer."""
+"""Which GPUs a container gets and how: CDI or `--gpus`; what engine and machine offer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any, Literal
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.values import Mount
 
 ALL_GPUS = -1
 CDI_KIND = "nvidia.com/gpu"
@@ -25,7 +24,7 @@ VISIBLE, LEFT_ALONE = "NVIDIA_VISIBLE_DEVICES", "void"
 # With the order of the bus an index is the one that nvidia-smi shows; source: CUDA C++ Programming Guide, variables.
 _SEEN, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
-GpuMethod = Literal["none", "cdi", "gpus", "devices"]
+GpuMethod = Literal["none", "cdi", "gpus"]
 _ID = re.compile(r"[0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]+:[0-9]+")
 _SAYS = _("say a number of GPUs (2), a list (0,1), one by its index or UUID (device=0), all, or none")
 
@@ -60,8 +59,7 @@ class GpuSupport:
     """What engine and machine offer.
 
     `cdi_devices` are names by CDI specifications (`nvidia.com/gpu=0`); empty, with `is_cdi_enabled`, where these cannot
-    be read. `missing_cdi_file` is named by a specification and gone. `device_nodes` are `/dev/nvidia0` and so on,
-    `control_nodes` those that every container with a GPU needs, `driver_mounts` the driver's files as they are mounted.
+    be read. `missing_cdi_file` is named by a specification and gone. `device_nodes` are `/dev/nvidia0` and so on.
     """
 
     engine_address: str = ""
@@ -72,8 +70,6 @@ class GpuSupport:
     cdi_spec_files: tuple[str, ...] = ()
     missing_cdi_file: str = ""
     device_nodes: tuple[str, ...] = ()
-    control_nodes: tuple[str, ...] = ()
-    driver_mounts: tuple[Mount, ...] = ()
 
     @property
     def methods(self) -> tuple[GpuMethod, ...]:
@@ -87,8 +83,7 @@ class GpuSupport:
             and not self.missing_cdi_file
             and (bool(self.cdi_devices) or not (self.is_local or self.has_nvidia_runtime))
         )
-        devices = self.is_local and bool(self.device_nodes and self.driver_mounts)
-        found: list[tuple[GpuMethod, bool]] = [("cdi", cdi), ("gpus", self.has_nvidia_runtime), ("devices", devices)]
+        found: list[tuple[GpuMethod, bool]] = [("cdi", cdi), ("gpus", self.has_nvidia_runtime)]
         return tuple(way for way, there in found if there)
 
     @property
@@ -103,21 +98,18 @@ class GpuAccess:
     """How a container gets its GPUs.
 
     `names` are CDI devices (`cdi`), or what `--gpus` is given: ids, or one word, a number or `all` (`by_count`).
-    `device_nodes` and `mounts` are those of plain devices. `env` is set in the container.
+    `env` is set in the container.
     """
 
     method: GpuMethod = "none"
     names: tuple[str, ...] = ()
     by_count: bool = False
-    device_nodes: tuple[str, ...] = ()
-    mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> str:
         """Return it in words, as `0, 1 through CDI`."""
         names = [name.rpartition("=")[2] for name in self.names]
-        names += [name for node in self.device_nodes if (name := node.removeprefix("/dev/nvidia")).isdigit()]
-        through = {"none": "", "cdi": "CDI", "gpus": "the engine's --gpus", "devices": "plain devices"}[self.method]
+        through = {"none": "", "cdi": "CDI", "gpus": "the engine's --gpus"}[self.method]
         return f"{', '.join(names)} through {through}" if through else "none"
 
 
@@ -156,19 +148,11 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, named_by_user
             _("the engine cannot give a GPU to a container"), where=_why(support), next_step=suggest_gpu_setup(support)
         )
     ids = _ids(request, support)
-    match support.methods[0]:
-        case "cdi":
-            names = tuple(f"{CDI_KIND}={name}" for name in ids or _everything(support))
-            return GpuAccess(method="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
-        case "gpus":
-            word = str(request.count) if request.count > 0 else "all"
-            return GpuAccess(method="gpus", names=ids if request.ids else (word,), by_count=not request.ids, env=told)
-        case _:
-            chosen = tuple(f"/dev/nvidia{name}" for name in ids) or support.device_nodes
-            env = {VISIBLE: LEFT_ALONE, **told}
-            return GpuAccess(
-                method="devices", device_nodes=(*chosen, *support.control_nodes), mounts=support.driver_mounts, env=env
-            )
+    if support.methods[0] == "cdi":
+        names = tuple(f"{CDI_KIND}={name}" for name in ids or _everything(support))
+        return GpuAccess(method="cdi", names=names, env={VISIBLE: LEFT_ALONE, **told})
+    word = str(request.count) if request.count > 0 else "all"
+    return GpuAccess(method="gpus", names=ids if request.ids else (word,), by_count=not request.ids, env=told)
 
 
 def choose_visible_gpu_env(
@@ -271,15 +255,6 @@ def _everything(offer: GpuSupport) -> tuple[str, ...]:
 
 # Where the toolkit and the engine look for specifications; source: Docker's `cdi-spec-dirs`, CDI's SPEC.md.
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-_CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-_LIBRARY_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib")
-_IN_CONTAINER = "/usr/lib/x86_64-linux-gnu"  # searched by the loader of Debian and Ubuntu without any cache
-# What the toolkit mounts for the capabilities compute and utility; source: nvidia-container-toolkit, pkg/nvcdi/driver.
-_LIBRARIES = (
-    "libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-cfg.so.1", "libnvidia-opencl.so.1",
-    "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4", "libnvidia-nvvm70.so.4",
-)  # fmt: skip
-_VERSIONED = ("libnvidia-gpucomp.so.*", "libnvidia-allocator.so.1", "libnvidia-pkcs11*.so.*")
 _HOOK = "nvidia-container-runtime-hook"  # an engine that finds it takes `--gpus` without a runtime of that name
 
 
@@ -306,8 +281,6 @@ def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is
         cdi_spec_files=files,
         missing_cdi_file=next((path for path in named if not os.path.lexists(path)), ""),
         device_nodes=tuple(sorted(glob.glob("/dev/nvidia[0-9]*"), key=lambda node: int(node[11:]))) if is_local else (),
-        control_nodes=tuple(node for node in _CONTROL if os.path.exists(node)) if is_local else (),
-        driver_mounts=tuple(_driver_mounts()) if is_local else (),
     )
 
 
@@ -347,19 +320,3 @@ def _read_text(path: str) -> str:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _driver_mounts() -> Iterator[Mount]:
-    """Yield the driver's libraries and `nvidia-smi`, each at a place where a container finds it without any setting."""
-    found = next((path for path in _LIBRARY_FOLDERS if os.path.exists(f"{path}/libcuda.so.1")), "")
-    if not found:
-        return
-    names = [name for name in _LIBRARIES if os.path.exists(f"{found}/{name}")]
-    names += [os.path.basename(path) for pattern in _VERSIONED for path in sorted(glob.glob(f"{found}/{pattern}"))]
-    for name in names:
-        yield Mount(source=os.path.realpath(f"{found}/{name}"), target=f"{_IN_CONTAINER}/{name}", read_only=True)
-    programs = (f"{os.path.dirname(found)}/bin/nvidia-smi", shutil.which("nvidia-smi") or "")
-    for program in programs:
-        if os.path.isfile(program):
-            yield Mount(source=os.path.realpath(program), target="/usr/bin/nvidia-smi", read_only=True)
-            return

@@ -147,8 +147,6 @@ def test_devices_of_the_machine_are_handed_over_beside_its_gpus() -> None:
     words = format_docker_run_args(plan, interactive=False, terminal=False)
     assert [word for word in words if word.startswith("--device=")] == [f"--device={row}" for row in rows]
     assert create_docker_py_options(plan)["devices"] == rows
-    gpus = GpuAccess(method="devices", device_nodes=("/dev/nvidia0",))
-    assert create_docker_py_options(replace(plan, gpus=gpus))["devices"] == [*rows, "/dev/nvidia0:/dev/nvidia0:rwm"]
     cdi = create_docker_py_options(replace(plan, gpus=GpuAccess(method="cdi", names=("nvidia.com/gpu=0",))))
     assert (cdi["devices"], "device_requests" in cdi) == (rows, True)
 

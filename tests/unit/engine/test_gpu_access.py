@@ -29,7 +29,6 @@ from rlbox.engine.gpu_access import (
 )
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.system.gpu import GpuDriver, GpuModel
-from rlbox.values import Mount
 
 # As nvidia-ctk 1.17 writes it, shortened; two GPUs and `all`.
 SPEC = """---
@@ -68,12 +67,6 @@ kind: nvidia.com/gpu
 NAMES = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
 CDI = GpuSupport(engine_address="unix:///e", is_cdi_enabled=True, cdi_devices=NAMES)
 RUNTIME = GpuSupport(engine_address="unix:///e", has_nvidia_runtime=True)
-PLAIN = GpuSupport(
-    engine_address="unix:///e",
-    device_nodes=("/dev/nvidia0", "/dev/nvidia1"),
-    control_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm"),
-    driver_mounts=(Mount(source="/usr/lib64/libcuda.so.580.1", target="/usr/lib/libcuda.so.1", read_only=True),),
-)
 LESS = "--gpus 2, or lower hardware.gpus of the target"
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
@@ -150,16 +143,6 @@ def test_an_engine_with_cdi(tmp_path: Path) -> None:
         (GpuRequest(count=2), RUNTIME, GpuAccess(method="gpus", names=("2",), by_count=True)),
         (GpuRequest(count=ALL_GPUS), RUNTIME, GpuAccess(method="gpus", names=("all",), by_count=True)),
         (GpuRequest(ids=("0", "1")), RUNTIME, GpuAccess(method="gpus", names=("0", "1"))),
-        (
-            GpuRequest(count=1),
-            PLAIN,
-            GpuAccess(
-                method="devices",
-                device_nodes=("/dev/nvidia0", *PLAIN.control_nodes),
-                mounts=PLAIN.driver_mounts,
-                env=VOID,
-            ),
-        ),
         (GpuRequest(), GpuSupport(), GpuAccess(env=VOID)),
     ],
 )
@@ -190,7 +173,7 @@ def test_doctor_counts_by_what_the_user_said() -> None:
         ),
         (
             GpuRequest(count=4),
-            PLAIN,
+            replace(RUNTIME, device_nodes=("/dev/nvidia0", "/dev/nvidia1")),
             "4 GPUs are wanted, this machine has 2",
             LESS,
         ),
@@ -246,13 +229,6 @@ def test_words_and_options_of_each_way() -> None:
         create_docker_py_options(container(choose_gpu_access(wish, RUNTIME)))["device_requests"] for wish in WISHES
     ]
     assert requests == [[{"Driver": "", "Capabilities": [["gpu"]], **rest}] for rest in ASKED]
-    plain = choose_gpu_access(GpuRequest(ids=("1",)), PLAIN)
-    assert words(plain) == [
-        "--device=/dev/nvidia1", "--device=/dev/nvidiactl", "--device=/dev/nvidia-uvm",
-        "--env=NVIDIA_VISIBLE_DEVICES=void",
-    ]  # fmt: skip
-    assert create_docker_py_options(container(plain))["devices"][0] == "/dev/nvidia1:/dev/nvidia1:rwm"  # type: ignore[index]
-    assert container(plain).mounts[-1] == PLAIN.driver_mounts[0]
     assert words(GpuAccess()) == []
 
 
@@ -263,7 +239,6 @@ ASKED: tuple[dict[str, Any], ...] = ({"Count": 2}, {"Count": -1}, {"DeviceIDs": 
 def test_what_is_said() -> None:
     assert choose_gpu_access(GpuRequest(count=2), CDI).describe() == "0, 1 through CDI"
     assert choose_gpu_access(GpuRequest(count=2), RUNTIME).describe() == "2 through the engine's --gpus"
-    assert choose_gpu_access(GpuRequest(count=1), PLAIN).describe() == "0 through plain devices"
     assert assume_cdi_access(GpuRequest(count=2)).names == NAMES[:2]
     assert (assume_cdi_access(GpuRequest(count=ALL_GPUS)).names, assume_cdi_access(GpuRequest()).method) == (
         NAMES[2:],
