@@ -29,8 +29,8 @@ def doctor(
 
     Where `rlbox apply` laid a target, and with --place here, it is examined as its runs find it.
 
-    Within ten seconds: limits, disks, paths, tokens, ports, mirrors, processes left over, every file of the stack, a
-    calculation, one Ray task, the checks of all fixes. Errors give exit code 1, warnings 0.
+    In seconds, on a busy machine within a minute: limits, disks, paths, tokens, ports, mirrors, processes left over,
+    every file of the stack, a calculation, one Ray task, the checks of all fixes. Errors give exit code 1, warnings 0.
 
     \b
     Examples:
@@ -121,7 +121,6 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
 
 @click.command()
 @click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
-@click.option("--file", "files", metavar="FILE", multiple=True, help="A data file that must be there and whole.")
 @click.option("--python", metavar="FILE", default="", help="Test this interpreter's packages, of any environment.")
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @click.option(
@@ -138,14 +137,13 @@ def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: 
 def components(
     app: App,
     name: str | None,
-    files: tuple[str, ...],
     python: str,
     data: str | None,
     place: str,
     gpus: str,
     timeout: float,
 ) -> int:
-    """Test the parts of the stack: torch, CUDA, linking, Triton, NCCL, Ray, each framework, data files.
+    """Test the parts of the stack: torch, CUDA, linking, Triton, NCCL, Ray, each framework.
 
     In a container of an image it tests what is there; with TARGET, from a host, the target's image in a container, or
     with --place here what `rlbox apply` laid on this machine. What a part needs a GPU for is not tested where there is
@@ -160,5 +158,5 @@ def components(
     from rlbox.run.exec import is_inside_target, run_component_tests, run_component_tests_in_target
 
     if not name or python or is_inside_target(name):
-        return run_component_tests(app, python, files, timeout)
-    return run_component_tests_in_target(app, place, name, data, gpus, files, timeout)
+        return run_component_tests(app, python, timeout)
+    return run_component_tests_in_target(app, place, name, data, gpus, timeout)

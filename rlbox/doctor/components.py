@@ -31,7 +31,6 @@ from rlbox.doctor.stack import (
 )
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
-from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.gpu import probe_cuda_driver
 
@@ -43,7 +42,7 @@ _GPU_CODE = "import torch; torch.ones(1).cuda()"
 _DRIVER_CODE = f"import ctypes; ctypes.CDLL('{_DRIVER}').cuInit(0)"
 _CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
 _DEFAULT_ARCH = "sm_80"  # what Triton compiles for where neither a GPU nor a target says it
-_LIST_TIMEOUT_S = 30.0
+_LIST_TIMEOUT_S = 120.0
 _MAX_WORKERS = 8  # an import of an inference engine takes more than a GiB
 
 ComponentState = Literal["ok", "failed", "late", "no-gpu", "absent"]
@@ -234,7 +233,7 @@ def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentR
 
 
 def report_ray(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
-    findings = check_ray(facts, stack.requirements, stack.prefix)
+    findings = check_ray(facts, stack.prefix)
     detail = f"{stack.packages.get('ray', '')}, one node did one task"
     return build_component_result("Ray", facts, stack, findings, detail, MANUAL_LOAD["Ray"])
 
@@ -298,7 +297,7 @@ def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
 
 
 def run_component_checks(
-    stack: StackLocation, environ: Mapping[str, str], data_files: Sequence[Path], timeout_s: float
+    stack: StackLocation, environ: Mapping[str, str], timeout_s: float
 ) -> Iterator[ComponentResult]:
     """Yield results as they come; all checks together have `timeout_s` seconds.
 
@@ -313,7 +312,6 @@ def run_component_checks(
         try:
             info = _probe_stack(probe, stack)
             yield ComponentResult(name="Python", state="ok", detail=f"{info.version}, {len(info.packages)} packages")
-            yield from map(check_data_file, data_files)
             futures = [workers.submit(check) for check in _list_checks(probe, info, deadline)]
             for future in as_completed(futures):
                 yield from future.result()
@@ -323,7 +321,7 @@ def run_component_checks(
 
 def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
     modules = [component.module for component in load_components()]
-    facts = probe.probe_installed(modules, time.monotonic() + _LIST_TIMEOUT_S)
+    facts = probe.run("probe_installed.py", *modules, deadline=time.monotonic() + _LIST_TIMEOUT_S)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
         raise NodeError(
@@ -347,8 +345,11 @@ def _list_checks(
     """Yield the checks: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
     arch = stack.requirements.arch or _DEFAULT_ARCH
     for name, run in (
-        ("torch", lambda: list(report_torch(probe.probe_torch(tuple, deadline, arch), stack))),
-        ("Ray", lambda: [report_ray(probe.probe_ray(deadline), stack)]),
+        (
+            "torch",
+            lambda: list(report_torch(probe.run("probe_torch.py", arch.removeprefix("sm_"), deadline=deadline), stack)),
+        ),
+        ("Ray", lambda: [report_ray(probe.run_ray_task(deadline), stack)]),
     ):
         component = Component(name=name, package=name.lower(), imports=(name.lower(),))
         installed = component.package in stack.packages
@@ -371,7 +372,8 @@ def _report_missing_components(components: Sequence[Component], stack: StackInfo
 def _import_component(
     probe: StackProbe, stack: StackInfo, deadline: float, component: Component
 ) -> list[ComponentResult]:
-    return [report_import(component, probe.probe_imports(component.imports, component.kernel, deadline), stack)]
+    facts = probe.run("probe_import.py", component.kernel, *component.imports, deadline=deadline)
+    return [report_import(component, facts, stack)]
 
 
 def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
@@ -380,44 +382,7 @@ def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> Compone
     if not stack.devices:
         return ComponentResult(name="NCCL", state="no-gpu", detail=NO_GPU)
     count = min(stack.devices, stack.requirements.gpus or stack.devices)
-    return report_nccl(probe.probe_all_reduce(count, deadline), count, stack)
-
-
-def check_data_file(path: Path) -> ComponentResult:
-    """Return whether a file is there and has its beginning and end, or a directory any entry."""
-    try:
-        kind, problem = _inspect_data_file(path)
-    except OSError as error:
-        kind, problem = "", "it is not there" if isinstance(error, FileNotFoundError) else str(error.strerror)
-    if problem:
-        remedy = "bring the file to this path, or give the one that the job reads"
-        return _failed("data file", f"{path}: {problem}", remedy)
-    return ComponentResult(name="data file", state="ok", detail=f"{path}: {kind}")
-
-
-def _inspect_data_file(path: Path) -> tuple[str, str]:
-    """Return what a file is, and what is wrong with it (empty: nothing)."""
-    if path.is_dir():
-        count = len(os.listdir(path))
-        return f"a folder of {count}", "" if count else "the folder is empty"
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if not size:
-            return "", "the file is empty"
-        if path.suffix == ".parquet":
-            begin = file.read(4)
-            file.seek(-4, os.SEEK_END)
-            is_complete = begin == file.read(4) == b"PAR1"
-            return f"Parquet, {size} bytes", "" if is_complete else "no Parquet file, or one that is cut short"
-        if path.suffix == ".jsonl":
-            line = file.readline(1 << 20)
-            try:
-                if line.endswith(b"\n") or len(line) < 1 << 20:
-                    parse_json(line)
-            except ValueError as error:
-                return "", f"its first line is no JSON: {error}"
-            return f"JSON Lines, {size} bytes", ""
-    return f"{size} bytes", ""
+    return report_nccl(probe.run("probe_allreduce.py", str(count), deadline=deadline), count, stack)
 
 
 def format_result(result: ComponentResult) -> str:

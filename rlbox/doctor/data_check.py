@@ -175,7 +175,7 @@ def _find_stack(python: str) -> StackLocation:
 def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: float) -> list[Mapping[str, Any]]:
     """Return the steps of `probe_data.py`."""
     with open_stack_probe(stack, dict(os.environ)) as probe:
-        facts = probe.probe_data(request, time.monotonic() + timeout_s)
+        facts = probe.run("probe_data.py", json.dumps(request), deadline=time.monotonic() + timeout_s)
     error = next((str(step["error"]) for step in facts.steps if not step.get("ok")), "")
     if facts.exit_code is None:
         raise TimedOut(_("the data were not read in time"), where=stack.python, next_step=_("give more with --timeout"))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.program import Program
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
@@ -53,47 +52,36 @@ def select_fix_checks(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck
     )
 
 
-def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]) -> tuple[Finding, ...]:
-    """Return a finding for each check that failed; `outcomes` are exit code and output in the order of the checks.
+def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]) -> Iterator[Finding]:
+    """Yield a finding for each check that failed; `outcomes` are exit code and output in the order of the checks.
 
     A check that could not be run, or was too slow, is no finding.
     """
-    rows = zip(checks, outcomes, strict=False)
-    return tuple(finding for check, (code, output) in rows for finding in check_fix(check, code, output))
-
-
-def _in_effect(check: FixCheck, code: int, output: str) -> Iterator[Finding]:
-    if code not in (0, TIMEOUT_EXIT_CODE) and not any(words in output for words in _NOT_RUN):
+    for check, (code, output) in zip(checks, outcomes, strict=False):
+        if code in (0, TIMEOUT_EXIT_CODE) or any(text in output for text in _NOT_RUN):
+            continue
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        effect = _("in effect in part") if check.is_partial else _("not in effect")
         yield Finding(
             id=check.id,
-            title=_("fix {id} is {partial}").format(
-                id=check.id, partial=_("in effect in part") if check.is_partial else _("not in effect")
-            ),
+            title=_("fix {id} is {partial}").format(id=check.id, partial=effect),
             level="note" if check.is_partial else "error",
-            seen=_last_line(output) or _("its check ended with {code}").format(code=code),
+            seen=lines[-1] if lines else _("its check ended with {code}").format(code=code),
             where=_("what should be: {title}").format(title=_(check.title)),
             remedy=check.remedy,
             covers=check.failure_ids,
         )
 
 
-check_fix = CheckGroup(checks=(_in_effect,))
-"""Why one fix is not in effect, by exit code and output of its check."""
-
-
 def add_explained_fix_checks(findings: Iterable[Finding], checks: Sequence[FixCheck], data_mount: str) -> list[Finding]:
     """Return the findings; one about the data disk or the stack's files explains every check that reads there too."""
-    places = {"data-disk-": data_mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
-    found = []
+    paths = {"data-disk-": data_mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
+    result = []
     for finding in findings:
-        place = next((text for start, text in places.items() if finding.id.startswith(start)), "")
-        ids = tuple(check.id for check in checks if place and finding.level == "error" and place in check.script)
-        found.append(replace(finding, breaks=(*finding.breaks, *ids)))
-    return found
-
-
-def _last_line(output: str) -> str:
-    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+        path = next((text for prefix, text in paths.items() if finding.id.startswith(prefix)), None)
+        ids = tuple(check.id for check in checks if path and finding.level == "error" and path in check.script)
+        result.append(replace(finding, breaks=(*finding.breaks, *ids)))
+    return result
 
 
 INSTALL_DIR_VARIABLE = "RLBOX_PLACE"
@@ -108,8 +96,8 @@ _SCRIPT = f"""
 [ ! -r "$0" ] || . "$0" >/dev/null 2>&1
 limit=; ! command -v timeout >/dev/null 2>&1 || limit="timeout {_CHECK_S}"
 for text; do
-    said=$($limit sh -c "$text" 2>&1)
-    printf '%s\\0%s\\0' $? "$said"
+    output=$($limit sh -c "$text" 2>&1)
+    printf '%s\\0%s\\0' $? "$output"
 done
 """
 
@@ -140,32 +128,33 @@ def run_fix_checks(
         read_json_object(Path(install_dir, "share/fixes.json"), follow_links=True) if manifest is None else manifest,
         phase,
     )
-    failed = {row.id for row in _judged(checks, end, install_dir, environ)}
+    failed = {finding.id for finding in _run_checks(checks, end, install_dir, environ)}
     # Once more: what fails for a moment, as a process ends or a file is written, is no fault.
-    again = tuple(check for check in checks if check.id in failed)
-    return _judged(again, end, install_dir, environ)
+    return _run_checks([check for check in checks if check.id in failed], end, install_dir, environ)
 
 
-def _judged(checks: Sequence[FixCheck], end: float, own: str, environ: Mapping[str, str]) -> tuple[Finding, ...]:
+def _run_checks(
+    checks: Sequence[FixCheck], end: float, install_dir: str, environ: Mapping[str, str]
+) -> tuple[Finding, ...]:
     """Run checks until `end` (monotonic), a part of them in each of a few shells at once; the findings are in order."""
     shells = min(_SHELLS, math.ceil(count_usable_cores()), len(checks))
     started = []
     for number in range(shells):
         part = checks[number::shells]
-        argv = ["sh", "-c", _SCRIPT, f"{own}/libexec/init.sh", *(check.script for check in part)]
+        argv = ["sh", "-c", _SCRIPT, f"{install_dir}/libexec/init.sh", *(check.script for check in part)]
         with contextlib.suppress(OSError):  # no process can be started: a limit, which has a finding of its own
             started.append((part, Program(argv, environ, "", token=f"fixes-{os.getpid()}-{number}")))
     end = max(end, time.monotonic() + _LEAST_S)
-    found = [
-        row
+    findings = [
+        finding
         for part, program in started
-        for row in parse_failed_checks(part, _outcomes(program.communicate(b"", end).stdout))
+        for finding in parse_failed_checks(part, _parse_outcomes(program.communicate(end).stdout))
     ]
     order = [check.id for check in checks]
-    return tuple(sorted(found, key=lambda row: order.index(row.id)))
+    return tuple(sorted(findings, key=lambda finding: order.index(finding.id)))
 
 
-def _outcomes(said: str) -> list[tuple[int, str]]:
-    parts = said.split("\0")
-    told = ((whole_number(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
-    return [(code, text) for code, text in told if code is not None]
+def _parse_outcomes(output: str) -> list[tuple[int, str]]:
+    parts = output.split("\0")
+    rows = ((whole_number(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
+    return [(code, text) for code, text in rows if code is not None]

@@ -119,9 +119,11 @@ def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: Gp
         target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
     )
     requirements = override_gpus(requirements, parse_gpus_option(resolve_gpus_option(gpus_option), limits.gpus).text)
-    found = check_driver(probe_cuda_driver(), read_driver_requirements(app, image, env), requirements)
-    found += check_gpu_models(probe_gpu_models(), requirements)
-    for finding in found:
+    needs = read_driver_requirements(app, image, env)
+    for finding in (
+        *check_driver(probe_cuda_driver(), needs, requirements),
+        *check_gpu_models(probe_gpu_models(), requirements),
+    ):
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)
         app.say(f"warning: {finding.title}: {finding.seen}\n  next:  {finding.remedy}")

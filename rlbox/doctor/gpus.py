@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlbox.amounts import GIB, card_text, duration_text
-from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
@@ -35,7 +33,8 @@ class DriverRequirements:
     cuda12_variant: str = ""
 
 
-def _driver_there(driver: GpuDriver, __: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
+def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
+    """Yield what is wrong with the driver for a target with GPUs."""
     if requirements.wants_gpu and not driver.is_present:
         yield Finding(
             id="gpu-driver-missing", title=_("there is no NVIDIA driver, and the target wants GPUs"),
@@ -44,53 +43,46 @@ def _driver_there(driver: GpuDriver, __: DriverRequirements, requirements: Requi
             remedy=_("run it on a machine with the GPU; inside a container: start it with --gpus all"),
             breaks=("gpu-*",), covers=("libcuda-missing", "no-gpu-visible"),
         )  # fmt: skip
-
-
-def _driver_answers(driver: GpuDriver, __: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
-    if requirements.wants_gpu and driver.error:
+    elif requirements.wants_gpu and driver.error:
         yield Finding(
             id="gpu-driver-broken", title=_("the NVIDIA driver does not answer"), seen=driver.error,
             where="libcuda.so.1",
             remedy=_("restart the container; if the host's nvidia-smi fails too, reload the driver or reboot"),
             breaks=("gpu-*",),
         )  # fmt: skip
+    else:
+        yield from _check_driver_version(driver, needs, requirements)
+        if driver.device_count:
+            yield from check_gpu_count(driver.device_count, requirements)
 
 
-def _driver_new_enough(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
-    if not requirements.wants_gpu:
-        return
+def _check_driver_version(
+    driver: GpuDriver, needs: DriverRequirements, requirements: Requirements
+) -> Iterator[Finding]:
     wanted = parse_required_cuda(needs.require_cuda_variable) or _version(needs.torch_cuda)[:1]
-    if (
-        driver.max_cuda_version
-        and wanted
-        and driver.max_cuda_version < wanted
-        and not (needs.has_compat_libraries and requirements.grade == "datacenter")
-    ):
-        package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
-        forward = {
-            "datacenter": f"take a base of NVIDIA's with its compatibility library ({package}; this card can use it), ",
-            "workstation": "(a workstation card has no forward compatibility), ",
-            "consumer": "(a consumer card has no forward compatibility), ",
-        }.get(requirements.grade, "")
-        variant = _("take the target {variant}, ").format(variant=needs.cuda12_variant) if needs.cuda12_variant else ""
-        branch = (
-            "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")
-        )  # a minor version is NVIDIA_REQUIRE_CUDA's
-        least = _(" to {branch} or newer").format(branch=branch) if branch else ""
-        yield Finding(
-            id="cuda-driver-old", title=_("the image needs a newer NVIDIA driver"),
-            seen=_("the driver takes CUDA {dotted}, the image wants {dotted2}").format
-                (dotted=_dotted(driver.max_cuda_version), dotted2=_dotted(wanted)), where="driver",
-            remedy=_("update the host's driver{least}, {variant}{forward}or take a machine with a newer one").format
-                (least=least, variant=variant, forward=forward),
-            breaks=("gpu-*",),
-            covers=("driver-too-old",),
-        )  # fmt: skip
-
-
-def _gpus_enough(driver: GpuDriver, __: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
-    if driver.device_count:
-        yield from check_gpu_count(driver.device_count, requirements)
+    has_compat = needs.has_compat_libraries and requirements.grade == "datacenter"
+    is_new_enough = not driver.max_cuda_version or driver.max_cuda_version >= wanted
+    if not requirements.wants_gpu or not wanted or is_new_enough or has_compat:
+        return
+    package = f"cuda-compat-{wanted[0]}-{(*wanted, 0)[1]}"
+    forward = {
+        "datacenter": f"take a base of NVIDIA's with its compatibility library ({package}; this card can use it), ",
+        "workstation": "(a workstation card has no forward compatibility), ",
+        "consumer": "(a consumer card has no forward compatibility), ",
+    }.get(requirements.grade, "")
+    variant = _("take the target {variant}, ").format(variant=needs.cuda12_variant) if needs.cuda12_variant else ""
+    # A minor version is NVIDIA_REQUIRE_CUDA's.
+    branch = "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")
+    least = _(" to {branch} or newer").format(branch=branch) if branch else ""
+    yield Finding(
+        id="cuda-driver-old", title=_("the image needs a newer NVIDIA driver"),
+        seen=_("the driver takes CUDA {dotted}, the image wants {dotted2}").format
+            (dotted=_dotted(driver.max_cuda_version), dotted2=_dotted(wanted)), where="driver",
+        remedy=_("update the host's driver{least}, {variant}{forward}or take a machine with a newer one").format
+            (least=least, variant=variant, forward=forward),
+        breaks=("gpu-*",),
+        covers=("driver-too-old",),
+    )  # fmt: skip
 
 
 def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]:
@@ -102,10 +94,6 @@ def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]
             remedy=_("start the container with all of them, unset CUDA_VISIBLE_DEVICES, or lower hardware.gpus"),
             covers=("invalid-device-ordinal",),
         )  # fmt: skip
-
-
-check_driver = CheckGroup(prerequisite=_driver_there, checks=(_driver_answers, _driver_new_enough, _gpus_enough))
-"""What is wrong with the driver for a target with GPUs."""
 
 
 def check_gpu_models(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
@@ -150,10 +138,10 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(number for part in text.split(".") if (number := whole_number(part)) is not None)
 
 
-_STUB = 34  # CUDA_ERROR_STUB_LIBRARY
 # What cuInit's codes mean for who runs a container; source: cuda.h, and issues 803/804 of gpustack and vLLM.
-_MEANS = {
-    _STUB: (
+_COMPAT_REMEDY = _("take …/compat off the loader's paths")
+_DRIVER_ERRORS = {
+    34: (
         "cuda-stubs-order",
         _("the loader takes CUDA's stub for the driver"),
         _("take …/stubs off LD_LIBRARY_PATH"),
@@ -163,18 +151,15 @@ _MEANS = {
         _("the driver shows no GPU to this container"),
         _("start it with --gpus all; unset CUDA_VISIBLE_DEVICES"),
     ),
-    803: (
-        "cuda-compat-shadows-driver",
-        _("another driver library hides the host's"),
-        _("take …/compat off the loader's paths"),
-    ),
-    804: (
-        "cuda-compat-shadows-driver",
-        _("forward compatibility is not for this card"),
-        _("take …/compat off the loader's paths"),
-    ),
+    803: ("cuda-compat-shadows-driver", _("another driver library hides the host's"), _COMPAT_REMEDY),
+    804: ("cuda-compat-shadows-driver", _("forward compatibility is not for this card"), _COMPAT_REMEDY),
     999: ("cuda-after-restart", _("the driver lost the GPU"), _("restart the container; then the host's driver")),
 }
+_UNKNOWN_DRIVER_ERROR = (
+    "gpu-driver-broken",
+    _("the driver does not start"),
+    _("restart the container, then the host's driver"),
+)
 _BUSY = 0.1  # of a GPU's memory: engines claim 90 % and fail with less; doctor's own programs take 1 GiB
 
 
@@ -187,68 +172,49 @@ class GpuFacts:
     nvml_error: str = ""
 
 
-def _find_cuda_step(facts: GpuFacts) -> Mapping[str, Any] | None:
-    return next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
-
-
-def _starts(facts: GpuFacts, __: Requirements) -> Iterator[Finding]:
-    driver = _find_cuda_step(facts)
-    if driver and not driver.get("ok"):
-        unknown = (
-            "gpu-driver-broken",
-            _("the driver does not start"),
-            _("restart the container, then the host's driver"),
-        )
-        name, title, remedy = _MEANS.get(int(driver.get("code", -1)), unknown)
+def check_gpus(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
+    """Yield what driver and NVML say is wrong."""
+    driver = next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
+    if driver and driver.get("ok"):
+        yield from check_gpu_count(int(driver["count"]), requirements)
+    elif driver:
+        name, title, remedy = _DRIVER_ERRORS.get(int(driver.get("code", -1)), _UNKNOWN_DRIVER_ERROR)
         yield Finding(
             id=name, title=title, seen=f"cuInit gives {driver.get('code')} {driver.get('name')}".rstrip(),
             where=str(driver.get("library") or "libcuda.so.1"), remedy=remedy, breaks=("gpu-*", "torch-op", "nccl-*"),
         )  # fmt: skip
-
-
-def _all_there(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
-    driver = _find_cuda_step(facts)
-    if driver and driver.get("ok"):
-        yield from check_gpu_count(int(driver["count"]), requirements)
-
-
-def _managed(facts: GpuFacts, __: Requirements) -> Iterator[Finding]:
     if facts.nvml_error:
         yield Finding(
             id="gpu-nvml", title=_("the GPUs cannot be managed"), seen=facts.nvml_error, where="libnvidia-ml.so.1",
             remedy=_("restart the container: a reload of systemd takes devices away from running ones"),
             covers=("cuda-after-restart", "driver-library-mismatch"),
         )  # fmt: skip
-
-
-def _memory(facts: GpuFacts, __: Requirements) -> Iterator[Finding]:
     for gpu in facts.memory:
-        if gpu.uncorrected_errors:
-            yield Finding(
-                id="gpu-hardware-fault", title=_("a GPU has memory errors"),
-                seen=_("{bad} uncorrected").format(bad=gpu.uncorrected_errors),
-                where=f"GPU {gpu.index}", remedy=_("leave this GPU out (CUDA_VISIBLE_DEVICES) and have it replaced"),
-            )  # fmt: skip
-        used = gpu.total_bytes - gpu.free_bytes
-        if used > max(_BUSY * gpu.total_bytes, 2 * GIB):
-            users = ", ".join(
-                _("pid {pid} {used}").format(pid=pid, used=card_text(own)) for pid, own in gpu.processes
-            ) or _("outside this container")
-            yield Finding(
-                id="gpu-busy", title=_("a GPU's memory is in use"), level="warning",
-                seen=_("{memory} of {total}: {users}").format
-                    (memory=card_text(used), total=card_text(gpu.total_bytes), users=users), where=f"GPU {gpu.index}",
-                remedy=_("ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU"),
-                covers=("free-memory-below-utilization",),
-            )  # fmt: skip
+        yield from _check_memory(gpu)
 
 
-check_gpus = CheckGroup(checks=(_starts, _all_there, _managed, _memory))
-"""What driver and NVML say is wrong."""
+def _check_memory(gpu: GpuMemory) -> Iterator[Finding]:
+    if gpu.uncorrected_errors:
+        yield Finding(
+            id="gpu-hardware-fault", title=_("a GPU has memory errors"),
+            seen=_("{bad} uncorrected").format(bad=gpu.uncorrected_errors),
+            where=f"GPU {gpu.index}", remedy=_("leave this GPU out (CUDA_VISIBLE_DEVICES) and have it replaced"),
+        )  # fmt: skip
+    used = gpu.total_bytes - gpu.free_bytes
+    if used > max(_BUSY * gpu.total_bytes, 2 * GIB):
+        texts = [_("pid {pid} {used}").format(pid=pid, used=card_text(own)) for pid, own in gpu.processes]
+        users = ", ".join(texts) or _("outside this container")
+        yield Finding(
+            id="gpu-busy", title=_("a GPU's memory is in use"), level="warning",
+            seen=_("{memory} of {total}: {users}").format
+                (memory=card_text(used), total=card_text(gpu.total_bytes), users=users), where=f"GPU {gpu.index}",
+            remedy=_("ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU"),
+            covers=("free-memory-below-utilization",),
+        )  # fmt: skip
 
 
 def probe_gpus(stack: StackProbe, deadline: float) -> GpuFacts:
-    cuda = stack.probe_cuda(deadline)
+    cuda = stack.run("probe_cuda.py", deadline=deadline)
     try:
         return GpuFacts(cuda=cuda, memory=probe_gpu_memory())
     except NvmlUnavailableError as error:
@@ -290,9 +256,10 @@ def _has_kernels(arch: str, archs: list[str]) -> bool:
     return exact or any(number is not None and number <= int(arch.removeprefix("sm_")) for number in ptx)
 
 
-def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:
+def check_all_reduce(facts: ProgramFacts, count: int) -> Iterator[Finding]:
+    """Yield why the GPUs could not add up a tensor together."""
     last = facts.steps[-1] if facts.steps else None
-    hangs = facts.exit_code is None and last is None
+    hangs = facts.exit_code is None and facts.was_idle and last is None
     if hangs or (last is not None and not last.get("ok")):
         yield Finding(
             id="nccl-self-test", title=_("{count} GPUs cannot add up a tensor over NCCL").format(count=count),
@@ -302,7 +269,3 @@ def _add_up(facts: ProgramFacts, count: int) -> Iterator[Finding]:
             remedy=_("NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then "
 "NCCL_SHM_DISABLE=1"),
         )  # fmt: skip
-
-
-check_all_reduce = CheckGroup(checks=(_add_up,))
-"""Why the GPUs could not add up a tensor together."""

@@ -11,7 +11,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +18,8 @@ from typing import NamedTuple
 from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.artifacts.profile import load_profile
-from rlbox.doctor.checks import CheckContext, select_families
-from rlbox.doctor.container import BUDGET_S, ProbeThreads, examine_container
+from rlbox.doctor.checks import HOST_CHECKS, CheckContext, CheckThreads, select_checks
+from rlbox.doctor.container import BUDGET_S, examine_container
 from rlbox.doctor.disks import RunDirectory, is_responsive
 from rlbox.doctor.engine import check_image_state
 from rlbox.doctor.gpu_choice import (
@@ -33,13 +32,13 @@ from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.network import Endpoint
 from rlbox.doctor.report import Report, format_report, format_summary, merge_reports, parse_report, resolve_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
-from rlbox.doctor.stack import check_image_files, find_local_stack
+from rlbox.doctor.stack import find_local_stack
 from rlbox.engine.address import is_engine_local
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import choose_data_dir, would_create_data_disk
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus_option
-from rlbox.errors import EngineError, NodeError, RlboxError, TimedOut, WorkFailed
+from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
 from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -51,17 +50,7 @@ from rlbox.system.identity import format_user_ids, is_in_image
 from rlbox.system.network_settings import find_ca_bundle
 from rlbox.target.target import load_target
 
-_STARTING_S = 2.0  # what it takes to start and remove the container
-_GRACE_S = 0.6
 _REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
-
-
-@dataclass
-class _Inside:
-    """What doctor said in a container of the image, and whether one was asked for at all."""
-
-    begun: bool = False
-    reports: list[Report] = field(default_factory=list)
 
 
 def examine_host(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> Report:
@@ -72,31 +61,32 @@ def examine_host(app: App, target: str | None, data_dir: str | None, gpus_option
     gpus_option
         What `--gpus` says, empty for the target's own number.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     image = load_image_plan(app.project, target) if target else None
-    wish = parse_gpus_option(resolve_gpus_option(gpus_option), image.container.gpus if image else 0)
-    folder = _folder(image, data_dir)
-    context = _make_context(
-        app, image, override_gpus(_demands(app, image), wish.text), folder, began + budget_s + _GRACE_S
-    )
-    inside = _Inside()
-    probes = ProbeThreads(context.deadline_s)
+    gpus = parse_gpus_option(resolve_gpus_option(gpus_option), image.container.gpus if image else 0)
+    directory = _find_data_dir(image, data_dir)
+    requirements = override_gpus(_load_requirements(app, image), gpus.text)
+    context = _make_context(app, image, requirements, directory, start + budget_s)
+    threads = CheckThreads(context.deadline_s)
+    checks = select_checks(HOST_CHECKS, context)
+    in_container = _ImageCheck(app, image, directory, gpus_option, budget_s) if image else None
     try:
-        if image:
-            probes.start({"image": lambda: _examine_image(app, image, _usable(folder), gpus_option, budget_s, inside)})
-        families = select_families("host", context)
-        probes.start({family.name: partial(family.probe_and_check, context) for family in families})
-        probes.wait()
+        if in_container:
+            threads.start("image", in_container.run)
+        threads.start_checks(checks, context)
+        threads.wait()
     finally:
-        if image and inside.begun and probes.is_running("image"):
-            _end_container(image, partial(probes.is_running, "image"))
-    findings, follows = resolve_findings(row for found in probes.findings.values() for row in found)
-    checks = sum(family.count_checks(context) for family in families) + (len(check_image_state) if image else 0)
-    host = Report(findings=findings, follows=follows, checks=checks, unfinished=tuple(probes.unfinished))
-    return merge_reports([host, *inside.reports], time.monotonic() - began)
+        if in_container and in_container.has_started and threads.is_running("image"):
+            in_container.end(partial(threads.is_running, "image"))
+    findings, follows = resolve_findings(row for found in threads.findings.values() for row in found)
+    host = Report(
+        findings=findings, follows=follows, checks=len(threads.findings), unfinished=tuple(threads.unfinished)
+    )
+    reports = [in_container.report] if in_container and in_container.report else []
+    return merge_reports([host, *reports], time.monotonic() - start)
 
 
-def _demands(app: App, image: ImagePlan | None) -> Requirements:
+def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
     if image is None:
         return Requirements()
     target = load_target(app.project, image.target).target
@@ -106,43 +96,38 @@ def _demands(app: App, image: ImagePlan | None) -> Requirements:
     )
 
 
-def _folder(image: ImagePlan | None, data: str | None) -> Path | None:
-    named = data or os.environ.get("RLBOX_DATA") or (image.container.host if image else "")
-    if named and not is_responsive(text := os.path.abspath(os.path.expanduser(named))):
-        return Path(text)
-    if data is not None or os.environ.get("RLBOX_DATA"):
-        return choose_data_dir("", data)
+def _find_data_dir(image: ImagePlan | None, data_dir: str | None) -> Path | None:
+    named = data_dir or os.environ.get("RLBOX_DATA") or (image.container.host if image else "")
+    if named and not is_responsive(path := os.path.abspath(os.path.expanduser(named))):
+        return Path(path)
+    if data_dir is not None or os.environ.get("RLBOX_DATA"):
+        return choose_data_dir("", data_dir)
     try:
         return choose_data_dir(image.container.host, None) if image else None
     except RlboxError:  # none is named, which is a finding
         return None
 
 
-def _usable(folder: Path | None) -> Path | None:
-    """Return the folder, None where it does not answer: whoever asks such a one waits for ever."""
-    return folder if folder and is_responsive(str(folder)) else None
-
-
 def _make_context(
-    app: App, image: ImagePlan | None, requirements: Requirements, folder: Path | None, end: float
+    app: App, image: ImagePlan | None, requirements: Requirements, data_dir: Path | None, deadline_s: float
 ) -> CheckContext:
-    usable = _usable(folder)
-    made_by_a_run = image is not None and usable is not None and would_create_data_disk(usable, image.container)
-    disk = [RunDirectory("data", str(folder))] if folder else []
+    usable = data_dir if data_dir and is_responsive(str(data_dir)) else None
+    is_made_by_run = image is not None and usable is not None and would_create_data_disk(usable, image.container)
+    directories = [RunDirectory("data", str(data_dir))] if data_dir else []
     shares_network = image is not None and image.container.network == "host"
     return CheckContext(
         environ=dict(os.environ),
         requirements=requirements,
-        deadline_s=end,
+        deadline_s=deadline_s,
         env_file_dirs=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
-        directories=disk if (image or folder) and not made_by_a_run else None,
+        directories=directories if (image or data_dir) and not is_made_by_run else None,
         get_driver_requirements=lambda: read_driver_requirements(app, image, {}) if image else DriverRequirements(),
         get_required_ports=lambda: requirements.ports if shares_network and is_engine_local() else {},
-        list_mirrors=lambda: _mirrors(app, image) if image else (),
+        list_mirrors=lambda: _list_mirrors(app, image) if image else (),
     )
 
 
-def _mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
+def _list_mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
     rules = [rule for rule in load_profile(app.project, image.sources_profile).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
     return [
@@ -150,92 +135,83 @@ def _mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
     ]
 
 
-def _examine_image(
-    app: App, image: ImagePlan, folder: Path | None, gpus: str, budget_s: float, inside: _Inside
-) -> Iterable[Finding]:
-    """Add what doctor says in a container of the image to `inside`, and return what is to say of the image itself."""
-    try:
-        found = find_image(image.tag)
-    except RlboxError:  # the engine has a finding of its own
-        return ()
-    if found is None:
-        return check_image_state("missing", image.target)
-    if folder is not None and folder.is_dir():
-        bytecode = f"cache/bytecode/{image.target}/{str(found['Id']).rpartition(':')[2][:16]}"  # as of runs
-        access = _access(app, image, gpus)
-        inside.begun = True
-        report = _in_container(image, folder, f"{image.container.mount}/{bytecode}", access, budget_s - _STARTING_S)
-        if isinstance(report, Report):
-            inside.reports.append(report)
-        else:
-            return report
-    return check_image_state("outdated" if find_outdated_reason(image, found) else "current", image.target)
+class _ImageCheck:
+    """Checks the image of a target, and examines a container of it; `report` is what doctor said in there."""
 
+    def __init__(self, app: App, image: ImagePlan, data_dir: Path | None, gpus_option: str, budget_s: float) -> None:
+        self._app, self._image, self._data_dir = app, image, data_dir
+        self._gpus_option, self._budget_s = gpus_option, budget_s
+        self._container_name = f"rlbox-doctor-{image.target}-{os.getpid()}"
+        self.has_started = False
+        self.report: Report | None = None
 
-def _end_container(image: ImagePlan, examined: Callable[[], bool]) -> None:
-    """Remove the container of a probe that nobody waits for: its thread ends with this process, before it would."""
+    def run(self) -> Iterator[Finding]:
+        try:
+            info = find_image(self._image.tag)
+        except RlboxError:  # the engine has a finding of its own
+            return
+        if info is None:
+            yield from check_image_state("missing", self._image.target)
+            return
+        # Whoever asks a directory that does not answer waits for ever.
+        if self._data_dir and is_responsive(str(self._data_dir)) and self._data_dir.is_dir():
+            self.has_started = True
+            yield from self._examine_container(str(info["Id"]))
+        is_outdated = find_outdated_reason(self._image, info)
+        yield from check_image_state("outdated" if is_outdated else "current", self._image.target)
 
-    def remove() -> None:
-        with contextlib.suppress(RlboxError):
-            while examined():  # one that is asked for at this moment is there at the next look
-                connect_engine().remove_container(_container_name(image))
-                time.sleep(0.1)
+    def _examine_container(self, image_id: str) -> Iterator[Finding]:
+        image = self._image
+        bytecode = f"cache/bytecode/{image.target}/{image_id.rpartition(':')[2][:16]}"  # as of runs
+        plan = plan_container(
+            image.tag,
+            connect_engine().replace_unavailable_network(image.container),
+            name=self._container_name,
+            argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{0.8 * self._budget_s:.1f}"),
+            env={"PYTHONPYCACHEPREFIX": f"{image.container.mount}/{bytecode}"},
+            labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
+            data_dir=str(self._data_dir),
+            caller_uid_gid=format_user_ids(),
+            ca_bundle=find_ca_bundle() if is_engine_local() else "",
+            gpus=self._choose_gpus(),
+        )
+        try:
+            outcome = connect_engine().run_container(plan, timeout_s=self._budget_s)
+            self.report = parse_report(parse_json(outcome.stdout))
+        except EngineError as error:
+            yield self._make_refused_finding(error.what)
+        except (ValueError, KeyError, TypeError):
+            lines = outcome.stderr.strip().splitlines() or [_("no output")]
+            yield self._make_refused_finding(lines[-1])
 
-    thread = threading.Thread(target=remove, daemon=True)  # an engine that hangs must not keep rlbox from ending
-    thread.start()
-    thread.join(_REMOVAL_S)
+    def _choose_gpus(self) -> GpuAccess:
+        """Return the GPUs of the container; none where the engine offers none, which is a finding."""
+        try:
+            return choose_container_gpus(self._app, self._image, self._gpus_option)
+        except (EngineError, NodeError):
+            return NO_GPUS
 
+    def _make_refused_finding(self, reason: str) -> Finding:
+        return Finding(
+            id="container-refused",
+            title=_("the engine does not start a container of the image"),
+            seen=reason[:500],
+            where=self._image.tag,
+            remedy=_("docker's own words say what it misses; limits are in the target's [run]"),
+        )
 
-def _access(app: App, image: ImagePlan, gpus: str) -> GpuAccess:
-    """Return the GPUs of the container that is examined; none where the engine offers none, which is a finding."""
-    try:
-        return choose_container_gpus(app, image, gpus)
-    except (EngineError, NodeError):
-        return NO_GPUS
+    def end(self, is_running: Callable[[], bool]) -> None:
+        """Remove the container when nobody waits for it: its thread ends with this process, before it would."""
 
+        def remove() -> None:
+            with contextlib.suppress(RlboxError):
+                while is_running():  # one that is asked for at this moment is there at the next look
+                    connect_engine().remove_container(self._container_name)
+                    time.sleep(0.1)
 
-def _in_container(
-    image: ImagePlan, folder: Path, bytecode: str, gpus: GpuAccess, budget_s: float
-) -> Report | list[Finding]:
-    plan = plan_container(
-        image.tag,
-        connect_engine().replace_unavailable_network(image.container),
-        name=_container_name(image),
-        argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{budget_s:.1f}"),
-        env={"PYTHONPYCACHEPREFIX": bytecode},
-        labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
-        data_dir=str(folder),
-        caller_uid_gid=format_user_ids(),
-        ca_bundle=find_ca_bundle() if is_engine_local() else "",
-        gpus=gpus,
-    )
-    try:
-        outcome = connect_engine().run_container(plan, timeout_s=budget_s + _STARTING_S + 5)
-    except TimedOut:
-        return [Finding(id="image-slow", title=_("the container did not answer"), level="warning", where=plan.name)]
-    except EngineError as error:
-        return [_refused(image.tag, error.what)]
-    try:
-        return parse_report(parse_json(outcome.stdout))
-    except (ValueError, KeyError, TypeError):
-        if "No module named rlbox.doctor" in outcome.stderr:
-            return list(check_image_files(["`rlbox doctor`"]))
-        last = (outcome.stderr.strip().splitlines() or [_("no output")])[-1]
-        return [_refused(image.tag, last)]
-
-
-def _container_name(image: ImagePlan) -> str:
-    return f"rlbox-doctor-{image.target}-{os.getpid()}"
-
-
-def _refused(tag: str, words: str) -> Finding:
-    return Finding(
-        id="container-refused",
-        title=_("the engine does not start a container of the image"),
-        seen=words[:500],
-        where=tag,
-        remedy=_("docker's own words say what it misses; limits are in the target's [run]"),
-    )
+        thread = threading.Thread(target=remove, daemon=True)  # an engine that hangs must not keep rlbox from ending
+        thread.start()
+        thread.join(_REMOVAL_S)
 
 
 def run_doctor(
@@ -264,14 +240,9 @@ def _plan(app: App, report: Report) -> int:
     left = [finding for finding in report.findings if finding.level == "error" and not finding.repair]
     repairs = counted(len(rows), "repair", "repairs")
     would = _("make {repairs}").format(repairs=repairs) if rows else _("repair nothing")
-    code = WorkFailed.exit_code if left else 0
     if left:
-        errors = counted(len(left), "error", "errors")
-        would = (
-            _("make {repairs}, and leave {errors}").format(repairs=repairs, errors=errors)
-            if rows
-            else _("repair nothing, and leave {errors}").format(errors=errors)
-        )
+        would += _(", and leave {errors}").format(errors=counted(len(left), "error", "errors"))
+    code = WorkFailed.exit_code if left else 0
     return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, code=code)
 
 

@@ -1,16 +1,14 @@
-"""Limits of the container: shared memory, processes, memory, cores, rlimits."""
+"""Limits of the container: shared memory, processes, memory, rlimits."""
 
 from __future__ import annotations
 
 import os
 import resource
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rlbox.amounts import GIB, MIB, asked_text, size_text
-from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.packages import STACK_PROGRAM_FINDINGS
 from rlbox.doctor.requirements import Requirements
 from rlbox.findings import Finding
@@ -32,7 +30,7 @@ _RLIMITS = (
     ("stack", MIB, 1 << 10, _("KiB of stack"), _("compiled kernels crash")),
     ("cpu", 7 * 86400, 1, _("seconds of CPU"), _("the kernel ends the job")),
 )
-_ASKED = {"nofile": 65536}
+_RECOMMENDED_RLIMITS = {"nofile": 65536}
 
 
 class ShmFile(NamedTuple):
@@ -44,12 +42,11 @@ class ShmFile(NamedTuple):
 class LimitFacts:
     """Limits as the kernel tells them; sizes in bytes, None where there is none, `UNLIMITED` in rlimits.
 
-    `shm_error` says why nothing can be written there. `shm_largest` are the biggest files, name and bytes.
+    `shm_largest` are the biggest files of shared memory.
     """
 
     shm_total: int | None
     shm_free: int = 0
-    shm_error: str = ""
     shm_largest: tuple[ShmFile, ...] = ()
     pids_max: int | None = None
     pids_now: int = 0
@@ -60,73 +57,44 @@ class LimitFacts:
     rlimits: Mapping[str, int] = field(default_factory=dict)
 
 
-_SHM_BREAKS = ("ray-*", "torch-*", "gpu-*", "nccl-*")
-_SHM_COVERS = ("shm-too-small", "ray-object-store")
+def check_limits(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
+    yield from _check_shm(facts, requirements)
+    yield from _check_pids(facts, requirements)
+    yield from _check_memory(facts, requirements)
+    yield from _check_rlimits(facts)
 
 
-def _shm_wanted(requirements: Requirements) -> float:
-    return requirements.shm_gib or _SHM_FLOOR_GIB
-
-
-def _shm_flag(requirements: Requirements) -> str:
-    return _("start the container with --shm-size={shm_wanted:g}g (rlbox does), or --ipc=host").format(
-        shm_wanted=_shm_wanted(requirements)
-    )
-
-
-def _shm_there(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
-    if facts.shm_total is None:
-        yield Finding(
-            id="shm-missing", title=_("there is no shared memory"),
-            seen=_("{shm} is no directory").format(shm=SHM), where=SHM,
-            remedy=_shm_flag(requirements), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
+def _check_shm(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
+    wanted, total = requirements.shm_gib or _SHM_FLOOR_GIB, facts.shm_total
+    level, remedy = "error", _(
+        "start the container with --shm-size={shm_wanted:g}g (rlbox does), or --ipc=host"
+    ).format(shm_wanted=wanted)  # fmt: skip
+    if total is None:
+        name, title, seen = "shm-missing", _("there is no shared memory"), _("{shm} is no directory").format(shm=SHM)
+    elif total < 0.9 * wanted * GIB:
+        name, title = "shm-too-small", _("shared memory is too small")
+        seen = _("{shm_total}, the target wants {asked_text}").format(
+            shm_total=size_text(total), asked_text=asked_text(wanted)
+        )
+        level = "error" if total < 0.9 * min(wanted, _SHM_FLOOR_GIB) * GIB else "warning"
+    elif facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
+        name, title = "shm-full", _("shared memory is nearly full")
+        seen = _("{shm_free} free of {total}; largest: {files}").format(
+            shm_free=size_text(facts.shm_free), total=size_text(total),
+            files=", ".join(f"{path} {size_text(count)}" for path, count in facts.shm_largest),
         )  # fmt: skip
-
-
-def _is_small(facts: LimitFacts, wanted: float) -> bool:
-    return facts.shm_total is None or facts.shm_total < 0.9 * wanted * GIB
-
-
-def _shm_size(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
-    wanted = _shm_wanted(requirements)
-    if facts.shm_total is not None and _is_small(facts, wanted):
-        tiny = _is_small(facts, min(wanted, _SHM_FLOOR_GIB))
-        yield Finding(
-            id="shm-too-small", title=_("shared memory is too small"), level="error" if tiny else "warning",
-            seen=_("{shm_total}, the target wants {asked_text}").format
-                (shm_total=size_text(facts.shm_total), asked_text=asked_text(wanted)),
-            where=SHM,
-            remedy=_shm_flag(requirements), breaks=_SHM_BREAKS, covers=_SHM_COVERS,
-        )  # fmt: skip
-
-
-def _shm_writable(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
-    if facts.shm_error and not _is_small(facts, _shm_wanted(requirements)):
-        yield Finding(
-            id="shm-not-writable", title=_("shared memory cannot be written"), seen=facts.shm_error, where=SHM,
-            remedy=_("chmod 1777 /dev/shm, or start a new container"), repair=("mode", SHM, "1777"),
-            breaks=_SHM_BREAKS, covers=_SHM_COVERS,
-        )  # fmt: skip
-
-
-def _shm_free(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
-    wanted, total = _shm_wanted(requirements), facts.shm_total
-    if total is None or facts.shm_error or _is_small(facts, wanted):
+        level = "error" if facts.shm_free < 128 * MIB else "warning"
+        remedy = _("remove what ended jobs left there, or end the job that uses it")
+    else:
         return
-    if facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):
-        files = ", ".join(f"{name} {size_text(count)}" for name, count in facts.shm_largest)
-        seen = _("{shm_free} free of {total}").format(shm_free=size_text(facts.shm_free), total=size_text(total))
-        yield Finding(
-            id="shm-full", title=_("shared memory is nearly full"),
-            level="error" if facts.shm_free < 128 * MIB else "warning",
-            seen=seen + (_("; largest: {files}").format(files=files) if files else ""),
-            where=SHM, remedy=_("remove what ended jobs left there, or end the job that uses it"),
-            breaks=_SHM_BREAKS, covers=_SHM_COVERS,
-        )  # fmt: skip
+    yield Finding(
+        id=name, title=title, level=level, seen=seen, where=SHM, remedy=remedy,
+        breaks=("ray-*", "torch-*", "gpu-*", "nccl-*"), covers=("shm-too-small", "ray-object-store"),
+    )  # fmt: skip
 
 
-def _pids(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
-    limits = [limit for limit in (facts.pids_max, facts.rlimits.get("nproc", UNLIMITED)) if limit not in (None, -1)]
+def _check_pids(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
+    limits = [limit for limit in (facts.pids_max, facts.rlimits.get("nproc")) if limit not in (None, UNLIMITED)]
     if not limits:
         return
     limit = min(number for number in limits if number is not None)
@@ -147,20 +115,18 @@ def _pids(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _memory(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
+def _check_memory(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
     breaks = ("ray-*", "torch-*", "extension-*")
     wanted = requirements.memory_gib * GIB
     if facts.memory_max is not None and facts.memory_max < max(0.9 * wanted, _MEMORY_FLOOR):
-        tiny = facts.memory_max < _MEMORY_FLOOR
-        text = _("{memory_max}, the target wants {size}").format(
-            memory_max=size_text(facts.memory_max), size=size_text(max(wanted, _MEMORY_FLOOR))
-        )
         yield Finding(
-            id="memory-limit", title=_("the memory limit is too low"), level="error" if tiny else "warning", seen=text,
+            id="memory-limit", title=_("the memory limit is too low"),
+            level="error" if facts.memory_max < _MEMORY_FLOOR else "warning",
+            seen=_("{memory_max}, the target wants {size}").format
+                (memory_max=size_text(facts.memory_max), size=size_text(max(wanted, _MEMORY_FLOOR))),
             where="memory.max",
-            remedy=_("start the container with --memory={memory_gib:g}g").format(
-                memory_gib=max(requirements.memory_gib, 4)
-            ),
+            remedy=_("start the container with --memory={memory_gib:g}g").format
+                (memory_gib=max(requirements.memory_gib, 4)),
             breaks=breaks, covers=("host-oom-killed",),
         )  # fmt: skip
     elif facts.memory_free is not None and facts.memory_free < _MEMORY_FLOOR // 2:
@@ -171,64 +137,37 @@ def _memory(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _cpus(facts: LimitFacts, __: Requirements) -> Iterator[Finding]:
-    if facts.cpus is not None and facts.cpus < 1:
-        yield Finding(
-            id="cpu-quota", title=_("less than one core is allowed"), level="warning",
-            seen=_("{cpus:g} cores").format(cpus=facts.cpus),
-            where="cpu.max", remedy=_("start the container with more --cpus, or without"), breaks=("*-unfinished",),
-        )  # fmt: skip
-
-
-def _rlimit(
-    name: str, floor: int, unit: int, what: str, fails: str
-) -> Callable[[LimitFacts, Requirements], Iterator[Finding]]:
-    def check(facts: LimitFacts, __: Requirements) -> Iterator[Finding]:
+def _check_rlimits(facts: LimitFacts) -> Iterator[Finding]:
+    for name, floor, unit, what, fails in _RLIMITS:
         limit = facts.rlimits.get(name, UNLIMITED)
         if limit != UNLIMITED and limit < floor:
             yield Finding(
                 id=f"ulimit-{name}", title=_("a limit of the shell is too low: {fails}").format(fails=fails),
                 level="warning" if name == "nofile" and limit >= 1024 else "error",
-                seen=_("{limit} {what}, {floor} are the least").format(
-                    limit=limit // unit, what=what, floor=floor // unit
-                ),
+                seen=_("{limit} {what}, {floor} are the least").format
+                    (limit=limit // unit, what=what, floor=floor // unit),
                 where=_("ulimit, {name}").format(name=name),
                 remedy=_(
                     "start the container with --ulimit {name}={limit}, or raise it in /etc/security/limits.conf"
-                ).format(name=name, limit=_ASKED.get(name, floor)),
+                ).format(name=name, limit=_RECOMMENDED_RLIMITS.get(name, floor)),
                 breaks=("ray-*", "torch-*", "extension-*", "jit-*"),
                 covers=("soft-limits",) if name == "nofile" else (),
             )  # fmt: skip
 
-    return check
-
-
-check_limits = CheckGroup(
-    checks=(
-        _shm_there, _shm_size, _shm_writable, _shm_free, _pids, _memory, _cpus,
-        *(_rlimit(*row) for row in _RLIMITS),
-    )
-)  # fmt: skip
-"""The limits that are too tight for the target."""
-
-
-_NAMES = ("nofile", "fsize", "as", "data", "stack", "cpu", "nproc")
-
 
 def probe_limits() -> LimitFacts:
-    total, free, error, largest = _shm()
+    shm = os.statvfs(SHM) if os.path.isdir(SHM) else None
     return LimitFacts(
-        shm_total=total,
-        shm_free=free,
-        shm_error=error,
-        shm_largest=largest,
+        shm_total=shm.f_blocks * shm.f_frsize if shm else None,
+        shm_free=shm.f_bavail * shm.f_frsize if shm else 0,
+        shm_largest=_find_largest_shm_files(),
         pids_max=read_cgroup_number("pids", "max", "max"),
         pids_now=read_cgroup_number("pids", "current", "current") or 0,
         memory_max=read_cgroup_number("memory", "max", "limit_in_bytes"),
         memory_free=get_available_memory(),
         cores=len(os.sched_getaffinity(0)),
         cpus=read_cpu_quota(),
-        rlimits={name: _probe_rlimit(name) for name in _NAMES},
+        rlimits={name: _probe_rlimit(name) for name in (*(row[0] for row in _RLIMITS), "nproc")},
     )
 
 
@@ -241,27 +180,13 @@ def _probe_rlimit(name: str) -> int:
     return UNLIMITED if limit == resource.RLIM_INFINITY else limit
 
 
-def _shm() -> tuple[int | None, int, str, tuple[ShmFile, ...]]:
-    if not os.path.isdir(SHM):
-        return None, 0, "", ()
-    facts = os.statvfs(SHM)
-    error = ""
-    try:
-        with tempfile.TemporaryFile(dir=SHM) as file:
-            file.write(b"\0" * 4096)
-            file.flush()
-    except OSError as problem:
-        error = "" if facts.f_bavail == 0 else str(problem.strerror)
-    return facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize, error, _largest()
-
-
-def _largest() -> tuple[ShmFile, ...]:
-    found = []
+def _find_largest_shm_files() -> tuple[ShmFile, ...]:
+    files = []
     for folder, __, names in os.walk(SHM):
         for name in names:
             try:
                 path = os.path.join(folder, name)
-                found.append(ShmFile(path, os.lstat(path).st_blocks * 512))
+                files.append(ShmFile(path, os.lstat(path).st_blocks * 512))
             except OSError:
                 continue
-    return tuple(sorted(found, key=lambda file: -file.bytes)[:3])
+    return tuple(sorted(files, key=lambda file: -file.bytes)[:3])

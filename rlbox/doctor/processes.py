@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.check_group import CheckGroup
 from rlbox.findings import Finding, listed
 from rlbox.i18n import _
 from rlbox.system.process_table import (
@@ -33,24 +32,27 @@ _OF_A_RUN = re.compile(
     r"|\bvllm(\.entrypoints\b| serve\b)|\bsglang(\.launch_server|_router)\b|/torchrun\b"
     r"|\btorch\.distributed\.(run|launch)\b|\bdeepspeed\b|\bsandbox_fusion\b"
 )
-_MANY_ZOMBIES = 50  # an init that reaps has none for long
+_SUPERVISOR = re.compile(r"\0-m\0rlbox\.supervise\0(?:--watchdog\0)?([^\0]+)")
+# The id that container engines name their control groups after.
+_CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
+_REAPERS = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "containerd-shim", "conmon")
+"""Who takes over what has lost its parent, beside the first process: a program below them alone is an orphan."""
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessInfo:
-    """A process.
+    """A process of this machine or container.
 
     Attributes
     ----------
-    owner
-        Its user; `is_own_user`: it is the user of this doctor.
     is_doctor
         It is this doctor, what started that, or what that started.
     is_in_live_run
         A living run of rlbox owns it, of whatever data disk.
     run
         The run that it is the supervisor of.
-    started_for_run
+    ended_run
         The run that it was started for, whose supervisor is gone.
     is_orphan
         What started it ended before it.
@@ -67,11 +69,19 @@ class ProcessInfo:
     is_doctor: bool = False
     is_in_live_run: bool = False
     run: str = ""
-    started_for_run: str = ""
+    ended_run: str = ""
     started_by: str = ""
     is_orphan: bool = False
     is_zombie: bool = False
     is_stack_program: bool = False
+
+    @property
+    def is_left_over(self) -> bool:
+        """Whether nothing living owns it: of Ray, an engine, a launcher, or an orphan of the stack."""
+        if self.is_doctor or self.is_in_live_run or self.is_zombie or self.started_by:
+            return False
+        is_part = is_run_process(self.name, self.command_line) or (self.is_orphan and self.is_stack_program)
+        return bool(self.ended_run) or is_part
 
 
 def is_run_process(name: str, command_line: str) -> bool:
@@ -79,45 +89,25 @@ def is_run_process(name: str, command_line: str) -> bool:
     return any(map(_OF_A_RUN.search, (name, command_line, command_line.partition(" ")[0].rpartition("/")[2])))
 
 
-def find_leftover_processes(processes: Sequence[ProcessInfo]) -> tuple[ProcessInfo, ...]:
-    """Return the processes that nothing living owns: of Ray, an engine, a launcher, or an orphan of the stack.
-
-    What a program that lives has started is its business, and so is what a living run of any data disk has.
-    """
-    return tuple(
-        process
-        for process in processes
-        if not (process.is_doctor or process.is_in_live_run or process.is_zombie or process.started_by)
-        if process.started_for_run
-        or is_run_process(process.name, process.command_line)
-        or (process.is_orphan and process.is_stack_program)
-    )
-
-
-def _stale(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
-    stale = find_leftover_processes(processes)
-    if stale:
-        rows = [_told(process) for process in stale]
+def check_processes(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
+    """Yield which runs go on, and what earlier runs left behind, with owners; nothing is ended."""
+    if runs := list(dict.fromkeys(process.run for process in processes if process.run)):
+        yield make_live_runs_finding(runs, place="here", where="processes", stop_args=runs[0])
+    if stale := [process for process in processes if process.is_left_over]:
         yield Finding(
-            id="stale-processes",
-            title=_("processes of an earlier run are still there"),
-            level="warning",
-            seen=listed(rows),
-            where="processes",
-            remedy=_remedy(stale),
+            id="stale-processes", title=_("processes of an earlier run are still there"), level="warning",
+            seen=listed([_describe(process) for process in stale]), where="processes", remedy=_make_remedy(stale),
             breaks=("port-taken", "gpu-busy", "ray-port-conflict", "ray-env-inherited"),
             covers=("stale-processes-hold-port",),
-        )
+        )  # fmt: skip
 
 
-def _told(p: ProcessInfo) -> str:
-    age = duration_text(p.age_s)
-    if p.started_for_run:
-        return f"{p.name} (pid {p.pid}, {p.owner}, {age} old, of run {p.started_for_run})"
-    return _("{p} (pid {pid}, {owner}, {age} old)").format(p=p.name, pid=p.pid, owner=p.owner, age=age)
+def _describe(process: ProcessInfo) -> str:
+    run = f", of run {process.ended_run}" if process.ended_run else ""
+    return f"{process.name} (pid {process.pid}, {process.owner}, {duration_text(process.age_s)} old{run})"
 
 
-def _remedy(stale: Sequence[ProcessInfo]) -> str:
+def _make_remedy(stale: Sequence[ProcessInfo]) -> str:
     """Return what to do: one's own may be ended, others' are for others to end."""
     pids = " ".join(str(process.pid) for process in stale if process.is_own_user)
     others = ", ".join(dict.fromkeys(process.owner for process in stale if not process.is_own_user))
@@ -125,12 +115,6 @@ def _remedy(stale: Sequence[ProcessInfo]) -> str:
         return _("ask {others} to end them, if nothing needs them").format(others=others)
     ends = _("if nothing of yours needs them, end them: kill {pids}").format(pids=pids)
     return _("{ends}; ask {others} to end the others").format(ends=ends, others=others) if others else ends
-
-
-def _live(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
-    runs = list(dict.fromkeys(process.run for process in processes if process.run))
-    if runs:
-        yield make_live_runs_finding(runs, place="here", where="processes", stop_args=runs[0])
 
 
 def make_live_runs_finding(runs: Sequence[str], *, place: str, where: str, stop_args: str) -> Finding:
@@ -143,31 +127,6 @@ def make_live_runs_finding(runs: Sequence[str], *, place: str, where: str, stop_
         where=where,
         remedy=_("leave it alone, or end it with: rlbox stop {stop}").format(stop=stop_args),
     )
-
-
-def _zombies(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
-    zombies = [process for process in processes if process.is_zombie]
-    if len(zombies) >= _MANY_ZOMBIES:
-        yield Finding(
-            id="zombies",
-            title=_("ended processes are not collected"),
-            level="warning",
-            seen=_("{count} zombies").format(count=len(zombies)),
-            where="processes",
-            remedy=_("start the container with --init (rlbox does)"),
-        )
-
-
-check_processes = CheckGroup(checks=(_live, _stale, _zombies))
-"""What earlier runs left behind, with owners; nothing is ended."""
-
-
-_SUPERVISOR = re.compile(r"\0-m\0rlbox\.supervise\0(?:--watchdog\0)?([^\0]+)")
-# The id that container engines name their control groups after.
-_CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
-_REAPERS = ("systemd", "init", "tini", "docker-init", "dumb-init", "catatonit", "containerd-shim", "conmon")
-"""Who takes over what has lost its parent, beside the first process: a program below them alone is an orphan."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def list_processes(venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
@@ -194,7 +153,7 @@ def list_processes(venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
     main = first.pid if first else 0
     user = find_process_owner(me)
 
-    def running(process: Process) -> ProcessInfo:
+    def describe(process: Process) -> ProcessInfo:
         pid = process.pid
         folder = read_environment(pid).get(FOLDER_MARK, "")
         owner = find_process_owner(pid)
@@ -208,14 +167,14 @@ def list_processes(venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
             is_doctor=pid in mine,
             is_in_live_run=pid in owned or folder in supervisors.values(),
             run=Path(supervisors[pid]).name if pid in supervisors else "",
-            started_for_run=Path(folder).name if folder and folder not in supervisors.values() else "",
+            ended_run=Path(folder).name if folder and folder not in supervisors.values() else "",
             started_by="container" if pid == main else _living_above(table, words, process, venv_dir),
             is_orphan=pid != main and _reaps(table, process.parent_pid),
             is_zombie=process.has_ended,
             is_stack_program=words[pid].startswith(f"{venv_dir}/"),
         )
 
-    return tuple(running(one) for pid, one in table.items() if pid != 1 or pid in supervisors)
+    return tuple(describe(process) for pid, process in table.items() if pid != 1 or pid in supervisors)
 
 
 def _supervised(pid: int) -> str:

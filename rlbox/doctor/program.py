@@ -8,8 +8,9 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from rlbox.system.command import PIPE, communicate, start_command
+from rlbox.system.command import PIPE, ProcessOutput, communicate, start_command
 from rlbox.system.counters import probe_process_usage
 from rlbox.system.process_table import (
     Process,
@@ -51,26 +52,26 @@ class Program:
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
-    def communicate(self, stdin: bytes, deadline: float) -> ProgramResult:
-        """Give it `stdin` and return what it said until it ended, or until `deadline` (monotonic)."""
-        idle = False
-        said = self._talk(stdin, deadline - _TAIL_S)
-        if said is None:
-            before = self._spent()
-            said = self._talk(b"", deadline)
-            idle = said is None and _hangs(before, self._spent())
-        code = None if said is None else self._popen.returncode
+    def communicate(self, deadline: float) -> ProgramResult:
+        """Return what it said until it ended, or until `deadline` (monotonic)."""
+        is_idle = False
+        output = self._read(deadline - _TAIL_S)
+        if output is None:
+            before = self._measure()
+            output = self._read(deadline)
+            is_idle = output is None and _is_idle(before, self._measure())
+        code = None if output is None else self._popen.returncode
         self.kill()
-        output, errors = said or self._popen.communicate()
+        stdout, stderr = output or self._popen.communicate()
         return ProgramResult(
             exit_code=code,
-            stdout=output.decode("utf-8", "replace"),
-            stderr=errors.decode("utf-8", "replace"),
-            was_idle=idle,
+            stdout=stdout.decode("utf-8", "replace"),
+            stderr=stderr.decode("utf-8", "replace"),
+            was_idle=is_idle,
         )
 
-    def _talk(self, stdin: bytes, until: float) -> tuple[bytes, bytes] | None:
-        return communicate(self._popen, stdin, max(until - time.monotonic(), 0.05))
+    def _read(self, until: float) -> ProcessOutput | None:
+        return communicate(self._popen, b"", max(until - time.monotonic(), 0.05))
 
     def _family(self) -> list[Process]:
         """Return what lives of all that it ever started, as far as that is known.
@@ -90,23 +91,31 @@ class Program:
     def kill(self) -> None:
         """End it with all that it started, or starts meanwhile, and wait until it is gone."""
         until = time.monotonic() + _END_S
-        while (find_process_family := self._family()) and time.monotonic() < until:
-            for process in find_process_family:
+        while (family := self._family()) and time.monotonic() < until:
+            for process in family:
                 with contextlib.suppress(OSError):
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(_LOOK_S)
 
-    def _spent(self) -> tuple[float, float, float]:
-        """Return seconds that the program and its children calculated, that all cores idled, and now."""
-        found = (probe_process_usage(process.pid) for process in self._family())
-        return sum(each.cpu_s for each in found if each), _idle_s(), time.monotonic()
+    def _measure(self) -> _CpuTimes:
+        usages = [probe_process_usage(process.pid) for process in self._family()]
+        fields = read_text("/proc/stat").partition("\n")[0].split()
+        return _CpuTimes(
+            used_s=sum(usage.cpu_s for usage in usages if usage),
+            idle_s=int(fields[4]) / _TICKS if len(fields) > 4 else 0.0,
+            now_s=time.monotonic(),
+        )
 
 
-def _hangs(before: tuple[float, float, float], after: tuple[float, float, float]) -> bool:
-    spent, idled, passed = (late - early for early, late in zip(before, after, strict=True))
-    return passed > 0 and spent < 0.1 * passed and idled > 0.5 * passed * (os.cpu_count() or 1)
+class _CpuTimes(NamedTuple):
+    """Seconds that a program and its children calculated, and that all cores idled, up to now (monotonic)."""
+
+    used_s: float
+    idle_s: float
+    now_s: float
 
 
-def _idle_s() -> float:
-    fields = read_text("/proc/stat").partition("\n")[0].split()
-    return int(fields[4]) / _TICKS if len(fields) > 4 else 0.0
+def _is_idle(before: _CpuTimes, after: _CpuTimes) -> bool:
+    passed = after.now_s - before.now_s
+    idle = after.idle_s - before.idle_s
+    return after.used_s - before.used_s < 0.1 * passed and idle > 0.5 * passed * (os.cpu_count() or 1)

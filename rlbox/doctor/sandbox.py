@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from rlbox.doctor.check_group import CheckGroup
-from rlbox.errors import TimedOut
 from rlbox.findings import Finding, listed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -15,26 +13,16 @@ from rlbox.system.command import run_command
 from rlbox.values import Command
 
 
-def _walls(strength: IsolationLevel | None) -> Iterator[Finding]:
-    if strength is not None and not strength.contained:
+def check_sandbox(timeout_s: float) -> Iterator[Finding]:
+    argv = (sys.executable, "-m", "rlbox.sandbox", "probe")
+    answer = parse_json(run_command(Command(argv=argv, timeout_s=timeout_s, cwd="/")).stdout)
+    level = IsolationLevel.of(answer["layers"], answer["missing"])
+    if not level.contained:
         yield Finding(
             id="sandbox-weak",
             level="warning",
             title=_("there is no wall here for code that a model wrote: the sandbox refuses to run any"),
-            seen=listed([f"{layer}: {why}" for layer, why in sorted(strength.missing.items())]) or strength.name,
+            seen=listed([f"{layer}: {reason}" for layer, reason in sorted(level.missing.items())]) or level.name,
             where=_("container"),
             remedy=_("take a machine whose kernel has Landlock (5.13 or newer)"),
         )
-
-
-check_sandbox = CheckGroup(checks=(_walls,))
-
-
-def probe_sandbox(timeout_s: float) -> IsolationLevel | None:
-    """Return the strength of a program's walls; None when that was not known in time."""
-    try:
-        done = run_command(Command(argv=(sys.executable, "-m", "rlbox.sandbox", "probe"), timeout_s=timeout_s, cwd="/"))
-        told = parse_json(done.stdout)
-    except (OSError, TimedOut, ValueError):
-        return None
-    return IsolationLevel.of(told["layers"], told["missing"])

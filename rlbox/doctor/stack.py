@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import shlex
 import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.check_group import CheckGroup
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
-from rlbox.doctor.program import Program, ProgramResult
+from rlbox.doctor.program import Program
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import NodeError, TimedOut, WorkFailed
@@ -29,7 +28,6 @@ from rlbox.system.command import run_command
 from rlbox.system.json_files import parse_json_lines, read_json_object
 from rlbox.values import OWN, VENV, Command
 
-SIGILL = 4
 MANUAL_LOAD = {"torch": "import torch; torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "import ray; ray.init()"}
 """What the probe of each does, as somebody types it."""
 
@@ -53,94 +51,94 @@ def parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(row for row in parse_json_lines(output.splitlines()) if "step" in row)
 
 
-def _torch(facts: ProgramFacts, requirements: Requirements, prefix: str) -> Iterator[Finding]:
+def check_torch(facts: ProgramFacts, requirements: Requirements, venv: str) -> Iterator[Finding]:
+    """Yield what is wrong with torch and the extensions that are built on it."""
     steps = {str(row["step"]): row for row in facts.steps}
-    target = requirements.target or "TARGET"
-    remedy = _(
-        "the error names the package: compare it with the lock (`rlbox show {target}`), then start a new container"
-    ).format(target=target)
     failed = [row for row in facts.steps if row["step"] in ("import", "cpu") and not row.get("ok")]
     if failed:
         yield Finding(
             id="torch-import" if failed[0]["step"] == "import" else "torch-op", title=_("torch does not calculate"),
-            seen=str(failed[0].get("error")), where=f"{prefix}/bin/python", remedy=remedy,
+            seen=str(failed[0].get("error")), where=f"{venv}/bin/python",
+            remedy=_("the error names the package: compare it with the lock (`rlbox show {target}`), then start a new "
+"container").format(target=requirements.target or "TARGET"),
             breaks=("extension-*", "gpu-*"), covers=("numpy2-abi", "unknown-uid"),
         )  # fmt: skip
     elif "cpu" not in steps:
-        yield from _no_answer(facts, "torch-op", "torch", prefix, ("extension-*",))
+        yield from _check_answer(facts, "torch-op", "torch", venv)
     path = str(steps.get("import", {}).get("file", ""))
-    of_base = requirements.packages and not requirements.has_package(
-        "torch"
-    )  # a base that holds torch has it where it likes
-    if path and not of_base and not path.startswith(f"{prefix}/"):
+    # A base that holds torch has it where it likes.
+    is_of_base = requirements.packages and not requirements.has_package("torch")
+    if path and not is_of_base and not path.startswith(f"{venv}/"):
         yield Finding(
             id="torch-elsewhere", title=_("torch is not that of the stack"), seen=path, where=path,
             remedy=_("take the folder that hides the stack's torch off PYTHONPATH, or remove it"),
         )  # fmt: skip
-    yield from _extensions(facts)
+    yield from _check_extensions(facts)
 
 
-check_torch = CheckGroup(checks=(_torch,))
-"""What is wrong with torch and the extensions that are built on it."""
+# Names of torch's C++ libraries as the Itanium C++ ABI mangles them: `_ZN` and the length of each name.
+_TORCH_SYMBOLS = tuple(f"undefined symbol: _Z{name}" for name in ("N3c10", "NK3c10", "N2at", "NK2at", "N5torch"))
+_TRUNCATED_TEXTS = ("file too short", "invalid ELF header", "past end of file", "cannot read file data")
 
 
-def _extensions(facts: ProgramFacts) -> Iterator[Finding]:
-    # An illegal instruction is a variant for another processor, of which engines ship several.
-    failed = [row for row in facts.steps if row["step"] == "load" and not row.get("ok") and row.get("signal") != SIGILL]
-    reasons: dict[str, list[str]] = {}
+def _check_extensions(facts: ProgramFacts) -> Iterator[Finding]:
+    # An illegal instruction is a variant for another processor, of which engines ship several; a missing driver has
+    # a finding of its own.
+    failed = [row for row in facts.steps if row["step"] == "load" and not row.get("ok")]
+    paths_by_reason: dict[str, list[str]] = {}
     for row in failed:
+        if row.get("signal") == signal.SIGILL or "libcuda.so.1" in str(row.get("error")):
+            continue
         error = str(row.get("error")).removeprefix("OSError: ").removeprefix(f"{row.get('path')}: ")
+        if row.get("signal") == signal.SIGBUS:  # a page behind the end of the file
+            error = "file too short"
         ended = _("it ended its process by signal {signal}").format(signal=row.get("signal"))
-        reasons.setdefault(error or ended, []).append(str(row.get("path")))
-    for reason, paths in reasons.items():
+        paths_by_reason.setdefault(error or ended, []).append(str(row.get("path")))
+    for reason, paths in paths_by_reason.items():
         names = ", ".join(path.rpartition("/")[2] for path in paths)
+        if any(text in reason for text in _TRUNCATED_TEXTS):
+            name, title = "file-truncated", _("a compiled extension is damaged")
+        elif any(text in reason for text in _TORCH_SYMBOLS):
+            name, title = "torch-abi", _("an extension was built for another torch")
+        else:
+            name, title = "extension-load", _("a compiled extension cannot be loaded")
         yield Finding(
-            id="extension-load", title=_("a compiled extension cannot be loaded"),
-            seen=_("{names}: {reason}").format(names=names, reason=reason),
-            where=paths[0],
+            id=name, title=title, seen=_("{names}: {reason}").format(names=names, reason=reason), where=paths[0],
             remedy=_("install a build that fits this torch and this system, or the library that it names"),
             covers=("torch-ext-abi-mismatch", "libnuma-missing", "opencv-needs-gl"),
         )  # fmt: skip
 
 
-def _ray(facts: ProgramFacts, __: Requirements, prefix: str) -> Iterator[Finding]:
+def check_ray(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
+    """Yield why Ray did not do one task."""
     last = facts.steps[-1] if facts.steps else None
     if last is None:
-        yield from _no_answer(facts, "ray-task", "Ray", prefix, ())
+        yield from _check_answer(facts, "ray-task", "Ray", venv)
     elif not last.get("ok"):
         yield Finding(
             id="ray-task", title=_("Ray does not do a task"), seen=f"{last['step']}: {last.get('error')}",
-            where=f"{prefix}/bin/python",
+            where=f"{venv}/bin/python",
             remedy=_("start a new container; `ray start --head --block` shows more, in raylet.err of its session"),
         )  # fmt: skip
 
 
-check_ray = CheckGroup(checks=(_ray,))
-"""Why Ray did not do one task."""
-
-
-def _no_answer(facts: ProgramFacts, name: str, who: str, prefix: str, breaks: tuple[str, ...]) -> Iterator[Finding]:
-    if facts.exit_code is None and facts.was_idle:
-        yield Finding(
-            id=f"{name}-hangs", title=_("{who} waits for something that does not come").format(who=who),
-            seen=_("{seconds} were not enough, and the machine was idle").format(seconds=duration_text(facts.seconds)),
-            where=f"{prefix}/bin/python",
-            remedy=format_wait_command(f"{prefix}/bin/python", MANUAL_LOAD[who]),
-            breaks=breaks,
-        )  # fmt: skip
-    elif facts.exit_code is not None:
-        ended = (
-            _("signal {exit_code}").format(exit_code=-facts.exit_code)
-            if facts.exit_code < 0
-            else _("exit code {exit_code}").format(exit_code=facts.exit_code)
-        )
-        said = f": {facts.last_error}" if facts.last_error else ""
-        yield Finding(
-            id=name, title=_("{who} ends without an answer").format(who=who),
-            seen=_("{ended}{said}").format(ended=ended, said=said),
-            where=f"{prefix}/bin/python", remedy=_("start a new container; if it is in the image, build it again"),
-            breaks=breaks,
-        )  # fmt: skip
+def _check_answer(facts: ProgramFacts, finding_id: str, program: str, venv: str) -> Iterator[Finding]:
+    """Yield why a program said nothing; a busy machine is no reason."""
+    if facts.exit_code is None and not facts.was_idle:
+        return
+    python = f"{venv}/bin/python"
+    if facts.exit_code is None:
+        finding_id += "-hangs"
+        title = _("{who} waits for something that does not come").format(who=program)
+        took = duration_text(facts.seconds)
+        seen = _("{seconds} were not enough, and the machine was idle").format(seconds=took)
+        remedy = format_wait_command(python, MANUAL_LOAD[program])
+    else:
+        title = _("{who} ends without an answer").format(who=program)
+        text = _("signal {exit_code}") if facts.exit_code < 0 else _("exit code {exit_code}")
+        seen = text.format(exit_code=abs(facts.exit_code)) + (f": {facts.last_error}" if facts.last_error else "")
+        remedy = _("start a new container; if it is in the image, build it again")
+    yield Finding(id=finding_id, title=title, seen=seen, where=python, remedy=remedy, breaks=("extension-*",))
 
 
 def format_wait_command(python: str, code: str) -> str:
@@ -171,7 +169,11 @@ class LinkerFacts:
     error_by_library: Mapping[str, str] = field(default_factory=dict)
 
 
-def _link(facts: LinkerFacts) -> Iterator[Finding]:
+_LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
+
+
+def check_linker(facts: LinkerFacts) -> Iterator[Finding]:
+    """Yield why an object cannot be linked as a JIT compiler does it."""
     if not facts.compiler:
         if facts.compiler_required:
             yield Finding(
@@ -200,11 +202,6 @@ def _link(facts: LinkerFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-check_linker = CheckGroup(checks=(_link,))
-"""Why an object cannot be linked as a JIT compiler does it."""
-_LINK_CAUSES = {"cudart": "lcudart-link", "cuda": "lcuda-link"}
-
-
 def check_image_files(names: Sequence[str]) -> Iterator[Finding]:
     if names:
         yield Finding(
@@ -213,17 +210,17 @@ def check_image_files(names: Sequence[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-PROGRAMS_DIR = Path(__file__).resolve().parent / "programs"
-_JIT = ("triton", "flashinfer-python", "sglang", "deepspeed")
+_PROGRAMS_DIR = Path(__file__).resolve().parent / "programs"
+_JIT_PACKAGES = ("triton", "flashinfer-python", "sglang", "deepspeed")
 # What a shell's settings for a cluster would make of a Ray of one task.
-_NOT_FOR_RAY = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV_HOOK")
-_LINK_S = 6.0
+_CLUSTER_VARIABLES = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV_HOOK")
+_LINK_S = 60.0
 
 
 class StackProbe:
-    """What one examination starts, in a folder of its own; `token` marks its processes.
+    """What one examination starts, in a directory of its own; `token` marks its processes.
 
-    `bytecode` is a folder that outlives it, empty for one that does not; None where the packages have their own.
+    `bytecode` is a directory that outlives it, empty for one that does not; None where the packages have their own.
     """
 
     def __init__(
@@ -242,96 +239,67 @@ class StackProbe:
     def is_usable(self) -> bool:
         return bool(self._folder)
 
-    def probe_torch(self, extensions: Callable[[], Sequence[str]], deadline: float, arch: str = "") -> ProgramFacts:
-        """Return what torch does; `extensions` are asked for once it is on its way.
+    def run(self, script: str, *args: str, deadline: float, environ: Mapping[str, str] | None = None) -> ProgramFacts:
+        """Return what a script of `programs/` says in the stack's interpreter until `deadline` (monotonic)."""
+        began = time.monotonic()
+        argv = [self._python, str(_PROGRAMS_DIR / script), *args]
+        mark = f"{self._token}-{next(self._numbers)}"  # its own: the end of one is not that of another
+        try:
+            program = Program(argv, self._environ if environ is None else environ, self._folder, token=mark)
+        except OSError as error:
+            return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
+        self._started.append(program)
+        result = program.communicate(deadline)
+        errors = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+        return ProgramFacts(
+            steps=parse_steps(result.stdout),
+            exit_code=result.exit_code,
+            last_error=errors[-1][:300] if errors else "",
+            was_idle=result.was_idle,
+            seconds=time.monotonic() - began,
+        )
 
-        `arch` (`sm_120`) is what Triton compiles for where no GPU is; empty: it does not.
-        """
-        words = [arch.removeprefix("sm_")] if arch else []
-        return self._run("probe_torch.py", words, self._environ, extensions, deadline)
-
-    def probe_ray(self, deadline: float) -> ProgramFacts:
-        """Return how a Ray of one core does one task; its files lie below this examination's folder."""
-        environ = {name: value for name, value in self._environ.items() if name not in _NOT_FOR_RAY}
+    def run_ray_task(self, deadline: float) -> ProgramFacts:
+        """Return how a Ray of one core does one task; its files lie below this examination's directory."""
+        environ = {name: value for name, value in self._environ.items() if name not in _CLUSTER_VARIABLES}
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-        return self._run("probe_ray.py", [f"{self._folder}/r"], environ, tuple, deadline)
-
-    def probe_cuda(self, deadline: float) -> ProgramFacts:
-        """Return how CUDA starts, by which library, and for how many devices."""
-        return self._run("probe_cuda.py", [], self._environ, tuple, deadline)
-
-    def probe_all_reduce(self, count: int, deadline: float) -> ProgramFacts:
-        """Return how `count` processes, one a GPU, add up a tensor over NCCL."""
-        return self._run("probe_allreduce.py", [str(count)], self._environ, tuple, deadline)
-
-    def probe_installed(self, modules: Sequence[str], deadline: float) -> ProgramFacts:
-        return self._run("probe_installed.py", list(modules), self._environ, tuple, deadline)
-
-    def probe_imports(self, names: Sequence[str], kernel: str, deadline: float) -> ProgramFacts:
-        """Return how one process imports `names`, MODULE or MODULE:ATTRIBUTE, and runs `kernel` on a GPU."""
-        return self._run("probe_import.py", [kernel, *names], self._environ, tuple, deadline)
-
-    def probe_data(self, request: Mapping[str, object], deadline: float) -> ProgramFacts:
-        """Return what is in files of training data, or how their first rows were written; see probe_data.py."""
-        return self._run("probe_data.py", [json.dumps(request)], self._environ, tuple, deadline)
+        return self.run("probe_ray.py", f"{self._folder}/r", deadline=deadline, environ=environ)
 
     def kill(self) -> None:
         """End what still runs of all that was started; for one who does not wait for it."""
         for program in tuple(self._started):
             program.kill()
 
-    def _run(
-        self,
-        name: str,
-        words: list[str],
-        environ: Mapping[str, str],
-        lines: Callable[[], Sequence[str]],
-        deadline: float,
-    ) -> ProgramFacts:
-        began = time.monotonic()
-        mark = f"{self._token}-{next(self._numbers)}"  # its own: the end of one is not that of another
-        try:
-            program = Program([self._python, str(PROGRAMS_DIR / name), *words], environ, self._folder, token=mark)
-        except OSError as error:
-            return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
-        self._started.append(program)
-        ran = program.communicate("\n".join(lines()).encode(), deadline)
-        return ProgramFacts(
-            steps=parse_steps(ran.stdout),
-            exit_code=ran.exit_code,
-            last_error=_last_line(ran),
-            was_idle=ran.was_idle,
-            seconds=time.monotonic() - began,
-        )
-
     def probe_linker(self, requirements: Requirements, *, cuda: bool) -> LinkerFacts:
         """Return how a compiler makes and links a small object, against CUDA's libraries where the stack has them."""
         path = self._environ.get("PATH", "")
-        compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name, path=path))), "")
-        wanted = requirements.has_package(*_JIT)
+        compiler = next((file for name in ("cc", "gcc", "clang") if (file := shutil.which(name, path=path))), "")
+        required = requirements.has_package(*_JIT_PACKAGES)
         if not compiler:
-            return LinkerFacts(compiler="", compiler_required=wanted)
+            return LinkerFacts(compiler="", compiler_required=required)
         source = Path(self._folder, "link.c")
         source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
         error = self._compile(compiler, source, [])
         libraries = ("cudart", "cuda") if cuda and not error else ()
-        flags = _cuda_flags(self._environ)
+        # The search paths that flashinfer's and torch's JIT compilers give; source: flashinfer jit/cpp_ext.py.
+        home = self._environ.get("CUDA_HOME") or "/usr/local/cuda"
+        flags = [f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
         return LinkerFacts(
             compiler=compiler,
-            compiler_required=wanted,
+            compiler_required=required,
             error=error,
             error_by_library={name: self._compile(compiler, source, [*flags, f"-l{name}"]) for name in libraries},
         )
 
-    def _compile(self, compiler: str, source: Path, words: list[str]) -> str:
+    def _compile(self, compiler: str, source: Path, args: list[str]) -> str:
         """Return the linker's or compiler's complaint, empty when it worked or took too long."""
-        argv = (compiler, str(source), "-o", f"{self._folder}/linked", *words)
+        argv = (compiler, str(source), "-o", f"{self._folder}/linked", *args)
         try:
             done = run_command(Command(argv=argv, timeout_s=_LINK_S), environ=self._environ)
         except TimedOut:
             return ""
-        except (OSError, WorkFailed) as problem:
-            return problem.strerror or "" if isinstance(problem, OSError) else problem.what
+        except WorkFailed as problem:
+            return problem.what
         if done.ok:
             return ""
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
@@ -349,17 +317,6 @@ def open_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterat
             yield probe
         finally:
             probe.kill()
-
-
-def _cuda_flags(environ: Mapping[str, str]) -> list[str]:
-    """Return the search folders that flashinfer's and torch's JIT compilers give; source: flashinfer jit/cpp_ext.py."""
-    home = environ.get("CUDA_HOME") or "/usr/local/cuda"
-    return [f"-L{home}/lib64", f"-L{home}/lib64/stubs"]
-
-
-def _last_line(ran: ProgramResult) -> str:
-    lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlbox.app import App
@@ -129,12 +127,12 @@ def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def run_component_tests(app: App, python: str, files: Sequence[str], timeout_s: float) -> int:
+def run_component_tests(app: App, python: str, timeout_s: float) -> int:
     """Test the stack that is here, show each part as it is known, and return rlbox's exit code."""
     began = time.monotonic()
     stack = find_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
     parts: list[ComponentResult] = []
-    for part in run_component_checks(stack, dict(os.environ), [Path(file) for file in files], timeout_s):
+    for part in run_component_checks(stack, dict(os.environ), timeout_s):
         parts.append(part)
         if not app.as_json and (part.state != "absent" or app.verbosity > 0):
             app.show(format_result(part))
@@ -157,10 +155,10 @@ def is_inside_target(name: str) -> bool:
 
 
 def run_component_tests_in_target(
-    app: App, place: str, name: str, data: str | None, gpus: str, files: Sequence[str], timeout_s: float
+    app: App, place: str, name: str, data: str | None, gpus: str, timeout_s: float
 ) -> int:
     """Test the stack of a target in a container, or where it was applied to this machine."""
-    args = ("components", *(f"--file={file}" for file in files), f"--timeout={timeout_s:g}", *app.words)
+    args = ("components", f"--timeout={timeout_s:g}", *app.words)
     if place == "here":
         return run_rlbox_in_place(app, find_applied_layout(app, name, data), args, gpus)
     return open_shell(app, name, (f"{OWN}/bin/rlbox", *args), data, gpus)

@@ -54,16 +54,6 @@ def test_parts_that_work_fail_and_end_their_process(rlbox: Rlbox, site: Path) ->
     assert found["verl"]["state"] == "absent"
 
 
-def test_data_files(rlbox: Rlbox, site: Path, folder: Folder) -> None:
-    good = folder.write("a.jsonl", '{"prompt": 1}\n{"torn')
-    torn = folder.write("b.parquet", "PAR1 and no end")
-    said = rlbox("components", "--python", sys.executable, f"--file={good}", f"--file={torn}", "--file=/none")
-    assert said.code == 1
-    assert f"ok      data file          {good}: JSON Lines, 20 bytes\n" in said.out
-    assert f"failed  data file          {torn}: no Parquet file, or one that is cut short\n" in said.out
-    assert "failed  data file          /none: it is not there\n" in said.out
-
-
 def test_all_is_well(rlbox: Rlbox, site: Path) -> None:
     said = rlbox("components", "--python", sys.executable)
     assert said.code == 0
@@ -97,8 +87,8 @@ def test_the_image_of_another_target(rlbox: Rlbox, folder: Folder, monkeypatch: 
 def test_a_target_on_a_host_is_tested_in_a_container(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr("rlbox.run.exec.open_shell", lambda app, *words: asked.append(words) or 7)
-    assert rlbox("components", "local", "--file", "/data/a", "--gpus", "2", "--json").code == 7
-    command = ("/opt/rlbox/bin/rlbox", "components", "--file=/data/a", "--timeout=300", "--json")
+    assert rlbox("components", "local", "--gpus", "2", "--json").code == 7
+    command = ("/opt/rlbox/bin/rlbox", "components", "--timeout=300", "--json")
     assert asked == [("local", command, None, "2")]
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from fakes import EngineSocket, Folder, Rlbox
 
-from rlbox.doctor.engine import EngineFacts
 from rlbox.doctor.report import Report
 from rlbox.findings import Finding
 
@@ -86,7 +85,7 @@ def test_names_of_dotenv_that_are_not_exported(
 ) -> None:
     engine.answers["/info"] = (200, b"{}")
     folder.write(".env", "RLBOX_TEST_TOKEN=secret\n")
-    monkeypatch.setattr("rlbox.doctor.checks.probe_engine", lambda: EngineFacts())
+    monkeypatch.setattr("rlbox.doctor.checks.check_engine", lambda requirements: ())
     monkeypatch.setattr("rlbox.doctor.checks.list_processes", lambda stack: ())
     said = rlbox("doctor")
     assert said.code == 1

@@ -1,7 +1,7 @@
 """Run by the stack's own interpreter: import torch, calculate on CPU and GPUs, load compiled extensions.
 
 It writes one JSON object a line, so that what it reached is known when it dies: {"step": "import", "ok": true, …}.
-Paths of extensions come by stdin, one a line. An argument (120) is what Triton compiles for where no GPU is.
+Argument: `extensions`, or what Triton compiles for where no GPU is (120).
 Nothing of rlbox is imported; torch is imported by name, for rlbox lives without it.
 """
 
@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.metadata
 import json
+import mmap
 import os
+import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 tl: Any = None  # Triton looks for its language among the names of the module that a kernel is in
@@ -85,7 +89,7 @@ def add_one(pointer, length):  # type: ignore[no-untyped-def]  # Triton reads th
 
 def compile_a_kernel(torch: Any) -> None:
     """Let Triton compile and run one kernel, which needs a C compiler and the driver's library."""
-    if not torch.version.cuda or not (torch.cuda.is_available() or sys.argv[1:]):
+    if not torch.version.cuda or not (torch.cuda.is_available() or sys.argv[1:] != ["extensions"]):
         return
     try:
         triton = importlib.import_module("triton")
@@ -118,6 +122,24 @@ def compile_for(triton: Any, arch: int) -> None:
         say("triton-compile", ok=False, arch=f"sm_{arch}", error=in_words(error))
 
 
+def find_extensions(site: Path) -> list[str]:
+    """Return the libraries that use torch, of packages that want it, and all that lie beside the packages."""
+    found = {str(path) for path in site.glob("*.so")}
+    for package in importlib.metadata.distributions(path=[str(site)]):
+        if any(re.match(r"torch(?![\w.-])(?!.*extra ==)", wanted) for wanted in package.requires or ()):
+            files = {str(package.locate_file(file)) for file in package.files or () if file.suffix == ".so"}
+            found |= {path for path in files if uses_torch(path)}
+    return sorted(found)
+
+
+def uses_torch(path: str) -> bool:
+    """Return whether a name of torch's C++ libraries is in a file."""
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        return False
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(b"N3c10") != -1
+
+
 def load_each(paths: list[str]) -> None:
     """Load every extension as an import does, each in a process of its own: a broken one may end it."""
     for path in paths:
@@ -147,7 +169,8 @@ def main() -> None:
         step = "cpu"
         calculate(torch)
         step = "load"
-        load_each([line.strip() for line in sys.stdin if line.strip()])
+        if sys.argv[1:] == ["extensions"]:
+            load_each(find_extensions(Path(torch.__file__).parents[1]))
         step = "gpu"
         calculate_on_gpus(torch)
         step = "triton"

@@ -1,24 +1,30 @@
-"""What doctor's judges make of facts: each fault is named, and a healthy machine is not."""
+"""Each fault of a machine is named, and a healthy machine is not."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlbox.amounts import GIB, MIB
-from rlbox.doctor.disks import DirectoryFacts, check_directories
-from rlbox.doctor.environment import DotEnvFile, EnvironmentFacts, check_environment, parse_dotenv
-from rlbox.doctor.limits import LimitFacts, check_limits
-from rlbox.doctor.network import Endpoint, NetworkFacts, PortConflict, check_network
-from rlbox.doctor.packages import AbiMismatch, FileDamage, PackageFacts, check_packages
-from rlbox.doctor.paths import PathFacts, check_paths
+from rlbox.doctor import disks, network
+from rlbox.doctor.disks import RunDirectory, check_data_disk, check_directories, find_directories
+from rlbox.doctor.environment import check_environment, parse_dotenv
+from rlbox.doctor.limits import LimitFacts, check_limits, probe_limits
+from rlbox.doctor.network import Endpoint, check_endpoints, check_network, list_endpoints, read_ray_ports
+from rlbox.doctor.paths import check_paths
 from rlbox.doctor.processes import ProcessInfo, check_processes
 from rlbox.doctor.requirements import Requirements, parse_requirements
 from rlbox.doctor.sandbox import check_sandbox
-from rlbox.findings import Finding
-from rlbox.sandbox.plan import IsolationLevel
 
 TARGET = Requirements(
     target="mine", shm_gib=2.0, pids=4096, memory_gib=14.0, packages={"torch": "2.13.0", "ray": "2.60.0"}
@@ -26,28 +32,10 @@ TARGET = Requirements(
 LIMITS = LimitFacts(
     shm_total=2 * GIB, shm_free=2 * GIB, pids_max=4096, pids_now=9, memory_max=14 * GIB, memory_free=9 * GIB, cores=2
 )
-PLACE = DirectoryFacts(
-    role="data", path="/data", total_bytes=100 * GIB, free_bytes=50 * GIB, total_inodes=10**6, free_inodes=10**5
-)
-PATHS = PathFacts(prefix="/opt/venv", program_paths={"python3": "/opt/venv/bin/python3", "ray": "/opt/venv/bin/ray"})
-PACKAGES = PackageFacts(site_packages="/site", installed={"torch": ("2.13.0",), "ray": ("2.60.0",)})
-NETWORK = NetworkFacts(
-    hostname="box", hostname_ips=("127.0.1.1",), interfaces=("lo", "eth0"), now_unix=2e9, earliest_unix=1e9
-)
 
 
 def ids(findings: Any) -> list[str]:
     return [finding.id for finding in findings]
-
-
-def test_a_healthy_machine_is_silent() -> None:
-    assert check_limits(LIMITS, TARGET) == []
-    assert check_directories([PLACE, replace(PLACE, role="tmp", path="/tmp")], TARGET, "uid 1") == []
-    assert check_paths(PATHS, TARGET) == []
-    assert check_packages(PACKAGES, TARGET) == []
-    assert check_network(NETWORK, TARGET) == []
-    assert check_environment(EnvironmentFacts(environ={"HF_TOKEN": "abc", "TOKENIZERS_PARALLELISM": ""}), TARGET) == []
-    assert list(check_processes([])) == []
 
 
 @pytest.mark.parametrize(
@@ -56,7 +44,6 @@ def test_a_healthy_machine_is_silent() -> None:
         ({"shm_total": None}, "shm-missing", "error", "is no directory"),
         ({"shm_total": 64 * MIB}, "shm-too-small", "error", "67.1 MB, the target wants 2.1 GB (2 GiB)"),
         ({"shm_total": int(1.5 * GIB)}, "shm-too-small", "warning", "1.6 GB, the target wants 2.1 GB (2 GiB)"),
-        ({"shm_error": "Permission denied"}, "shm-not-writable", "error", "Permission denied"),
         (
             {"shm_free": 9 * MIB, "shm_largest": (("/dev/shm/x", GIB),)},
             "shm-full",
@@ -69,7 +56,6 @@ def test_a_healthy_machine_is_silent() -> None:
         ({"memory_max": GIB}, "memory-limit", "error", "1.1 GB, the target wants 15.0 GB"),
         ({"memory_max": 8 * GIB}, "memory-limit", "warning", "8.6 GB, the target wants 15.0 GB"),
         ({"memory_free": 200 * MIB}, "memory-low", "error", "209.7 MB free"),
-        ({"cpus": 0.5}, "cpu-quota", "warning", "0.5 cores"),
         ({"rlimits": {"nofile": 256}}, "ulimit-nofile", "error", "256 open files, 4096 are the least"),
         ({"rlimits": {"fsize": 100 * MIB}}, "ulimit-fsize", "error", "100 MiB a file"),
         ({"rlimits": {"as": 4 * GIB}}, "ulimit-as", "error", "4096 MiB of addresses"),
@@ -83,9 +69,11 @@ def test_limits(changes: dict[str, Any], name: str, level: str, seen: str) -> No
     assert finding.remedy
 
 
-def test_limits_of_a_platform_that_are_known_are_no_finding() -> None:
+def test_limits_of_a_healthy_machine_or_a_known_platform_are_no_finding() -> None:
+    assert ids(check_limits(LIMITS, TARGET)) == []
+    assert set(probe_limits().rlimits) == {"nofile", "fsize", "as", "data", "stack", "cpu", "nproc"}
     rented = replace(TARGET, pids=0, pid_limit=1024)
-    assert check_limits(replace(LIMITS, pids_max=1024, cores=384), rented) == []
+    assert ids(check_limits(replace(LIMITS, pids_max=1024, cores=384), rented)) == []
     assert ids(check_limits(replace(LIMITS, pids_max=1024, cores=384), replace(rented, pid_limit=0))) == ["pids-limit"]
 
 
@@ -95,87 +83,143 @@ def test_floors_hold_where_the_target_says_nothing() -> None:
     ]  # fmt: skip
 
 
+class FullDisk:
+    """Stands for `os.statvfs` of one disk."""
+
+    f_frsize = 1
+
+    def __init__(self, free: float, inodes: int = 10**6) -> None:
+        self.f_blocks, self.f_bavail = 100 * GIB, int(free)
+        self.f_files, self.f_favail = 10**6, inodes
+
+
 @pytest.mark.parametrize(
-    ("place", "name", "seen"),
+    ("role", "error", "disk", "name", "level", "seen"),
     [
-        ({"problem": "missing", "error_text": "/data: no such folder"}, "data-disk-missing", "no such folder"),
-        ({"problem": "read-only", "error_text": "Read-only file system"}, "data-disk-read-only", "Read-only"),
-        (
-            {"problem": "denied", "error_text": "Permission denied", "owner_text": "/data is uid 0's"},
-            "data-disk-denied",
-            "for uid 7",
-        ),
-        (
-            {"problem": "full", "error_text": "No space left on device", "free_bytes": 0},
-            "data-disk-full",
-            "0 B free of 107.4 GB",
-        ),
-        ({"problem": "slow", "error_text": "no answer in 4 s"}, "data-disk-slow", "no answer"),
-        ({"free_bytes": 100 * MIB}, "data-disk-full", "104.9 MB free of 107.4 GB, 1.1 GB are needed"),
-        ({"free_inodes": 3}, "data-disk-inodes", "3 of 1000000 inodes are free"),
-        ({"role": "tmp", "path": "/tmp", "free_bytes": MIB}, "tmp-full", "536.9 MB are needed"),
-        ({"role": "HF_HOME", "path": "/x", "problem": "denied", "is_own": True}, "folder-denied", "for uid 7"),
+        ("data", errno.EROFS, FullDisk(GIB), "data-disk-read-only", "error", "Read-only file system"),
+        ("data", errno.EACCES, FullDisk(GIB), "data-disk-denied", "error", f"Permission denied for uid {os.getuid()}"),
+        ("data", errno.ENOSPC, FullDisk(0), "data-disk-full", "error", "0 B free of 107.4 GB"),
+        ("data", errno.EIO, FullDisk(GIB), "data-disk-broken", "error", "Input/output error"),
+        ("HF_HOME", errno.EACCES, FullDisk(GIB), "folder-denied", "error", "Permission denied"),
+        ("data", 0, FullDisk(100 * MIB), "data-disk-full", "error", "104.9 MB free of 107.4 GB, 1.1 GB are needed"),
+        ("data", 0, FullDisk(GIB, inodes=3), "data-disk-inodes", "error", "3 of 1000000 inodes are free"),
+        ("tmp", 0, FullDisk(100 * MIB), "tmp-full", "warning", "536.9 MB are needed"),
     ],
 )
-def test_places(place: dict[str, Any], name: str, seen: str) -> None:
-    (finding,) = check_directories([replace(PLACE, **place)], TARGET, "uid 7")
-    assert finding.id == name
+def test_directories_that_cannot_be_used_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    role: str, error: int, disk: FullDisk, name: str, level: str, seen: str,
+) -> None:  # fmt: skip
+    def refuse(dir: str) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(disks.os, "statvfs", lambda path: disk)
+    if error:
+        monkeypatch.setattr(disks.tempfile, "TemporaryFile", refuse)
+    rows = [RunDirectory(role, str(tmp_path)), RunDirectory(role, str(tmp_path))]
+    finding = next(check_directories(rows, TARGET))
+    assert (finding.id, finding.level) == (name, level)
     assert seen in finding.seen
     assert finding.remedy
+    if finding.id.endswith(("full", "inodes")):
+        assert len(list(check_directories(rows, TARGET))) == 1  # of one full disk
 
 
 @pytest.mark.parametrize(
     ("need_gib", "free", "level"),
     [(350, 349, "warning"), (350, 2, "warning"), (350, 1.9, "error"), (1, 1.5, ""), (1, 0.9, "error"), (0, 0.1, "")],
 )
-def test_room_for_all_jobs_of_a_target_is_no_need_of_one(need_gib: float, free: float, level: str) -> None:
+def test_room_for_all_jobs_of_a_target_is_no_need_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, need_gib: float, free: float, level: str
+) -> None:
     """What one job needs is computed before it runs; a disk that holds what runs wrote is not broken."""
-    found = check_directories([replace(PLACE, free_bytes=int(free * GIB))], replace(TARGET, disk_gib=need_gib), "uid 7")
+    monkeypatch.setattr(disks.os, "statvfs", lambda path: FullDisk(free * GIB))
+    found = list(check_directories([RunDirectory("data", str(tmp_path))], replace(TARGET, disk_gib=need_gib)))
     assert [finding.level for finding in found] == ([level] if level else [])
     assert all("`rlbox plan JOB`" in finding.remedy for finding in found)
 
 
-def test_folders_of_one_full_disk_are_one_finding() -> None:
-    full = replace(PLACE, problem="full", free_bytes=0)
-    assert ids(check_directories([full, replace(full, role="tmp", path="/tmp")], TARGET, "uid 7")) == ["data-disk-full"]
+def test_directories_that_are_missing_or_slow_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    fine, missing, file = str(tmp_path), str(tmp_path / "none"), str(tmp_path / "file")
+    rows = [("data", missing), ("data", file), ("tmp", fine), ("tmp", missing), ("HF_HOME", f"{missing}/a/b")]
+    found = list(check_directories([RunDirectory(*row) for row in rows], replace(TARGET, disk_gib=0)))
+    assert ids(found) == ["data-disk-missing", "data-disk-missing", "tmp-missing"]
+    assert "docker run --volume" in found[0].remedy
+    assert (found[1].seen, found[2].repair) == (f"{file}: there is something else", ("folder", missing))
+    (on_host,) = check_data_disk([RunDirectory("data", missing)], TARGET)
+    assert on_host.remedy.startswith(f"mkdir -p {missing} ")
+    assert ids(check_data_disk([], TARGET)) == ["data-disk-unnamed"]
+    monkeypatch.setattr(disks, "_SLOW_S", 0.05)
+    monkeypatch.setattr(disks, "_examine", lambda *args: time.sleep(2))
+    assert ids(check_directories([RunDirectory("data", fine)], TARGET)) == ["data-disk-slow"]
+
+
+def test_directories_of_an_environment_are_those_that_variables_name() -> None:
+    environ = {"TMPDIR": "/t", "HF_HOME": "/h", "TRITON_CACHE_DIR": "relative"}
+    assert find_directories(environ, "/data") == [("data", "/data"), ("tmp", "/t"), ("HF_HOME", "/h")]
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """Return an environment with `python3`, `python`, `ray` and a `lib64`."""
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "lib").mkdir()
+    (venv / "lib64").symlink_to("lib")
+    for name in ("python3", "python", "ray"):
+        make_program(venv / "bin" / name)
+    return venv
+
+
+def make_program(path: Path, text: str = "#!/bin/sh\n") -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def nest_link(venv: Path) -> None:
+    (venv / "lib64").unlink()
+    (venv / "lib64").mkdir()
+    (venv / "lib64/lib").symlink_to("../lib")
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "seen"),
+    ("environ", "break_it", "name", "seen"),
     [
-        ({"program_paths": {"ray": "/usr/local/bin/ray"}}, "path-shadowed", "ray is /usr/local/bin/ray"),
-        ({"program_paths": {"ray": ""}}, "ray-not-on-path", "ray is not found"),
-        ({"lib64": "missing"}, "lib64-missing", "there is no lib64"),
-        ({"python_error": "is missing", "lib64": "missing"}, "stack-python", "/opt/venv/bin/python is missing"),
-        ({"lib64": "nested"}, "lib64-missing", "the link inside it"),
-        (
-            {"environ": {"LD_LIBRARY_PATH": "/cuda/lib64/stubs:/cuda/lib64"}},
-            "cuda-stubs-order",
-            "has /cuda/lib64/stubs",
-        ),
-        ({"environ": {"LIBRARY_PATH": "/c/stubs:/c/lib64"}}, "cuda-stubs-order", "stubs before /c/lib64"),
-        ({"linker_config_lines": ("0.conf: /cuda/lib64/stubs",)}, "cuda-stubs-order", "the loader is told"),
-        ({"environ": {"LD_LIBRARY_PATH": "/a::/b"}}, "empty-path-element", "/a::/b"),
-        ({"environ": {"PYTHONHOME": "/usr"}}, "pythonhome-set", "/usr"),
-        ({"shadowing_modules": ("/x/torch",)}, "pythonpath-shadows", "/x/torch"),
-        ({"cuda_home": "/c", "cuda_missing": ("bin/nvcc",)}, "cuda-home", "/c lacks bin/nvcc"),
-        ({"missing_preloads": ("/x.so",)}, "preload-missing", "/x.so"),
+        ({}, lambda venv: make_program(venv.parent / "first/ray"), "path-shadowed", "ray is first/ray"),
+        ({}, lambda venv: (venv / "bin/python").unlink(), "stack-python", "bin/python is missing"),
+        ({}, lambda venv: (venv / "lib64").unlink(), "lib64-missing", "there is no lib64"),
+        ({}, lambda venv: (venv / "lib").rmdir(), "lib64-missing", "a link to nothing"),
+        ({}, nest_link, "lib64-missing", "the link inside it"),
+        ({"PATH": "/nowhere"}, None, "ray-not-on-path", "ray is not found"),
+        ({"LD_LIBRARY_PATH": "/cuda/lib64/stubs:/cuda/lib64"}, None, "cuda-stubs-order", "has /cuda/lib64/stubs"),
+        ({"LIBRARY_PATH": "/c/stubs:/c/lib64"}, None, "cuda-stubs-order", "stubs before /c/lib64"),
+        ({"LD_LIBRARY_PATH": "/a::/b"}, None, "empty-path-element", "/a::/b"),
+        ({"PYTHONPATH": "other"}, None, "pythonpath-shadows", "other/torch"),
+        ({"CUDA_HOME": "other"}, None, "cuda-home", "lacks bin/nvcc, lib64/libcudart.so"),
+        ({"CUDA_HOME": "/none"}, None, "cuda-home", "lacks the folder itself"),
     ],
 )
-def test_paths(changes: dict[str, Any], name: str, seen: str) -> None:
-    (finding,) = check_paths(replace(PATHS, **changes), TARGET)
+def test_paths_that_lead_elsewhere_are_named(
+    venv: Path, monkeypatch: pytest.MonkeyPatch,
+    environ: dict[str, str], break_it: Callable[[Path], None] | None, name: str, seen: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(venv.parent)
+    make_program(venv.parent / "other/torch.py")
+    if break_it:
+        break_it(venv)
+    (finding,) = check_paths({"PATH": f"first:{venv}/bin", **environ}, TARGET, str(venv))
     assert finding.id == name
     assert seen in finding.seen
 
 
-def test_stubs_last_on_the_linkers_path_are_right() -> None:
-    assert check_paths(replace(PATHS, environ={"LIBRARY_PATH": "/c/lib64:/c/lib64/stubs"}), TARGET) == []
-
-
-def test_compat_libraries_are_wrong_on_consumer_cards_only() -> None:
-    facts = replace(PATHS, environ={"LD_LIBRARY_PATH": "/usr/local/cuda/compat"})
-    assert ids(check_paths(facts, replace(TARGET, grade="consumer"))) == ["cuda-compat-shadows-driver"]
-    assert check_paths(facts, replace(TARGET, grade="datacenter")) == []
+def test_paths_that_are_right_are_no_finding(venv: Path) -> None:
+    facts = {"PATH": f"{venv}/bin", "LIBRARY_PATH": "/c/lib64:/c/lib64/stubs"}
+    assert check_paths(facts, TARGET, str(venv)) == []
+    facts = {"PATH": f"{venv}/bin", "LD_LIBRARY_PATH": "/usr/local/cuda/compat"}
+    assert check_paths(facts, replace(TARGET, grade="datacenter"), str(venv)) == []
+    assert ids(check_paths(facts, replace(TARGET, grade="consumer"), str(venv))) == ["cuda-compat-shadows-driver"]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +229,6 @@ def test_compat_libraries_are_wrong_on_consumer_cards_only() -> None:
         ({"RLBOX_SECRETS": "WANDB_API_KEY"}, "token-unset", "WANDB_API_KEY: no value"),
         ({"HF_TOKEN": "<your token>"}, "token-placeholder", "HF_TOKEN"),
         ({"HF_TOKEN": "abc\r"}, "token-placeholder", "HF_TOKEN"),
-        ({"WANDB_KEY": "abc"}, "token-name", "WANDB_API_KEY is not"),
         ({"OMP_NUM_THREADS": "0"}, "threads-value", "OMP_NUM_THREADS=0"),
         ({"OMP_NUM_THREADS": "²"}, "threads-value", "OMP_NUM_THREADS=²"),
         ({"http_proxy": "http://p:1"}, "proxy-for-localhost", "no_proxy lacks localhost and 127.0.0.1"),
@@ -193,21 +236,21 @@ def test_compat_libraries_are_wrong_on_consumer_cards_only() -> None:
     ],
 )
 def test_environment(environ: dict[str, str], name: str, seen: str) -> None:
-    (finding,) = check_environment(EnvironmentFacts(environ=environ), TARGET)
+    (finding,) = check_environment(environ, (), TARGET)
     assert finding.id == name
     assert seen in finding.seen
     assert "abc" not in str(finding)  # no value of a token
 
 
-def test_dotenv_names_that_are_not_exported() -> None:
-    file = DotEnvFile(path="/data/.env", values={"HF_TOKEN": "secret", "A": "1", "WANDB_API_KEY": ""})
-    first, second = check_environment(EnvironmentFacts(environ={"A": "1"}, env_files=(file,)), TARGET)
-    assert (first.id, first.seen, first.remedy) == (
-        "env-not-exported",
-        "HF_TOKEN",
-        "set -a; . /data/.env; set +a",
-    )
+def test_dotenv_names_that_are_not_exported_are_named(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"HF_TOKEN=secret\nA=1\nWANDB_API_KEY=\n")
+    directories = (str(tmp_path), str(tmp_path / "."), str(tmp_path / "none"))  # the same file once
+    first, second = check_environment({"A": "1"}, directories, TARGET)
+    assert (first.id, first.seen) == ("env-not-exported", "HF_TOKEN")
+    assert first.remedy == f"set -a; . {tmp_path}/.env; set +a"
     assert (second.id, second.seen) == ("token-unset", "WANDB_API_KEY: no value")
+    (tmp_path / ".env").write_bytes(b"A=1\r\nnonsense\n")
+    assert ids(check_environment({"A": "1"}, directories, TARGET)) == ["env-file-broken"]
 
 
 def test_dotenv_as_a_shell_reads_it() -> None:
@@ -219,61 +262,59 @@ def test_dotenv_as_a_shell_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "seen"),
+    ("endpoint", "name", "seen"),
     [
-        ({"localhost": ()}, "localhost-unresolved", "localhost is unknown"),
-        ({"loopback_error": "Network is unreachable"}, "loopback-down", "unreachable"),
-        ({"hostname_ips": ("10.9.9.9",), "foreign_ips": ("10.9.9.9",)}, "hostname-foreign", "10.9.9.9"),
-        ({"environ": {"NCCL_SOCKET_IFNAME": "ib0"}}, "interface-missing", "NCCL_SOCKET_IFNAME=ib0; there are lo, eth0"),
-        (
-            {"environ": {"VLLM_HOST_IP": "10.9.9.9"}, "unresolved_hosts": ("VLLM_HOST_IP",)},
-            "address-unknown",
-            "10.9.9.9",
-        ),
-        (
-            {"port_conflicts": (PortConflict(name="smoke.vllm", number=21432, holder="x (pid 3)"),)},
-            "port-taken",
-            "21432 (smoke.vllm)",
-        ),
-        ({"endpoints": (Endpoint(name="HF_ENDPOINT", url="http://h", error="refused"),)}, "mirror-dead", "refused"),
-        ({"endpoints": (Endpoint(name="x", url="http://h", kind="proxy", error="no"),)}, "proxy-dead", "no"),
-        (
-            {"endpoints": (Endpoint(name="RAY_ADDRESS", url="tcp://h:1", kind="ray", error="no"),)},
-            "ray-address-dead",
-            "no",
-        ),
-        ({"endpoints": (Endpoint(name="x", url="http://h", skew_s=-900.0),)}, "clock-skew", "15 min 00 s behind"),
-        ({"now_unix": 1.0}, "clock-skew", "behind"),
+        (Endpoint(name="HF_ENDPOINT", url="http://h", error="refused"), "mirror-dead", "refused"),
+        (Endpoint(name="x", url="http://h", kind="proxy", error="no"), "proxy-dead", "no"),
+        (Endpoint(name="RAY_ADDRESS", url="tcp://h:1", kind="ray", error="no"), "ray-address-dead", "no"),
+        (Endpoint(name="x", url="http://h", skew_s=-900.0), "clock-skew", "15 min 00 s behind"),
     ],
 )
-def test_network(changes: dict[str, Any], name: str, seen: str) -> None:
-    (finding,) = check_network(replace(NETWORK, **changes), TARGET)
-    assert finding.id == name
-    assert seen in finding.seen
+def test_endpoints_that_do_not_answer_are_named(endpoint: Endpoint, name: str, seen: str) -> None:
+    (finding,) = check_endpoints([endpoint])
+    assert (finding.id, finding.seen) == (name, seen)
 
 
-def test_a_hostname_on_the_loopback_is_wrong_on_several_nodes_only() -> None:
-    assert ids(check_network(NETWORK, replace(TARGET, nodes=2))) == ["hostname-loopback"]
+@pytest.mark.allow("sockets")
+def test_network_names_interfaces_and_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        network, "read_network_settings", lambda env: SimpleNamespace(index_url="", extra_index_urls=())
+    )
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
+    monkeypatch.setattr(network, "_resolve", lambda name: ("127.0.0.1",))
+    assert check_network({}, TARGET, {}) == []
+    assert check_network({"NCCL_SOCKET_IFNAME": "eth,ib"}, TARGET, {}) == []  # NCCL takes the beginning of a name
+    (interface,) = check_network({"GLOO_SOCKET_IFNAME": "eth"}, TARGET, {})
+    assert (interface.id, interface.seen) == ("interface-missing", "GLOO_SOCKET_IFNAME=eth; there are lo, eth0")
+    assert ids(check_network({}, replace(TARGET, nodes=2), {})) == ["hostname-loopback"]
+    (dead,) = check_network({"RAY_ADDRESS": "127.0.0.1:1"}, TARGET, {})
+    assert dead.id == "ray-address-dead"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (taken,) = check_network({}, TARGET, {"smoke.vllm": (number := server.getsockname()[1])})
+    assert (taken.id, taken.seen.partition(":")[0]) == ("port-taken", f"{number} (smoke.vllm)")
+    monkeypatch.setattr(network, "_resolve", lambda name: ())
+    (localhost,) = check_network({}, TARGET, {})
+    assert (localhost.id, localhost.seen) == ("localhost-unresolved", "localhost is unknown")
 
 
-def test_an_interface_may_be_named_by_its_beginning_for_nccl() -> None:
-    assert check_network(replace(NETWORK, environ={"NCCL_SOCKET_IFNAME": "eth,ib"}), TARGET) == []
-    assert ids(check_network(replace(NETWORK, environ={"GLOO_SOCKET_IFNAME": "eth"}), TARGET)) == ["interface-missing"]
+def test_endpoints_of_an_environment_are_optional_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        network, "read_network_settings", lambda env: SimpleNamespace(index_url="", extra_index_urls=())
+    )
+    found = list_endpoints(
+        {"HF_ENDPOINT": "http://h", "HF_HUB_OFFLINE": "1", "http_proxy": "p:1", "RAY_ADDRESS": "auto"}
+    )
+    assert [(row.name, row.url, row.is_optional) for row in found] == [
+        ("HF_ENDPOINT", "http://h", True), ("http_proxy", "http://p:1", False),
+    ]  # fmt: skip
 
 
-def test_packages() -> None:
-    other = replace(PACKAGES, installed={"torch": ("2.9.0",), "ray": ("2.60.0",)})
-    assert [f.seen for f in check_packages(other, TARGET)] == ["torch 2.9.0 (locked: 2.13.0)"]
-    gone = replace(PACKAGES, installed={"ray": ("2.60.0",)})
-    assert ids(check_packages(gone, TARGET)) == ["package-missing"]
-    short = FileDamage(package="vllm", path="/s/_C.so", kind="short", description="has 5 bytes of 9")
-    missing = replace(short, path="/s/x.py", kind="missing", description="is missing")
-    (found,) = check_packages(replace(PACKAGES, damages=(missing, short)), TARGET)
-    assert (found.id, found.seen) == ("file-truncated", "/s/_C.so has 5 bytes of 9")
-    gap = AbiMismatch(path="/s/flash_attn_2_cuda.so", count=3, example="_ZN3c105Error")
-    (found,) = check_packages(replace(PACKAGES, abi_mismatches=(gap,)), TARGET)
-    assert found.seen == "flash_attn_2_cuda.so wants 3 symbols that torch 2.13.0 lacks: _ZN3c105Error"
-    assert ids(check_packages(PackageFacts(site_packages="/s", missing_reason="gone"), TARGET)) == ["stack-missing"]
+@pytest.mark.allow("processes")
+def test_ports_of_a_ray_head_are_read(tmp_path: Path) -> None:
+    flags = "--head --port=6379 --dashboard-port=8265 --min-worker-port=10002"
+    make_program(tmp_path / "ray-start", f"#!/bin/sh\nprintf '%s\\n' ray start {flags}\n")
+    assert read_ray_ports(str(tmp_path / "ray-start")) == {"ray port": 6379, "ray dashboard-port": 8265}
+    assert read_ray_ports(str(tmp_path / "none")) == {}
 
 
 @pytest.mark.parametrize(
@@ -318,7 +359,7 @@ def test_nobody_is_told_to_end_what_is_of_others() -> None:
 
 
 def test_what_carries_the_mark_of_a_run_that_is_gone_is_left_over_whatever_it_is() -> None:
-    left = ProcessInfo(pid=5, name="awk", command_line="awk -f x", owner="user a", age_s=5, started_for_run="smoke-1")
+    left = ProcessInfo(pid=5, name="awk", command_line="awk -f x", owner="user a", age_s=5, ended_run="smoke-1")
     (finding,) = check_processes([left])
     assert finding.seen == "awk (pid 5, user a, 5 s old, of run smoke-1)"
 
@@ -343,20 +384,10 @@ def test_demands_of_a_manifest_and_a_lock() -> None:
     assert parse_requirements({}, {}) == Requirements()
 
 
-def test_every_finding_says_what_to_do() -> None:
-    facts = NetworkFacts(
-        localhost=(), port_conflicts=(PortConflict(name="a", number=1, holder="h"),), now_unix=1, earliest_unix=1e9
-    )
-    findings: list[Finding] = [*check_limits(LimitFacts(shm_total=None), TARGET), *check_network(facts, TARGET)]
-    assert all(finding.remedy and finding.where for finding in findings)
-
-
-def test_walls_are_enough_or_not() -> None:
-    assert check_sandbox(None) == []
-    assert (
-        check_sandbox(IsolationLevel.of(("landlock", "seccomp"), {"namespaces": "unshare: Operation not permitted"}))
-        == []
-    )
-    (found,) = check_sandbox(IsolationLevel.of(("seccomp",), {"landlock": "landlock: Function not implemented"}))
-    assert (found.id, found.level) == ("sandbox-weak", "warning")
-    assert found.seen == "landlock: landlock: Function not implemented"
+@pytest.mark.parametrize(("layers", "names"), [(["landlock", "seccomp"], []), (["seccomp"], ["sandbox-weak"])])
+def test_sandbox_without_landlock_is_named(
+    monkeypatch: pytest.MonkeyPatch, layers: list[str], names: list[str]
+) -> None:
+    answer = json.dumps({"layers": layers, "missing": {} if names == [] else {"landlock": "not implemented"}})
+    monkeypatch.setattr("rlbox.doctor.sandbox.run_command", lambda command: SimpleNamespace(stdout=answer))
+    assert ids(check_sandbox(9.0)) == names

@@ -10,28 +10,57 @@ import subprocess
 import sys
 import time
 from base64 import urlsafe_b64encode
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlbox.doctor.container import ProbeThreads
-from rlbox.doctor.disks import find_directories, probe_directories
-from rlbox.doctor.environment import probe_environment
+from rlbox.doctor.checks import SLOW_CHECKS, CheckContext, CheckThreads, select_checks
 from rlbox.doctor.fix_checks import run_fix_checks
+from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.host import repair_findings
-from rlbox.doctor.limits import probe_limits
-from rlbox.doctor.network import read_ray_ports
-from rlbox.doctor.packages import DamagedElfError, probe_packages, read_matching_symbols, require_complete_elf
-from rlbox.doctor.paths import probe_paths
+from rlbox.doctor.packages import check_packages
 from rlbox.doctor.processes import list_processes
 from rlbox.doctor.program import PROCESS_MARK, Program
+from rlbox.doctor.programs.probe_torch import find_extensions
 from rlbox.doctor.requirements import Requirements
+from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding
+from rlbox.system.gpu import GpuDriver
 from rlbox.system.json_files import read_json_object
 from rlbox.system.process_table import probe_process
 
-WHOLE = next(Path(path) for path in (sys.executable, "/bin/ls") if Path(path).resolve().is_file()).resolve()
+ANY = CheckContext(
+    environ={}, requirements=Requirements(), deadline_s=0.0, env_file_dirs=(), directories=(),
+    get_driver_requirements=DriverRequirements, get_required_ports=dict,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, set()),
+        ({"requirements": Requirements(gpu="A800")}, {"gpu driver"}),
+        ({"driver": GpuDriver(is_present=True, device_count=2)}, {"gpu driver", "gpus"}),
+        (
+            {
+                "requirements": Requirements(packages={"torch": "2", "ray": "2"}),
+                "stack": StackProbe({}, "/v/bin/python", "/tmp/folder", "token"),
+                "driver": GpuDriver(is_present=True, device_count=2),
+            },
+            {"torch", "ray task", "link", "gpu driver", "gpus", "all-reduce"},
+        ),
+    ],
+)
+def test_checks_that_make_no_sense_are_not_run(changes: dict[str, Any], names: set[str]) -> None:
+    context = replace(ANY, **changes)
+    checks = select_checks(SLOW_CHECKS, context)
+    assert {check.name for check in checks} == names | {"sandbox", "packages", "network", "fixes"}
+    earlier = Finding(id="lib64-missing", title="", breaks=("jit-*", "ray-*"))
+    left = select_checks(SLOW_CHECKS, context, [earlier])
+    assert {check.name for check in checks if check not in left} == names & {"ray task", "link"}
 
 
 def record(site: Path, name: str, files: dict[str, bytes]) -> None:
@@ -47,109 +76,37 @@ def record(site: Path, name: str, files: dict[str, bytes]) -> None:
     (info / "RECORD").write_text("\n".join([*rows, f"{name}.dist-info/RECORD,,"]))
 
 
-def test_a_whole_elf_file_and_one_cut_short(tmp_path: Path) -> None:
-    require_complete_elf(str(WHOLE))
-    for size in (0, 10, 100, WHOLE.stat().st_size // 2, WHOLE.stat().st_size - 1):
-        short = tmp_path / f"short-{size}.so"
-        short.write_bytes(WHOLE.read_bytes()[:size])
-        with pytest.raises(DamagedElfError):
-            require_complete_elf(str(short))
+def test_packages_with_each_damage_are_named(tmp_path: Path) -> None:
+    site = tmp_path / "lib/python3/site-packages"
+    assert [row.id for row in check_packages(str(tmp_path), Requirements())] == ["stack-missing"]
+    names = ("good", "changed", "gone", "short")
+    for name in names:
+        record(site, f"{name}-1.16.0", {f"{name}.py": b"x = 1\n", f"{name}/_c.so": b"0123456789"})
+    requirements = Requirements(packages=dict.fromkeys(names, "1.16.0"))
+    assert list(check_packages(str(tmp_path), requirements)) == []
+    (site / "changed.py").write_bytes(b"x = 2\n")
+    (site / "gone.py").unlink()
+    (site / "short.py").unlink()
+    (site / "short/_c.so").write_bytes(b"01234")
+    found = list(check_packages(str(tmp_path), replace(requirements, packages={**requirements.packages, "torch": "2"})))
+    assert [(row.id, row.title.split()[2]) for row in found[:-1]] == [
+        ("file-changed", "changed"), ("file-missing", "gone"), ("file-truncated", "short"),
+    ]  # fmt: skip
+    assert found[2].seen == f"{site}/short/_c.so has 5 bytes of 10"
+    assert (found[3].id, found[3].seen) == ("package-missing", "torch is gone (locked: 2)")
+    other = check_packages(str(tmp_path), Requirements(packages={"good": "2"}))
+    assert [row.seen for row in other if row.id == "package-overwritten"] == ["good 1.16.0 (locked: 2)"]
 
 
-def test_a_file_for_another_processor(tmp_path: Path) -> None:
-    data = bytearray(WHOLE.read_bytes())
-    data[18:20] = (8).to_bytes(2, "little")
-    (tmp_path / "mips.so").write_bytes(data)
-    with pytest.raises(DamagedElfError, match="another processor"):
-        require_complete_elf(str(tmp_path / "mips.so"))
-
-
-def test_symbols_of_a_library() -> None:
-    found = read_matching_symbols(str(WHOLE), (b"mal", b"Py_"))
-    assert found is not None
-    assert found.defined | found.undefined
-    assert read_matching_symbols(str(WHOLE), (b"_ZN3c10",)) is None
-
-
-def test_packages_that_are_whole(tmp_path: Path) -> None:
-    record(tmp_path, "six-1.16.0", {"six.py": b"x = 1\n", "six/_c.so": WHOLE.read_bytes()})
-    found = probe_packages(str(tmp_path))
-    assert (found.installed, found.damages, found.file_count) == ({"six": ("1.16.0",)}, (), 2)
-
-
-def test_packages_with_each_damage(tmp_path: Path) -> None:
-    files = {"six.py": b"x = 1\n", "gone.py": b"", "six/_c.so": WHOLE.read_bytes(), "six/ok.py": b"y"}
-    record(tmp_path, "six-1.16.0", files)
-    (tmp_path / "six.py").write_bytes(b"x = 2\n")
-    (tmp_path / "gone.py").unlink()
-    (tmp_path / "six/_c.so").write_bytes(WHOLE.read_bytes()[:999])
-    (tmp_path / "flash_attn_2_cuda.so").write_bytes(WHOLE.read_bytes()[:5000])  # of no distribution
-    (tmp_path / "script.so").write_text("INPUT(libx.so.1)\n")  # a linker's script
-    found = {(row.package, row.path.rpartition("/")[2], row.kind) for row in probe_packages(str(tmp_path)).damages}
-    assert found == {
-        ("six", "six.py", "changed"), ("six", "gone.py", "missing"), ("six", "_c.so", "short"),
-        ("", "flash_attn_2_cuda.so", "broken"),
-    }  # fmt: skip
-
-
-def test_a_site_that_is_not_there(tmp_path: Path) -> None:
-    assert probe_packages(str(tmp_path / "none")).missing_reason
-
-
-def test_places(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    rows = [("data", str(tmp_path)), ("data", str(tmp_path / "none")), ("tmp", str(tmp_path / "file"))]
-    fine, missing, file, later = probe_directories([*rows, ("HF_HOME", str(tmp_path / "a/b"))])
-    assert (fine.problem, missing.problem, file.problem, later.problem) == ("", "missing", "file", "")
-    assert fine.total_bytes > fine.free_bytes > 0
-    assert fine.is_own
-
-
-def test_places_of_an_environment() -> None:
-    environ = {"TMPDIR": "/t", "HF_HOME": "/h", "TRITON_CACHE_DIR": "relative"}
-    assert find_directories(environ, "/data") == [("data", "/data"), ("tmp", "/t"), ("HF_HOME", "/h")]
-
-
-def test_limits_can_be_read_here() -> None:
-    found = probe_limits()
-    assert found.cores >= 1
-    assert found.memory_free
-    assert set(found.rlimits) == {"nofile", "fsize", "as", "data", "stack", "cpu", "nproc"}
-
-
-def test_paths(tmp_path: Path) -> None:
-    for name in ("python3", "python", "ray"):
-        path = tmp_path / "venv/bin" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("#!/bin/sh\n")
-        path.chmod(0o755)
-    (tmp_path / "other/torch").mkdir(parents=True)
-    (tmp_path / "other/torch/__init__.py").write_text("")
-    (tmp_path / "other/ray").write_text("#!/bin/sh\n")
-    (tmp_path / "other/ray").chmod(0o755)
-    prefix, other = f"{tmp_path}/venv", f"{tmp_path}/other"
-    requirements = Requirements(packages={"torch": "2"})
-    found = probe_paths({"PATH": f"{other}:{prefix}/bin", "PYTHONPATH": other}, requirements, prefix)
-    assert found.program_paths == {
-        "python3": f"{prefix}/bin/python3", "python": f"{prefix}/bin/python", "ray": f"{other}/ray",
-    }  # fmt: skip
-    assert found.python_error == ""
-    assert probe_paths({}, requirements, other).python_error == "is missing"
-    assert (found.lib64, found.shadowing_modules) == ("missing", (f"{other}/torch",))
-    os.symlink("nowhere", f"{prefix}/lib64")
-    assert probe_paths({"PATH": ""}, requirements, prefix).lib64 == "dangling"
-    os.unlink(f"{prefix}/lib64")
-    os.mkdir(f"{prefix}/lib64")
-    assert probe_paths({"PATH": ""}, requirements, prefix).lib64 == "folder"
-    os.symlink("../lib", f"{prefix}/lib64/lib")
-    assert probe_paths({"CUDA_HOME": other}, requirements, prefix).cuda_missing == ("bin/nvcc", "lib64/libcudart.so")
-
-
-def test_dotenv_files_are_found_once(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_bytes(b"A=1\r\nB=2\n")
-    (found,) = probe_environment({}, (str(tmp_path), str(tmp_path / "."), str(tmp_path / "none"))).env_files
-    assert found.values == {"A": "1", "B": "2"}
-    assert found.broken_lines
+def test_extensions_that_use_torch_are_found(tmp_path: Path) -> None:
+    files = {"flash/_c.so": b"_ZN3c105Error", "flash/plain.so": b"no symbol", "flash/a.py": b""}
+    record(tmp_path, "flash-1", files)
+    (tmp_path / "flash-1.dist-info/METADATA").write_text("Name: flash\nVersion: 1\nRequires-Dist: torch>=2\n")
+    record(tmp_path, "other-1", {"other/_c.so": b"_ZN3c105Error"})
+    text = "Name: other\nVersion: 1\nRequires-Dist: torchvision\nRequires-Dist: torch; extra == 'all'\n"
+    (tmp_path / "other-1.dist-info/METADATA").write_text(text)
+    (tmp_path / "alone.so").write_bytes(b"")
+    assert find_extensions(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
 
 
 @pytest.mark.allow("processes")
@@ -168,7 +125,7 @@ def test_processes_of_this_test_are_its_own() -> None:
 def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     script = "setsid sleep 77 & echo $!; echo '{\"step\": 1}'; sleep 77"
     program = Program(["sh", "-c", script], dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
-    ran = program.communicate(b"", time.monotonic() + 0.5)
+    ran = program.communicate(time.monotonic() + 0.5)
     assert ran.exit_code is None
     assert '{"step": 1}' in ran.stdout
     pid = int(ran.stdout.split()[0])
@@ -184,13 +141,13 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
     large = f"'{sys.executable}' -c '{code}; time.sleep(77)' >pid 2>&1"
     argv = ["sh", "-c", f"unset {PROCESS_MARK}; {large} & sleep 77"]
     program = Program(argv, dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
-    program.communicate(b"", time.monotonic() + 3)
+    program.communicate(time.monotonic() + 3)
     last = probe_process(int((tmp_path / "pid").read_text()))
     assert last is None or last.has_ended
 
 
-def test_probes_that_hang_or_fail_are_named() -> None:
-    probes = ProbeThreads(time.monotonic() + 0.2)
+def test_checks_that_hang_or_fail_are_named() -> None:
+    threads = CheckThreads(time.monotonic() + 0.2)
     fine = Finding(id="a", title="")
 
     def fail() -> list[Finding]:
@@ -200,16 +157,15 @@ def test_probes_that_hang_or_fail_are_named() -> None:
         time.sleep(0.6)
         return [fine]
 
-    probes.start({"fine": lambda: [fine], "fails": fail, "hangs": hang})
-    probes.wait()
-    assert probes.findings == {"fine": (fine,)}
-    assert sorted(map(str, probes.unfinished)) == [
-        "fails: ValueError: no such thing (fail)",
-        "hangs: not done in time",
-    ]
-    while probes.is_running("hangs"):
+    threads.start("fine", lambda: [fine])
+    threads.start("fails", fail)
+    threads.start("hangs", hang)
+    threads.wait()
+    assert threads.findings == {"fine": (fine,)}
+    assert sorted(threads.unfinished) == ["fails: ValueError: no such thing (fail)", "hangs: not done in time"]
+    while threads.is_running("hangs"):
         time.sleep(0.02)
-    assert probes.findings == {"fine": (fine,)}  # what was told stays so
+    assert threads.findings == {"fine": (fine,)}  # what was told stays so
 
 
 @pytest.mark.allow("processes")
@@ -255,17 +211,6 @@ def test_repairs(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o1777
     assert done("mode", f"{tmp_path}/none", "1777") == f"not repaired: {tmp_path}/none: No such file or directory"
     assert done("else") == "not repaired: this rlbox knows no repair else"
-
-
-@pytest.mark.allow("processes")
-def test_ports_of_a_ray_head(tmp_path: Path) -> None:
-    program = tmp_path / "ray-start"
-    program.write_text(
-        "#!/bin/sh\nprintf '%s\\n' ray start --head --port=6379 --dashboard-port=8265 --min-worker-port=10002\n"
-    )
-    program.chmod(0o755)
-    assert read_ray_ports(str(program)) == {"ray port": 6379, "ray dashboard-port": 8265}
-    assert read_ray_ports(str(tmp_path / "none")) == {}
 
 
 TORCH = """

@@ -100,7 +100,7 @@ def test_the_mark_of_a_run_says_whose_a_process_is(tmp_path: Path, alive: bool) 
                 while any(row.pid == supervisor and not row.is_zombie for row in list_processes()):
                     assert time.monotonic() < end
             found = row_of(pid)
-            assert (found.is_orphan, found.is_in_live_run, found.started_for_run) == (
+            assert (found.is_orphan, found.is_in_live_run, found.ended_run) == (
                 True,
                 alive,
                 "" if alive else "own-1",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.engine import EngineContainer, EngineFacts, check_engine, check_image_state
+from rlbox.doctor.engine import RunContainer, check_containers, check_engine_info, check_image_state
 from rlbox.doctor.fix_checks import TIMEOUT_EXIT_CODE, add_explained_fix_checks, parse_failed_checks, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
@@ -37,7 +37,7 @@ IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py
 CPU = {"step": "cpu", "ok": True}
 DRIVER = {"step": "driver", "ok": True, "code": 0, "name": "CUDA_SUCCESS", "cuda": 13000, "count": 2, "library": "/l"}
 MEMORY = GpuMemory(index=0, total_bytes=150 << 30, free_bytes=149 << 30)
-ENGINE = EngineFacts(version=(26, 1, 5), gpu_mechanisms=("nvidia",), free_bytes=1 << 40)
+ENGINE = {"ServerVersion": "26.1.5+dfsg1", "Runtimes": {"nvidia": {}}, "DockerRootDir": "/none"}
 
 
 def ids(findings: Any) -> list[str]:
@@ -52,18 +52,27 @@ def test_steps_are_read_among_other_lines() -> None:
     assert parse_steps('a warning\n{"step": "cpu", "ok": true}\n{"other": 1}\n[1]\n') == (CPU,)
 
 
-def test_torch() -> None:
-    assert torch(IMPORT, CPU) == []
-    assert torch({"step": "import", "ok": False, "error": "ImportError: libx"}) == ["torch-import"]
-    assert torch(IMPORT, {"step": "cpu", "ok": False, "error": "RuntimeError: Numpy"}) == ["torch-op"]
-    assert torch(exit_code=-7, last_error="Bus error") == ["torch-op"]
-    assert torch(IMPORT | {"file": "/x/torch/__init__.py"}, CPU) == ["torch-elsewhere"]
-    assert torch(IMPORT, CPU, {"step": "load", "ok": False, "path": "/a.so", "error": "OSError: x"}) == [
-        "extension-load"
-    ]
-    assert torch(IMPORT, CPU, {"step": "load", "ok": False, "path": "/a.so", "error": "", "signal": 11}) == [
-        "extension-load"
-    ]
+LOAD = {"step": "load", "ok": False, "path": "/a.so", "error": ""}
+
+
+@pytest.mark.parametrize(
+    ("steps", "name"),
+    [
+        ((IMPORT, CPU), None),
+        (({"step": "import", "ok": False, "error": "ImportError: libx"},), "torch-import"),
+        ((IMPORT, {"step": "cpu", "ok": False, "error": "RuntimeError: Numpy"}), "torch-op"),
+        ((IMPORT | {"file": "/x/torch/__init__.py"}, CPU), "torch-elsewhere"),
+        ((IMPORT, CPU, LOAD | {"error": "OSError: /a.so: libnuma.so.1: cannot open"}), "extension-load"),
+        ((IMPORT, CPU, LOAD | {"error": "OSError: /a.so: undefined symbol: _ZN3c105ErrorC1E"}), "torch-abi"),
+        ((IMPORT, CPU, LOAD | {"error": "OSError: /a.so: file too short"}), "file-truncated"),
+        ((IMPORT, CPU, LOAD | {"signal": 7}), "file-truncated"),
+        ((IMPORT, CPU, LOAD | {"signal": 11}), "extension-load"),
+        ((IMPORT, CPU, LOAD | {"signal": 4}), None),  # a variant for another processor
+        ((IMPORT, CPU, LOAD | {"error": "OSError: libcuda.so.1: cannot open"}), None),  # the driver has its own finding
+    ],
+)
+def test_torch_that_does_not_work_is_named(steps: tuple[dict[str, Any], ...], name: str | None) -> None:
+    assert torch(*steps) == ([name] if name else [])
 
 
 def test_a_base_has_its_torch_where_it_likes() -> None:
@@ -73,11 +82,8 @@ def test_a_base_has_its_torch_where_it_likes() -> None:
     assert ids(check_torch(facts, replace(TARGET, packages={"torch": "2.11.0"}), "/opt/venv")) == ["torch-elsewhere"]
 
 
-def test_a_variant_for_another_processor_is_no_fault() -> None:
-    assert torch(IMPORT, CPU, {"step": "load", "ok": False, "path": "/avx512.so", "error": "", "signal": 4}) == []
-
-
 def test_a_busy_machine_is_no_fault_and_a_hang_is_one() -> None:
+    assert torch(exit_code=-7, last_error="Bus error") == ["torch-op"]
     assert torch(exit_code=None) == []
     assert torch(exit_code=None, was_idle=True, seconds=9.0) == ["torch-op-hangs"]
     assert ran_out_of_time(ProgramFacts(exit_code=None), "end")
@@ -87,11 +93,11 @@ def test_a_busy_machine_is_no_fault_and_a_hang_is_one() -> None:
 
 def test_ray() -> None:
     done = {"step": "task", "ok": True}
-    assert ids(check_ray(ProgramFacts(steps=(done,)), TARGET, "/v")) == []
+    assert ids(check_ray(ProgramFacts(steps=(done,)), "/v")) == []
     failed = done | {"ok": False, "error": "RuntimeError: raylet died"}
-    (finding,) = check_ray(ProgramFacts(steps=(failed,)), TARGET, "/v")
+    (finding,) = check_ray(ProgramFacts(steps=(failed,)), "/v")
     assert finding.seen == "task: RuntimeError: raylet died"
-    (finding,) = check_ray(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), TARGET, "/v")
+    (finding,) = check_ray(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), "/v")
     assert finding.seen == "exit code 1: ImportError: grpc"
 
 
@@ -169,21 +175,34 @@ def test_versions_are_compared_part_by_part() -> None:
     assert parse_required_cuda("") == ()
 
 
-def test_engine() -> None:
-    assert ids(check_engine(ENGINE, TARGET)) == []
-    assert ids(check_engine(EngineFacts(error="no Docker engine answers"), TARGET)) == ["engine-missing"]
-    assert ids(check_engine(replace(ENGINE, version=(19, 3)), TARGET)) == ["engine-old"]
-    assert ids(check_engine(replace(ENGINE, gpu_mechanisms=()), TARGET)) == ["gpu-runtime-missing"]
-    assert ids(check_engine(replace(ENGINE, gpu_mechanisms=()), Requirements())) == []
-    assert ids(check_engine(replace(ENGINE, free_bytes=1 << 30), TARGET)) == ["engine-disk-full"]
-    left = EngineContainer(name="rlbox-a", run="a", state="exited", owner="uid 7")
-    (finding,) = check_engine(replace(ENGINE, containers=(left,)), TARGET)
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, []),
+        ({"ServerVersion": "19.03.1"}, ["engine-old"]),
+        ({"Runtimes": {}}, ["gpu-runtime-missing"]),
+        ({"SystemTime": "2001-01-01T00:00:00.123456789Z"}, ["clock-skew"]),
+        ({"DockerRootDir": "/"}, ["engine-disk-full"]),
+    ],
+)
+def test_engine_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], names: list[str]
+) -> None:
+    monkeypatch.setattr("rlbox.doctor.engine.is_engine_local", lambda: True)
+    monkeypatch.setattr("rlbox.doctor.engine.open_engine_connection_address", lambda: "unix:///x.sock")
+    monkeypatch.setattr("rlbox.doctor.engine.get_free_bytes", lambda path: 1 << 30)
+    assert ids(check_engine_info(ENGINE | changes, TARGET)) == names
+    if names == ["gpu-runtime-missing"]:
+        assert ids(check_engine_info(ENGINE | changes, Requirements())) == []
+
+
+def test_containers_of_ended_and_of_living_runs() -> None:
+    left = RunContainer(name="rlbox-a", run="a", state="exited", owner="uid 7", is_live=False)
+    (finding,) = check_containers([left])
     assert (finding.id, finding.seen) == ("stale-containers", "rlbox-a (exited, uid 7)")
-    assert ids(check_engine(replace(ENGINE, containers=(replace(left, run=""),)), TARGET)) == []
-    for alive in (replace(left, is_disk_locked=True), replace(left, state="running"), replace(left, state="created")):
-        (finding,) = check_engine(replace(ENGINE, containers=(alive,)), TARGET)
-        assert (finding.id, finding.level, finding.seen) == ("live-runs", "note", "a (uid 7)")
-        assert "rlbox stop a " in finding.remedy
+    (finding,) = check_containers([replace(left, is_live=True)])
+    assert (finding.id, finding.level, finding.seen) == ("live-runs", "note", "a (uid 7)")
+    assert "rlbox stop a " in finding.remedy
 
 
 def test_image() -> None:
@@ -202,8 +221,8 @@ def test_fix_checks() -> None:
     (finding,) = parse_failed_checks(checks, [(1, "noise\nlib64 is not there\n")])
     assert (finding.id, finding.seen, finding.remedy, finding.covers) == ("a", "lib64 is not there", "r", ("c",))
     for spared in ((0, ""), (TIMEOUT_EXIT_CODE, ""), (2, "sh: 1: Cannot fork"), (1, "No space left on device")):
-        assert parse_failed_checks(checks, [spared]) == ()
-    assert parse_failed_checks(checks, []) == ()
+        assert list(parse_failed_checks(checks, [spared])) == []
+    assert list(parse_failed_checks(checks, [])) == []
 
 
 def test_a_broken_disk_explains_the_checks_that_read_it() -> None:
