@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +34,7 @@ _SEVERITIES = ("error", "warning", "note")
 def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) -> int:
     """Find variables, flags, ports and commands that do not work (any more) in FILES, with line and working form.
 
-    FILES are scripts, Dockerfiles, Python, YAML, TOML, notes with commands in them, folders of these, or - for
+    FILES are shell scripts, Dockerfiles, YAML, TOML, Markdown with command blocks, folders of these, or - for
     standard input; without FILES your own specs and jobs, or with --target those of one. A job is judged by the
     versions that its target pins. A comment `# rlbox: ignore=RULE` on the line switches a rule off. Exit 1 when there
     is an error among the findings.
@@ -49,20 +51,28 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
     if as_list:
         app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, _format_rules(rules))
         return 0
-    from rlbox.errors import SpecError
-    from rlbox.lint.files import TargetResolver, read_files
+    from rlbox.lint.files import list_specs, load_versions, read_files
     from rlbox.lint.rules import lint_text
-    from rlbox.lint.text import load_parser
+    from rlbox.lint.shell import load_bash_parser
 
-    load_parser("bash")  # an error of its own where the extra is not installed
-
-    owners = TargetResolver(app.project, target)
+    load_bash_parser()  # an error of its own where the extra is not installed
+    specs = list_specs(app.project)
+    own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
+    named = load_versions(app.project, target) if target else None
     problems: list[str] = []
     found: list[Finding] = []
     read = 0
-    for name, text in read_files(files or owners.files(), problems):
+    for name, text in read_files(files or own, problems):
         read += 1
-        found += lint_text(name, text, rules, *owners.facts(name))
+        owner = specs.get(Path(os.path.realpath(name)))
+        try:
+            versions = named or (load_versions(app.project, owner) if owner else {})
+        except SpecError:  # whatever reads the target says why
+            versions = {}
+        try:
+            found += lint_text(name, text, rules, versions)
+        except SpecError as error:
+            problems.append(error.what)
     shown = [one for one in found if one.severity != "note" or app.verbosity > 0]
     unread = SpecError("\n  ".join(problems), next_step=_("give the scripts, specs or notes to check"))
     if problems and not read:

@@ -13,19 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.config.toml_files import load_toml
-from rlbox.lint.shell import Pipeline, Word
-from rlbox.lint.text import Fragment
+from rlbox.lint.shell import Command, Position, Word
 
 _PROGRAMS: dict[str, Any] = load_toml(Path(__file__).with_name("programs.toml"))
 _WRAPPERS: dict[str, dict[str, Any]] = _PROGRAMS["wrapper"]
 _DOCKER_FLAGS = frozenset(_PROGRAMS["docker"]["flags"].split())
 _WITH_COMMANDS = {name.split()[0] for name in _WRAPPERS if " " in name} | {"vastai", "vllm", "hf"}
+_WITH_THREE_WORDS = ("docker compose", "conda env", "ray job")
 _LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "python -m torch.distributed.run")
 _OTHER_NAMES = {"podman": "docker", "nerdctl": "docker", "docker-compose": "docker compose", "pip3": "pip"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ash", "ksh", "su"}
-_DEEPEST = 20
-# `$(which ray)`, `${PYTHON:-python3}`
-_PROGRAM_BY_EXPANSION = re.compile(r"(?:\$\(|`)(?:which|command -v)\s+([\w.-]+)(?:\)|`)$|\$\{\w+:?-([^}]*)\}$")
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?\+?=")
 _KEY_VALUE = re.compile(r"([\w.+~-]*[\w+])=(.*)", re.DOTALL)
 
@@ -36,7 +33,7 @@ class Argument:
 
     name: str
     value: str
-    start: int
+    position: Position
     has_value: bool = True
 
 
@@ -44,17 +41,15 @@ class Argument:
 class Call:
     """A program with its words.
 
-    `within` are marks of where and how it runs: container, ssh, ray-job, entry (of an image), prose, and those of its
-    pipeline. `env` are the settings in front of it, `outer` what it was wrapped in.
+    `marks` say where and how it runs: container, ssh, ray-job, entry (of an image), and those of its command. `outer`
+    is what it is wrapped in.
     """
 
     program: str
     words: tuple[Word, ...]  # without the program
-    start: int
-    pipeline: Pipeline
-    index: int  # in the pipeline
-    within: frozenset[str] = frozenset()
-    env: tuple[Word, ...] = ()
+    position: Position
+    command: Command
+    marks: frozenset[str] = frozenset()
     outer: Call | None = field(default=None, repr=False)
 
     @cached_property
@@ -66,16 +61,6 @@ class Call:
     def text(self) -> str:
         return " ".join((self.program, *self.values))
 
-    @property
-    def here_documents(self) -> list[Fragment]:
-        return self.pipeline.commands[self.index].here_documents
-
-    @property
-    def targets(self) -> list[str]:
-        """The files that its output goes to."""
-        redirects = self.pipeline.commands[self.index].redirects
-        return [word.text for operator, word in redirects if operator in (">", ">>", "&>", "&>>")]
-
     @cached_property
     def arguments(self) -> list[Argument]:
         """Its options and overrides."""
@@ -85,9 +70,10 @@ class Call:
             after = self.words[i + 1].text if i + 1 < len(self.words) else "-"
             if word.text.startswith("-") and len(word.text) > 1:
                 takes_next = not equals and not re.match(r"-(?!\d)", after)
-                arguments.append(Argument(name, after if takes_next else value, word.start, bool(equals) or takes_next))
+                has_value = bool(equals) or takes_next
+                arguments.append(Argument(name, after if takes_next else value, word.position, has_value))
             elif override := _KEY_VALUE.fullmatch(word.text):
-                arguments.append(Argument(override[1], override[2], word.start))
+                arguments.append(Argument(override[1], override[2], word.position))
         return arguments
 
     def argument(self, *names: str) -> Argument | None:
@@ -95,33 +81,34 @@ class Call:
         return next((argument for argument in self.arguments if argument.name in names), None)
 
 
-def find_calls(pipeline: Pipeline, within: frozenset[str]) -> Iterator[Call]:
-    """Yield what each command of a pipeline runs, the wrapping before the wrapped; texts of `bash -c` are not read."""
-    for index, command in enumerate(pipeline.commands):
-        if command.words and not command.array:
-            program, words = normalize_program(command.words)
-            last = index == len(pipeline.commands) - 1
-            marks = within | pipeline.marks if last else within
-            start = (command.assignments or command.words)[0].start
-            yield from _unwrap(Call(program, words, start, pipeline, index, marks, tuple(command.assignments)))
+def find_calls(command: Command, marks: frozenset[str]) -> Iterator[Call]:
+    """Yield what a command runs, the wrapping before the wrapped; texts of `bash -c` are not read."""
+    marks |= command.marks
+    words = () if command.array else tuple(command.words)
+    call: Call | None = None
+    while words and not (call and re.search(r"\s", words[0].text)):  # a text is read as shell, not as a program's name
+        program, rest = normalize_program(words)
+        position = words[0].position if call else (command.assignments or words)[0].position
+        call = Call(program, rest, position, command, marks, outer=call)
+        yield call
+        mark = "container entry" if program == "docker run" else _WRAPPERS.get(program, {}).get("mark", "")
+        marks |= set(mark.split())
+        words = command_behind(call)
+        while words and ASSIGNMENT.match(words[0].text):
+            words = words[1:]
 
 
 def normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
     """Return the program in its shortest name (`python -m vllm`, `pip`, `docker run`) and the words behind it."""
-    first = words[0].text
-    if expansion := _PROGRAM_BY_EXPANSION.match(first):
-        first = expansion[1] or expansion[2]
-    name = first.rsplit("/", 1)[-1]
+    name = words[0].text.rsplit("/", 1)[-1]
     name = re.sub(r"^(python|pip)[23](\.\d+)?$", r"\1", _OTHER_NAMES.get(name, name))
     rest = tuple(words[1:])
     if name == "python":
         return _python_module(rest)
     if name == "uv" and rest and rest[0].text == "pip":
         return "pip", rest[1:]
-    most = 3 if name in ("docker", "conda", "ray", "vastai") else 2
     while name.split(" ")[0] in _WITH_COMMANDS and rest and re.fullmatch(r"[a-z][a-z-]*", rest[0].text):
-        is_third = name.count(" ") == 1 and name not in ("docker compose", "conda env", "ray job")
-        if name.count(" ") + 1 == most or (is_third and most == 3 and not name.startswith("vastai ")):
+        if name.count(" ") == 2 or (" " in name and not name.startswith(("vastai ", *_WITH_THREE_WORDS))):
             break
         name, rest = f"{name} {rest[0].text}", rest[1:]
     return name, rest
@@ -130,31 +117,12 @@ def normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
 def _python_module(words: tuple[Word, ...]) -> tuple[str, tuple[Word, ...]]:
     """Return `python -m MODULE` as the program where the words begin with -m, behind other options."""
     for i, word in enumerate(words[:6]):
-        module = word.text[2:] if re.match(r"-m\w", word.text) else ""
         if word.text == "-m" and i + 1 < len(words):
-            module, i = words[i + 1].text, i + 1
-        if module:
-            return "pip" if module == "pip" else f"python -m {module}", words[i + 1 :]
+            module = words[i + 1].text
+            return "pip" if module == "pip" else f"python -m {module}", words[i + 2 :]
         if not word.text.startswith("-"):
             break
     return "python", words
-
-
-def _unwrap(call: Call, depth: int = 0) -> Iterator[Call]:
-    yield call
-    inner = command_behind(call) if depth < _DEEPEST else ()
-    env = list(call.env)
-    while inner and ASSIGNMENT.match(inner[0].text):
-        env.append(inner[0])
-        inner = inner[1:]
-    if inner and not re.search(r"\s", inner[0].text):  # a text is read as shell, not as a program's name
-        program, words = normalize_program(inner)
-        mark = "container entry" if call.program == "docker run" else _WRAPPERS.get(call.program, {}).get("mark", "")
-        within = call.within.union(mark.split())
-        inside = replace(
-            call, program=program, words=words, start=inner[0].start, within=within, env=tuple(env), outer=call
-        )
-        yield from _unwrap(inside, depth + 1)
 
 
 def command_behind(call: Call) -> tuple[Word, ...]:
@@ -186,8 +154,8 @@ def _launched(words: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return `python SCRIPT …` or `python -m MODULE …` out of the words of a launcher."""
     for i, word in enumerate(words):
         if word.text in ("-m", "--module") or word.text.endswith(".py"):
-            python = Word("python", [word.start] * 7, "python")
-            module = Word("-m", word.offsets, "-m") if not word.text.endswith(".py") else word
+            python = Word("python", "python", word.position)
+            module = word if word.text.endswith(".py") else replace(word, text="-m")
             return (python, module, *words[i + 1 :])
     return ()
 
@@ -204,18 +172,17 @@ def image_position(call: Call) -> int | None:
     return None
 
 
-def shell_texts(call: Call) -> Iterator[tuple[Word, str]]:
-    """Yield the words of a call that are shell text themselves, each with the mark of where it runs (empty: here)."""
-    program, words = call.program, call.words
-    spaced = [word for word in words if " " in word.text]
-    if program in _SHELLS:
-        flags = [i for i, word in enumerate(words[:-1]) if re.fullmatch(r"-[a-z]*c", word.text)]
-        yield from ((words[i + 1], "") for i in flags[:1])
-    elif program in ("eval", "watch", "tmux", "screen", "script", "flock"):
-        yield from ((word, "") for word in spaced)
-    elif program in ("ssh", "pdsh", "clush", "parallel-ssh"):
-        yield from ((word, "ssh") for word in spaced if not re.match(r"-|[A-Za-z]+=", word.text))
-    elif program == "ray job submit":
+def shell_texts(call: Call) -> Iterator[tuple[Word, frozenset[str]]]:
+    """Yield the words of a call that are shell text themselves, each with the marks of where it runs."""
+    spaced = [word for word in call.words if " " in word.text]
+    if call.program in _SHELLS:
+        flags = [i for i, value in enumerate(call.values[:-1]) if re.fullmatch(r"-[a-z]*c", value)]
+        yield from ((call.words[i + 1], frozenset()) for i in flags[:1])
+    elif call.program in ("eval", "watch", "tmux", "screen", "script", "flock"):
+        yield from ((word, frozenset()) for word in spaced)
+    elif call.program in ("ssh", "pdsh", "clush", "parallel-ssh"):
+        yield from ((word, frozenset({"ssh"})) for word in spaced if not re.match(r"-|[A-Za-z]+=", word.text))
+    elif call.program == "ray job submit":
         rest = command_behind(call)
         if len(rest) == 1 and rest[0] in spaced:
-            yield rest[0], "ray-job"
+            yield rest[0], frozenset({"ray-job"})

@@ -2,273 +2,185 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 from rlbox.foreign import whole_number
-from rlbox.lint.calls import Argument, Call
+from rlbox.job.expression import evaluate
+from rlbox.lint.calls import Argument, Call, command_behind
 from rlbox.lint.document import Document
-from rlbox.lint.drift import DriftRule, Hit, call_hit, setting_hit
-from rlbox.lint.shell import PLACEHOLDER
-from rlbox.lint.text import Fragment
+from rlbox.lint.drift import Check, DriftRule, Hit, Severity, call_hit, setting_hit
+from rlbox.lint.shell import Position
 
 Versions = Mapping[str, str]
-
-
-def flagged(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find what the reader itself has marked with a name of the rule, as `syntax`, a Dockerfile's syntax line."""
-    return (Hit(start=start, fields={"name": name}) for name, start in document.flags if name in rule.names)
-
-
-# ---- patterns, paths, values ----
-
-_LETTER_SET = re.compile(r"(?<!\\)(?<!\[)\[(?P<set>[A-Za-z_][A-Za-z0-9_ ]{2,40})\](?![+*?{\]])")
-
-
-def bracket_pattern(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find words in square brackets that a pattern takes for a set of letters."""
-    for call in document.calls_of("grep", "egrep", "zgrep", "rg"):
-        if not any(re.fullmatch(r"-[a-zA-Z]*F[a-zA-Z]*|--fixed-strings", value) for value in call.values):
-            patterns = [word for word in call.words if not re.match(r"-\D", word.text) and not word.text.isdigit()][:1]
-            for word in patterns:
-                if match := _word_in_brackets(word.text):
-                    new = _LETTER_SET.sub(r"\[\g<set>\]", word.text)
-                    yield call_hit(call, word.offsets[match.start()], value=match.group(), new=new)
-    for pattern in document.patterns:
-        if match := _word_in_brackets(pattern.text):
-            new = _LETTER_SET.sub(r"\[\g<set>\]", pattern.text)
-            yield Hit(start=pattern.offsets[match.start()], fields={"value": match.group(), "new": new})
-
-
-def _word_in_brackets(pattern: str) -> re.Match[str] | None:
-    for match in _LETTER_SET.finditer(pattern):
-        letters = match["set"]
-        if "-" in letters:
-            continue
-        ends = pattern[: match.start()][-1:] + pattern[match.end() :][:1]
-        stands_alone = len(letters) > 3 and not set(ends) - set('|( ^)."$') and list(letters) != sorted(letters)
-        if len(set(letters)) < len(letters) or (stands_alone and not set(letters.upper()) <= set("KMGTPEBI")):
-            return match
-    return None
-
-
-def quoted_glob(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find patterns of file names in quotes, where a program gets them as they are."""
-    for call in document.calls:
-        if re.fullmatch(rule.command, call.program) and "ssh" not in call.within:
-            for word in call.words:
-                is_path = not re.match(r"-|.*[\n;|]|.*\$\(", word.text)
-                if is_path and (quoted := re.search(r"\"([^\"]*[*?][^\"]*)\"|'([^']*[*?][^']*)'", word.raw)):
-                    directory, slash, name = (quoted[1] or quoted[2]).rpartition("/")
-                    new = f'"{directory}{slash}"{name}' if directory and "*" not in directory else word.text
-                    yield call_hit(call, word.start, name=call.program, value=word.text, new=new)
-
-
-def broken_continuation(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find options on a line of their own, which the line above does not reach."""
-    lines = document.lines
-    for call in document.calls:
-        if call.program.startswith("--") and not call.index and not call.outer:
-            number = lines.number(call.start) - 1
-            is_comment = lines.line(number).lstrip().startswith("#")
-            while lines.line(number).lstrip().startswith("#"):
-                number -= 1
-            above = lines.line(number)
-            if re.search(r"\\[ \t]+$", above) or (is_comment and above.rstrip().endswith("\\")):
-                yield call_hit(call, name=call.program)
-
-
-def empty_path_element(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find search paths that get an empty element, the working directory, when the variable was not set before."""
-    set_before: set[tuple[str, int]] = set()
-    for setting in document.settings:
-        if setting.name not in rule.names or rule.how not in ("", setting.how):
-            continue
-        value = setting.value.strip("\"'")
-        expanded = rf"\$(?:{setting.name}|\{{{setting.name}(?::?-)?\}})"
-        joined = re.search(rf"(?:^|:){expanded}:|:{expanded}(?:$|:)", value)
-        if (joined and (setting.name, setting.block) not in set_before) or re.search(r"^:|::|:$", value):
-            yield setting_hit(setting)
-        if value and not re.fullmatch(expanded, value):
-            set_before.add((setting.name, setting.block))
-
-
-_UNREPLACED = re.compile(
-    r"(?:^|[^\w.])(?P<path>/path/to(?:/|\b)\S*)|(?P<dots>(?<=/)\.\.\.(?=/|$))"
-    r"|(?:^|(?<=[/<{\[=\"' :@(,]))(?P<your>my[-_][a-z][\w-]*[-_](?:here|key|token|host|ip)\b"
-    r"|your[-_][a-z]\w*|YOUR_[A-Z]\w*|CHANGE_?ME|REPLACE_?(?:ME|WITH_\w+)|hf_[xX.]{3,}\w*|sk-[xX.]{3,}|x{6,}|(?:xx?x?\.){2,}x+)"
-)
-_TOKENS = re.compile(r"<(?:IMAGE|VIDEO|AUDIO|FILE|NAME|USER|MODEL)>", re.IGNORECASE)
-
-
-def _unreplaced(text: str) -> re.Match[str] | None:
-    return PLACEHOLDER.search(text) or _UNREPLACED.search(text) if len(text) < 20_000 else None
-
-
-def placeholder(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find what the reader was to replace: `/path/to/…`, `<PORT>`, `YOUR_TOKEN`, `a/.../b`; the first on each line."""
-    lines: set[int] = set()
-    for fragment, begin, within in _literals(document):
-        match = _unreplaced(fragment.text)
-        if match and not _TOKENS.fullmatch(fragment.text):
-            start = fragment.offsets[min(match.start(), len(fragment.offsets) - 1)]
-            if document.lines.number(start) not in lines:
-                lines.add(document.lines.number(start))
-                value = next((group for group in match.groups() if group), match.group())
-                yield Hit(start=start, begin=begin, within=within, fields={"value": value})
-
-
-def _literals(document: Document) -> Iterator[tuple[Fragment, int, frozenset[str]]]:
-    for call in document.calls:
-        if not (call.outer or call.program in ("echo", "printf", "grep", "sed", "awk", "rg") or "prose" in call.within):
-            yield from ((word, call.start, call.within) for word in call.words)
-    for setting in document.settings:
-        if "prose" not in setting.within:
-            yield Fragment(setting.value, [setting.start]), setting.start, setting.within
-    yield from ((string, string.start, frozenset()) for string in document.strings if len(string.text) < 4000)
-
-
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_KEY|API_?KEY|ACCESS_KEY(?:_ID)?|AUTH_TOKEN|TOKEN|WANDB_KEY)$"
-)
-_TOKEN_SHAPE = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|ghp_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16})\b")
-_NOT_SECRET = re.compile(r"[$`<>{}*]|^/|^https?:|xxx|\.\.\.|…|^(?i:true|false|none|null|dummy|empty)$|^.{0,5}$")
-
-
-def secret_in_clear(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find passwords and tokens that are written out; their values are not repeated."""
-    if document.kind == "env":
-        return
-    for setting in document.settings:
-        value = setting.value.strip("\"'")
-        if _SECRET_NAME.search(setting.name) and not _NOT_SECRET.search(value) and not _unreplaced(value):
-            yield Hit(start=setting.start, within=setting.within, fields={"name": setting.name})
-    for call in document.calls:
-        for word in call.words if not call.outer else ():
-            if match := _TOKEN_SHAPE.search(word.text):
-                yield call_hit(call, word.offsets[match.start()], name=match.group()[:3] + "…")
-
-
-# ---- packages ----
-
-_COMPILED = re.compile(r"flash[-_]attn|transformer[-_]engine|apex|deep[-_]ep")  # have a rule of their own
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?(?P<bound>.*)", re.DOTALL)
-_WITH_VALUE = re.compile(
-    r"-[iftrcCbdp]|--[^=]*(?:index|url|links|host|python|prefix|target|root|platform|constraint|requirement|dir)"
-)
+_OTHER_NAMES = {"python -m vllm.entrypoints.openai.api_server": "vllm serve"}
+_BRANCH = re.compile(r"(?m)^\s*(?:if|elif|else|fi|case|esac)\b|;;")
 _CONSTRAINED = ("--no-deps", "-c", "--constraint", "--target", "--dry-run")
 _STACK_IMAGE = re.compile(r"verl|slime|vllm|sglang|openrlhf|nemo|pytorch|megatron|swift|llamafactory|axolotl", re.I)
 
 
-def _requirements(call: Call) -> Iterator[tuple[str, str, int]]:
-    """Yield name, bound and place of what a `pip install` asks for by name."""
-    skip = False
-    for word in call.words if call.values[:1] == ["install"] else ():
-        is_option = word.text.startswith("-")
-        if not skip and not is_option and word.text != "install":
-            match = _REQUIREMENT.fullmatch(word.text)
-            if match and "/" not in word.text and not word.text.endswith((".whl", ".gz", ".txt")):
-                yield match["name"], match["bound"], word.start
-        skip = not skip and is_option and _WITH_VALUE.fullmatch(word.text) is not None
-
-
 def unpinned(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
     """Find installs that may replace what the image matched to its CUDA, driver and torch."""
-    if any(setting.name in ("PIP_CONSTRAINT", "UV_CONSTRAINT") for setting in document.settings):
-        return
-    has_stack = any(_STACK_IMAGE.search(image.name) for image in document.images)
-    for call in document.calls_of("pip"):
-        if call.argument(*_CONSTRAINED):
-            continue
-        wanted = list(_requirements(call))
-        upgrade = call.argument("-U", "--upgrade", "--force-reinstall")
-        decides_torch = any(name == "torch" and "==" in bound for name, bound, _start in wanted)
-        loose = [
-            (name, start)
-            for name, bound, start in wanted
-            if not (decides_torch and name.startswith("torch"))
-            and (re.fullmatch(rule.name, name, re.I) or (upgrade and name == "ray"))
-            and not _COMPILED.fullmatch(name)
-            and not re.search(r"==|<|~=|@|\$", bound)
-        ]
-        is_wheel = any(value.endswith(".whl") for value in call.values)
-        reinstalled = [word for word in call.words if word.text in ("-e", "--force-reinstall") and not is_wheel]
-        if loose:
-            yield call_hit(call, loose[0][1], name=", ".join(name for name, _start in loose))
-        elif has_stack and reinstalled and call.values[:1] == ["install"]:
-            yield call_hit(call, reinstalled[0].start, name=f"pip {' '.join(call.values)}")
-
-
-def redirected_bound(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find version bounds without quotes, which a shell takes for a redirection."""
-    for call in document.calls_of("pip", "uv add", "uv tool", "conda install", "conda create"):
-        for operator, word in call.pipeline.commands[call.index].redirects:
-            if operator in ("<", ">") and re.match(r"=?\d", word.text):
-                yield call_hit(call, word.start, value=f"{operator}{word.text}")
-
-
-def isolated_build(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find builds of extensions that cannot see the torch that they are built for."""
-    if any(setting.name in ("PIP_NO_BUILD_ISOLATION", "UV_NO_BUILD_ISOLATION") for setting in document.settings):
-        return
-    for call in document.calls_of("pip"):
-        if not call.argument("--no-build-isolation", "--only-binary", "--no-build-isolation-package"):
-            for name, bound, start in _requirements(call):
-                if _COMPILED.fullmatch(name) and "@" not in bound:
-                    yield call_hit(call, start, name=name)
-
-
-# ---- Ray ----
-
-_WORKER_PORTS = range(10002, 20000)  # Ray's own choice for its workers
-# `<temp>/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store` is a Unix socket: 107 bytes at most.
-_SOCKET_TAIL = len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
-
-
-def _port(document: Document, argument: Argument | None) -> int:
-    value = document.resolve(argument.value, argument.start) if argument else ""
-    return whole_number(value, digits=5) or 0
-
-
-def ray_ports(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find ports of Ray's services inside the range that it gives to its workers."""
-    for call in document.calls_of("ray start"):
-        low = _port(document, call.argument("--min-worker-port")) or _WORKER_PORTS.start
-        high = _port(document, call.argument("--max-worker-port")) or _WORKER_PORTS.stop - 1
-        for argument in call.arguments if not call.argument("--worker-port-list") else ():
-            port = _port(document, argument) if argument.name in rule.names else 0
-            if low <= port <= high:
-                yield call_hit(call, argument.start, name=argument.name, value=str(port))
-
-
-def service_ports(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find ports of other services inside that range, where Ray is started with it."""
-    starts = list(document.calls_of("ray start"))
-    if not starts or any(call.argument("--min-worker-port", "--worker-port-list") for call in starts):
-        return
-    words = {document.resolve(word.text, word.start) for call in starts for word in call.words}
-    for setting in document.settings:
-        value = setting.value.strip("\"'")
-        is_taken_by_ray = any(value in word for word in words)  # the other rule says it
-        is_port = setting.name.endswith("PORT") or setting.name.startswith("ports.")
-        if is_port and whole_number(value, digits=5) in _WORKER_PORTS and not is_taken_by_ray:
-            yield setting_hit(setting)
+    has_stack = any(_STACK_IMAGE.search(image.text) for image in document.images)
     for call in document.calls:
-        if call.program not in ("ray start", "ssh", "scp", "docker run", "curl"):
-            argument = call.argument("--port")
-            if argument and whole_number(argument.value) and _port(document, argument) in _WORKER_PORTS:
-                yield call_hit(call, argument.start, name=argument.name, value=argument.value)
+        if call.program != "pip" or call.values[:1] != ["install"] or call.argument(*_CONSTRAINED):
+            continue
+        names = rule.name + ("|ray" if call.argument("-U", "--upgrade", "--force-reinstall") else "")
+        loose = [
+            word for word in call.words if re.fullmatch(rf"(?:{names})(?:\[[^\]]*\])?(?:[>!][^<]*)?", word.text, re.I)
+        ]
+        if any(value.startswith("torch==") for value in call.values):
+            loose = [word for word in loose if not word.text.startswith("torch")]
+        reinstalls = [word for word in call.words if word.text in ("-e", "--force-reinstall")]
+        if loose:
+            yield call_hit(call, loose[0].position, name=", ".join(word.text for word in loose))
+        elif has_stack and reinstalls and not any(value.endswith(".whl") for value in call.values):
+            yield call_hit(call, reinstalls[0].position, name=f"pip {' '.join(call.values)}")
 
 
-def long_temp_dir(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
-    """Find directories that are too long for Ray's sockets below them."""
-    hits = [setting_hit(setting) for setting in document.settings if setting.name in rule.names]
-    for call in document.calls_of("ray start"):
-        if argument := call.argument("--temp-dir"):
-            hits.append(call_hit(call, argument.start, value=argument.value))
-    for hit in hits:
-        path = document.resolve(hit.fields["value"], hit.start)
-        size = len(re.sub(r"\$\w+|\$\{[^}]*\}|\{[\w.]+\}", "", path).rstrip("/").encode())
-        if size > 107 - _SOCKET_TAIL:
-            fields = {"value": path, "size": str(size + _SOCKET_TAIL), "most": str(107 - _SOCKET_TAIL)}
-            yield Hit(start=hit.start, begin=hit.begin, within=hit.within, fields=fields)
+@cache
+def load_programs() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
+    """Return package, program (or prefix of variables), release and names; written by `scripts/lint_options.py`."""
+    programs: dict[str, dict[str, dict[str, frozenset[str]]]] = {}
+    for program, record in json.loads(Path(__file__).with_name("options.json").read_text("utf-8")).items():
+        names: dict[str, set[str]] = {release: set() for release in record["releases"]}
+        for mask, text in record["options"].items():
+            for release, is_there in zip(record["releases"], mask, strict=True):
+                names[release] |= set(_expand(text)) if is_there == "1" else set()
+        programs.setdefault(record["package"], {})[program] = {key: frozenset(value) for key, value in names.items()}
+    return programs
+
+
+def _expand(text: str) -> Iterator[str]:
+    """Yield names out of a line in which `a.{b,c}` stands for a.b and a.c."""
+    for word in text.split():
+        parent, _brace, keys = word.removesuffix("}").partition("{")
+        yield from (f"{parent}{key}" for key in keys.split(","))
+
+
+class _KnownNames:
+    """The names that a program knows in the version at hand, or in any recorded release where that is not recorded."""
+
+    def __init__(self, package: str, releases: Mapping[str, frozenset[str]], versions: Versions) -> None:
+        release = versions.get(package, "")
+        self.names = releases.get(release) or frozenset().union(*releases.values())
+        self.versions = f"{package} {release if release in releases else ', '.join(releases)}"
+        self.severity: Severity = "error" if release in releases else "warning"
+
+    def suggest(self, name: str) -> str:
+        return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.7)), "--help lists what there is")
+
+
+def unknown_options(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find options and overrides that no parser of the recorded releases takes, and commands that do not exist."""
+    for package, programs in load_programs().items():
+        for call in document.calls:
+            program = _OTHER_NAMES.get(call.program, call.program)
+            program = program if program in programs else program.rpartition(" ")[0]
+            if program in programs:
+                known = _KnownNames(package, programs[program], versions)
+                for argument in _arguments(call):
+                    if argument.name not in rule.names and (new := _better_name(argument.name, known)):
+                        fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
+                        yield replace(call_hit(call, argument.position, **fields), severity=known.severity)
+            elif package == "vastai" and call.program.startswith("vastai "):
+                commands = {release: frozenset(programs) for release in programs["vastai logs"]}
+                known = _KnownNames(package, commands, versions)
+                if not any(name.startswith(f"{call.program} ") for name in programs):
+                    new = known.suggest(call.program)
+                    yield call_hit(call, name=call.program, value="the CLI", versions=known.versions, new=new)
+
+
+def _arguments(call: Call) -> Iterator[Argument]:
+    """Yield the arguments that the program itself parses: not those of the command that it runs."""
+    inner = command_behind(call)
+    for argument in call.arguments:
+        if argument.name in ("--", "--args") or (inner and argument.position >= inner[0].position):
+            return
+        yield argument
+
+
+def _better_name(name: str, known: _KnownNames) -> str:
+    """Return the name that was meant, or where to look; empty for one that is known, or no option at all."""
+    if not name.startswith("-"):
+        parts = name.split(".")
+        is_open = any(".".join(parts[:i]) + "." in known.names for i in range(1, len(parts) + 1))
+        is_key = "." in name and re.fullmatch(r"(?!hydra\.)[a-z][\w.]*", name) and "trainer.device" in known.names
+        has_key = is_open or any(key == name or key.startswith(f"{name}.") for key in known.names)
+        return known.suggest(name) if is_key and not has_key else ""
+    if re.fullmatch(r"-[a-z]{3,}", name):  # one dash where it takes two
+        return f"-{name}" if f"-{name}" in known.names else ""
+    if "trainer.device" in known.names or not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
+        return ""
+    has_dots = any(option.count(".") for option in known.names)
+    if has_dots and "." not in name:  # OpenRLHF's older options have a rule of their own
+        return ""
+    spellings = {name, name.replace("_", "-")}
+    spellings |= {re.sub(r"^--no-", "--", spelling) for spelling in spellings}
+    spellings |= set() if has_dots else {spelling.partition(".")[0] for spelling in spellings}
+    is_known = bool(spellings & known.names) or any(option.startswith(tuple(spellings)) for option in known.names)
+    return "" if is_known else known.suggest(name)
+
+
+def unknown_variables(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find variables that begin as a program's do, and that it does not mention anywhere."""
+    for package, programs in load_programs().items():
+        for prefix, releases in programs.items():
+            for setting in document.settings if prefix.endswith("_") else ():
+                is_passed_on = setting.how == "shell" or setting.name in document.reads
+                if is_passed_on or not setting.name.startswith(prefix) or re.fullmatch(rule.name, setting.name):
+                    continue
+                known = _KnownNames(package, releases, versions)
+                is_typo = difflib.get_close_matches(setting.name, known.names, cutoff=0.9)
+                if setting.name not in known.names and (is_typo or known.severity == "error"):
+                    yield setting_hit(setting, new=known.suggest(setting.name), versions=known.versions)
+
+
+def repeated_arguments(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find overrides and options that one command gives two values: the last one counts, without a word."""
+    for call in document.calls:
+        if not re.match(rule.command, call.text):
+            continue
+        last: dict[str, Argument] = {}
+        for argument in call.arguments:
+            before = last.get(argument.name)
+            is_single = re.fullmatch(r"[a-z][\w]*(?:\.\w+)+|--[a-z][\w-]+", argument.name) and argument.has_value
+            if before and is_single and before.value != argument.value and argument.name not in rule.names:
+                first, second = sorted((before.position.line, argument.position.line))
+                if not _BRANCH.search("\n".join(document.lines[first - 1 : second])):
+                    fields = {"name": argument.name, "value": before.value, "new": argument.value}
+                    yield call_hit(call, argument.position, **fields)
+            last[argument.name] = argument
+
+
+def arithmetic(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+    """Find numbers of a command that do not fit together: the rule's formula over them is false."""
+    for call in document.calls:
+        if not re.match(rule.command, call.text) or not all(re.search(need, call.text) for need in rule.needs):
+            continue
+        numbers: dict[str, int] = {}
+        position: Position | None = None
+        for name, text in rule.numbers.items():
+            options, _equals, default = text.partition("=")
+            argument = call.argument(*options.split())
+            variables = re.findall(r"\$\{?(\w+)", argument.value) if argument else []
+            if any(len({value for _position, value in document.values.get(name, [])}) > 1 for name in variables):
+                break  # it depends on a branch
+            value = document.resolve(argument.value, argument.position) if argument else default
+            if (number := whole_number(value.strip("\"'"))) is None or not number:
+                break
+            position = position or (argument.position if argument else None)
+            numbers[name] = number
+        else:
+            if not evaluate(rule.holds, numbers):
+                yield call_hit(call, position, **{name: str(number) for name, number in numbers.items()})
+
+
+CHECKS: dict[str, Check] = {
+    check.__name__: check for check in (arithmetic, repeated_arguments, unknown_options, unknown_variables, unpinned)
+}

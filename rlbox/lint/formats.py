@@ -1,174 +1,171 @@
-"""Documents by their format: data files, Dockerfiles, and which format a text has."""
+"""Documents by their format: Dockerfiles, YAML and JSON, TOML, Markdown with command blocks."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, TypeAlias
 
-from yaml import CBaseLoader, MappingNode, Node, ScalarNode, SequenceNode, YAMLError
+from yaml import CBaseLoader, ScalarNode, SequenceNode, YAMLError
 from yaml.composer import Composer
 
-from rlbox.config.toml_files import load_toml
-from rlbox.foreign import toml_table
-from rlbox.lint.document import HERE, Document, Image
-from rlbox.lint.notes import read_notes
-from rlbox.lint.shell import Word
-from rlbox.lint.text import Fragment, SyntaxTree, join
+from rlbox.config.toml_files import parse_toml
+from rlbox.errors import SpecError
+from rlbox.lint.document import NO_MARKS, Document
+from rlbox.lint.shell import Position, Source, Word
 
-if TYPE_CHECKING:
-    from tree_sitter import Node as SyntaxNode
-
-_TABLE = load_toml(Path(__file__).with_name("formats.toml"))
-_SUFFIXES = {suffix: kind for kind, suffixes in _TABLE["suffixes"].items() for suffix in suffixes.split()}
+_FORMAT_BY_SUFFIX = {
+    "sh": "shell", "bash": "shell", "zsh": "shell", "slurm": "shell", "sbatch": "shell", "bashrc": "shell",
+    "md": "notes", "markdown": "notes", "txt": "notes", "mdx": "notes",
+    "yaml": "yaml", "yml": "yaml", "json": "yaml", "toml": "toml", "dockerfile": "dockerfile",
+}  # fmt: skip
 
 
-def format_by_name(name: str) -> str:
-    """Return the format of a file by its name; empty when that says nothing."""
-    base = name.replace("\\", "/").rsplit("/", 1)[-1].lower()
-    by_suffix = _SUFFIXES.get(base.rpartition(".")[2], "") if "." in base else ""
-    return next((kind for kind, pattern in _TABLE["names"].items() if re.match(pattern, base)), by_suffix)
+def format_by_name(name: str) -> str | None:
+    """Return the format of a file by its name; None when that does not say it."""
+    base = name.rsplit("/", 1)[-1].lower()
+    if re.match(r"(?:docker|container)file(?![a-z])", base):
+        return "dockerfile"
+    return _FORMAT_BY_SUFFIX.get(base.rpartition(".")[2] if "." in base else "")
 
 
 def detect_format(name: str, text: str) -> str:
     """Return the format of a document, by its name, else by its first lines."""
-    first_lines = _TABLE["first_lines"].items()
-    guesses = (kind for kind, pattern in first_lines if re.match(pattern, text[:4000].lstrip(), re.MULTILINE))
-    return format_by_name(name) or next(guesses, "shell")
+    guesses = {r"#!": "shell", r"(?m)(?:.|\n)*?^[ \t>]*```": "notes", r"(?m)(?:.|\n)*?^FROM \S+": "dockerfile"}
+    formats = (kind for pattern, kind in guesses.items() if re.match(pattern, text[:4000]))
+    return format_by_name(name) or next(formats, "shell")
 
 
 def read_document(name: str, text: str) -> Document:
-    """Return what a text sets, runs and names; the end of a line may be either system's."""
-    has_windows_ends = "\r\n" in text
-    text = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-    document = Document(name, detect_format(name, text), text)
-    if has_windows_ends and document.kind == "shell":
-        document.flags.append(("crlf", 0))
-    source = Fragment(text, range(len(text) + 1))
-    if document.kind == "notes":
-        read_notes(document, source, READERS)
-    else:
-        READERS[document.kind](document, source)
+    """Return what a text sets, runs and names; `SpecError` for a file of TOML that is none."""
+    kind, text = detect_format(name, text), text.removeprefix("\ufeff")
+    document = Document(name, text if kind == "shell" else text.replace("\r\n", "\n"))
+    READERS[kind](document, Source(document.text))
     return document
 
 
-def _read_make(document: Document, source: Fragment) -> None:
-    document.add_shell(join(line.cut(1) for line in source.lines() if line.text.startswith("\t")))
+# ---- Markdown ----
+
+_FENCE = re.compile(r"(?P<margin>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*\{?[.]?(?P<language>[\w+#.-]*)")
+
+
+def _read_notes(document: Document, source: Source) -> None:
+    """Read what stands in fences, by their language."""
+    lines = source.text.splitlines(keepends=True)
+    i = 0
+    while i < len(lines):
+        fence = _FENCE.match(lines[i])
+        i += 1
+        if fence is None:
+            continue
+        closing = re.compile(rf"[ \t>]*{re.escape(fence['fence'])}[`~]*[ \t]*$")
+        end = next((n for n in range(i, len(lines)) if closing.match(lines[n].rstrip("\n"))), len(lines))
+        margin, language = len(fence["margin"]), fence["language"].lower()
+        body = [line[min(margin, len(line) - 1) :] for line in lines[i:end]]
+        kind = _FORMAT_BY_SUFFIX.get(language, language)
+        if kind in READERS and kind != "notes":
+            with contextlib.suppress(SpecError):
+                READERS[kind](document, Source("".join(body), Position(i + 1, margin + 1), margin))
+        i = end + 1
 
 
 # ---- data files ----
 
 _COMMAND = re.compile(
     r"(?:.*\.)?(?:commands?|cmd|run|args|argv|entrypoint|script|setup|exec|before_script|after_script|on_?start"
-    r"|onstart_cmd|shell|bash|plot|postStart|start|test|[^.]*(?:_commands?|_cmd|_script|Commands?|Script))|.*\.(?:ba)?sh|.*\.env"
+    r"|onstart_cmd|shell|bash|postStart|start|test|[^.]*(?:_commands?|_cmd|_script|Commands?|Script))|.*\.(?:ba)?sh|.*\.env"
 )
-_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+|PATH")
-_DEEPEST = 40  # keys on the way to a value
-_STARTERS = {"args": "command", "command": "entrypoint"}  # words of the first key are put behind those of the second
+_ENTRY = frozenset({"entry"})
+_VARIABLE = re.compile(
+    r"[A-Z][A-Z0-9]*_\w+|PATH|pattern"
+)  # `pattern` of a gate: rules on regular expressions look at it
 
 
-def _add_value(document: Document, path: Sequence[str], word: Word, start: int, sibling: str) -> None:
-    """Add one value of a data file; `path` are its keys, `start` is where the last one stands, `sibling` the `name`."""
-    key, above = path[-1], path[-2] if len(path) > 1 else ""
-    if _COMMAND.fullmatch(key):
-        document.add_shell(word, frozenset({"entry"}) if "services" in path else HERE)
-        return
+class Entry(NamedTuple):
+    """A key of a data file with its place, and its value."""
+
+    key: str
+    position: Position
+    value: Value
+
+
+Value: TypeAlias = "Source | list[Value] | tuple[Entry, ...]"
+"""What a data file holds: a text with its place, a list, or the entries of a mapping."""
+
+
+def _add_value(document: Document, path: Sequence[str], value: Value) -> None:
+    if isinstance(value, list):
+        if items := [item for item in value if isinstance(item, Source)]:
+            _add_list(document, path, items)
+        for item in value:
+            if not isinstance(item, Source):
+                _add_value(document, path, item)
+    elif not isinstance(value, Source):
+        by_key = {entry.key: entry.value for entry in value}
+        for key, position, inner in value:
+            if isinstance(inner, Source):
+                sibling = by_key.get("name")
+                _add_text(document, (*path, key), inner, position, sibling.text if isinstance(sibling, Source) else "")
+            else:
+                _add_value(document, path if key == "<<" else (*path, key), inner)
+
+
+def _add_text(document: Document, path: Sequence[str], source: Source, position: Position, sibling: str) -> None:
+    """Add one text of a data file; `path` are its keys, the last one at `position`, `sibling` is the `name` beside."""
+    key, text = path[-1], source.text
     variable = sibling if key == "value" else key  # `name: X` with `value: Y`, as Kubernetes writes it
-    if _VARIABLE.fullmatch(variable):
-        document.add_setting(variable, word.text, word.start if key == "value" else start, "data")
-    elif key == "image" and re.search(r"[/:]", word.text):
-        document.images.append(Image(word.text, word.start))
-    elif key == "privileged" and word.text == "true":
-        document.flags.append((key, word.start))
-    if above == "ports":
-        document.add_value(f"port.{key}", word.text, word.start)
-        document.add_setting(f"ports.{key}", word.text, word.start, "data")
-    elif key == "default":
-        document.add_value(f"param.{above}", word.text, word.start)
-    (document.patterns if key == "pattern" else document.strings).append(word)
+    if _COMMAND.fullmatch(key):
+        document.add_shell(source, _ENTRY if "services" in path else NO_MARKS)
+    elif _VARIABLE.fullmatch(variable):
+        document.add_setting(variable, text, source.start if key in ("value", "pattern") else position, "data")
+    elif key == "image" and re.search(r"[/:]", text):
+        document.images.append(Word(text, text, source.start))
 
 
-def _add_list(document: Document, path: Sequence[str], words: list[Word]) -> None:
+def _add_list(document: Document, path: Sequence[str], items: Sequence[Source]) -> None:
     key = path[-1] if path else ""
+    words = [Word(item.text, item.text, item.start) for item in items]
     if _COMMAND.fullmatch(key):
         spaced = [word for word in words if re.search(r"\s", word.text)]
         if words[0] in spaced or (spaced and not any(word.text.startswith("-") for word in words)):
-            for word in words:
-                document.add_shell(word)
+            for item in items:
+                document.add_shell(item)
         else:
-            document.add_argv(words, frozenset({"entry"}) if "services" in path else HERE)
-    for word in words:
-        if key in ("env", "environment", "envs") and (pair := re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", word.text)):
-            document.add_setting(pair[1], pair[2], word.start, "data")
+            document.add_argv(words, _ENTRY if "services" in path else NO_MARKS)
+    for word in words if key in ("env", "environment", "envs") else ():
+        if pair := re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", word.text):
+            document.add_setting(pair[1], pair[2], word.position, "data")
     document.add_pins(word.text for word in words)
-    document.strings.extend(words)
 
 
-def read_toml(document: Document, source: Fragment) -> None:
-    try:
-        table = toml_table(source.text)
-    except ValueError as error:
-        place = re.search(r"at line (\d+), column", str(error))
-        line = int(place[1]) if place else source.text.rstrip().count("\n") + 1
-        if format_by_name(document.name) == "toml":
-            document.flags.append(("broken", document.lines.starts[line - 1]))
-        return
-    _TomlWalk(document, source).add((), table)
+def _read_toml(document: Document, source: Source) -> None:
+    _add_value(document, (), _TomlPlaces(source).value(parse_toml(source.text, document.name)))
 
 
-class _TomlWalk:
-    """Adds values in their order; each is looked for behind the one before, since tomllib tells no places."""
+class _TomlPlaces:
+    """Looks for each value of a table behind the one before, since tomllib tells no places."""
 
-    def __init__(self, document: Document, source: Fragment) -> None:
-        self.document, self.source, self.position = document, source, 0
+    def __init__(self, source: Source) -> None:
+        self.source, self.index = source, 0
 
-    def add(self, path: tuple[str, ...], value: object) -> None:
+    def value(self, value: object) -> Value:
         if isinstance(value, dict):
-            for key, inner in value.items():
-                self._advance(rf"(?m)(?:^|[{{,.\[\"'\s]){re.escape(key)}(?=[\"'\s.=\]])")
-                if isinstance(inner, (dict, list)):
-                    self.add((*path, key), inner)
-                else:
-                    word = self._word(inner)
-                    _add_value(self.document, (*path, key), word, word.start, "")
-        elif isinstance(value, list):
-            if words := [self._word(item) for item in value if not isinstance(item, (dict, list))]:
-                _add_list(self.document, path, words)
-            for item in value:
-                if isinstance(item, (dict, list)):
-                    self.add(path, item)
+            return tuple(Entry(key, self._key(key), self.value(inner)) for key, inner in value.items())
+        if isinstance(value, list):
+            return [self.value(item) for item in value]
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        found = self.source.text.find(text.split("\n")[0][:40], self.index)
+        self.index = found if found >= 0 else self.index  # an escaped one is not found: the place of its key will do
+        return Source(text, self.source.position(self.index), self.source.margin)
 
-    def _advance(self, pattern: str) -> None:
-        match = re.compile(pattern).search(self.source.text, self.position)
-        self.position = match.end() if match else self.position
-
-    def _word(self, value: object) -> Word:
-        text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
-        start = self.source.text.find(text.split("\n")[0][:40], self.position)
-        start = start if start >= 0 else max(self.source.text.find('"', self.position) + 1, self.position)
-        places = align(text, self.source.text, start, len(self.source.text))
-        self.position = places[-1]
-        return Word(text, [self.source.offsets[i] for i in places], text)
-
-
-# ---- YAML and JSON ----
-
-_BEFORE_VALUE = re.compile(r"(?:[&!]\S*[ \t]*(?:#[^\n]*)?\s*)*(?:[|>][-+0-9]*[ \t]*(?:#[^\n]*)?\n)?[ \t]*")
-_TEMPLATE = re.compile(r"^[ \t]*\{\{-?[^{}]*\}\}[ \t]*$|\{%.*?%\}|\{\{.*?\}\}|[^\n\x20-\x7e\x85\xa0-\U0010ffff]", re.M)
-_RESYNCHRONIZED_WITHIN = 16  # characters: the longest escape of YAML, \UXXXXXXXX, and its neighbours
-
-
-def read_yaml(document: Document, source: Fragment) -> None:
-    """Read YAML or JSON, with the statements and expressions of a template left out; nothing of what is none."""
-    for text in (source.text, _TEMPLATE.sub(_blank, source.text)):
-        with contextlib.suppress(YAMLError, RecursionError):
-            nodes = list(_compose(text))
-            walk = _YamlWalk(document, source, text)
-            for node in nodes:
-                walk.add((), node)
-            return
+    def _key(self, key: str) -> Position:
+        pattern = re.compile(rf"(?m)(?:^|[{{,.\[\"'\s])({re.escape(key)})(?=[\"'\s.=\]])")
+        if match := pattern.search(self.source.text, self.index):
+            self.index = match.end(1)
+            return self.source.position(match.start(1))
+        return self.source.position(self.index)
 
 
 class _Composer(Composer, CBaseLoader):
@@ -179,160 +176,124 @@ class _Composer(Composer, CBaseLoader):
         Composer.__init__(self)
 
 
-def _compose(text: str) -> Iterator[Node]:
-    composer = _Composer(text)
-    while composer.check_node():
-        if node := composer.get_node():
-            yield node
+def _read_yaml(document: Document, source: Source) -> None:
+    """Read YAML or JSON; nothing of what is none, such as a template."""
+    with contextlib.suppress(YAMLError, RecursionError):
+        composer, places = _Composer(source.text), _YamlPlaces(source)
+        while composer.check_node():
+            if node := composer.get_node():
+                _add_value(document, (), places.value(node))
 
 
-def _blank(match: re.Match[str]) -> str:
-    """Return letters for an expression of a template that is a value, spaces for a statement."""
-    is_value = ":" in match.string[: match.start()].rpartition("\n")[2]
-    return re.sub(r"[^\n]", "o" if is_value and match.group().startswith("{{") else " ", match.group())
+class _YamlPlaces:
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.lines = source.text.split("\n")
+        self.visited: set[int] = set()
 
-
-class _YamlWalk:
-    """Adds nodes to a document; `text` is what was composed, as long as the source."""
-
-    def __init__(self, document: Document, source: Fragment, text: str) -> None:
-        self.document, self.source, self.text = document, source, text
-        self.visited: set[tuple[int, tuple[str, ...]]] = set()
-
-    def add(self, path: tuple[str, ...], node: Node) -> None:
-        """Add a value; what an alias names is added wherever it is named, once under the same keys."""
-        if (id(node), path[-2:]) in self.visited:
-            return
-        self.visited.add((id(node), path[-2:]))
+    def value(self, node: Any) -> Value:
+        """Return the value of a node; of what an alias names, the first time only."""
+        if isinstance(node, ScalarNode):
+            return self._text(node)
+        if id(node) in self.visited:
+            return []
+        self.visited.add(id(node))
         if isinstance(node, SequenceNode):
-            if words := self._words(node):
-                _add_list(self.document, path, words)
-            for item in node.value:
-                self.add(path, item)
-        elif isinstance(node, MappingNode):
-            self._add_mapping(path, node)
-
-    def _words(self, *nodes: SequenceNode) -> list[Word]:
-        return [self._word(item) for node in nodes for item in node.value if isinstance(item, ScalarNode)]
-
-    def _add_mapping(self, path: tuple[str, ...], node: MappingNode) -> None:
-        values = {key.value: value for key, value in node.value if isinstance(key, ScalarNode)}
-        sibling = values["name"].value if isinstance(values.get("name"), ScalarNode) else ""
+            return [self.value(item) for item in node.value]
+        entries = []
         for key, value in node.value:
-            name = key.value if isinstance(key, ScalarNode) else "<<"
-            deeper = path if name == "<<" or len(path) >= _DEEPEST else (*path, name)
-            starter = values.get(_STARTERS.get(name, ""))
-            if isinstance(value, ScalarNode):
-                if value.value or value.style:
-                    start = self.source.offsets[self._value_start(key)]
-                    _add_value(self.document, deeper, self._word(value), start, sibling)
-            elif isinstance(starter, SequenceNode) and isinstance(value, SequenceNode):
-                _add_list(self.document, deeper, self._words(starter, value))
-            else:
-                self.add(deeper, value)
+            if not isinstance(value, ScalarNode) or value.value or value.style:  # a key without a value sets nothing
+                name = self._text(key) if isinstance(key, ScalarNode) else None
+                entries.append(
+                    Entry(name.text if name else "<<", name.start if name else Position(1, 1), self.value(value))
+                )
+        return tuple(entries)
 
-    def _value_start(self, node: Any) -> int:
-        """Return where the text of a scalar begins, behind its anchor, tag and quote, or the head of a block."""
-        before = _BEFORE_VALUE.match(self.text, node.start_mark.index, node.end_mark.index)
-        start: int = before.end() if before else node.start_mark.index
-        return start + (getattr(node, "style", "") in ("'", '"'))
-
-    def _word(self, node: Any) -> Word:
-        places = align(node.value, self.text, self._value_start(node), node.end_mark.index)
-        text = node.value
-        if node.style == ">":  # a folded line that stands deeper is meant to go on
-            text = text.replace("\n ", "  ")
-        raw = self.text[node.start_mark.index : node.end_mark.index] if node.style in ("'", '"') else text
-        return Word(text, [self.source.offsets[i] for i in places], raw)
-
-
-def align(value: str, text: str, start: int, end: int) -> list[int]:
-    """Return where in `text` each character of a value stands that was folded or escaped there, and where it ends."""
-    if text.startswith(value, start):
-        return list(range(start, start + len(value) + 1))
-    places = []
-    i = start
-    for character in value:
-        while i < end and not character.isspace() and text[i] != character and text[i] in " \t\n\\":
-            i += 1
-        if not character.isspace() and text[i : i + 1] != character:
-            i = max(text.find(character, i, min(i + _RESYNCHRONIZED_WITHIN, end)), i)
-        places.append(min(i, end))
-        i += text[i : i + 1] == character or (character.isspace() and text[i : i + 1].isspace())
-    return [*places, min(i, end)]
+    def _text(self, node: Any) -> Source:
+        """Return a scalar with its place; of a block its lines, those of a folded one joined as a shell does."""
+        row, column = node.start_mark.line, node.start_mark.column
+        if node.style not in ("|", ">"):
+            quoted = node.style in ("'", '"')
+            start = Position(self.source.start.line + row, self.source.margin + column + 1 + quoted)
+            return Source(node.value, start)
+        body = self.lines[row + 1 : node.end_mark.line] or self.lines[row + 1 :]
+        indent = min((len(line) - len(line.lstrip()) for line in body if line.strip()), default=0)
+        text = (" \\\n" if node.style == ">" else "\n").join(line[indent:] for line in body)
+        start = Position(self.source.start.line + row + 1, self.source.margin + indent + 1)
+        return Source(text.rstrip(" \\\n") + "\n", start, self.source.margin + indent)
 
 
 # ---- Dockerfiles ----
 
-
-def read_dockerfile(document: Document, source: Fragment) -> None:
-    if re.match(r"#\s*syntax\s*=", source.text):
-        document.flags.append(("syntax", source.start))
-    kept: list[Fragment] = []
-    for line in source.lines():  # comments and empty lines do not end an instruction that goes on
-        is_nothing = not line.text.strip() or line.text.lstrip().startswith("#")
-        if not (kept and kept[-1].text.rstrip().endswith("\\") and is_nothing):
-            kept.append(line)
-    reader = _DockerfileReader(document, SyntaxTree("containerfile", join(kept)))
-    for node in reader.tree.root.named_children:
-        reader.add(node)
+_OPTIONS = r"[ \t]+(?:--[\w-]+=\S+\s+(?:\\\n)?)*"
+_INSTRUCTION = re.compile(rf"\s*(?:(?P<outer>(?i:ONBUILD|HEALTHCHECK)){_OPTIONS})?(?P<name>[A-Za-z]+){_OPTIONS}")
+_PAIR = re.compile(r"""([A-Za-z_]\w*)(?:=|[ \t]+)("[^"]*"|'[^']*'|(?:\\.|[^\s\\])*)""")
 
 
-class _DockerfileReader:
-    def __init__(self, document: Document, tree: SyntaxTree) -> None:
-        self.document, self.tree = document, tree
-        self.stages = {"scratch"}
-
-    def add(self, node: SyntaxNode, marks: frozenset[str] = frozenset({"image"})) -> None:
-        kind = node.type.removesuffix("_instruction")
-        parts = {child.type: self.tree.fragment(child) for child in node.named_children}
-        if kind == "from" and "image_spec" in parts:
-            name = self.document.resolve(parts["image_spec"].text, node.start_byte)
-            self.stages |= {parts["image_alias"].text.lower()} if "image_alias" in parts else set()
-            if name.lower() not in self.stages:
-                self.document.images.append(Image(name, parts["image_spec"].start))
-        elif kind in ("arg", "env"):
-            self._add_variables(node, kind)
-        elif kind in ("onbuild", "healthcheck"):
-            for child in node.named_children:
-                self.add(child, marks | ({"healthcheck"} if kind == "healthcheck" else HERE))
-        elif kind in ("run", "cmd", "entrypoint"):
-            is_entry = kind != "run" and "healthcheck" not in marks
-            self._add_command(node, parts, marks | ({"entry"} if is_entry else HERE))
-        elif kind == "shell" and "pipefail" in self.tree.fragment(node).text:
-            self.document.pipefail_by_default = True
-
-    def _add_variables(self, node: SyntaxNode, kind: str) -> None:
-        self.document.block += 1
-        for pair in node.named_children:
-            name_and_value = [self.tree.fragment(part) for part in pair.named_children]
-            if len(name_and_value) == 2:
-                variable, value = name_and_value[0].text, name_and_value[1].text.strip("\"'")
-                self.document.add_value(variable, value, name_and_value[0].start)
-                if kind == "env":
-                    self.document.add_setting(variable, value, name_and_value[0].start, "dockerfile")
-
-    def _add_command(self, node: SyntaxNode, parts: dict[str, Fragment], marks: frozenset[str]) -> None:
-        if array := parts.get("json_string_array"):
-            walk = _YamlWalk(self.document, array, array.text)
-            lists = [item for item in _compose(array.text) if isinstance(item, SequenceNode)]
-            self.document.add_argv([word for item in lists for word in walk._words(item)], marks)
-        elif command := parts.get("shell_command"):
-            whole = self.tree.fragment(node)
-            source = whole.cut(whole.text.index(command.text[:20]))
-            if source.text.startswith("<<"):  # the here-document is the step itself
-                source = source.cut(source.text.find("\n") + 1, source.text.rstrip().rfind("\n") + 1)
-            self.document.add_shell(source, marks)
+def _read_dockerfile(document: Document, source: Source) -> None:
+    stages = {"scratch"}
+    for part in _instructions(source):
+        match = _INSTRUCTION.match(part.text)
+        name, end = (match["name"].upper(), match.end()) if match else ("", 0)
+        rest = Source(part.text[end:], part.position(end), part.margin)
+        marks = frozenset({"image"} | ({"healthcheck"} if match and match["outer"] else NO_MARKS))
+        words = rest.text.split()
+        match name:
+            case "FROM" if words:
+                image = document.resolve(words[0], rest.start)
+                if image.lower() not in stages:
+                    document.images.append(Word(image, words[0], rest.start))
+                stages |= {words[2].lower()} if len(words) == 3 else set()
+            case "ENV":
+                for pair in _PAIR.finditer(rest.text):
+                    document.add_setting(pair[1], pair[2].strip("\"'"), rest.position(pair.start()), "dockerfile")
+            case "ARG":
+                for pair in _PAIR.finditer(rest.text):
+                    document.add_value(pair[1], pair[2].strip("\"'"), rest.position(pair.start()))
+            case "RUN" | "CMD" | "ENTRYPOINT":
+                marks |= {"entry"} if name != "RUN" and "healthcheck" not in marks else NO_MARKS
+                _add_step(document, rest, marks)
+            case "SHELL":
+                document.pipefail_by_default = "pipefail" in rest.text
 
 
-READERS: dict[str, Callable[[Document, Fragment], None]] = {
-    "dockerfile": read_dockerfile,
-    "env": Document.add_shell,
-    "make": _read_make,
-    "powershell": lambda document, source: document.add_shell(source, frozenset({"powershell"})),
-    "python": Document.add_python,
+def _instructions(source: Source) -> Iterator[Source]:
+    """Yield the instructions with their continued lines and here-documents; comments within are left empty."""
+    lines = source.text.splitlines(keepends=True)
+    i = 0
+    while i < len(lines):
+        if not lines[i].strip() or lines[i].lstrip().startswith("#"):
+            i += 1
+            continue
+        start, end_mark = i, re.search(r"<<-?[\"']?(\w+)[\"']?\s*$", lines[i])
+        kept: list[str] = []
+        while i < len(lines):
+            is_nothing = not lines[i].strip() or lines[i].lstrip().startswith("#")
+            kept.append("\\\n" if is_nothing and not end_mark else lines[i])
+            i += 1
+            is_continued = kept[-1].rstrip().endswith("\\")
+            if lines[i - 1].strip() == end_mark[1] if end_mark else not is_continued:
+                break
+        yield Source("".join(kept), Position(source.start.line + start, source.start.column), source.margin)
+
+
+def _add_step(document: Document, rest: Source, marks: frozenset[str]) -> None:
+    if rest.text.startswith("["):
+        with contextlib.suppress(ValueError, SyntaxError):
+            words = ast.literal_eval(rest.text.replace("\\\n", " ").strip())
+            document.add_argv([Word(str(word), str(word), rest.start) for word in words], marks)
+    elif rest.text.startswith("<<"):  # the here-document is the step itself
+        start = rest.text.find("\n") + 1
+        document.add_shell(Source(rest.text[start : rest.text.rstrip().rfind("\n") + 1], rest.position(start)), marks)
+    else:
+        document.add_shell(rest, marks)
+
+
+READERS: dict[str, Callable[[Document, Source], None]] = {
+    "dockerfile": _read_dockerfile,
+    "notes": _read_notes,
     "shell": Document.add_shell,
-    "toml": read_toml,
-    "yaml": read_yaml,
+    "toml": _read_toml,
+    "yaml": _read_yaml,
 }
-"""What reads a file, or a fence, of a format that is no notes."""
+"""What reads a file, or a fence, of a format."""

@@ -1,199 +1,183 @@
-"""Shell text as commands, read with tree-sitter's grammar of Bash."""
+"""Shell text as simple commands, read with tree-sitter's grammar of Bash."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from rlbox.lint.text import Fragment, SyntaxTree
+from rlbox.errors import SpecError
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from tree_sitter import Node, Parser
 
-# A word in angle brackets that the reader is to replace, as notes write it; `<input >output` is none.
-PLACEHOLDER = re.compile(
-    r"<(?=[^<>\n]{1,60}>)(?:[^<>\s|&;()\"'`$]*[-_ ])?(?:your|my|PORT|HOST(?:NAME)?|IP|USER(?:NAME)?|NAME|PATH|DIR|TOKEN"
-    r"|KEY|ID|URL|ADDR(?:ESS)?|PASS(?:WORD)?|SECRET|REPO|BRANCH|INSTANCE|HEAD|NODE|DIGEST|VERSION|TAG|REGISTRY|FILE"
-    r"|FOLDER|EMAIL|PROJECT|ORG|NAMESPACE|MODEL|DATASET|[^\x00-\x7f]{1,30})(?:[-_ ][^<>\s|&;()\"'`$]*)?[0-9]?>",
-    re.IGNORECASE,
-)
-_EXPRESSION = re.compile(r"\$\{\{.*?\}\}")  # of GitHub, in the steps of a workflow
-_LINE_END_BACKTICK = re.compile(r"(?m)(?<=[ \t])`(?=[ \t]*$)")
-_SIMPLE_COMMANDS = {
-    *("command", "declaration_command", "unset_command", "test_command"),
-    *("variable_assignment", "variable_assignments"),
-}
-_ESCAPES = {"word": re.compile(r"\\(\n|.)", re.DOTALL), "string": re.compile(r'\\([\n"\\$`])')}
+# A word in angle brackets that the reader is to replace, as guides write it; `<input >output` is none.
+_PLACEHOLDER = re.compile(r"<[^\W\d_][\w-]*(?: [\w-]+)*>")
+_COMMANDS = {"command", "declaration_command", "unset_command", "test_command", "variable_assignment"}
+_ESCAPES = {"word": re.compile(r"\\(?:\n|(.))", re.DOTALL), "string": re.compile(r'\\(?:\n|(["\\$`]))')}
 _LARGEST = 400_000  # characters; a longer program is data
 
 
+class Position(NamedTuple):
+    """A place in a file; both count from 1."""
+
+    line: int
+    column: int
+
+
+_BEGIN = Position(1, 1)
+
+
 @dataclass(frozen=True)
-class Word(Fragment):
+class Source:
+    """A part of a file, which begins at `start`; of its later lines the first `margin` characters are cut off."""
+
+    text: str
+    start: Position = _BEGIN
+    margin: int = 0
+
+    def position(self, index: int) -> Position:
+        """Return the place of a character of the text."""
+        row = self.text.count("\n", 0, index)
+        column = index - (self.text.rfind("\n", 0, index) + 1)
+        return Position(self.start.line + row, column + (self.margin + 1 if row else self.start.column))
+
+
+@dataclass(frozen=True)
+class Word:
     """A word: `text` without its quotes, `raw` as it is written."""
 
-    raw: str = ""
+    text: str
+    raw: str
+    position: Position
+
+    def source(self) -> Source:
+        """Return its text as a part of the file."""
+        line, column = self.position
+        return Source(self.text, Position(line, column + self.raw.startswith(("'", '"'))))
 
 
 @dataclass(eq=False)
 class Command:
-    """A simple command as written; `array` is the name of a `NAME=( … )`, whose items are the words."""
+    """A simple command as written.
 
+    `array` is the name of a `NAME=( … )`, whose items are the words. `statement` is the pipeline that it stands in.
+    `marks` are status-used (by `if`, `&&`, …), followed (by a command), unchecked (by it: `;`).
+    """
+
+    statement: Source
+    marks: frozenset[str] = frozenset()
     words: list[Word] = field(default_factory=list)
     assignments: list[Word] = field(default_factory=list)
-    redirects: list[tuple[str, Word]] = field(default_factory=list)
-    here_documents: list[Fragment] = field(default_factory=list)
+    here_documents: list[Source] = field(default_factory=list)
     array: str = ""
 
 
-@dataclass(eq=False)
-class Pipeline:
-    """Commands joined by `|`, and their source.
-
-    `marks` are background, status-used (by `if`, `&&`, …), followed (by a command), unchecked (by it: `;`).
-    """
-
-    commands: list[Command]
-    source: Fragment
-    marks: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Script:
-    """The pipelines of a shell text, and the offsets of backticks with which PowerShell continues a line."""
-
-    pipelines: list[Pipeline]
-    continuations: list[int]
+@cache
+def load_bash_parser() -> Parser:
+    """Return tree-sitter's parser; `SpecError` when the extra `lint` is not installed."""
+    try:
+        import tree_sitter_bash
+        from tree_sitter import Language, Parser
+    except ImportError as error:
+        raise SpecError(
+            _("rlbox lint needs tree-sitter, which is not installed"),
+            where=str(error.name),
+            next_step="pip install 'rlbox[lint]'",
+        ) from error
+    return Parser(Language(tree_sitter_bash.language()))
 
 
-def read_shell(source: Fragment) -> Script:
-    """Return the commands of a shell text, those of command substitutions behind the one they stand in."""
-    source = source.cut(0, _LARGEST)
-    text = source.text
-    backticks = [match.start() for match in _LINE_END_BACKTICK.finditer(text)]  # with which PowerShell continues a line
-    backticks = [i for i in backticks if text.count("`", text.rfind("\n", 0, i) + 1, i) % 2 == 0]
-    for i in backticks:
-        text = f"{text[:i]}\\{text[i + 1 :]}"
-    text = _EXPRESSION.sub(lambda match: re.sub(r"[!-/:-@\[-`{-~ ]", "_", match.group()), text)
-    text = PLACEHOLDER.sub(lambda match: f"_{match.group()[1:-1].replace(' ', '_')}_", text)
-    pipelines = list(_CommandReader(SyntaxTree("bash", source, text)).pipelines())
-    return Script(pipelines, [source.offsets[i] for i in backticks])
+def read_shell(source: Source) -> Iterator[Command]:
+    """Yield the commands of a shell text, those of command substitutions behind the one they stand in."""
+    text = source.text[:_LARGEST]
+    # what the grammar takes for redirections becomes a word of the same length; the words of commands keep their text
+    parsed = _PLACEHOLDER.sub(lambda match: f"_{match.group()[1:-1].replace(' ', '_')}_", text)
+    reader = _Reader(source, text.encode("utf-8", "replace"))
+    nodes = [load_bash_parser().parse(parsed.encode("utf-8", "replace")).root_node]
+    while nodes:
+        node = nodes.pop()
+        if node.type not in ("comment", "heredoc_body"):
+            is_part = node.type == "variable_assignment" and node.parent and node.parent.type in _COMMANDS
+            if node.type in _COMMANDS and not is_part:
+                yield reader.command(node)
+            nodes += reversed(node.children)
 
 
-class _CommandReader:
-    def __init__(self, tree: SyntaxTree) -> None:
-        self.tree = tree
+class _Reader:
+    def __init__(self, source: Source, data: bytes) -> None:
+        self.source, self.data = source, data
+        self.statements: dict[int, tuple[Source, frozenset[str]]] = {}
+        self.line_starts = [0, *(match.end() for match in re.finditer(b"\n", data))]
 
-    def pipelines(self) -> Iterator[Pipeline]:
-        stack: list[tuple[Node, frozenset[str]]] = [(self.tree.root, frozenset())]
-        while stack:
-            node, marks = stack.pop()
-            if node.type in ("comment", "heredoc_body"):
-                continue
-            if node.type in ("pipeline", "redirected_statement") or node.type in _SIMPLE_COMMANDS:
-                commands, nested = self._commands(node)
-                if commands:
-                    yield Pipeline(commands, self.tree.fragment(node), marks)
-                stack += [(child, frozenset()) for child in reversed(nested)]
-                continue
-            stack += reversed(list(_marked_children(node, marks)))
+    def raw(self, node: Node) -> str:
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
-    def _commands(self, node: Node) -> tuple[list[Command], list[Node]]:
-        """Return the simple commands of a pipeline, and the nodes in which further ones may stand."""
-        commands: list[Command] = []
-        nested: list[Node] = []
-        if node.type in _SIMPLE_COMMANDS:
-            commands.append(self._simple(node))
-            for child in node.children:
-                nested += child.children if child.type == "variable_assignment" else [child]
-            return commands, nested
-        for child in node.named_children:
-            if child.type in ("file_redirect", "heredoc_redirect", "herestring_redirect"):
-                self._redirect(child, commands, nested)
-            elif child.type in ("pipeline", "redirected_statement") or child.type in _SIMPLE_COMMANDS:
-                inner, more = self._commands(child)
-                commands += inner
-                nested += more
-            else:
-                nested.append(child)
-        return commands, nested
+    def position(self, node: Node) -> Position:
+        row = node.start_point[0]
+        column = len(self.data[self.line_starts[row] : node.start_byte].decode("utf-8", "replace"))
+        start = self.source.start
+        return Position(start.line + row, column + (self.source.margin + 1 if row else start.column))
 
-    def _simple(self, node: Node) -> Command:
-        command = Command()
+    def word(self, node: Node) -> Word:
+        return Word(self.unquoted(node), self.raw(node), self.position(node))
+
+    def unquoted(self, node: Node) -> str:
+        if node.type in ("concatenation", "command_name", "variable_assignment"):
+            return "".join(map(self.unquoted, node.children))
+        text = self.raw(node)
+        if node.type in ("raw_string", "string", "ansi_c_string", "translated_string"):
+            text = text[1 if text[:1] in "\"'" else 2 : -1]
+        return _ESCAPES[node.type].sub(lambda escape: escape[1] or "", text) if node.type in _ESCAPES else text
+
+    def command(self, node: Node) -> Command:
+        outermost, redirects = node, []
+        while (parent := outermost.parent) and parent.type in ("pipeline", "redirected_statement"):
+            if parent.type == "redirected_statement":
+                redirects += [child for child in parent.named_children if child.type.endswith("_redirect")]
+            outermost = parent
+        if outermost.id not in self.statements:
+            statement = Source(self.raw(outermost), self.position(outermost), self.source.margin)
+            self.statements[outermost.id] = statement, _marks(outermost)
+        command = Command(*self.statements[outermost.id])
         for part in [node] if node.type in ("variable_assignment", "test_command") else node.children:
             if part.type == "variable_assignment" and not command.words:
-                command.assignments.append(self._word(part))
-                for array in part.named_children:
-                    if array.type == "array":
-                        command.array = self.tree.fragment(part.named_children[0]).text
-                        command.words = [self._word(item) for item in array.named_children if item.type != "comment"]
+                command.assignments.append(self.word(part))
+                for array in (child for child in part.named_children if child.type == "array"):
+                    command.array = self.raw(part.named_children[0])
+                    command.words = [self.word(item) for item in array.named_children if item.type != "comment"]
             elif part.type.endswith("_redirect"):
-                self._redirect(part, [command], [])
+                redirects.append(part)
             elif part.type != "comment":
-                command.words.append(self._word(part))
+                command.words.append(self.word(part))
+        for redirect in redirects:
+            self.add_redirect(command, redirect)
         return command
 
-    def _redirect(self, node: Node, commands: list[Command], nested: list[Node]) -> None:
-        command = commands[-1] if commands else Command()
-        operator = ""
-        for child in node.children:
-            if child.type == "heredoc_body":
-                command.here_documents.append(self.tree.fragment(child))
-            elif child.type in ("file_redirect", "heredoc_redirect"):
-                self._redirect(child, [command], nested)
-            elif child.type == "pipeline":  # `cat <<EOF | python`
-                inner, more = self._commands(child)
-                commands += inner
-                nested += more
-            elif not child.is_named:
-                operator = child.type
-            elif child.type not in ("file_descriptor", "heredoc_start", "heredoc_end"):
-                if operator:
-                    command.redirects.append((operator, self._word(child)))
-                    operator = ""
-                else:
-                    command.words.append(self._word(child))
-                nested.append(child)
-
-    def _word(self, node: Node) -> Word:
-        pieces = list(self._unquoted(node))
-        end = self.tree.source.offsets[self.tree.index(node.end_byte)]
-        offsets = [offset for piece in pieces for offset in piece.offsets[:-1]]
-        return Word("".join(piece.text for piece in pieces), [*offsets, end], self.tree.fragment(node).text)
-
-    def _unquoted(self, node: Node) -> Iterator[Fragment]:
-        if node.type in ("concatenation", "command_name", "variable_assignment"):
-            for child in node.children:
-                yield from self._unquoted(child)
-            return
-        source = self.tree.fragment(node)
-        if node.type in ("raw_string", "string", "ansi_c_string", "translated_string"):
-            source = source.cut(1 if source.text[:1] in "\"'" else 2, len(source.text) - 1)
-        start = 0
-        pattern = _ESCAPES.get(node.type)
-        for escape in pattern.finditer(source.text) if pattern else ():
-            yield source.cut(start, escape.start())
-            start = escape.end() if escape[1] == "\n" else escape.start(1)
-        yield source.cut(start)
+    def add_redirect(self, command: Command, redirect: Node) -> None:
+        places = [part for part in redirect.named_children if part.type != "file_descriptor"]
+        if redirect.type == "file_redirect":  # words behind the place are still those of the command
+            command.words += map(self.word, places[1:])
+        bodies = (part for part in places if part.type == "heredoc_body")
+        command.here_documents += (Source(self.raw(body), self.position(body), self.source.margin) for body in bodies)
 
 
-def _marked_children(node: Node, inherited: frozenset[str]) -> Iterator[tuple[Node, frozenset[str]]]:
-    """Yield the children with what follows from the operator behind each and from the keyword around."""
-    children = node.children
-    if node.type not in ("list", "negated_command"):
-        inherited = frozenset()
-    asks = node.type in ("if_statement", "elif_clause", "while_statement")
-    last = max((i for i, child in enumerate(children) if child.is_named and child.type != "comment"), default=0)
-    for i, (child, after) in enumerate(itertools.zip_longest(children, children[1:])):
-        asks = asks and child.type not in ("then", "do_group")
-        operator = after.type if after is not None else ""
-        marks = set(inherited)
-        if asks or node.type == "negated_command" or operator in ("&&", "||"):
+def _marks(node: Node) -> frozenset[str]:
+    marks: set[str] = set()
+    while parent := node.parent:
+        operator = node.next_sibling.type if node.next_sibling else ""
+        is_condition = parent.type in ("if_statement", "elif_clause", "while_statement") and not any(
+            sibling.type in ("then", "do_group") and sibling.start_byte <= node.start_byte
+            for sibling in parent.children
+        )
+        if is_condition or parent.type == "negated_command" or operator in ("&&", "||"):
             marks.add("status-used")
-        if i < last:
+        if any(one.is_named and one.type != "comment" and one.start_byte > node.start_byte for one in parent.children):
             marks |= {"followed", "unchecked"} if operator == ";" else {"followed"}
-        if operator == "&":
-            marks.add("background")
-        yield child, frozenset(marks)
+        if parent.type not in ("list", "negated_command"):
+            break
+        node = parent
+    return frozenset(marks)

@@ -7,18 +7,17 @@ import sys
 import pytest
 
 from rlbox.errors import SpecError
-from rlbox.lint.drift import MachineInfo, load_drift
+from rlbox.lint.drift import load_drift
 from rlbox.lint.rules import lint_text
-from rlbox.lint.text import load_parser
+from rlbox.lint.shell import load_bash_parser
 
 STUBS = "/usr/local/cuda/lib64/stubs"
 JOB = "ray job submit --working-dir=code -- python -m x"
 
 
-def rules_of(text: str, name: str = "x.sh", **where: str) -> list[str]:
+def rules_of(text: str, name: str = "x.sh") -> list[str]:
     """Return the rules found in a text, without notes, each once."""
-    found = lint_text(name, text, load_drift(), machine=MachineInfo(**where))
-    return sorted({one.rule for one in found if one.severity != "note"})
+    return sorted({one.rule for one in lint_text(name, text, load_drift()) if one.severity != "note"})
 
 
 BAD = [
@@ -31,8 +30,6 @@ BAD = [
     ("sudo -E env 'NCCL_TIMEOUT=5' python train.py", "nccl-timeout"),
     ("export NCCL_TIMEOUT=${NCCL_TIMEOUT:-600}", "nccl-timeout"),
     (': "${NCCL_TIMEOUT:=600}"', "nccl-timeout"),
-    ("setenv NCCL_TIMEOUT 600", "nccl-timeout"),
-    ("set -gx NCCL_TIMEOUT 600", "nccl-timeout"),
     ("docker run -e NCCL_TIMEOUT=600 img:1 python x.py", "nccl-timeout"),
     ("mpirun -np 8 -x NCCL_TIMEOUT=600 python x.py", "nccl-timeout"),
     ("srun --export=ALL,NCCL_TIMEOUT=600 python x.py", "nccl-timeout"),
@@ -42,8 +39,6 @@ BAD = [
         "nccl-timeout",
     ),
     ("python x.py +ray_kwargs.ray_init.runtime_env.env_vars.NCCL_TIMEOUT=600", "nccl-timeout"),
-    ("echo 'export NCCL_TIMEOUT=600' >> ~/.bashrc", "nccl-timeout"),
-    ("cat >> ~/.bashrc <<EOF\nexport NCCL_TIMEOUT=600\nEOF", "nccl-timeout"),
     ("ssh node2 'export NCCL_TIMEOUT=600; python x.py'", "nccl-timeout"),
     ("if true; then\n  export NCCL_TIMEOUT=600\nfi", "nccl-timeout"),
     ("export VLLM_ATTENTION_BACKEND=FLASH_ATTN", "vllm-attention-backend"),
@@ -106,8 +101,6 @@ BAD = [
     ("rm -rf $env:TEMP\\nccl*", "powershell-in-bash"),
     ("ssh root@xxx.xxx.xxx.xxx", "placeholder"),
     ("P=${P:-18100}\nray start --head --port=$P", "ray-port-in-worker-range"),
-    ("ray start --head --port=8100\nREWARD_PORT=15001", "port-among-ray-workers"),
-    ("ray start --head --port=8100\nvllm serve m --port 12000", "port-among-ray-workers"),
     # Ray's options
     ("ray start --head --storage=/s", "ray-storage"),
     ("ray start --head \\\n  --storage /s", "ray-storage"),
@@ -258,14 +251,10 @@ def test_a_line_that_works_is_left_alone(text: str) -> None:
     assert rules_of(text) == []
 
 
-def test_a_target_decides_what_depends_on_the_machine() -> None:
+def test_what_a_document_says_of_its_machine_decides() -> None:
     text = "docker run img:1 x\nuvicorn a:b --port 8080"
     assert rules_of(text) == []
-    assert rules_of(text, target="t", platform="vast") == ["docker-run-on-rented", "vast-jupyter-port"]
-    assert rules_of("# vast.ai\ndocker run --privileged img:1", target="t") == []
-    assert rules_of("# syntax=docker/dockerfile:1\n", "Dockerfile", region="cn") == ["dockerfile-syntax"]
-    assert rules_of("# syntax=docker/dockerfile:1\n", "Dockerfile") == []
-    assert rules_of("pip install torch==2.6.0+cu124", target="t", arch="sm_120") == ["cuda-before-blackwell"]
+    assert rules_of(f"# vast.ai\n{text}") == ["docker-run-on-rented", "vast-jupyter-port"]
 
 
 def test_a_comment_switches_a_rule_off_for_its_line() -> None:
@@ -387,8 +376,8 @@ def test_an_unknown_option_is_an_error_where_the_release_is_known() -> None:
 
 def test_lint_without_the_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tree_sitter", None)
-    load_parser.cache_clear()
+    load_bash_parser.cache_clear()
     with pytest.raises(SpecError) as error:
         lint_text("x.sh", "ls", load_drift())
-    load_parser.cache_clear()
+    load_bash_parser.cache_clear()
     assert error.value.next_step == "pip install 'rlbox[lint]'"
