@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,6 @@ from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconci
 if TYPE_CHECKING:
     from rlbox.record.run_store import RunStore
     from rlbox.record.state import RunState
-    from rlbox.supervise.bundle import Selection
 
 
 POINTS = 400
@@ -135,8 +134,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
     from rlbox.amounts import size_text
-    from rlbox.supervise.bundle import build_bundle_texts, list_files, require_bundle_path, select_files, write_bundle
-    from rlbox.system.progress import show_byte_progress
+    from rlbox.supervise.bundle import build_bundle_texts, require_bundle_path, select_files, write_bundle
 
     run_store = open_existing_run_store(app, target, data)
     run_dir = run_store.find_run(name)
@@ -147,19 +145,20 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.checking("file"):
         require_bundle_path(run_dir, out)
-    selection = select_files(list_files(run_dir), full=full)
+    selection, masks = select_files(run_dir, full=full), load_run_masks(app, run_dir)
+    left_out = masks.mask_json([vars(left) for left in selection.left])  # names of files may hold secrets, too
     if app.dry_run:
-        masks = load_run_masks(app, run_dir)  # names of files may hold secrets, too
-        told = {"run": run_dir.name, "file": str(out), **masks.mask_json(_plan(selection))}
-        return app.planned(told, masks.mask_text(_table(selection)), f"write {out}")
+        files = masks.mask_json([vars(taken) for taken in selection.taken])
+        rows = [f"{size_text(row['keep']):>10}  {row['name']}" for row in files]
+        rows += [f"{'left out':>10}  {row['name']}: {row['why']}" for row in left_out]
+        told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
+        return app.planned(told, "\n".join(rows), f"write {out}")
     total = sum(taken.keep for taken in selection.taken)
-    app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(selection.left)} left out")
-    texts = build_bundle_texts(run_dir, run_dir.name, _state(run_store, run_dir), selection)
-    with show_byte_progress(app, f"bundling {run_dir.name}", total) as on_bytes:
-        made = write_bundle(run_dir, selection, texts, out, load_run_masks(app, run_dir), on_bytes)
-    size = out.stat().st_size
-    told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(row) for row in made.files]}
-    app.result({**told, "left_out": [vars(left) for left in made.left]}, str(out))
+    app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(left_out)} left out")
+    texts = build_bundle_texts(run_dir, _state(run_store, run_dir), selection)
+    entries = write_bundle(run_dir, selection, texts, out, masks)
+    size, rows = out.stat().st_size, [vars(entry) for entry in entries]
+    app.result({"run": run_dir.name, "file": str(out), "bytes": size, "files": rows, "left_out": left_out}, str(out))
     app.say(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
     return 0
 
@@ -176,18 +175,3 @@ def _state(run_store: RunStore, run_dir: Path) -> RunState | None:
         return load_run_state(run_dir)
     except RlboxError:
         return None
-
-
-def _plan(selection: Selection) -> dict[str, Any]:
-    taken = [{"name": taken.name, "bytes": taken.bytes, "keep": taken.keep} for taken in selection.taken]
-    return {"files": taken, "left_out": [vars(left) for left in selection.left]}
-
-
-def _table(selection: Selection) -> str:
-    from rlbox.amounts import size_text
-
-    rows = [
-        f"{size_text(taken.keep):>10}  {taken.name}" + ("" if taken.keep == taken.bytes else f" (end of {taken.bytes})")
-        for taken in selection.taken
-    ]
-    return "\n".join((*rows, *(f"{'left out':>10}  {left.name}: {left.why}" for left in selection.left)))

@@ -174,10 +174,6 @@ def read_last_line(log: Path) -> FatalLine | None:
     return FatalLine(number=number, text=texts[-1].strip(), before=tuple(texts[-CONTEXT_LINES - 1 : -1]), offset=start)
 
 
-def read_last_lines(log: Path, lines: int) -> str:
-    return "".join(f"{text}\n" for text in _last_texts(log, lines)[1][-lines:])
-
-
 def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
     try:
         with open_regular_file(log) as file:

@@ -21,7 +21,6 @@ from rlbox.diagnose.first_fatal import (
     find_responsible_failure,
     read_fatal_line,
     read_last_line,
-    read_last_lines,
     sort_failures,
 )
 from rlbox.logs.lines import LineSplitter
@@ -251,7 +250,7 @@ def test_a_hundred_lines_on_each_side(tmp_path: Path) -> None:
 def test_a_log_that_is_gone_keeps_the_line(tmp_path: Path) -> None:
     gone = read_fatal_line(tmp_path / "gone.log", spot(7, "ValueError", 1, 0))
     assert gone == FatalLine(number=7, text="ValueError")
-    assert (read_last_line(tmp_path / "gone.log"), read_last_lines(tmp_path / "gone.log", 3)) == (None, "")
+    assert read_last_line(tmp_path / "gone.log") is None
     assert find_first_fatal(tmp_path / "gone.log") is None
 
 
@@ -265,12 +264,6 @@ def test_the_last_line_that_is_not_blank(tmp_path: Path, text: str, number: int,
     line = read_last_line(log)
     assert line is not None
     assert (line.number, line.text) == (number, quoted)
-
-
-def test_the_last_lines(tmp_path: Path) -> None:
-    log = tmp_path / "stage.log"
-    log.write_text("".join(f"{number}\n" for number in range(10_000)))
-    assert read_last_lines(log, 500) == "".join(f"{number}\n" for number in range(9500, 10_000))
 
 
 def test_when_a_line_was_written(tmp_path: Path) -> None:
