@@ -157,21 +157,18 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(left_out)} left out")
     texts = build_bundle_texts(run_dir, _state(run_store, run_dir), selection)
     entries = write_bundle(run_dir, selection, texts, out, masks)
-    size, rows = out.stat().st_size, [vars(entry) for entry in entries]
-    app.result({"run": run_dir.name, "file": str(out), "bytes": size, "files": rows, "left_out": left_out}, str(out))
+    size = out.stat().st_size
+    told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(entry) for entry in entries]}
+    app.result({**told, "left_out": left_out}, str(out))
     app.say(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
     return 0
 
 
 def _state(run_store: RunStore, run_dir: Path) -> RunState | None:
     from rlbox.record.run_dir import load_plan_file
-    from rlbox.record.state import load_run_state
+    from rlbox.record.state import find_run_state
 
     try:
         return run_store.load_state(run_dir, load_plan_file(run_dir))
-    except RlboxError:
-        pass  # the plan is torn; the state may be whole
-    try:
-        return load_run_state(run_dir)
-    except RlboxError:
-        return None
+    except RlboxError:  # the plan is torn; the state may be whole
+        return find_run_state(run_dir)

@@ -1,9 +1,8 @@
 """The lock of a data disk: one run at a time has it. The kernel drops it when its holders die, so none is ever stale.
 
 The supervisor of a run holds it, in a container through the mount of the data disk: locks are on inodes. A command line
-holds it while it starts a run or reconciles dead ones. Two things are locked: the folder that is the disk, because no
-program of a run can put another in its place, and a file in it, because file systems that several machines share lock
-at most files. What the file says (who, since when, what) counts only while somebody holds the lock.
+holds it while it starts a run or reconciles dead ones. What the file says (who, since when, what) counts only while
+somebody holds the lock.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.errors import LockHeld, NodeError
+from rlbox.errors import LockHeld, NodeError, RlboxError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.record.state import parse_json_as
@@ -28,9 +27,6 @@ from rlbox.system.safe_files import open_regular_fd
 LOCK_FILE = ".rlbox-run.lock"
 DISK_LOCK_TIMEOUT_S = 1.0
 """How long to try for the lock: whoever only looks at it holds it for an instant."""
-
-UNKNOWN_OWNER = "no word about it"
-"""What is said of a disk that is held, and of which the file does not say by whom."""
 
 _PAUSE_S = 0.02
 _MODE = 0o666
@@ -51,23 +47,22 @@ class LockOwner:
 
 
 class DiskLock:
-    """A data disk that is held. Processes that inherit the open files hold it too, until the last of them is gone."""
+    """A data disk that is held. Processes that inherit the open file hold it too, until the last of them is gone."""
 
-    def __init__(self, folder: int, handle: int, path: Path) -> None:
-        self.handles = (folder, handle)
+    def __init__(self, handle: int, path: Path) -> None:
+        self.handle = handle
         self.path = path
 
     def write_owner(self, owner: LockOwner) -> None:
         """Write down who holds it; a disk too full for that is met elsewhere."""
         text = json.dumps(dataclasses.asdict(owner), ensure_ascii=False).encode("utf-8", "replace")
         with contextlib.suppress(OSError):
-            os.pwrite(self.handles[1], text, 0)
-            os.ftruncate(self.handles[1], len(text))
+            os.pwrite(self.handle, text, 0)
+            os.ftruncate(self.handle, len(text))
 
     def release(self) -> None:
         """Let go of it here; a process that inherited it goes on holding it."""
-        for handle in self.handles:
-            os.close(handle)
+        os.close(self.handle)
 
 
 def acquire_disk_lock(
@@ -91,43 +86,25 @@ def acquire_disk_lock(
         The file system of the disk cannot lock.
     """
     path = data_dir / LOCK_FILE
+    handle = _open_lock_file(path)
     until = time.monotonic() + timeout_s
-    while (lock := _try_lock_disk(data_dir, path)) is None:
-        if time.monotonic() > until:
-            other = _read_owner_file(path)
-            raise create_lock_held_error(other, path, find_stage_of_run(other.run) if other.run else "")
-        time.sleep(_PAUSE_S)
+    try:
+        while not _try_lock_file(handle, path):
+            if time.monotonic() > until:
+                other = _read_owner(handle)
+                raise create_lock_held_error(other, path, find_stage_of_run(other.run) if other.run else "")
+            time.sleep(_PAUSE_S)
+    except RlboxError:
+        os.close(handle)
+        raise
+    lock = DiskLock(handle, path)
     lock.write_owner(owner)
     return lock
-
-
-def _try_lock_disk(data: Path, path: Path) -> DiskLock | None:
-    """Return the hold of a disk that nobody has; None when somebody does."""
-    with contextlib.ExitStack() as opened:
-        folder = _open_disk(data)
-        opened.callback(os.close, folder)
-        if not _try_lock_folder(folder):
-            return None
-        handle = _open_lock_file(path)
-        opened.callback(os.close, handle)
-        if not _try_lock_file(handle, path) or not _is_at(handle, path):  # another file has its name by now
-            return None
-        opened.pop_all()
-        return DiskLock(folder, handle, path)
 
 
 def find_lock_owner(data_dir: Path) -> LockOwner | None:
     """Return who holds the data disk now, or None."""
     path = data_dir / LOCK_FILE
-    try:
-        folder = _open_disk(data_dir)
-    except NodeError:
-        return None
-    try:
-        if not _try_lock_folder(folder, shared=True):
-            return _read_owner_file(path)
-    finally:
-        os.close(folder)
     try:
         handle = open_regular_fd(path)
     except OSError:
@@ -181,30 +158,6 @@ def _open_lock_file(path: Path) -> int:
     return handle
 
 
-def _open_disk(data: Path) -> int:
-    try:
-        return os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NodeError(
-            _("the data disk cannot be locked: {strerror}").format(strerror=error.strerror), where=str(data)
-        ) from error
-
-
-def _try_lock_folder(folder: int, *, shared: bool = False) -> bool:
-    """Lock the folder of a disk; where its file system cannot, the file alone tells."""
-    try:
-        return try_lock(folder, shared=shared)
-    except OSError:
-        return True
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
-    except OSError:
-        return False
-
-
 def _try_lock_file(handle: int, path: Path, *, shared: bool = False) -> bool:
     try:
         return try_lock(handle, shared=shared)
@@ -216,20 +169,9 @@ def _try_lock_file(handle: int, path: Path, *, shared: bool = False) -> bool:
         ) from error
 
 
-def _read_owner_file(path: Path) -> LockOwner:
-    try:
-        handle = open_regular_fd(path)
-    except OSError:
-        return LockOwner(what=UNKNOWN_OWNER)
-    try:
-        return _read_owner(handle)
-    finally:
-        os.close(handle)
-
-
 def _read_owner(handle: int) -> LockOwner:
     try:
         data = parse_json(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):
         data = None
-    return parse_json_as(LockOwner, data) or LockOwner(what=UNKNOWN_OWNER)
+    return parse_json_as(LockOwner, data) or LockOwner(what="no word about it")

@@ -185,10 +185,6 @@ class HostRecordStore:
     def delete(self, run: str) -> None:
         self._path(run).unlink(missing_ok=True)
 
-    def attachment_path(self, run: str, name: str) -> Path:
-        """Return where a file about a run lies that is no record."""
-        return self.folder / f"{run}.{name}"
-
     def _table(self, run: str) -> dict[str, Any]:
         return read_json_object(self._path(run), follow_links=True)
 

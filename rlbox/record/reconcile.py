@@ -18,8 +18,7 @@ from typing import Literal, Protocol
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, ExitInfo, ExitKind, get_exit_code, make_interrupted_cause, make_lost_run_cause
-from rlbox.errors import LockHeld, NodeError
-from rlbox.i18n import _
+from rlbox.errors import LockHeld
 from rlbox.job.plan import RunPlan
 from rlbox.record.host_record import ContainerRef, fail_on_unconfirmed_pass
 from rlbox.record.state import (
@@ -29,7 +28,7 @@ from rlbox.record.state import (
     RunState,
     create_run_state,
     find_run_cause,
-    load_or_rebuild_state,
+    find_run_state,
     replace_stage,
     write_run_state,
 )
@@ -37,14 +36,12 @@ from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, 
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object
-from rlbox.system.safe_files import list_directory, open_regular_fd, remove_file, replace_file, stat_path
+from rlbox.system.safe_files import list_directory, open_regular_fd, remove_file, stat_path
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _ACTIVE_STATES = ("starting", "running")
 
 FINISHED_STATES = ("passed", "failed", "interrupted")
-_FRESH_S = 60.0
-"""The supervisor writes down every few seconds what its run uses."""
 
 RuntimeStatus = Literal["made", "living", "ended", "gone"]
 
@@ -91,7 +88,7 @@ def write_final_state(
     OSError
         The disk is full or gone.
     """
-    state = load_or_rebuild_state(run_dir, plan) or create_run_state(plan, supervisor_pid=0)
+    state = find_run_state(run_dir) or create_run_state(plan, supervisor_pid=0)
     remove_draft_files(run_dir)
     true = fail_on_unconfirmed_pass(state, runtime_exit_info or exit_info, passed_earlier)
     if true.state != "running":
@@ -187,17 +184,9 @@ def find_runtime_exit_info(
 def finish_dead_run(
     run_dir: Path, plan: RunPlan, exit_info: ExitInfo | None, passed_earlier: Iterable[str] | None
 ) -> RunState | None:
-    """End what is left of a run, write its end down and return it; one that never began stays as it is.
-
-    Raises
-    ------
-    NodeError
-        It seems to go on on another machine.
-    """
+    """End what is left of a run, write its end down and return it; one that never began stays as it is."""
     facts, life = load_supervisor_info(run_dir), read_boot_identity()
     elsewhere = plan.host not in ("", life.host)
-    if elsewhere and _is_written_to(run_dir):
-        raise NodeError(_("it seems to go on at host {host}, where its files grow").format(host=plan.host))
     if plan.owns_processes:
         kill_leftover_processes(run_dir)
     wrote = any(stat_path(run_dir / name) for name in (RUN_FILE, EVENTS_FILE))
@@ -209,29 +198,3 @@ def finish_dead_run(
         ended: ExitKind = "restarted" if facts.boot_id == life.boot_id else "rebooted"
         exit_info = ExitInfo(kind="elsewhere" if elsewhere else ended, host=plan.host)
     return write_final_state(run_dir, plan, exit_info or ExitInfo(kind="gone"), passed_earlier, word)
-
-
-def _is_written_to(run_dir: Path) -> bool:
-    """Whether anything was written into a run directory of late, by the clock of its file system.
-
-    Locks of some shared file systems hold on one machine only: then this alone tells a living run on another.
-    """
-    probe = run_dir / f".{RUN_FILE}.now"
-    replace_file(probe, b"")
-    now = stat_path(probe)
-    remove_file(probe)
-    stages = [run_dir / "stages" / name for name in list_directory(run_dir / "stages")]
-    paths = [
-        *_files_with_suffix(run_dir, ".json"),
-        *(path for stage in stages for path in _files_with_suffix(stage, ".log")),
-    ]
-    grown = [facts.st_mtime for path in paths if (facts := stat_path(path))]
-    return now is not None and any(now.st_mtime - at < _FRESH_S for at in grown)
-
-
-def _files_with_suffix(folder: Path, part: str) -> list[Path]:
-    """Return the files of a folder that have `part` in their names; none of what is no folder."""
-    try:
-        return [folder / name for name in list_directory(folder) if part in name]
-    except OSError:
-        return []

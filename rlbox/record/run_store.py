@@ -6,8 +6,8 @@ started.
 
 What carries a run is known from this host's own records (`host_record.py`): so a container is found though its run
 directory was removed, from a shell that speaks to another engine, without asking any engine when there is nothing to
-find. A run without such a record was started by another user, on another machine or by an older rlbox: its backend is
-asked for a container of ours, and its end is written down; nothing that its own files name is ended or removed.
+find. A run without such a record was started by another user, on another machine or by an older
+rlbox: its end is written down; nothing that its own files name is ended or removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import (
     LOCK_FILE,
-    UNKNOWN_OWNER,
     DiskLock,
     LockOwner,
     acquire_disk_lock,
@@ -43,8 +42,7 @@ from rlbox.record.host_record import (
 )
 from rlbox.record.reconcile import RuntimeHandle, find_runtime_exit_info, finish_dead_run, is_run_finished
 from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
-from rlbox.record.state import RUN_FILE, RunState, load_or_rebuild_state, load_run_state
-from rlbox.record.supervisor_file import SUPERVISOR_FILE, is_supervisor_alive, load_supervisor_info
+from rlbox.record.state import RunState, find_run_state, load_run_state
 from rlbox.system.safe_files import (
     is_regular_file,
     list_directory,
@@ -78,13 +76,11 @@ class ReconcileResult:
 class RunStore:
     """The runs of the data disk `data_dir`, a path without links.
 
-    `open_runtime` returns what runs a container, as its backend knows it; `find_unrecorded_container` the container
-    that a backend has for a run which this host has no record of, None when it has none.
+    `open_runtime` returns what runs a container, as its backend knows it.
     """
 
     data_dir: Path
     open_runtime: Callable[[ContainerRef], RuntimeHandle]
-    find_unrecorded_container: Callable[[RunPlan, Path], ContainerRef | None] = lambda plan, folder: None
 
     def run_dir(self, run: str) -> Path:
         """Return where the directory of a run is, or would be."""
@@ -169,23 +165,8 @@ class RunStore:
         return acquire_disk_lock(self.data_dir, holder, find_stage_of_run=self.find_current_stage)
 
     def find_lock_owner(self) -> LockOwner | None:
-        """Return who holds the disk now, or None; where the disk does not say, the run that lives does."""
-        holder = find_lock_owner(self.data_dir)
-        if holder is None or holder.run or holder.what != UNKNOWN_OWNER:
-            return holder
-        return dataclasses.replace(
-            holder, run=next((run.name for run in self.list_run_dirs() if self._is_alive(run)), "")
-        )
-
-    def _is_alive(self, run_dir: Path) -> bool:
-        """Whether what carries out a run lives: its supervisor says so itself, or the place of its carrier does."""
-        facts, note = load_supervisor_info(run_dir), self._records.read_ref(run_dir.name)
-        try:
-            return (facts is not None and is_supervisor_alive(run_dir, facts)) or (
-                note is not None and self.open_runtime(note).status() == "living"
-            )
-        except RlboxError:
-            return False
+        """Return who holds the disk now, or None."""
+        return find_lock_owner(self.data_dir)
 
     def is_locked_by(self, run: str) -> bool:
         holder = self.find_lock_owner()
@@ -211,9 +192,6 @@ class RunStore:
     def find_runtime(self, run: str) -> RuntimeHandle | None:
         """Return what carries a run out; None when that is but processes of this machine."""
         note = self._records.read_ref(run)
-        if note is None:
-            with contextlib.suppress(SpecError):
-                note = self._search_container(_checked(load_plan_file(self.run_dir(run)), run))
         return self.open_runtime(note) if note else None
 
     def load_container_refs(self) -> dict[str, ContainerRef]:
@@ -237,7 +215,7 @@ class RunStore:
 
     def load_state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
-        state = load_or_rebuild_state(run_dir, plan)
+        state = find_run_state(run_dir)
         return fail_on_contradicting_outcome(state, load_run_outcome(run_dir)) if state else None
 
     def end_dead_runs(self, me: LockOwner) -> ReconcileResult:
@@ -298,13 +276,12 @@ class RunStore:
             _checked(plan, run)
         if known.verdict and plan and not known.note and known.verdict.attempt == plan.attempt:
             return True  # it has ended, and its record was changed since
-        note = known.note or self._search_container(plan)
-        carrier = self.open_runtime(note) if note else None
-        if carrier and note:
+        carrier = self.open_runtime(known.note) if known.note else None
+        if carrier and known.note:
             status = carrier.status()
             if status == "living":
                 return False
-            last = find_runtime_exit_info(carrier, status, note, run_dir)
+            last = find_runtime_exit_info(carrier, status, known.note, run_dir)
         state = None
         if plan and stat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
@@ -313,11 +290,6 @@ class RunStore:
             carrier.remove()
         self._write_outcome(run, known, state)
         return True
-
-    def _search_container(self, plan: RunPlan | None) -> ContainerRef | None:
-        """Return the note of the carrier of a run that this host has no record of, but which began."""
-        began = plan and any(is_regular_file(self.run_dir(plan.run_id) / name) for name in (SUPERVISOR_FILE, RUN_FILE))
-        return self.find_unrecorded_container(plan, self.data_dir) if plan and plan.container and began else None
 
     def _write_outcome(self, run: str, known: HostRecord, state: RunState | None) -> None:
         """Keep how a run ended, if it was started from here; of one whose directory is gone nothing is kept."""

@@ -1,4 +1,4 @@
-"""The state of a run as values, `run.json`, and the state that events tell when `run.json` is torn.
+"""The state of a run as values, and `run.json`.
 
 `run.json` is always the whole old state or the whole new one; each line of `events.jsonl` stands alone. A supervisor
 that takes a run up again starts with that state.
@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,7 +28,7 @@ from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import read_json_lines
-from rlbox.system.safe_files import list_directory, make_directory, read_bytes, rename_path, replace_file, stat_path
+from rlbox.system.safe_files import list_directory, make_directory, read_bytes, rename_path, replace_file
 
 T = TypeVar("T")
 
@@ -237,60 +237,17 @@ def _strange_path(state: RunState) -> str:
 _EVENTS_BYTES = 32 << 20
 
 
-def load_or_rebuild_state(run_dir: Path, plan: RunPlan) -> RunState | None:
-    """Return `run.json` of a run, or what its events say when that cannot be read; None when it never began."""
-    path = run_dir / RUN_FILE
+def find_run_state(run_dir: Path) -> RunState | None:
+    """Return the state of a run; None when there is none that can be read."""
     try:
         return load_run_state(run_dir)
     except SpecError:
-        with contextlib.suppress(OSError):
-            if stat_path(path) is None and stat_path(run_dir / EVENTS_FILE) is None:
-                return None
-    return rebuild_state(run_dir, plan)
-
-
-def rebuild_state(run_dir: Path, plan: RunPlan) -> RunState:
-    """Return the state that the run's events lead to; gates and exit codes of its stages are not among them."""
-    state = dataclasses.replace(create_run_state(plan, supervisor_pid=0), started_at="")
-    for event in read_events(run_dir):
-        state = _apply_event(state, event)
-    return state
+        return None
 
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Return the events of a run in order; torn lines, as a kill leaves them, are passed over."""
     return (event for event in read_json_lines(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
-
-
-def _apply_event(state: RunState, event: dict[str, Any]) -> RunState:
-    at, now = str(event.get("t", "")), event.get("state")
-    match event["event"]:
-        case "run" if now in get_args(RunStatus):
-            if now == "running":
-                state = _reset_unpassed(state)
-                return dataclasses.replace(state, state="running", started_at=state.started_at or at)
-            code = event.get("exit_code")
-            code = code if isinstance(code, int) else None
-            return dataclasses.replace(state, state=cast(RunStatus, now), ended_at=at, exit_code=code)
-        case "stage" if now in get_args(StageStatus):
-            changes: dict[str, Any] = {"state": now}
-            if now == "starting":
-                changes |= {"started_at": at, "ended_at": "", "cause": None}
-            elif now not in ("waiting", "running"):
-                changes["ended_at"] = at
-            if (cause := event.get("cause")) and isinstance(cause, str):
-                changes["cause"] = Cause(kind="interrupted" if now == "interrupted" else "lost", what=cause)
-            return replace_stage(state, str(event.get("stage")), **changes)
-        case _:
-            return state
-
-
-def _reset_unpassed(state: RunState) -> RunState:
-    """A supervisor starts: what did not pass before waits again."""
-    for stage in state.stages:
-        if stage.state not in ("passed", "skipped"):
-            state = replace_stage(state, stage.name, state="waiting", cause=None, ended_at="")
-    return state
 
 
 def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState:
@@ -306,7 +263,7 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
         The disk is full or gone.
     """
     state = create_run_state(plan, supervisor_pid)
-    before = load_or_rebuild_state(run_dir, plan) if plan.attempt > 1 else None
+    before = find_run_state(run_dir) if plan.attempt > 1 else None
     if before is None:
         return _mark_skipped(state, plan)
     with contextlib.suppress(FileNotFoundError):

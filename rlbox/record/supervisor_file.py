@@ -3,9 +3,8 @@
 It is written once an attempt, before anything of it starts: a second supervisor of the same attempt is refused.
 
 What a run in place leaves when all that watched over it was killed is ended by the next command. A process is the run's
-when it carries its marks or is in its control group, when its supervisor had written it down (id and start) among what
-this host knows, or when it is below such a one or in its session. Nothing is found by name, and nothing that lies on
-the data disk names a process.
+when it carries its marks or is in its control group, or when it is below such a one or in its session. Nothing is found
+by name, and nothing that lies on the data disk names a process.
 """
 
 from __future__ import annotations
@@ -14,20 +13,16 @@ import contextlib
 import dataclasses
 import json
 import os
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.amounts import utc_now
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.record.host_record import HostRecordStore
 from rlbox.record.state import parse_json_as
-from rlbox.system.files import write_atomic
 from rlbox.system.identity import BootIdentity, read_boot_identity
 from rlbox.system.json_files import read_json_object
-from rlbox.system.process_table import Process, ProcessKey, probe_command_line, probe_process
+from rlbox.system.process_table import Process, probe_command_line, probe_process
 from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import create_file
 from rlbox.system.stop_signal import StopSignal
@@ -36,11 +31,6 @@ SUPERVISOR_FILE = "supervisor.json"
 STOP_FILE = "stop.json"
 SUPERVISOR_MODULE = "rlbox.supervise"
 """What a supervisor is started as, with its run directory as the next word."""
-
-_PROCESSES = "processes"
-
-_PAUSE_S = 5.0
-_FIRST_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,63 +134,6 @@ def read_stop_request(run_dir: Path) -> str:
     return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
 
 
-class ProcessRecorder:
-    """Writes down the processes of a run in place while it goes on, every few seconds: some hide their marks.
-
-    They are kept among what this host knows, not on the data disk.
-    """
-
-    def __init__(self, run_dir: Path, parts: Callable[[], dict[str, set[int]]]) -> None:
-        self._path = _processes_file(run_dir)
-        self._parts = parts
-        self._written: list[ProcessKey] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="process-record", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._over.set()
-        if self._thread.ident:
-            self._thread.join()
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
-
-    def _go_on(self) -> None:
-        pause = _FIRST_S
-        while not self._over.wait(pause):
-            pause = min(2 * pause, _PAUSE_S)
-            with contextlib.suppress(OSError):
-                self._write()
-
-    def _write(self) -> None:
-        pids = set().union(*self._parts().values())
-        keys = sorted(process.key for pid in pids if (process := probe_process(pid)))
-        if keys == self._written:
-            return
-        life = read_boot_identity()
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(
-            self._path, json.dumps({"boot_id": life.boot_id, "init": life.init_start_ticks, "processes": keys})
-        )
-        self._written = keys
-
-
 def kill_leftover_processes(run_dir: Path) -> tuple[Process, ...]:
     """End every process that a run in place left on this machine; return those that even SIGKILL did not end."""
-    left = RunProcesses(run_dir, StopSignal(), _recorded(run_dir)).stop_all()
-    _processes_file(run_dir).unlink(missing_ok=True)
-    return left
-
-
-def _processes_file(run_dir: Path) -> Path:
-    return HostRecordStore(run_dir.parents[1]).attachment_path(run_dir.name, _PROCESSES)
-
-
-def _recorded(run_dir: Path) -> tuple[tuple[int, int], ...]:
-    """Return what was written down in this life of the machine; ids of another one mean other processes."""
-    data, life = read_json_object(_processes_file(run_dir), follow_links=True), read_boot_identity()
-    if (data.get("boot_id"), data.get("init")) != (life.boot_id, life.init_start_ticks):
-        return ()
-    return tuple((int(pid), int(started)) for pid, started in data.get("processes", ()))
+    return RunProcesses(run_dir, StopSignal()).stop_all()

@@ -22,14 +22,20 @@ from rlbox.record.state import (
     RunState,
     create_run_state,
     get_type_adapter,
-    load_or_rebuild_state,
     load_run_state,
 )
 from rlbox.report.metrics import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import parse_json_lines, read_lines
-from rlbox.system.safe_files import find_files_named, list_directory, open_regular_file, read_bytes, walk_files
+from rlbox.system.safe_files import (
+    find_files_named,
+    is_regular_file,
+    list_directory,
+    open_regular_file,
+    read_bytes,
+    walk_files,
+)
 from rlbox.system.tail import read_last_bytes
 from rlbox.target.lock import Lock, parse_lock
 
@@ -181,7 +187,7 @@ class _Files:
 
 
 def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
-    """Return whether the run began, and its state; what `run.json` does not tell is told by its events and its plan."""
+    """Return whether the run began, and its state, that of its plan where `run.json` tells none."""
     try:
         return True, _masked(
             fail_on_contradicting_outcome(load_run_state(files.run_dir), load_run_outcome(files.run_dir)), files.masks
@@ -193,8 +199,8 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
         known = load_run_plan(plan)
     except SpecError:
         raise problem from None
-    last = load_or_rebuild_state(files.run_dir, known)
-    return last is not None, _masked(last or create_run_state(known, supervisor_pid=0), files.masks)
+    began = is_regular_file(files.run_dir / EVENTS_FILE)
+    return began, _masked(create_run_state(known, supervisor_pid=0), files.masks)
 
 
 def _masked(state: RunState, masks: SecretMasker) -> RunState:

@@ -141,12 +141,6 @@ class Backend(Protocol):
     def open_runtime(self, ref: ContainerRef) -> RuntimeHandle:
         """Return the container of a run, whose status it tells and which it stops."""
 
-    def find_unrecorded_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
-        """Return a container whose engine says that it is that of a run of a data disk; None: there is none.
-
-        What the plan says was written where programs of runs can write.
-        """
-
 
 def load_backend(name: str, options: RunOptions | None = None) -> Backend:
     """Return the backend `name` as a command line means it.
@@ -164,11 +158,6 @@ def load_backend(name: str, options: RunOptions | None = None) -> Backend:
 def open_runtime(ref: ContainerRef) -> RuntimeHandle:
     """Return the container of a run, as the backend of the run knows it."""
     return load_backend(ref.backend or DEFAULT_PLACE).open_runtime(ref)
-
-
-def find_unrecorded_container(plan: RunPlan, data: Path) -> ContainerRef | None:
-    """Return the container of a run of the data disk `data` that this host has no record of; None: there is none."""
-    return load_backend(plan.place).find_unrecorded_container(plan, data)
 
 
 def format_rerun_command(plan: RunPlan) -> str:

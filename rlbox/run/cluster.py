@@ -35,11 +35,11 @@ from rlbox.image.plan import load_image_plan
 from rlbox.job.cluster_job import ClusterParams, adapt_to_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import ClusterRun, NodePlan, RunPlan
+from rlbox.job.plan import ClusterRun, NodePlan
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import CLUSTER, Backend, ResolvedJob, RunOptions, find_unrecorded_container, open_runtime
+from rlbox.run.backend import CLUSTER, Backend, ResolvedJob, RunOptions, open_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, open_local_run_store
 from rlbox.run.docker import DockerBackend, PreparedDocker, RunContainer
 from rlbox.target.target import load_target
@@ -83,9 +83,7 @@ class ClusterBackend:
             plan, folder = find_running_cluster(app, options)
             self._known = _Head(plan=plan, image="", folder=folder)
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
-        return RunStore(
-            data_dir=Path(disk), open_runtime=open_runtime, find_unrecorded_container=find_unrecorded_container
-        )
+        return RunStore(data_dir=Path(disk), open_runtime=open_runtime)
 
     def _work(self, app: App, target: str, secrets: Mapping[str, Secret]) -> HeadCommand:
         words = click.get_current_context().find_root().obj
@@ -200,11 +198,6 @@ class ClusterBackend:
     def open_runtime(self, ref: ContainerRef) -> RunContainer:
         """Return the container of a run, as on one machine."""
         return DockerBackend().open_runtime(ref)
-
-    def find_unrecorded_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
-        """Return the note of the container of a run, as on one machine."""
-        found = DockerBackend().find_unrecorded_container(plan, data)
-        return dataclasses.replace(found, backend=CLUSTER) if found else None
 
 
 def create_backend(options: RunOptions | None = None) -> Backend:

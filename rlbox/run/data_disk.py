@@ -23,7 +23,7 @@ from rlbox.image.plan import load_image_plan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import ReconcileResult, RunStore
-from rlbox.run.backend import find_unrecorded_container, open_runtime
+from rlbox.run.backend import open_runtime
 from rlbox.secrets.env_file import parse_env_file
 from rlbox.secrets.lookup import ENV_FILE, find_weakness
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
@@ -69,7 +69,6 @@ def open_local_run_store(app: App, target: str, data: str | None) -> RunStore:
     return RunStore(
         data_dir=resolve_data_dir(app, target, data),
         open_runtime=open_runtime,
-        find_unrecorded_container=find_unrecorded_container,
     )
 
 

@@ -112,18 +112,6 @@ class DockerBackend:
 
         return RunContainer(engine=DockerEngine.connect(ref.engine_address), ref=ref)
 
-    def find_unrecorded_container(self, plan: RunPlan, data: Path) -> ContainerRef | None:
-        from rlbox.engine.docker import DockerEngine
-
-        for container in DockerEngine.connect().list_containers(f"{RUN_LABEL}={plan.run_id}"):
-            names = container.get("Names") or ()  # null for a container that is just being made or removed
-            if names and any(mount.get("Source") == str(data) for mount in container.get("Mounts") or ()):
-                name = names[0].removeprefix("/")
-                return ContainerRef(
-                    run=plan.run_id, name=name, engine_address=open_engine_connection_address(), backend=_NAME
-                )
-        return None
-
 
 def create_backend(options: RunOptions | None = None) -> Backend:
     return DockerBackend()

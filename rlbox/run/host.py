@@ -76,9 +76,6 @@ class HostBackend:
             where=ref.name,
         )
 
-    def find_unrecorded_container(self, plan: RunPlan, data: Path) -> None:
-        return None
-
 
 def create_backend(options: RunOptions | None = None) -> Backend:
     return HostBackend()
@@ -129,8 +126,7 @@ class PreparedHost:
         """
         known = self.environment.env.get(SECRETS_VARIABLE, "")
         names = ",".join([*([known] if known else []), *secrets])  # named, so that no hook takes them for missing
-        handles = ",".join(map(str, lock.handles))
-        argv = (sys.executable, "-m", "rlbox.supervise", "--watchdog", str(run_dir), "--hold", handles)
+        argv = (sys.executable, "-m", "rlbox.supervise", "--watchdog", str(run_dir), "--hold", str(lock.handle))
         inherited = {name: value for name, value in self.environment.env.items() if name not in secrets}
         with os.fdopen(open_regular_fd(run_dir / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             watchdog = start_command(
@@ -139,7 +135,7 @@ class PreparedHost:
                 stdin=PIPE if secrets else DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=lock.handles,
+                pass_fds=(lock.handle,),
             )
         if watchdog.stdin:
             with contextlib.suppress(BrokenPipeError), watchdog.stdin as pipe:  # the log of a dead watchdog says why

@@ -21,7 +21,7 @@ from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import LockOwner, create_lock_held_error
 from rlbox.record.run_store import RunStore
-from rlbox.record.state import RunState, find_run_cause, load_run_state
+from rlbox.record.state import RunState, find_run_cause, find_run_state
 from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor_info, write_stop_request
 from rlbox.report.run_view import run_view, summary_text
 from rlbox.report.status import write_status
@@ -185,7 +185,7 @@ def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[
     """Wait until the supervisor has taken over, and say how to come back to the run."""
     run_id = run.plan.run_id
     while is_alive():
-        state = _load_state(run.run_dir)
+        state = find_run_state(run.run_dir)
         if state and state.attempt >= run.plan.attempt and state.state == "running":
             app.result({"run": run_id, "folder": str(run.run_dir), "state": state.state}, run_id)
             app.say(f"run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}")
@@ -239,7 +239,7 @@ def show_progress(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
 def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], None]) -> None:
     asked = 0.0
     while True:
-        state = _load_state(run_dir)
+        state = find_run_state(run_dir)
         if state:
             show(state)
         if time.monotonic() - asked > 5 * POLL_S or (state and state.state != "running"):
@@ -247,13 +247,6 @@ def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], 
             if not alive():
                 break
         time.sleep(POLL_S)
-
-
-def _load_state(run_dir: Path) -> RunState | None:
-    try:
-        return load_run_state(run_dir)
-    except SpecError:
-        return None
 
 
 def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, me: LockOwner) -> int:

@@ -1,7 +1,7 @@
 """`python -m rlbox.supervise RUN_DIR`: carry out the plan of a run directory. Started by rlbox, not by people.
 
-With `--watchdog` it watches over another process that does (`watchdog.py`). `--hold N,M` hands over the held data disk
-as open files; without it (in a container) the supervisor takes the disk itself.
+With `--watchdog` it watches over another process that does (`watchdog.py`). `--hold N` hands over the held data disk as
+an open file; without it (in a container) the supervisor takes the disk itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["--watchdog"]:
         from rlbox.supervise.watchdog import run_watchdog
 
-        return run_watchdog(Path(argv[1]), argv[3])
+        return run_watchdog(Path(argv[1]), int(argv[3]))
     interrupt = StopSignal()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
     if os.getpid() == INIT_PID:  # of a container; programs of a run in place are the user's own in any case

@@ -125,8 +125,9 @@ def require_bundle_path(run_dir: Path, out: Path) -> None:
 
 def build_bundle_texts(run_dir: Path, state: RunState | None, selection: Selection) -> dict[str, str]:
     """Return the texts of a bundle that are no files of the run, by name: the summary, and the fatal lines of logs."""
-    errors = (_read_error(run_dir, taken.name, state) for taken in selection.taken if _is_log(taken.name))
-    errors = (*errors, *(_read(run_dir / taken.name) for taken in selection.taken if taken.name.endswith(FATAL_FILE)))
+    names = [taken.name for taken in selection.taken]
+    errors = [_read_error(run_dir, name, state) for name in names if _is_log(name)]
+    errors += [_read(run_dir / name) for name in names if name.endswith(f"{EVIDENCE_FOLDER}/{FATAL_FILE}")]
     return {
         SUMMARY: "\n".join(_summary_lines(run_dir.name, state, selection)) + "\n",
         "errors.txt": "\n".join(filter(None, errors)) or "no log holds a line that looks fatal\n",

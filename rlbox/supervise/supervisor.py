@@ -19,7 +19,6 @@ from rlbox.logs.pump import LogPump
 from rlbox.record.journal import Event, Journal
 from rlbox.record.run_dir import PLAN_FILE, write_run_plan
 from rlbox.record.state import PlotResult, RunStatus, StageStatus, begin_attempt
-from rlbox.record.supervisor_file import ProcessRecorder
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
@@ -80,16 +79,12 @@ def supervise_run(
     sampler = Sampler(run_dir, processes.list_pids_by_part, lambda: journal.state)
     journal.add_listener(sampler.on_event)
     sampler.start()
-    record = ProcessRecorder(run_dir, processes.list_pids_by_part)
-    if plan.owns_processes:  # in a container the engine knows them all
-        record.start()
     journal.record_run_change("run", state="running", attempt=plan.attempt)
     cause = _end_all_after(context, on_failure, masks)
     context.nodes.close()
     journal.record_run_change("plot", plot=_draw(context))
     sampler.close()
     _write_end(context, cause)
-    record.close()
     group.leave()
     return get_exit_code(cause) if journal.saved else NodeError.exit_code
 

@@ -24,22 +24,18 @@ _LAST_BYTES = 2000
 LOG_FILE = "supervisor.log"
 
 
-def run_watchdog(run_dir: Path, hold: str) -> int:
+def run_watchdog(run_dir: Path, lock_handle: int) -> int:
     """Start the supervisor of `run_dir`, wait for its end, see to what it left, and return its exit code.
 
-    Parameters
-    ----------
-    hold
-        The open files that hold the data disk, their numbers joined by commas; the supervisor inherits them.
+    The supervisor inherits the open file `lock_handle`, which holds the data disk.
     """
     become_subreaper()
     signal.signal(signal.SIGHUP, _stay)
     processes = RunProcesses(run_dir, StopSignal())  # before there is a child: all that comes later is the run's
-    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", hold)
+    argv = (sys.executable, "-m", "rlbox.supervise", str(run_dir), "--hold", str(lock_handle))
     for number in (signal.SIGTERM, signal.SIGINT):  # before there is somebody to hand them on to they wait
         signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    handles = tuple(map(int, hold.split(",")))
-    supervisor = start_command(Command(argv=argv), stdin=None, pass_fds=handles)  # it unblocks them itself
+    supervisor = start_command(Command(argv=argv), stdin=None, pass_fds=(lock_handle,))  # it unblocks them itself
     _hand_on(supervisor)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # what comes over standard input is for the supervisor alone

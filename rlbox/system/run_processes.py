@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,16 +88,15 @@ class ChildProcess:
 
 
 class RunProcesses:
-    """All processes of one run; `known` are those (id, start) that an earlier supervisor of it wrote down.
+    """All processes of one run.
 
     They carry the name of the run and the place of its directory: a directory of the same name, which anybody can make
     on another disk, has none of them.
     """
 
-    def __init__(self, run_dir: Path, interrupt: StopSignal, known: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, run_dir: Path, interrupt: StopSignal) -> None:
         self._marks = {RUN_MARK: run_dir.name, FOLDER_MARK: str(run_dir)}
         self._interrupt = interrupt
-        self._known = frozenset(known)
         self._group = RunCgroup(run_dir)
         self._children: list[ChildProcess] = []
         self._zombies: set[ProcessKey] = set()
@@ -183,9 +182,8 @@ class RunProcesses:
         self._zombies = zombies
 
     def _members(self, table: dict[int, Process]) -> set[int]:
-        known = {p.pid for p in table.values() if p.key in self._known}
         grouped = self._group.list_members() & table.keys()
-        return find_process_family(table, self._own(table) | known | grouped | find_by_environment(table, self._marks))
+        return find_process_family(table, self._own(table) | grouped | find_by_environment(table, self._marks))
 
     def _of(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_marks(child.stage), PART_MARK: child.part}

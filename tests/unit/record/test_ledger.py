@@ -175,34 +175,13 @@ def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     assert "before it was seen that stage a passed" in cause.what
 
 
-def test_a_run_that_this_host_did_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its carrier is asked for at its place; what the disk says of one counts for nothing."""
-    fake = Fake("living")
-    ledger_with(tmp_path, fake)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    asked: list[str] = []
-
-    def seek(plan: RunPlan, data: Path) -> ContainerRef | None:
-        asked.append(f"{plan.run_id} {data}")
-        return NOTE if len(asked) == 1 else None
-
-    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake, find_unrecorded_container=seek)
-    assert run_store.end_dead_runs(ME).alive == ("r-1",)
-    assert run_store.end_dead_runs(ME).unresolved == {}
-    assert asked == [f"r-1 {tmp_path}"] * 2
-    assert (load_run_state(run_store.find_run("r-1")).plot.detail, fake.asked) == ("gone", [])
-    assert not (tmp_path / "another").exists()
-
-
 FORGED = ("../../x", "/etc/passwd", "", "..", "r-2", "r-1\n", "x" * 300)
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: str) -> None:
     fake = Fake("living")
-    run_store = RunStore(
-        data_dir=tmp_path, open_runtime=lambda note: fake, find_unrecorded_container=lambda plan, data: NOTE
-    )
+    run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
     run_dir = run_store.create_run(PLAN, None, {})
     (run_dir / "supervisor.json").write_text("{}")
     write_run_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
@@ -224,14 +203,3 @@ def test_a_folder_with_another_name_is_no_run(tmp_path: Path, name: str) -> None
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: Fake("gone"))
     shutil.copytree(run_store.create_run(PLAN, None, {}), tmp_path / "runs" / name)
     assert [run.name for run in run_store.list_run_dirs()] == ["r-1"]
-
-
-def test_a_disk_that_does_not_say_who_holds_it(tmp_path: Path) -> None:
-    fake = Fake("living")
-    run_store = ledger_with(tmp_path, fake)
-    hold = run_store.acquire_disk_lock(ME)
-    (tmp_path / ".rlbox-run.lock").unlink()
-    assert run_store.is_locked_by("r-1")
-    fake.state = "ended"
-    assert not run_store.is_locked_by("r-1")
-    hold.release()
