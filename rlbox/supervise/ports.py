@@ -11,14 +11,13 @@ not depend on the engine: before Docker 28 whoever routes through the machine re
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 import os
 import socket
+import socketserver
 import threading
 import time
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rlbox.job.plan import ServicePlan, StagePlan
@@ -100,21 +99,20 @@ def _declared(stage: StagePlan) -> Mapping[str, tuple[str, ...]]:
     return declared | {_OTHER: tuple(word for words in declared.values() for word in words)}
 
 
-_MOST = 64
-"""Connections at once; a browser has six to a server."""
 _BLOCK = 1 << 16
-_BOUND_S = 10.0
+_POLL_S = 0.1
+"""How long `close` may wait for a server."""
 
 
 class PortForwarder:
-    """Carries connections to the published ports of the services that are ready, in a thread of its own.
+    """Forwards connections to the published ports of the services that are ready.
 
     `inodes` are those of the sockets that it listens on.
 
     Parameters
     ----------
     gateway, address
-        From where it is asked, and where it listens; by default as the network of this container says.
+        Who may connect, and where it listens; by default as the network of this container says.
     """
 
     def __init__(self, ports: Mapping[str, int], gateway: str = "", address: str = "") -> None:
@@ -122,99 +120,55 @@ class PortForwarder:
         self._ports = ports
         self._gateway = gateway or (read_default_gateway() if ports else "")
         self._address = address or (_address_towards(self._gateway) if self._gateway else "")
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._carried = 0
+        self._servers: list[_Server] = []
 
     def forward(self, service: ServicePlan) -> None:
         """Begin with the published ports of a service; one that listens on all addresses needs no help."""
         for name, port in service.ports.items():
             if name in self._ports and self._address:
-                with contextlib.suppress(OSError, concurrent.futures.TimeoutError):
-                    self._call(self._listen(port))
+                with contextlib.suppress(OSError):
+                    server = _Server((self._address, port), self._gateway)
+                    self.inodes.add(os.fstat(server.fileno()).st_ino)
+                    self._servers.append(server)
+                    threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening, and end what is open."""
-        if loop := self._loop:
-            with contextlib.suppress(OSError, concurrent.futures.TimeoutError):
-                self._call(self._end())
-            self._loop = None
-            loop.call_soon_threadsafe(loop.stop)
-            self.inodes.clear()
-
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_run, args=(self._loop,), name="published", daemon=True).start()
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_BOUND_S)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.add(task := asyncio.create_task(work))
-        task.add_done_callback(self._tasks.discard)
-
-    async def _end(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # what was closed is let go of
-
-    async def _listen(self, port: int) -> None:
-        server = socket.create_server((self._address, port))
-        server.setblocking(False)
-        self.inodes.add(os.fstat(server.fileno()).st_ino)
-        self._begin(self._accept(server, port))
-
-    async def _accept(self, server: socket.socket, port: int) -> None:
-        with server:
-            while True:
-                near, (host, _) = await asyncio.get_running_loop().sock_accept(server)
-                if host == self._gateway and self._carried < _MOST:
-                    self._carried += 1
-                    self._begin(self._carry(near, port))
-                else:
-                    near.close()
-
-    async def _carry(self, near: socket.socket, port: int) -> None:
-        """Carry one connection to loopback, until both sides have said all."""
-        try:
-            reader, writer = await asyncio.open_connection(sock=near)
-            with _closed(writer):
-                far_reader, far_writer = await asyncio.open_connection(LOOPBACK, port)
-                with _closed(far_writer):
-                    await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
-        except OSError:  # nobody listens any more
-            near.close()
-        finally:
-            self._carried -= 1
+        """Stop listening; what is open ends with its service."""
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+        self._servers.clear()
+        self.inodes.clear()
 
 
-@contextlib.contextmanager
-def _closed(writer: asyncio.StreamWriter) -> Iterator[None]:
-    """Close a connection at the end of the block, at once when that is torn off."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        writer.transport.abort()
-        raise
-    finally:
-        writer.close()
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads, block_on_close, allow_reuse_address = True, False, True
+
+    def __init__(self, address: tuple[str, int], gateway: str) -> None:
+        self._gateway = gateway
+        super().__init__(address, _Connection)
+
+    def verify_request(self, request: object, client_address: Any) -> bool:
+        return bool(client_address[0] == self._gateway)
 
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+class _Connection(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        """Copy one connection to loopback and back, until both sides have said all."""
+        port = self.server.server_address[1]
+        with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port)) as service:
+            answer = threading.Thread(target=_copy, args=(service, self.request), daemon=True)
+            answer.start()
+            _copy(self.request, service)
+            answer.join()
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        while block := await source.read(_BLOCK):
-            sink.write(block)
-            await sink.drain()
+        while block := source.recv(_BLOCK):
+            sink.sendall(block)
     with contextlib.suppress(OSError):
-        sink.write_eof()
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Turn the loop until it is stopped."""
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.close()
+        sink.shutdown(socket.SHUT_WR)
 
 
 def _address_towards(host: str) -> str:
