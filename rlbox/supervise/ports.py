@@ -127,7 +127,7 @@ class PortForwarder:
         for name, port in service.ports.items():
             if name in self._ports and self._address:
                 with contextlib.suppress(OSError):
-                    server = _Server((self._address, port), self._gateway)
+                    server = _Server(self._address, port, self._gateway)
                     self.inodes.add(os.fstat(server.fileno()).st_ino)
                     self._servers.append(server)
                     threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
@@ -144,19 +144,20 @@ class PortForwarder:
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads, block_on_close, allow_reuse_address = True, False, True
 
-    def __init__(self, address: tuple[str, int], gateway: str) -> None:
-        self._gateway = gateway
-        super().__init__(address, _Connection)
+    def __init__(self, address: str, port: int, gateway: str) -> None:
+        self.port, self._gateway = port, gateway
+        super().__init__((address, port), _Connection)
 
     def verify_request(self, request: object, client_address: Any) -> bool:
         return bool(client_address[0] == self._gateway)
 
 
 class _Connection(socketserver.BaseRequestHandler):
+    server: _Server
+
     def handle(self) -> None:
         """Copy one connection to loopback and back, until both sides have said all."""
-        port = self.server.server_address[1]
-        with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port)) as service:
+        with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.server.port)) as service:
             answer = threading.Thread(target=_copy, args=(service, self.request), daemon=True)
             answer.start()
             _copy(self.request, service)
