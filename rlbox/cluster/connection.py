@@ -109,7 +109,6 @@ class Node:
     def __init__(self, spec: NodeSpec) -> None:
         self.spec, self.name = spec, spec.name
         self.machine: dict[str, Any] = {}
-        self.heard_at = time.monotonic()
         self._ssh: SshConnection | None = None
         self._engine_lock, self._engine_address = threading.Lock(), ""
 
@@ -126,7 +125,6 @@ class Node:
             if isinstance(error, UnreachableNode):
                 raise
             raise UnreachableNode(explain_ssh_error(self.name, SshRoute(self.name, ""), error.what)) from error
-        self.heard_at = time.monotonic()
 
     def _connect(self) -> None:
         deadline = time.monotonic() + _RETRY_S
@@ -149,10 +147,6 @@ class Node:
     def is_lost(self) -> bool:
         """Whether the connection broke."""
         return self._ssh is not None and not self._ssh.is_open
-
-    def silent_s(self) -> float:
-        """Return for how long nothing was heard of the node; while it is watched it reports every second."""
-        return time.monotonic() - self.heard_at
 
     def connection_lost(self) -> UnreachableNode:
         return UnreachableNode(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -50,24 +50,26 @@ class Failure:
     since: float | None = None
     is_consequence: bool = False
 
-    def finding(self, remedy: str, *, is_first: bool) -> Finding:
-        """Return it as a finding; of several the first says so."""
-        at = "" if self.since is None else f"since {datetime.fromtimestamp(self.since, timezone.utc):%H:%M:%S} UTC"
-        seen = ", ".join(filter(None, (self.seen, at, "it failed first" if is_first else "")))
-        return Finding(id=self.id, title=self.title, seen=seen, where=self.node, remedy=remedy)
-
 
 def find_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
-    """Return what happened, the first first.
+    """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
     """
-    return sort_failures(failure for member in members if (failure := _find_failure(member)))
-
-
-def sort_failures(failures: Iterable[Failure]) -> tuple[Failure, ...]:
-    """Return failures with a cause of their own before what ends when others do, then by time."""
+    failures = (failure for member in members if (failure := _find_failure(member)))
     return tuple(sorted(failures, key=lambda one: (one.is_consequence, one.since or 0.0)))
+
+
+def create_findings(failures: Sequence[Failure], remedies: Mapping[str, str], usual: str) -> tuple[Finding, ...]:
+    """Return failures as findings; of several the first says so. `remedies` are by node, `usual` is for the others."""
+    several = len(failures) > 1 and not all(one.is_consequence for one in failures)
+    findings = []
+    for number, one in enumerate(failures):
+        at = "" if one.since is None else f"since {datetime.fromtimestamp(one.since, timezone.utc):%H:%M:%S} UTC"
+        seen = ", ".join(filter(None, (one.seen, at, "it failed first" if several and number == 0 else "")))
+        remedy = remedies.get(one.node, usual)
+        findings.append(Finding(id=one.id, title=one.title, seen=seen, where=one.node, remedy=remedy))
+    return tuple(findings)
 
 
 def _find_failure(member: MemberFacts) -> Failure | None:
@@ -82,54 +84,40 @@ def _find_failure(member: MemberFacts) -> Failure | None:
     if disk and disk.is_full:
         return Failure(node=name, id="disk-full", title=_("its data disk is full"), seen=_format_space(disk))
     if member.missing:
-        title = _("its container runs, and Ray does not have it: its way to the head is cut, or it hangs")
-        if member.is_inplace:
-            title = _("its processes run, and Ray does not have it: its way to the head is cut, or it hangs")
+        title = _("its Ray runs, and the head does not have it: its way to the head is cut, or it hangs")
         return Failure(node=name, id="cut-off", title=title, seen=member.missing, is_consequence=True)
     return None
 
 
 def _explain_silence(member: MemberFacts) -> Failure:
     """Return whether it is our connection or the machine: others have tried, and one that refuses is there."""
+    name, seen = member.name, member.unreached
     reached = [one for one in member.attempts if not one.said or "refused" in one.said]
     if reached:
-        title = _("this machine does not reach it, {source} does: the cluster lives on")
-        return Failure(
-            node=member.name,
-            id="connection-cut",
-            title=title.format(source=reached[0].source),
-            seen=member.unreached,
-            is_consequence=True,
+        title = _("this machine does not reach it, {source} does: the cluster lives on").format(
+            source=reached[0].source
         )
+        return Failure(node=name, id="connection-cut", title=title, seen=seen, is_consequence=True)
     if member.attempts:
         title = _("neither this machine nor the other nodes reach it: it is off, or its cable is cut")
-        return Failure(node=member.name, id="host-gone", title=title, seen=member.unreached)
-    title = _("this machine does not reach it")
-    return Failure(node=member.name, id="host-unknown", title=title, seen=member.unreached)
+        return Failure(node=name, id="host-gone", title=title, seen=seen)
+    return Failure(node=name, id="host-unknown", title=_("this machine does not reach it"), seen=seen)
 
 
 def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
     """Return why Ray has ended, by what its engine, its machine and Ray say; the first rule that holds counts."""
     killed = _("its Ray was killed") if instance.is_inplace else _("its container was killed")
     ended = _("its Ray ended") if instance.is_inplace else _("Ray ended in its container")
+    restarted = _("its machine was started anew: a restart, or its power was cut")
     part, __, part_code = instance.said.partition(" ")
-    is_full = member.disk is not None and member.disk.is_full
+    part_killed = _("a part of its Ray was killed, by hand or for memory")
+    full = _format_space(member.disk) if member.disk and member.disk.is_full else ""
     rules = (
         (instance.oom, "out-of-memory", _("its container ran out of memory"), ""),
-        (
-            member.is_restarted,
-            "host-restarted",
-            _("its machine was started anew: a restart, or its power was cut"),
-            "",
-        ),
-        (is_full, "disk-full", _("its data disk is full"), _format_space(member.disk)),
+        (member.is_restarted, "host-restarted", restarted, ""),
+        (bool(full), "disk-full", _("its data disk is full"), full),
         (instance.exit_code == _KILLED, "container-killed", killed, ""),
-        (
-            part_code == _PART_KILLED,
-            "part-killed",
-            _("a part of its Ray was killed, by hand or for memory"),
-            part,
-        ),
+        (part_code == _PART_KILLED, "part-killed", part_killed, part),
         (bool(member.missing), "cut-off", _("Ray lost the way to it, and then it ended"), member.missing),
         (True, "ray-ended", ended, ""),
     )
@@ -144,9 +132,7 @@ def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
     )
 
 
-def _format_space(disk: NodeDisk | None) -> str:
-    if disk is None:
-        return ""
+def _format_space(disk: NodeDisk) -> str:
     return _("{path}: {free} of {size} free").format(
         path=disk.path, free=size_text(disk.free), size=size_text(disk.size)
     )
@@ -154,10 +140,9 @@ def _format_space(disk: NodeDisk | None) -> str:
 
 def _parse_time(text: str, offset: float) -> float | None:
     """Return the time that an engine wrote, by this machine's clock; None where it is none."""
+    seconds, __, part = text.rstrip("Z").partition(".")
     try:
-        at = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+        at = datetime.strptime(f"{seconds}.{part[:6] or 0}", "%Y-%m-%dT%H:%M:%S.%f").replace(tzinfo=timezone.utc)
     except ValueError:
         return None
-    part = text[19:].lstrip(".").rstrip("Z")[:6]
-    fraction = float(f"0.{part}") if part.isdigit() else 0.0
-    return at + fraction - offset if at > 0 else None
+    return at.timestamp() - offset if at.year > 1 else None

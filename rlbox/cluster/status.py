@@ -12,7 +12,7 @@ from rlbox.app import App
 from rlbox.cluster.checks import format_findings
 from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
 from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.failures import MemberFacts, find_failures
+from rlbox.cluster.failures import MemberFacts, create_findings, find_failures
 from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, plan_of_labels
@@ -168,10 +168,10 @@ def find_status(context: ClusterContext, probe: ClusterProbe, cluster: RunningCl
         state = ask_state(head, plan)
     containers = {name: _format_instance(cluster.instances.get(name)) for name in probe.facts if plan.member(name)}
     disks = {name: facts.disk.free for name, facts in probe.facts.items()}
-    return dataclasses.replace(
-        create_status(plan, state, containers, disks),
-        failures=_list_failures(context, probe, cluster, state),
-    )
+    remedies = {one.where: one.remedy for one in context.pool.unreached}
+    back = f"rlbox cluster up {context.options.option_text} brings back what died"
+    failures = create_findings(find_failures(_list_member_facts(context, probe, cluster, state)), remedies, back)
+    return dataclasses.replace(create_status(plan, state, containers, disks), failures=failures)
 
 
 def _format_instance(one: RayInstance | None) -> str:
@@ -195,20 +195,6 @@ def require_healthy(context: ClusterContext, probe: ClusterProbe, cluster: Runni
 
 
 # ---- what happened to nodes
-
-
-def _list_failures(
-    context: ClusterContext, probe: ClusterProbe, cluster: RunningCluster, state: RayState
-) -> tuple[Finding, ...]:
-    """Return what happened to nodes of a cluster, the first first, each with what to do about it."""
-    failures = find_failures(_list_member_facts(context, probe, cluster, state))
-    back = f"rlbox cluster up {context.options.option_text} brings back what died"
-    remedies = {one.where: one.remedy for one in context.pool.unreached}
-    several = len(failures) > 1 and not all(one.is_consequence for one in failures)
-    return tuple(
-        one.finding(remedies.get(one.node, back), is_first=several and number == 0)
-        for number, one in enumerate(failures)
-    )
 
 
 def _list_member_facts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,7 +23,7 @@ from rlbox.cluster.options import UpOptions
 from rlbox.cluster.plan import BASE, STRIDE, ClusterMember, ClusterPlan
 from rlbox.cluster.pool import NodeLocks, get_maker, lock_nodes
 from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_ports
-from rlbox.cluster.ray_state import RayState, RayStateWatcher, ask_state, find_missing
+from rlbox.cluster.ray_state import RayState, ask_state, find_missing
 from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, container_name, create_runtime, has_tokens
 from rlbox.cluster.status import ClusterStatus, create_status
 from rlbox.engine.connection import require_image
@@ -32,7 +32,7 @@ from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.values import Secret
 
-_POLL_S, _REPORT_S = 0.5, 10.0
+_POLL_S, _REPORT_S = 1.0, 10.0
 _LAST_LINES = 12
 
 
@@ -150,7 +150,7 @@ class _Start:
         names = [member.name for member in plan.members]
         with self._undone_on_error(plan, names, is_new=True) as call:
             self._write_files(plan, token)
-            state = self._start_members(plan, names, images, call, frozenset())
+            state = self._start_members(plan, names, images, call, set())
             proof = require_burn_in(context, plan, self.probe.facts) if options.prove else None
         return self._result(plan, state, names, proof)
 
@@ -175,7 +175,8 @@ class _Start:
         with self._undone_on_error(plan, dead, is_new=False) as call:
             self._write_files(plan, self._read_token(plan))
             self._end_instances(cluster, dead)
-            state = self._start_members(plan, dead, images, call, state.ids(dead))
+            ended = {node.id for node in state.nodes if node.name in dead}
+            state = self._start_members(plan, dead, images, call, ended)
         proof = require_burn_in(context, plan, self.probe.facts) if self.options.prove else None
         return self._result(plan, state, dead, proof)
 
@@ -296,7 +297,7 @@ class _Start:
         self.context.pool.select(list(names)).map(end)
 
     def _start_members(
-        self, plan: ClusterPlan, names: list[str], images: Mapping[str, str], call: str, ended: frozenset[str]
+        self, plan: ClusterPlan, names: list[str], images: Mapping[str, str], call: str, ended: Collection[str]
     ) -> RayState:
         """Start Ray on nodes, the head before the others, and wait until it has every node and GPU of the plan.
 
@@ -312,16 +313,16 @@ class _Start:
         head, waiting = self.context.pool.nodes[plan.head.name], [name for name in names if name != plan.head.name]
         if head.name in names:
             self._start([head.name], plan, images, call)
-        watcher = RayStateWatcher(head, plan, self.options.limit_s, ended)
         while True:
-            state = watcher.wait(_POLL_S)
+            time.sleep(_POLL_S)
+            state = ask_state(head, plan)
             # a worker gives up that asks before Ray has the head itself, which takes long on a busy machine
             if waiting and (head.name not in names or state.find_alive(head.name)):
                 self._start(waiting, plan, images, call)
                 waiting = []
-            missing = find_missing(plan, state)
+            missing = find_missing(plan, state, ended)
             if not state.said and not missing:
-                return state
+                return RayState(nodes=tuple(node for node in state.nodes if node.id not in ended))
             self._require_running(plan)
             if time.monotonic() > until:
                 lines = "\n".join(f"  {name}: {why}" for name, why in missing.items())
@@ -356,7 +357,7 @@ class _Start:
             member = plan.member(node.name)
             if member is None:
                 return
-            rows = node.call("clusters", disk=member.data, here=member.is_inplace)["clusters"]
+            rows = node.call("clusters", disk=member.data, here=member.is_inplace).get("clusters", ())
             ended = [one for one in read_instances(rows) if one.name == container_name(plan) and not one.is_running]
             if ended:
                 text = create_runtime(node, plan, member).read_log_tail(ended[0].id, _LAST_LINES)

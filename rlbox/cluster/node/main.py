@@ -144,7 +144,7 @@ def ask_holder():
 CALLS = {
     "identify": lambda request: machine_facts(),
     "report": report,
-    "clusters": lambda request: {"clusters": cluster_rows(request)},
+    "clusters": watch,
     "reach": reach,
     "helper": helper_facts,
     "write": write_file,
@@ -157,7 +157,7 @@ CALLS = {
     "clear": clear_cluster,
     "execute": execute,
 }
-STREAMS = {"listen": listen, "logs": follow_logs, "watch": watch, "lock": hold_lock}
+STREAMS = {"listen": listen, "logs": follow_logs, "lock": hold_lock}
 
 
 def main():

@@ -303,14 +303,12 @@ def cluster_rows(request):
     return rows if request.get("here") else rows + list_containers()
 
 
-def watch(request, emit, lines):
-    """Report containers, processes and the data disk every second until the input ends."""
-    while not lines.ended:
-        try:
-            emit({"clusters": cluster_rows(request), "disk": disk_facts(request["disk"])})
-        except (OSError, ValueError):
-            emit({"disk": disk_facts(request["disk"])})
-        lines.wait(1.0)
+def watch(request):
+    """Return containers, where the engine answers, processes and the data disk."""
+    facts = {"disk": disk_facts(request["disk"])}
+    with contextlib.suppress(OSError, ValueError):
+        facts["clusters"] = cluster_rows(request)
+    return facts
 
 
 def ray_logs_directory(request):

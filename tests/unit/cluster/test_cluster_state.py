@@ -9,47 +9,35 @@ from typing import Any
 from clusterfacts import plan
 
 from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.inside.ray_state import are_there, told_of
 from rlbox.cluster.ray_state import RayState, find_missing, read_state
 from rlbox.cluster.status import create_status, find_start_identity
 
 
 def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> dict[str, Any]:
     total = {"GPU": gpus, "CPU": 32.0, "object_store_memory": 2e9}
-    return {"name": name, "address": "10.0.0.1", "alive": alive, "total": total, "free": {**total, "GPU": 0.5}, **more}
+    return {"id": name, "name": name, "alive": alive, "total": total, "free": {**total, "GPU": 0.5}, **more}
 
 
 def state(*nodes: dict[str, Any]) -> RayState:
     return read_state(json.dumps({"nodes": nodes}))
 
 
-def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
-    """Ray calls one alive for half a minute after it was killed, and gives it work; the node's new one counts alone."""
-    old = state(node("a", id="1"), node("b", id="2")).ids(["b"])
-    assert old == {"2"}
-    wanted = {"a": 2.0, "b": 2.0}
-    first, lost = node("a", id="1"), node("b", id="2")
-
-    def told(*rows: dict[str, Any]) -> tuple[dict[str, str], bool]:
-        now = told_of([*rows], {*old})
-        return find_missing(plan(), read_state(json.dumps(now))), are_there(now, wanted)
-
-    assert told(first, lost) == ({"b": "it has not joined"}, False)
-    assert told(first, lost, node("b", id="3", gpus=1.0)) == ({"b": "1 of 2 GPUs"}, False)
-    assert told(first, lost, node("b", id="3")) == ({"b": "Ray has not given up yet what was ended there"}, False)
-    assert told(first, {**lost, "alive": False}, node("b", id="3")) == ({}, True)
-    assert told(first, node("b", id="3")) == ({}, True)
-    assert not are_there(told_of([first], set()), {})
-    assert not are_there({"said": "no answer"}, wanted)
-
-
-def test_what_lacks() -> None:
+def test_missing_nodes_say_what_lacks() -> None:
     assert find_missing(plan(), state(node("a"), node("b"))) == {}
     assert find_missing(plan(), state(node("a"))) == {"b": "it has not joined"}
     assert find_missing(plan(), state(node("a"), node("b", gpus=1.0))) == {"b": "1 of 2 GPUs"}
     dead = node("b", alive=False, why="health check failed")
     assert find_missing(plan(), state(node("a"), dead)) == {"b": "Ray lost it: health check failed"}
     assert find_missing(plan(), state(node("a"), dead, node("b"))) == {}
+
+
+def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
+    """Ray calls one alive for half a minute after it was killed, and gives it work."""
+    first, old, new = node("a", id="1"), node("b", id="2"), node("b", id="3")
+    leaving = {"b": "Ray has not given up yet what was ended there"}
+    assert find_missing(plan(), state(first, old), {"2"}) == {"b": "it has not joined"}
+    assert find_missing(plan(), state(first, old, new), {"2"}) == leaving
+    assert find_missing(plan(), state(first, {**old, "alive": False}, new), {"2"}) == {}
 
 
 def test_a_line_that_is_none() -> None:

@@ -9,7 +9,7 @@ import pytest
 from clusterfacts import DISK
 
 from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.failures import MemberFacts, find_failures
+from rlbox.cluster.failures import MemberFacts, create_findings, find_failures
 from rlbox.cluster.probe import ConnectionAttempt
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
@@ -57,9 +57,8 @@ SILENT = {"instance": None, "unreached": "it does not answer: No route to host"}
     ],
 )
 def test_each_is_told_apart(changes: dict[str, Any], id_: str, seen: str) -> None:
-    (failure,) = find_failures([replace(SOUND, **changes)])
-    assert failure.id == id_
-    found = failure.finding("do it", is_first=False)
+    (found,) = create_findings(find_failures([replace(SOUND, **changes)]), {"b": "do it"}, "")
+    assert found.id == id_
     assert found.seen.replace("", "").replace("", "").startswith(seen)
     assert (found.where, found.remedy, found.level) == ("b", "do it", "error")
 
@@ -74,7 +73,7 @@ def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
     worker = MemberFacts(name="b")
     late = replace(worker, instance=replace(ended(137), finished="2025-11-26T11:00:02.0Z"), offset=3600.0)
     assert [one.node for one in find_failures([head, late])] == ["b", "a"]
-    first = find_failures([head, late])[0].finding("", is_first=True)
+    first, __ = create_findings(find_failures([head, late]), {}, "")
     assert first.seen == "exit code 137, since 10:00:02 UTC, it failed first"
 
 

@@ -87,49 +87,32 @@ def test_a_node_without_engine_needs_an_installation() -> None:
 # ---- nodes that are watched
 
 
-class Stream:
-    """A node's reports as a test puts them; an error is the end of the connection."""
-
-    def __init__(self) -> None:
-        self.reports: queue.Queue[dict[str, Any] | NodeError | None] = queue.Queue()
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        while (row := self.reports.get()) is not None:
-            if isinstance(row, NodeError):
-                raise row
-            yield row
-
-    def close(self) -> None:
-        self.reports.put(None)
-
-
 class Played:
-    """A connection to a node: `said` is how the others are reached from it, one after the other."""
+    """A connection to a node: `reached` is how the others are reached from it, one after the other."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.heard_at, self.is_lost, self.said = name, 0.0, False, [""]
-        self.spec, self.stream_ = NodeSpec(name=name, data="/data"), Stream()
-
-    def silent_s(self) -> float:
-        return 0.0
-
-    def stream(self, name: str, **arguments: Any) -> Stream:
-        return self.stream_
+        self.name, self.is_lost, self.reached = name, False, [""]
+        self.spec, self.row = NodeSpec(name=name, data="/data"), dict[str, Any]()
+        self.error: NodeError | None = None
 
     def call(self, name: str, timeout_s: float = 0.0, **arguments: Any) -> dict[str, Any]:
-        said = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        return {"said": [said] * len(arguments["targets"])}
+        if name == "reach":
+            said = self.reached.pop(0) if len(self.reached) > 1 else self.reached[0]
+            return {"said": [said] * len(arguments["targets"])}
+        if self.error:
+            raise self.error
+        row = {"id": self.name, "name": "n", "image": "i", "labels": {}, "status": "running", **self.row}
+        return {"clusters": [row], "disk": {"path": "/data", "there": True, "free": 10**9, "size": 10**9}}
 
-    def report(self, **changes: Any) -> None:
-        row = {"id": self.name, "name": "n", "image": "i", "labels": {}, "status": "running", **changes}
-        disk = {"path": "/data", "there": True, "free": 10**9, "size": 10**9}
-        self.stream_.reports.put({"clusters": [row], "disk": disk})
+
+Watched = tuple[dict[str, Played], NodeMonitor, "queue.Queue[str]"]
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, Played], NodeMonitor, queue.Queue[str]]]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     """The connections to both nodes, what watches them, and what it says."""
     monkeypatch.setattr(monitoring, "_SETTLE_S", 0.01)
+    monkeypatch.setattr(monitoring, "_POLL_S", 0.01)
     nodes = {name: Played(name) for name in "ab"}
     said: queue.Queue[str] = queue.Queue()
     pool: Any = NodePool(nodes)  # type: ignore[arg-type]
@@ -140,18 +123,14 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, Played]
     monitor.close()
 
 
-Watched = tuple[dict[str, Played], NodeMonitor, "queue.Queue[str]"]
-
-
 def test_what_happens_is_told_once(watched: Watched) -> None:
     nodes, __, said = watched
-    for __ in range(2):
-        nodes["b"].report(status="exited", exit_code=137)
+    nodes["b"].row = {"status": "exited", "exit_code": 137}
     assert said.get(timeout=60).startswith("b: its container was killed: exit code 137")
-    nodes["b"].report(id="another")
+    nodes["b"].row = {"id": "another"}
     assert said.get(timeout=60).startswith("b: its container was removed")
-    nodes["a"].said = ["it did not answer"]
-    nodes["b"].stream_.reports.put(NodeError("the connection broke"))
+    nodes["a"].reached = ["it did not answer"]
+    nodes["b"].error = NodeError("the connection broke")
     assert "neither this machine nor the other nodes reach it" in said.get(timeout=60)
 
 
@@ -160,19 +139,16 @@ def test_what_happens_is_told_once(watched: Watched) -> None:
     [
         (["it did not answer"], "neither this machine nor the other nodes reach it"),
         ([""], "this machine does not reach it, a does"),
-        (
-            ["", "it did not answer"],
-            "neither this machine nor the other nodes reach it",
-        ),  # it ends its connections first
+        # a machine that goes down ends its connections first
+        (["", "it did not answer"], "neither this machine nor the other nodes reach it"),
     ],
 )
 def test_a_node_whose_connection_broke_is_explained_by_the_others(
     answers: list[str], words: str, watched: Watched
 ) -> None:
     nodes, monitor, said = watched
-    nodes["a"].said = answers
-    nodes["b"].stream_.reports.put(NodeError("the connection broke"))
+    nodes["a"].reached = answers
+    nodes["b"].error = NodeError("the connection broke")
     assert words in said.get(timeout=60)
-    nodes["a"].report()
     (one,) = monitor.list_findings()
     assert (one.where, monitor.is_heard("b"), monitor.is_heard("a")) == ("b", False, True)
