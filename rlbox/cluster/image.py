@@ -38,7 +38,6 @@ from rlbox.system.network_settings import find_ca_bundle
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Secret
 
-_ZSTD_SINCE = 23  # source: Docker Engine 23.0 release notes, "zstd"
 _CONFIG_KEYS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels")
 Report = Callable[[ProgressItem], None]
 
@@ -63,14 +62,13 @@ def find_identity(image: Mapping[str, Any] | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryImage:
-    """An image of a registry: `pinned` by digest; `has_zstd`: an engine before Docker 23 cannot unpack its layers.
+    """An image of a registry, `pinned` by digest.
 
     `login` is what docker on this machine has for the registry: nodes' engines are given it with each pull.
     """
 
     pinned: ImageReference
     identity: str
-    has_zstd: bool = False
     login: dict[str, Secret] = field(default_factory=dict)
 
 
@@ -104,7 +102,6 @@ def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryIma
     return RegistryImage(
         pinned=replace(reference, tag="", digest=first.digest),
         identity=compute_identity(config["rootfs"]["diff_ids"], config["config"]),
-        has_zstd=any(layer.media_type.endswith("zstd") for layer in manifest.layers),
         login={key: Secret(value) for key, value in read_docker_login(reference.host).items()},
     )
 
@@ -173,28 +170,22 @@ def send_archive(node: Node, archive: ImageArchive, tag: str, say: Callable[[str
     present = find_present_layers(engine, archive, manifest)
     total = sum(layer.size for layer in manifest.layers if layer.digest not in present)
     for omit in (present, set[str]()) if present else (set[str](),):
-        error = _load(node, engine, _count(node, read_archive(archive, omit), total, report))
+        try:
+            rows = engine.load_image(_count(node, read_archive(archive, omit), total, report))
+            error = next((str(row["error"]) for row in rows if row.get("error")), "")
+        except EngineError as failure:
+            error = failure.what
         if not error:
             report(ProgressItem(key=node.name, title=node.name, mark="✓", status_text="sent", done_bytes=total))
             return
-        if omit and "no space left" not in error.lower():
-            say(f"node {node.name} lacks layers of the image after all: it is sent whole")
-            continue
         full = "no space left" in error.lower()
-        raise EngineError(
-            _("the image did not get to node {link}: {why}").format(link=node.name, why=error),
-            where=node.name,
-            next_step=_("free space there") if full else _("the same command again"),
-        )
-
-
-def _load(node: Node, engine: DockerEngine, chunks: Iterator[bytes]) -> str:
-    """Return what was wrong, empty where the engine took it."""
-    try:
-        errors = [str(row["error"]) for row in engine.load_image(chunks) if row.get("error")]
-    except EngineError as error:
-        return error.what
-    return errors[-1] if errors else ""
+        if full or not omit:
+            raise EngineError(
+                _("the image did not get to node {link}: {why}").format(link=node.name, why=error),
+                where=node.name,
+                next_step=_("free space there") if full else _("the same command again"),
+            )
+        say(f"node {node.name} lacks layers of the image after all: it is sent whole")
 
 
 def _count(node: Node, chunks: Iterator[bytes], total: int, report: Report) -> Iterator[bytes]:
@@ -217,57 +208,14 @@ def bring_image(
     `image`: where nodes that lack it pull it themselves, None: it is sent from here.
     """
     inplace = {name for name in probe.facts if _is_inplace(probe, plan, name)}
-    locks = dict.fromkeys(inplace, context.image.lock_checksum)
+    local: Mapping[str, Any] = {}
     if inplace == set(probe.facts):
-        _require_same_image(context, plan, context.image.lock_checksum)
-        return context.image.lock_checksum, locks
-    local: Mapping[str, Any] = {} if image else require_image(context.image.tag, context.options.target)
-    identity = image.identity if image else find_identity(local)
-    _require_same_image(context, plan, identity)
-    pool = context.pool.select([name for name in probe.facts if name not in inplace])
-    images = pool.map(lambda node: node.engine().find_image(context.image.tag))
-    lacking = [name for name, found in images.items() if find_identity(found) != identity]
-    if lacking and image:
-        _require_zstd(probe, lacking, image)
-        with show_progress(context.app) as report:
-            pool.select(lacking).map(lambda node: _pull(node, image, context.image.tag, report))
-    elif lacking:
-        with show_progress(context.app) as report, save_archive(local, context.image.tag, report) as archive:
-            pool.select(lacking).map(
-                lambda node: send_archive(node, archive, context.image.tag, context.app.say, report)
-            )
-    images = pool.map(lambda node: node.engine().find_image(context.image.tag))
-    for name, found in images.items():
-        if find_identity(found) != identity:
-            raise NodeError(
-                _("node {link} has another image than was sent: {id}").format(
-                    link=name, id=found.get("Id") if found else _("none")
-                ),
-                where=name,
-                next_step=_("the same command again"),
-            )
-    return identity, {**locks, **{name: str(found["Id"]) for name, found in images.items() if found}}
-
-
-def _require_zstd(probe: ClusterProbe, names: Sequence[str], image: RegistryImage) -> None:
-    versions = {name: probe.facts[name].engine.version for name in names}
-    old = [name for name, version in versions.items() if (whole_number(version.partition(".")[0]) or 99) < _ZSTD_SINCE]
-    if old and image.has_zstd:
-        raise EngineError(
-            _("the engine of {old} cannot unpack zstd, by which layers of {pinned} are packed").format(
-                old=", ".join(old), pinned=image.pinned
-            ),
-            where=f"Docker {versions[old[0]]}",
-            next_step=_("install Docker 23 or newer there"),
-        )
-
-
-def _is_inplace(probe: ClusterProbe, plan: ClusterPlan | None, name: str) -> bool:
-    member = plan.member(name) if plan else None
-    return member.is_inplace if member else probe.is_inplace(name)
-
-
-def _require_same_image(context: ClusterContext, plan: ClusterPlan | None, identity: str) -> None:
+        identity = context.image.lock_checksum
+    elif image:
+        identity = image.identity
+    else:
+        local = require_image(context.image.tag, context.options.target)
+        identity = find_identity(local)
     if plan and plan.image_digest != identity:
         raise SpecError(
             _("cluster {plan} was started with another image of {target} than this machine has now").format(
@@ -277,3 +225,29 @@ def _require_same_image(context: ClusterContext, plan: ClusterPlan | None, ident
                 words=context.options.option_text
             ),
         )
+    pool = context.pool.select([name for name in probe.facts if name not in inplace])
+    images = pool.map(lambda node: node.engine().find_image(context.image.tag))
+    lacking = pool.select([name for name, found in images.items() if find_identity(found) != identity])
+    if lacking.nodes and image:
+        with show_progress(context.app) as report:
+            lacking.map(lambda node: _pull(node, image, context.image.tag, report))
+    elif lacking.nodes:
+        with show_progress(context.app) as report, save_archive(local, context.image.tag, report) as archive:
+            lacking.map(lambda node: send_archive(node, archive, context.image.tag, context.app.say, report))
+    images |= lacking.map(lambda node: node.engine().find_image(context.image.tag))
+    for name, found in images.items():
+        if find_identity(found) != identity:
+            raise NodeError(
+                _("node {link} has another image than was sent: {id}").format(
+                    link=name, id=found.get("Id") if found else _("none")
+                ),
+                where=name,
+                next_step=_("the same command again"),
+            )
+    names = {name: str(found["Id"]) for name, found in images.items() if found}
+    return identity, {**names, **dict.fromkeys(inplace, context.image.lock_checksum)}
+
+
+def _is_inplace(probe: ClusterProbe, plan: ClusterPlan | None, name: str) -> bool:
+    member = plan.member(name) if plan else None
+    return member.is_inplace if member else probe.is_inplace(name)

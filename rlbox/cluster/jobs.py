@@ -80,7 +80,7 @@ class JobsApi:
         self.plan, self._head = plan, head
         self._runtime = create_runtime(head, plan, plan.head)
 
-    def _ask(self, **request: str) -> Any:
+    def _ask(self, **request: str | None) -> Any:
         """Return what Ray answers, None where it knows no such job; `RayRefusedError` where it refuses."""
         port = str(self.plan.ports.of("dashboard"))
         try:
@@ -115,8 +115,8 @@ class JobsApi:
             )
         return read_job(row)
 
-    def submit(self, id_: str, entrypoint: str, working_dir: str) -> None:
-        """Have Ray start a job; `working_dir` is a directory as the head's programs see it, empty for none."""
+    def submit(self, id_: str, entrypoint: str, working_dir: str | None) -> None:
+        """Have Ray start a job; `working_dir` is a directory as the head's programs see it."""
         self._ask(call="submit", id=id_, entrypoint=entrypoint, working_dir=working_dir)
 
     def stop(self, id_: str) -> None:

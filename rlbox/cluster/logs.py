@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import os
 import queue
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 from rlbox.app import App
@@ -23,11 +20,7 @@ from rlbox.i18n import _
 from rlbox.secrets.masks import SecretMasker
 
 RAY_LOGS = ("job-driver-*.log", "worker-*.out", "worker-*.err", "raylet.*", "gcs_server.*", "dashboard.err")
-_TIME = re.compile(r"\[?(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
-_AHEAD_S = 5.0
-"""A line that says to be from later than its log was written is not believed."""
-_DELAY_S, _POLL_S = 1.0, 0.2
-"""How long a line waits for older ones of other nodes, whose way here is longer."""
+_TIME = re.compile(r"\[?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 _MOST_BYTES = 1 << 21
 
 
@@ -52,11 +45,10 @@ def parse_time(text: str) -> float | None:
     if not match:
         return None
     try:
-        year, month, day, hour, minute, second = map(int, match.groups()[:6])
-        moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
+        moment = datetime.strptime(f"{match[1]} {match[2]}.{match[3] or 0} +0000", "%Y-%m-%d %H:%M:%S.%f %z")
     except ValueError:
         return None
-    return (moment + timedelta(seconds=float(f"0.{match[7] or 0}"))).timestamp()
+    return moment.timestamp()
 
 
 class LogClocks:
@@ -73,36 +65,24 @@ class LogClocks:
         self._last: dict[tuple[str, str], float] = {}
 
     def read(self, node: str, report: Mapping[str, Any]) -> Iterator[LogLine]:
-        """Yield the lines of a node's report; those that follow later were written at the node's time of reading."""
-        for row in report["logs"]:
-            written = row["at"] if report["first"] else report["now"]
-            yield from self._read(node, str(row["file"]), str(row["text"]), float(written))
-
-    def _read(self, node: str, file: str, text: str, written: float) -> Iterator[LogLine]:
-        """Yield the lines of a text whose last was written at `written` by the node's clock.
+        """Yield the lines of a node's report; those that follow later were written at the node's time of reading.
 
         Lines before the first that has a time have that of it; of a text without any all are of when it was written.
         """
-        lines = text.splitlines()
-        times = [at if at is None or at <= written + _AHEAD_S else None for at in map(parse_time, lines)]
-        last = self._last.get((node, file))
-        if last is None:
-            last = next((at for at in times if at is not None), written)
-        elif not any(times):
-            last = max(last, written)
-        for line, at in zip(lines, times, strict=True):
-            last = max(last, at) if at is not None else last
-            yield LogLine(at=last - self._offsets[node], node=node, file=file, text=line)
-        self._last[node, file] = last
+        for row in report["logs"]:
+            file, lines = str(row["file"]), str(row["text"]).splitlines()
+            written = float(row["at"] if report["first"] else report["now"])
+            times = list(map(parse_time, lines))
+            last = next((at for at in times if at is not None), max(written, self._last.get((node, file), 0.0)))
+            for line, at in zip(lines, times, strict=True):
+                last = last if at is None else at
+                yield LogLine(at=last - self._offsets[node], node=node, file=file, text=line)
+            self._last[node, file] = last
 
 
 def sort_lines(lines: Iterable[LogLine]) -> list[LogLine]:
     """Return lines by time; those of one log stay in their order."""
     return sorted(lines, key=lambda line: line.at)
-
-
-def mask_line(masker: SecretMasker, line: LogLine) -> LogLine:
-    return replace(line, text=masker.mask_text(line.text))
 
 
 def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -> None:
@@ -122,14 +102,15 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
         patterns = _choose_patterns(context, cluster, options.job)
         names = [name for name in context.pool.nodes if name in cluster.instances]
         streams = {name: start_logs(context, cluster, name, patterns, follow=options.follow) for name in names}
+        clocks, reports = LogClocks(probe.offsets), read_streams(streams)
         try:
-            clocks, reports = LogClocks(probe.offsets), read_streams(streams)
             lines = sort_lines(_read_first(reports, clocks, set(streams)))
             first = 0 if options.lines is None else max(0, len(lines) - options.lines)
             for log_line in lines[first:]:
-                show(mask_line(masker, log_line))
-            for log_line in _follow(reports, clocks) if options.follow else ():
-                show(mask_line(masker, log_line))
+                show(replace(log_line, text=masker.mask_text(log_line.text)))
+            while options.follow:
+                for log_line in _read_next(reports, clocks):
+                    show(replace(log_line, text=masker.mask_text(log_line.text)))
         finally:
             for stream in streams.values():
                 stream.close()
@@ -180,27 +161,10 @@ def _read_first(reports: Reports, clocks: LogClocks, names: set[str]) -> list[Lo
     return lines
 
 
-def _follow(reports: Reports, clocks: LogClocks) -> Iterator[LogLine]:
-    """Yield what the logs gain, each line once older ones had the time to come; all that came when a node breaks."""
-    count, waiting = itertools.count(), list[tuple[float, int, LogLine]]()
-    while True:
-        error: NodeError | None = None
-        for name, report in _drain(reports):
-            if isinstance(report, NodeError):
-                error = report
-            for line in clocks.read(name, report) if isinstance(report, dict) else ():
-                heapq.heappush(waiting, (line.at, next(count), line))
-        while waiting and (error or waiting[0][0] < time.time() - _DELAY_S):
-            yield heapq.heappop(waiting)[2]
-        if error:
-            raise NodeError(error.what, next_step=_("the same command again: the cluster lives on")) from error
-
-
-def _drain(reports: Reports) -> Iterator[tuple[str, dict[str, Any] | NodeError | None]]:
-    """Yield what has come by now, after waiting for it a moment."""
-    try:
-        yield reports.get(timeout=_POLL_S)
-        while True:
-            yield reports.get_nowait()
-    except queue.Empty:
-        return
+def _read_next(reports: Reports, clocks: LogClocks) -> Iterator[LogLine]:
+    """Yield what a node's logs gained; `NodeError` where the connection to it broke."""
+    name, report = reports.get()
+    if isinstance(report, NodeError):
+        raise NodeError(report.what, next_step=_("the same command again: the cluster lives on")) from report
+    if report is not None:
+        yield from clocks.read(name, report)

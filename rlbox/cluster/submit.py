@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import queue
 import secrets
 import shlex
-import stat
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.amounts import MIB, size_text
 from rlbox.app import App
-from rlbox.cluster.connection import Node, read_streams
+from rlbox.cluster.connection import Node, NodeStream
 from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
 from rlbox.cluster.jobs import FAILED, ClusterJob, JobsApi, RayRefusedError
 from rlbox.cluster.logs import start_logs
 from rlbox.cluster.monitor import NodeMonitor
 from rlbox.cluster.options import SubmitOptions
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.probe import ClusterProbe
 from rlbox.cluster.runtime import create_runtime
-from rlbox.errors import Interrupted, NodeError, SpecError
+from rlbox.errors import Interrupted, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.secrets.lookup import find_secrets
@@ -43,25 +42,11 @@ EXCLUDED = (".git", ".venv", "venv", "__pycache__", "ckpts", "checkpoints", "out
 LARGEST_PACKAGE = 512 * MIB
 """Source: ray/_private/runtime_env/packaging.py: a larger package is refused."""
 
-_POLL_S, _LAST_S = 1.0, 5.0
+_POLL_S = 1.0
 _LOG_BYTES = 1 << 22
 
 
 # ---- the working directory
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkingDirectory:
-    """The files that go along: their bytes by path; `skipped` are links to directories, sockets and the like."""
-
-    path: Path
-    sizes: dict[str, int]
-    skipped: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        skipped = f"; left out: {', '.join(self.skipped[:8])}" if self.skipped else ""
-        total = size_text(sum(self.sizes.values()))
-        return f"working directory {self.path}: {len(self.sizes)} files, {total}{skipped}"
 
 
 def is_excluded(path: str, patterns: Sequence[str]) -> bool:
@@ -74,33 +59,23 @@ def is_excluded(path: str, patterns: Sequence[str]) -> bool:
     return False
 
 
-def find_files(directory: Path, excludes: Sequence[str]) -> WorkingDirectory:
-    """Return what of a directory goes along; `SpecError` where it is none, or too much for Ray."""
+def find_files(directory: Path, excludes: Sequence[str]) -> dict[str, int]:
+    """Return what of a directory goes along, with its bytes; `SpecError` where it is none, or too much for Ray."""
     if not directory.is_dir():
         raise SpecError(
             _("the working directory is missing"),
             where=str(directory),
             next_step=_("name one with --working-dir DIR"),
         )
-    patterns, sizes, skipped = (*EXCLUDED, *excludes), dict[str, int](), list[str]()
+    patterns, sizes = (*EXCLUDED, *excludes), dict[str, int]()
     for folder, folders, names in os.walk(directory):
         base = Path(folder).relative_to(directory)
-        kept = [name for name in sorted(folders) if not is_excluded((base / name).as_posix(), patterns)]
-        folders[:] = [name for name in kept if not Path(folder, name).is_symlink()]
-        skipped += [(base / name).as_posix() for name in kept if name not in folders]
+        folders[:] = [name for name in sorted(folders) if not is_excluded((base / name).as_posix(), patterns)]
         for path in ((base / name).as_posix() for name in sorted(names)):
-            if not is_excluded(path, patterns):
-                try:
-                    about = (directory / path).stat()
-                except OSError:  # a link that leads nowhere
-                    skipped.append(path)
-                    continue
-                if stat.S_ISREG(about.st_mode):
-                    sizes[path] = about.st_size
-                else:
-                    skipped.append(path)
+            if not is_excluded(path, patterns) and (directory / path).is_file():
+                sizes[path] = (directory / path).stat().st_size
     _check_size(directory, sizes)
-    return WorkingDirectory(path=directory, sizes=sizes, skipped=tuple(skipped))
+    return sizes
 
 
 def _check_size(directory: Path, sizes: Mapping[str, int]) -> None:
@@ -110,27 +85,23 @@ def _check_size(directory: Path, sizes: Mapping[str, int]) -> None:
     parts: Counter[str] = Counter()
     for path, size in sizes.items():
         parts[path.split("/")[0]] += size
-    largest = parts.most_common(3)
+    largest, size = parts.most_common(1)[0]
     raise SpecError(
         _("the working directory has {total}, and Ray takes {most}: {named}").format(
-            total=size_text(total),
-            most=size_text(LARGEST_PACKAGE),
-            named=", ".join(f"{name} {size_text(size)}" for name, size in largest),
+            total=size_text(total), most=size_text(LARGEST_PACKAGE), named=f"{largest} {size_text(size)}"
         ),
         where=str(directory),
-        next_step=_("--exclude {largest}; what a job reads belongs on the nodes' data disks").format(
-            largest=largest[0][0]
-        ),
+        next_step=_("--exclude {largest}; what a job reads belongs on the nodes' data disks").format(largest=largest),
     )
 
 
-def send_files(head: Node, files: WorkingDirectory, target: str) -> None:
-    """Unpack the files into the directory `target` of the head; nothing is left of a connection that breaks."""
+def send_files(head: Node, directory: Path, files: Mapping[str, int], target: str) -> None:
+    """Unpack files into the directory `target` of the head; nothing is left of a connection that breaks."""
     goal = shlex.quote(target)
     with tempfile.TemporaryFile() as packed:
-        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-            for path in files.sizes:
-                archive.add(os.path.realpath(files.path / path), path, recursive=False)
+        with tarfile.open(fileobj=packed, mode="w:gz", dereference=True) as archive:
+            for path in files:
+                archive.add(directory / path, path, recursive=False)
         packed.seek(0)
         head.run_shell(f"umask 077; mkdir -p {goal} && tar -xzf - -C {goal} || {{ rm -rf {goal}; exit 1; }}", packed)
 
@@ -139,49 +110,19 @@ def send_files(head: Node, files: WorkingDirectory, target: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobInputs:
+    """What goes along with a job: files of its working directory, None without one, and secrets by name."""
+
+    files: Mapping[str, int] | None
+    secrets: Mapping[str, Secret]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SubmitResult:
     """A job that was submitted; `failures` are what happened to nodes, the first first, where it failed."""
 
     job: ClusterJob
     failures: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Submission:
-    """What is looked for before any node is asked."""
-
-    options: SubmitOptions
-    files: WorkingDirectory | None
-    secrets: Mapping[str, Secret]
-    id: str
-
-    def masker(self) -> SecretMasker:
-        values = {name: secret.reveal() for name, secret in self.secrets.items()}
-        return SecretMasker({**values, SECRETS_VARIABLE: ",".join(values)})
-
-    def send(self, head: Node, plan: ClusterPlan, mount: str) -> None:
-        """Bring directory and secrets to the head and have Ray start the job.
-
-        Secrets are in a file that the job's command reads and removes, and in no command line.
-        """
-        directory, disk = plan.directory(head.name), create_runtime(head, plan, plan.head).disk(mount)
-        working_dir = f"{directory}/{self.id}" if self.files else ""
-        if self.files:
-            send_files(head, self.files, f"{head.spec.data}/{working_dir}")
-        command = shlex.join(self.options.command)
-        if self.secrets:
-            lines = [f"export {name}={shlex.quote(one.reveal())}\n" for name, one in self.secrets.items()]
-            names = f"export {SECRETS_VARIABLE}={shlex.quote(','.join(self.secrets))}\n"
-            path, owner = f"{directory}/{self.id}.env", [head.machine["uid"], head.machine["gid"]]
-            head.call("write", disk=head.spec.data, path=path, text="".join([*lines, names]), owner=owner)
-            inside = shlex.quote(f"{disk}/{path}")
-            command = f". {inside} && rm -f {inside} && exec {command}"
-        try:
-            JobsApi(head, plan).submit(self.id, command, f"{disk}/{working_dir}" if working_dir else "")
-        except NodeError:
-            if self.secrets:
-                head.call("remove", disk=head.spec.data, path=f"{directory}/{self.id}.env")
-            raise
 
 
 def submit(app: App, options: SubmitOptions) -> SubmitResult:
@@ -196,34 +137,43 @@ def submit(app: App, options: SubmitOptions) -> SubmitResult:
     Interrupted
         Ctrl-C: the job goes on.
     """
-    submission = _prepare(app, options)
+    inputs = _find_inputs(app, options)
+    id_ = f"job-{secrets.token_hex(4)}"
     with open_context(app, options) as context:
         probe = context.probe()
         cluster = context.require_cluster(probe)
-        head = context.require_head(cluster)
-        if submission.files:
-            app.say(submission.files.text())
-        with _job_goes_on(options, submission.id):
-            submission.send(head, cluster.plan, context.image.container.mount)
-            app.say(f"job {submission.id} of cluster {cluster.plan.name}")
+        head, plan = context.require_head(cluster), cluster.plan
+        if inputs.files is not None:
+            app.say(_format_files(options, inputs.files))
+        with _job_goes_on(options, id_):
+            _send_job(context, head, plan, options, inputs, id_)
+            app.say(f"job {id_} of cluster {plan.name}")
             if options.detach:
-                return SubmitResult(job=JobsApi(head, cluster.plan).get_job(submission.id))
-            return _follow(context, probe, cluster, head, submission)
+                return SubmitResult(job=JobsApi(head, plan).get_job(id_))
+            monitor = NodeMonitor(context, cluster, probe.offsets)
+            try:
+                job = _follow(context, cluster, head, id_, inputs)
+                return SubmitResult(job=job, failures=monitor.list_findings() if job.status == FAILED else ())
+            except NodeError as error:
+                lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.list_findings()]
+                raise NodeError("".join([error.what, *lines]), where=error.where, next_step=error.next_step) from error
+            finally:
+                monitor.close()
 
 
 def dry_run_submit(app: App, options: SubmitOptions) -> int:
     """Say what would be submitted, and what is refused; return the exit code of a dry run."""
-    submission = _prepare(app, options)
-    files = submission.files
-    data = {"command": list(options.command), "files": dict(files.sizes) if files else {}}
+    files = _find_inputs(app, options).files
+    data = {"command": list(options.command), "files": dict(files or {})}
     with open_context(app, options) as context:
         with app.checking("cluster"):
             context.require_head(context.require_cluster(context.probe()))
         would = f"submit {shlex.join(options.command)} to cluster {context.name}"
-        return app.planned(data, files.text() if files else "", would)
+        return app.planned(data, "" if files is None else _format_files(options, files), would)
 
 
-def _prepare(app: App, options: SubmitOptions) -> _Submission:
+def _find_inputs(app: App, options: SubmitOptions) -> JobInputs:
+    """Return what goes along; it is looked for before any node is asked."""
     if not options.command:
         raise SpecError(
             _("no command is named"), next_step=_("name it behind --: rlbox cluster submit TARGET -- python train.py")
@@ -238,65 +188,76 @@ def _prepare(app: App, options: SubmitOptions) -> _Submission:
         argv=options.command,
     )
     files = find_files(Path(options.folder), options.excludes) if options.folder else None
-    return _Submission(options=options, files=files, secrets=found, id=f"job-{secrets.token_hex(4)}")
+    return JobInputs(files=files, secrets=found)
 
 
-def _follow(
-    context: ClusterContext, probe: ClusterProbe, cluster: RunningCluster, head: Node, submission: _Submission
-) -> SubmitResult:
-    """Print what the driver writes until the job has ended; the nodes are watched meanwhile."""
-    patterns = [f"job-driver-{submission.id}.log"]
-    stream = start_logs(context, cluster, head.name, patterns, follow=True, most=_LOG_BYTES)
-    monitor = NodeMonitor(context, cluster, probe.offsets)
-    printer = _Printer(submission.masker(), is_quiet=context.app.as_json)
-    api, job = JobsApi(head, cluster.plan), ClusterJob(id=submission.id, status="PENDING")
+def _format_files(options: SubmitOptions, files: Mapping[str, int]) -> str:
+    return f"working directory {options.folder}: {len(files)} files, {size_text(sum(files.values()))}"
+
+
+def _send_job(
+    context: ClusterContext, head: Node, plan: ClusterPlan, options: SubmitOptions, inputs: JobInputs, id_: str
+) -> None:
+    """Bring directory and secrets to the head and have Ray start the job.
+
+    Secrets are in a file that the job's command reads and removes, and in no command line.
+    """
+    directory = plan.directory(head.name)
+    disk = create_runtime(head, plan, plan.head).disk(context.image.container.mount)
+    working_dir, secrets_file = f"{directory}/{id_}", f"{directory}/{id_}.env"
+    if inputs.files is not None:
+        send_files(head, Path(options.folder), inputs.files, f"{head.spec.data}/{working_dir}")
+    command = shlex.join(options.command)
+    if inputs.secrets:
+        values = {name: one.reveal() for name, one in inputs.secrets.items()}
+        values[SECRETS_VARIABLE] = ",".join(values)
+        text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+        owner = [head.machine["uid"], head.machine["gid"]]
+        head.call("write", disk=head.spec.data, path=secrets_file, text=text, owner=owner)
+        inside = shlex.quote(f"{disk}/{secrets_file}")
+        command = f". {inside} && rm -f {inside} && exec {command}"
     try:
-        reports, asked_at, ended_at = read_streams({head.name: stream}), 0.0, float("inf")
-        while True:
-            if not job.has_ended and time.monotonic() - asked_at > _POLL_S:
-                asked_at, job = time.monotonic(), api.get_job(submission.id)
-                if job.has_ended:
-                    ended_at = time.monotonic()
-                    stream.end_input()  # it reports the last lines, and ends
-            try:
-                __, report = reports.get(timeout=_POLL_S)
-            except queue.Empty:
-                if time.monotonic() - ended_at < _LAST_S:
-                    continue
-                report = None if job.has_ended else {"logs": []}
-            if isinstance(report, NodeError):
-                raise report
-            if report is None:
-                printer.close()
-                break
+        JobsApi(head, plan).submit(id_, command, None if inputs.files is None else f"{disk}/{working_dir}")
+    except NodeError:
+        head.call("remove", disk=head.spec.data, path=secrets_file)
+        raise
+
+
+def _follow(context: ClusterContext, cluster: RunningCluster, head: Node, id_: str, inputs: JobInputs) -> ClusterJob:
+    """Print what the driver writes until the job has ended, and return it."""
+    values = {name: secret.reveal() for name, secret in inputs.secrets.items()}
+    masks = SecretMasker({**values, SECRETS_VARIABLE: ",".join(values)}).open_stream()
+    controls = ControlFilter()
+
+    def write(data: bytes) -> None:
+        if data and not context.app.as_json:
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+
+    stream = start_logs(context, cluster, head.name, [f"job-driver-{id_}.log"], follow=True, most=_LOG_BYTES)
+    ended: Future[ClusterJob] = Future()
+    arguments = (JobsApi(head, cluster.plan), id_, stream, ended)
+    threading.Thread(target=_wait_for_end, args=arguments, name=id_, daemon=True).start()
+    try:
+        for report in stream:
             for row in report["logs"]:
-                printer.write(str(row["text"]))
-        failures = monitor.list_findings() if job.status == FAILED else ()
-        return SubmitResult(job=job, failures=failures)
-    except NodeError as error:
-        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.list_findings()]
-        raise NodeError("".join([error.what, *lines]), where=error.where, next_step=error.next_step) from error
+                write(controls.feed(masks.feed(str(row["text"]).encode())))
+        write(controls.feed(masks.close()) + controls.close())
+        return ended.result()
     finally:
-        monitor.close()
         stream.close()
 
 
-class _Printer:
-    """Writes what a driver writes to stdout, without secrets and control sequences."""
-
-    def __init__(self, masker: SecretMasker, *, is_quiet: bool) -> None:
-        self._masks, self._filter, self._is_quiet = masker.open_stream(), ControlFilter(), is_quiet
-
-    def write(self, text: str) -> None:
-        self._print(self._filter.feed(self._masks.feed(text.encode())))
-
-    def close(self) -> None:
-        self._print(self._filter.feed(self._masks.close()) + self._filter.close())
-
-    def _print(self, data: bytes) -> None:
-        if data and not self._is_quiet:
-            sys.stdout.buffer.write(data)
-            sys.stdout.flush()
+def _wait_for_end(api: JobsApi, id_: str, stream: NodeStream, ended: Future[ClusterJob]) -> None:
+    """Ask for a job until it has ended, and then have the stream of its log report the last lines and end."""
+    try:
+        while not (job := api.get_job(id_)).has_ended:
+            time.sleep(_POLL_S)
+        ended.set_result(job)
+    except RlboxError as error:
+        ended.set_exception(error)
+    finally:
+        stream.end_input()
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def submit(port: str, request: dict[str, Any]) -> dict[str, Any]:
     except (RuntimeError, ValueError) as error:
         return {"status": 400, "text": str(error)}
     finally:
-        shutil.rmtree(request["working_dir"], ignore_errors=True)
+        shutil.rmtree(request["working_dir"] or "", ignore_errors=True)
     return {"status": 200, "text": ""}
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import time
 
@@ -328,26 +327,23 @@ class LogReader:
         """Return what each file gained, with when it was last written; `last`: with its unfinished line."""
         rows = []
         for name in list_names(folder):
-            if any(fnmatch.fnmatch(name, pattern) for pattern in self._patterns):
-                with contextlib.suppress(OSError):
-                    rows += self._read(folder, name, last)
+            path = os.path.join(folder, name)
+            if any(fnmatch.fnmatch(name, pattern) for pattern in self._patterns) and not os.path.islink(path):
+                with contextlib.suppress(OSError), open(path, "rb") as file:
+                    text = self._read(file, last)
+                    if text:
+                        rows.append({"file": name, "text": text, "at": os.fstat(file.fileno()).st_mtime})
         return rows
 
-    def _read(self, folder, name, last):
-        path = os.path.join(folder, name)
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
-            about = os.fstat(handle)
-            if not stat.S_ISREG(about.st_mode):
-                return []
-            offset = self._offsets.get(path, max(0, about.st_size - self._most))
-            file.seek(offset)
-            data = file.read(self._most)
+    def _read(self, file, last):
+        size, is_new = os.fstat(file.fileno()).st_size, file.name not in self._offsets
+        offset = self._offsets.get(file.name, max(0, size - self._most))
+        file.seek(offset)
+        data = file.read(self._most)
         end = len(data) if last or len(data) == self._most else data.rfind(b"\n") + 1
-        begin = data.find(b"\n") + 1 if offset and path not in self._offsets else 0
-        self._offsets[path] = offset + end
-        text = data[begin:end].decode("utf-8", "replace")
-        return [{"file": name, "text": text, "at": about.st_mtime}] if text else []
+        begin = data.find(b"\n") + 1 if is_new and offset else 0
+        self._offsets[file.name] = offset + end
+        return data[begin:end].decode("utf-8", "replace")
 
 
 def follow_logs(request, emit, lines):
