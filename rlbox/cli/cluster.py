@@ -254,8 +254,8 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
 def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: bool) -> int:
     """Ask every node everything that `up` asks, and say all that is wrong; of a cluster that stands, too.
 
-    Nothing is changed. With --prove every device multiplies matrices, every node all-reduces by itself and with others,
-    beside whatever runs there. Exit code 1 where something is wrong.
+    Nothing is changed. With --prove every node all-reduces by itself and with its neighbours, beside whatever runs
+    there. Exit code 1 where something is wrong.
 
     \b
     Examples:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rlbox.app import App
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
-from rlbox.cluster.facts import NodeFacts
+from rlbox.cluster.facts import NodeFacts, RayInstance
 from rlbox.cluster.jobs import ClusterJob, JobsApi
 from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.options import ClusterOptions
@@ -52,7 +52,7 @@ def stop_cluster(app: App, options: ClusterOptions, *, force: bool = False) -> D
     with open_context(app, options) as context:
         gone: dict[str, list[str]] = {}
         if context.pool.nodes:
-            with lock_nodes(context.pool, f"rlbox cluster down {options.target}"):
+            with lock_nodes(context.pool):
                 probe = context.probe()
                 cluster = None if force else context.find_cluster(probe)
                 if cluster:
@@ -72,18 +72,24 @@ def stop_cluster(app: App, options: ClusterOptions, *, force: bool = False) -> D
 
 def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[str]:
     own = [one for one in facts.clusters if own_plan(one.labels, context.name, facts.uid)]
-    containers = [one for one in own if not one.is_inplace]
-    for one in containers:
-        node.engine().stop_container(one.id, _GRACE_S)
-        node.engine().remove_container(one.id)
-    processes = [one.id for one in own if one.is_inplace]
-    if processes:
-        node.call("stop-processes", disk=node.spec.data, ids=processes, grace=_GRACE_S, replace=False)
+    remove_instances(node, own, _GRACE_S)
     names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
     paths = sorted(cluster_directory(facts.uid, context.name, name) for name in names)
-    cleared = node.call("clear", _DOWN_S, disk=node.spec.data, paths=paths, containers=bool(containers))
+    containers = any(not one.is_inplace for one in own)
+    cleared = node.call("clear", _DOWN_S, disk=node.spec.data, paths=paths, containers=containers)
     gone = [one.name for one in own]
     return [*gone, *["logs of Ray"] * cleared["sessions"], *["its folder"] * cleared["folder"]]
+
+
+def remove_instances(node: Node, instances: Iterable[RayInstance], grace_s: int) -> None:
+    """End containers and processes of Ray; their files stay."""
+    for one in instances:
+        if one.is_inplace:
+            node.call("stop-processes", disk=node.spec.data, ids=[one.id], grace=grace_s)
+        else:
+            if grace_s:
+                node.engine().stop_container(one.id, grace_s)
+            node.engine().remove_container(one.id)
 
 
 # ---- what goes on there

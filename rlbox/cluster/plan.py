@@ -20,9 +20,6 @@ CLUSTER_LABEL = "rlbox.cluster"
 
 ID_LABEL, NODE_LABEL, ROLE_LABEL = "rlbox.cluster.id", "rlbox.cluster.node", "rlbox.cluster.role"
 PLAN_LABEL, MAKER_LABEL = "rlbox.cluster.plan", "rlbox.cluster.maker"
-CALL_LABEL = "rlbox.call"
-"""The call that made it: what is undone when that is cut."""
-
 
 STRIDE = 20
 BASE = 8100

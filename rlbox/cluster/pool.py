@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from rlbox.amounts import duration_text
 from rlbox.cluster.connection import Node, NodeStream, UnreachableNode
 from rlbox.cluster.nodes import NodeSpec, find_duplicate_machines
 from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
@@ -97,72 +94,38 @@ def get_maker() -> str:
     return f"{get_user_name()}@{socket.gethostname()}"
 
 
-class NodeLocks:
-    """The locks of nodes, each a stream whose end lets go of it, and undoes what was guarded and not committed."""
-
-    def __init__(self) -> None:
-        self.streams: dict[str, NodeStream] = {}
-        self._closed = threading.Event()
-        threading.Thread(target=self._keep_alive, name="locks", daemon=True).start()
-
-    def _keep_alive(self) -> None:
-        while not self._closed.wait(_ALIVE_S):
-            for stream in list(self.streams.values()):
-                stream.send({})
-
-    def send(self, name: str, message: dict[str, Any]) -> None:
-        """Send a message to the holder on a node and wait until it is done; `NodeError` where the connection broke."""
-        self.streams[name].send(message)
-        self.streams[name].next()
-
-    def close(self) -> None:
-        """Let go of all: the scripts there end by themselves."""
-        self._closed.set()
-        for stream in self.streams.values():
-            stream.end_input()
-            with contextlib.suppress(NodeError):
-                list(stream)
-
-
 @contextmanager
-def lock_nodes(pool: NodePool, command: str) -> Iterator[NodeLocks]:
+def lock_nodes(pool: NodePool) -> Iterator[None]:
     """Hold the lock of every node while the block runs: one after the other, in the same order for everybody.
 
     Raises
     ------
     LockHeld
-        Another call changes clusters on a node; it is named.
+        Another call changes clusters on a node.
     """
-    who = {"who": get_maker(), "what": command, "since": time.time(), "at": os.getpid()}
-    locks = NodeLocks()
+    streams: list[NodeStream] = []
+    closed = threading.Event()
+    threading.Thread(target=_keep_alive, args=(streams, closed), name="locks", daemon=True).start()
     try:
         for node in sorted(pool.nodes.values(), key=lambda node: str(node.machine["identity"])):
-            stream = node.stream("lock", who=who)
-            row = stream.next()
-            if not row["held"]:
-                stream.close()
-                raise _create_lock_error(node.name, row["holder"])
-            locks.streams[node.name] = stream
-        yield locks
+            stream = node.stream("lock")
+            streams.append(stream)
+            if not stream.next()["held"]:
+                raise LockHeld(
+                    _("another call changes clusters on node {node}").format(node=node.name),
+                    where=node.name,
+                    next_step=_("the same command again, once that has ended"),
+                )
+        yield
     finally:
-        locks.close()
+        closed.set()
+        for stream in streams:
+            stream.end_input()
+            with contextlib.suppress(NodeError):
+                list(stream)
 
 
-def _create_lock_error(node: str, holder: Mapping[str, Any]) -> LockHeld:
-    since, pid = holder.get("since"), holder.get("at")
-    span = (
-        _(" for {duration}").format(duration=duration_text(time.time() - float(since)))
-        if isinstance(since, (int, float))
-        else ""
-    )
-    return LockHeld(
-        _("{name} changes clusters on node {node}{value}: {what}{at}").format(
-            name=holder.get("who", _("somebody")),
-            node=node,
-            value=span,
-            what=holder.get("what", "rlbox cluster"),
-            at=_(" (process {at} there)").format(at=pid) if isinstance(pid, int) else "",
-        ),
-        where=node,
-        next_step=_("the same command again, once that has ended"),
-    )
+def _keep_alive(streams: Sequence[NodeStream], closed: threading.Event) -> None:
+    while not closed.wait(_ALIVE_S):
+        for stream in tuple(streams):
+            stream.send({})

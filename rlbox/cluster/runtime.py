@@ -13,7 +13,6 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.cluster.connection import Node
 from rlbox.cluster.plan import (
-    CALL_LABEL,
     CLUSTER_LABEL,
     ID_LABEL,
     MAKER_LABEL,
@@ -109,7 +108,6 @@ def plan_member_container(
     *,
     image: str,
     caller: str,
-    call_id: str,
     gpus: GpuAccess = NO_GPUS,
 ) -> ContainerPlan:
     """Return the container of a node.
@@ -120,8 +118,6 @@ def plan_member_container(
         As that node's engine names it.
     caller
         `uid:gid` of the user there.
-    call_id
-        The call that starts it, which is undone as a whole when it is cut.
     """
     directory = f"{member.data}/{plan.directory(member.name)}/{RAY_DIRECTORY}"
     return plan_container(
@@ -130,7 +126,7 @@ def plan_member_container(
         name=container_name(plan),
         argv=ray_argv(plan, member),
         env=ray_env(plan, member, limits.mount),
-        labels=create_labels(plan, member, call_id),
+        labels=create_labels(plan, member),
         data_dir=member.data,
         caller_uid_gid=caller,
         gpus=gpus,
@@ -138,7 +134,7 @@ def plan_member_container(
     )
 
 
-def create_labels(plan: ClusterPlan, member: ClusterMember, call_id: str) -> dict[str, str]:
+def create_labels(plan: ClusterPlan, member: ClusterMember) -> dict[str, str]:
     return {
         TARGET_LABEL: plan.target,
         CLUSTER_LABEL: plan.name,
@@ -147,7 +143,6 @@ def create_labels(plan: ClusterPlan, member: ClusterMember, call_id: str) -> dic
         ROLE_LABEL: role_of(plan, member),
         PLAN_LABEL: plan.text(),
         MAKER_LABEL: plan.maker,
-        CALL_LABEL: call_id,
     }
 
 
@@ -159,8 +154,8 @@ def python_path(member: ClusterMember) -> str:
 class RayRuntime(Protocol):
     """What runs the Ray of one node."""
 
-    def start(self, limits: ContainerDefaults, image: str, call_id: str) -> None:
-        """Start it; `image` is what the node calls it, `call_id` names what is undone as a whole when it is cut."""
+    def start(self, limits: ContainerDefaults, image: str) -> None:
+        """Start it; `image` is what the node calls it."""
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
         """Run the stack's interpreter beside it; yield the lines that it prints."""
@@ -180,16 +175,14 @@ class ContainerRuntime:
     plan: ClusterPlan
     member: ClusterMember
 
-    def start(self, limits: ContainerDefaults, image: str, call_id: str) -> None:
+    def start(self, limits: ContainerDefaults, image: str) -> None:
         engine, gpus = self.node.engine(), NO_GPUS
         if self.member.gpus:
             offer = probe_gpu_support(engine.info(), self.node.name, is_local=self.node.spec.is_local)
             gpus = choose_gpu_access(parse_gpus_option(str(self.member.gpus), self.member.gpus), offer)
         caller = f"{self.node.machine['uid']}:{self.node.machine['gid']}"
         engine.start_container(
-            plan_member_container(
-                self.plan, self.member, limits, image=image, caller=caller, call_id=call_id, gpus=gpus
-            )
+            plan_member_container(self.plan, self.member, limits, image=image, caller=caller, gpus=gpus)
         )
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
@@ -218,14 +211,14 @@ class ProcessRuntime:
             **get_inheritance_rule(),
         }
 
-    def start(self, limits: ContainerDefaults, image: str, call_id: str) -> None:
+    def start(self, limits: ContainerDefaults, image: str) -> None:
         self.node.call(
             "start-processes",
             disk=self.member.data,
             folder=self.plan.directory(self.member.name),
             container=container_name(self.plan),
             image=image,
-            labels=create_labels(self.plan, self.member, call_id),
+            labels=create_labels(self.plan, self.member),
             **self._program(*ray_argv(self.plan, self.member)),
         )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,18 +15,18 @@ from rlbox.cluster.burn_in import BurnInResult, require_burn_in
 from rlbox.cluster.checks import check_installation, check_nodes, raise_findings
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
-from rlbox.cluster.down import require_unused
+from rlbox.cluster.down import remove_instances, require_unused
 from rlbox.cluster.facts import read_instances
 from rlbox.cluster.image import RegistryImage, bring_image, find_in_registry
 from rlbox.cluster.options import UpOptions
-from rlbox.cluster.plan import BASE, STRIDE, ClusterMember, ClusterPlan
-from rlbox.cluster.pool import NodeLocks, get_maker, lock_nodes
+from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterPlan
+from rlbox.cluster.pool import get_maker, lock_nodes
 from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_ports
 from rlbox.cluster.ray_state import RayState, ask_state, find_missing
 from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, container_name, create_runtime, has_tokens
 from rlbox.cluster.status import ClusterStatus, create_status
 from rlbox.engine.connection import require_image
-from rlbox.errors import NodeError, RlboxError, SpecError, TimedOut
+from rlbox.errors import NodeError, SpecError, TimedOut
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.values import Secret
@@ -57,10 +56,10 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
     TimedOut
         Ray has not got every node in time.
     """
-    with open_context(app, options) as context, lock_nodes(context.pool, f"rlbox cluster up {options.target}") as locks:
+    with open_context(app, options) as context, lock_nodes(context.pool):
         probe = context.probe(options.paths)
         cluster = context.find_cluster(probe) if not context.pool.unreached else None
-        start = _Start(context=context, options=options, locks=locks, probe=probe)
+        start = _Start(context=context, options=options, probe=probe)
         return start.repair(cluster) if cluster else start.create()
 
 
@@ -131,7 +130,6 @@ class _Start:
 
     context: ClusterContext
     options: UpOptions
-    locks: NodeLocks
     probe: ClusterProbe
 
     def create(self) -> UpResult:
@@ -148,9 +146,9 @@ class _Start:
             )
         token = Secret(secrets.token_hex(32)) if plan.protection == "token" else None
         names = [member.name for member in plan.members]
-        with self._undone_on_error(plan, names, is_new=True) as call:
+        with self._undone_on_error(plan, names, is_new=True):
             self._write_files(plan, token)
-            state = self._start_members(plan, names, images, call, set())
+            state = self._start_members(plan, names, images, set())
             proof = require_burn_in(context, plan, self.probe.facts) if options.prove else None
         return self._result(plan, state, names, proof)
 
@@ -172,11 +170,11 @@ class _Start:
         self._check_installations(plan)
         context.app.say(f"starting again on {', '.join(dead)}")
         __, images = bring_image(context, self.probe, plan, _find_image(self.options))
-        with self._undone_on_error(plan, dead, is_new=False) as call:
+        with self._undone_on_error(plan, dead, is_new=False):
             self._write_files(plan, self._read_token(plan))
-            self._end_instances(cluster, dead)
+            self.context.pool.select(dead).map(lambda node: self._end_instance(cluster, node))
             ended = {node.id for node in state.nodes if node.name in dead}
-            state = self._start_members(plan, dead, images, call, ended)
+            state = self._start_members(plan, dead, images, ended)
         proof = require_burn_in(context, plan, self.probe.facts) if self.options.prove else None
         return self._result(plan, state, dead, proof)
 
@@ -240,28 +238,26 @@ class _Start:
     # ---- on the nodes
 
     @contextmanager
-    def _undone_on_error(self, plan: ClusterPlan, names: Iterable[str], *, is_new: bool) -> Iterator[str]:
-        """Yield the name of a call whose work is undone on every node unless the block comes to its end.
+    def _undone_on_error(self, plan: ClusterPlan, names: Sequence[str], *, is_new: bool) -> Iterator[None]:
+        """Take away from nodes what the block started there unless it comes to its end."""
 
-        The script that holds a node's lock does it, also when this process is killed or the connection breaks.
-        """
-        call = secrets.token_hex(8)
-        members = [member for member in plan.members if member.name in names]
-        for member in members:
-            path = plan.directory(member.name) if is_new else ""
-            guard = {"call": call, "disk": member.data, "path": path, "here": member.is_inplace}
-            self.locks.send(member.name, {"guard": guard})
+        inplace = {member.name for member in plan.members if member.is_inplace}
+
+        def undo(node: Node) -> None:
+            here = node.name in inplace
+            rows = node.call("clusters", disk=node.spec.data, here=here).get("clusters", ())
+            own = [one for one in read_instances(rows) if one.labels.get(ID_LABEL) == plan.id]
+            remove_instances(node, own, 0)
+            if is_new:
+                node.call("clear", disk=node.spec.data, paths=[plan.directory(node.name)], containers=bool(own))
+
         try:
-            yield call
+            yield
         except BaseException:
-            with ThreadPoolExecutor(len(members)) as pool:
-                undone = {one.name: pool.submit(self.locks.send, one.name, {"undo": call}) for one in members}
-            for name, future in undone.items():
-                if isinstance(error := future.exception(), RlboxError):
-                    self.context.app.say(f"of this call something may be left on node {name}: {error.what}")
+            __, errors = self.context.pool.select(names).try_map(undo)
+            for name, error in errors.items():
+                self.context.app.say(f"of this call something may be left on node {name}: {error.what}")
             raise
-        for member in members:
-            self.locks.send(member.name, {"commit": call})
 
     def _write_files(self, plan: ClusterPlan, token: Secret | None) -> None:
         """Write the token on every node, for its owner alone, and make the directory of Ray's sessions."""
@@ -284,20 +280,13 @@ class _Start:
                 return Secret(str(text))
         return Secret(secrets.token_hex(32)) if plan.protection == "token" else None
 
-    def _end_instances(self, cluster: RunningCluster, names: Iterable[str]) -> None:
-        """End instances of Ray that are to be started anew; their logs stay."""
-
-        def end(node: Node) -> None:
-            instance = cluster.instances.get(node.name)
-            if instance and instance.is_inplace:
-                node.call("stop-processes", disk=node.spec.data, ids=[instance.id], grace=0, replace=True)
-            elif instance:
-                node.engine().remove_container(instance.id)
-
-        self.context.pool.select(list(names)).map(end)
+    def _end_instance(self, cluster: RunningCluster, node: Node) -> None:
+        """End an instance of Ray that is to be started anew; its logs stay."""
+        if instance := cluster.instances.get(node.name):
+            remove_instances(node, [instance], 0)
 
     def _start_members(
-        self, plan: ClusterPlan, names: list[str], images: Mapping[str, str], call: str, ended: Collection[str]
+        self, plan: ClusterPlan, names: list[str], images: Mapping[str, str], ended: Collection[str]
     ) -> RayState:
         """Start Ray on nodes, the head before the others, and wait until it has every node and GPU of the plan.
 
@@ -312,13 +301,13 @@ class _Start:
         until = reported + self.options.limit_s
         head, waiting = self.context.pool.nodes[plan.head.name], [name for name in names if name != plan.head.name]
         if head.name in names:
-            self._start([head.name], plan, images, call)
+            self._start([head.name], plan, images)
         while True:
             time.sleep(_POLL_S)
             state = ask_state(head, plan)
             # a worker gives up that asks before Ray has the head itself, which takes long on a busy machine
             if waiting and (head.name not in names or state.find_alive(head.name)):
-                self._start(waiting, plan, images, call)
+                self._start(waiting, plan, images)
                 waiting = []
             missing = find_missing(plan, state, ended)
             if not state.said and not missing:
@@ -336,11 +325,11 @@ class _Start:
                 reported = time.monotonic()
                 self.context.app.say(f"waiting for {', '.join(missing)}")
 
-    def _start(self, names: list[str], plan: ClusterPlan, images: Mapping[str, str], call: str) -> None:
+    def _start(self, names: list[str], plan: ClusterPlan, images: Mapping[str, str]) -> None:
         def start(node: Node) -> None:
             member = plan.member(node.name)
             if member:
-                create_runtime(node, plan, member).start(self.context.image.container, images[node.name], call)
+                create_runtime(node, plan, member).start(self.context.image.container, images[node.name])
 
         __, errors = self.context.pool.select(names).try_map(start)
         if errors:

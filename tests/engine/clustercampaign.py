@@ -119,7 +119,7 @@ def table(rows: Sequence[Kept], rounds: int, seed: int) -> str:
         f" engines: {' and '.join(ENGINES) or 'here'}, where `here` is this machine's.",
         "Each begins and ends with a healthy cluster, whose job is followed meanwhile; a second user's cluster is on",
         "the same hosts. Seconds are from the deed to the report on the screen of who follows the job; of a killed",
-        "command line until the nodes had undone its work. `load` is that of the machine, which others used too.",
+        "command line until its programs on the nodes ended. `load` is that of the machine, which others used too.",
         "",
         *(medians(rows)),
         "",

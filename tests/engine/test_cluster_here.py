@@ -142,7 +142,7 @@ def until_ids(hosts: Hosts, wanted: dict[str, list[str]]) -> None:
         assert time.monotonic() < end
 
 
-def test_a_killed_up_leaves_nothing(hosts: Hosts) -> None:
+def test_a_killed_up_is_repeated(hosts: Hosts) -> None:
     before = hosts.look()
     words = hosts.argv("cluster", "up", "pair")
     first = subprocess.Popen(words, cwd=hosts.project, env=hosts.env(), stderr=subprocess.DEVNULL)
@@ -152,6 +152,8 @@ def test_a_killed_up_leaves_nothing(hosts: Hosts) -> None:
         assert time.monotonic() < end
     first.send_signal(signal.SIGKILL)
     first.wait()
+    healthy(hosts("cluster", "up", "pair", "--json"))
+    assert hosts("cluster", "down", "pair").code == 0
     hosts.until(before)
 
 

@@ -20,25 +20,14 @@ from following import Follow
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.getuid() != 0, reason="only root can make hosts")]
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
-WRONG = {
-    "product": """
-import torch
-real = torch.matmul
-def matmul(*given):
-    found = real(*given)
-    found[7, 9] += 1
-    return found
-torch.matmul = matmul
-""",
-    "sums": """
+WRONG = """
 import torch.distributed
 real = torch.distributed.all_reduce
 def all_reduce(given, *more, **rest):
     real(given, *more, **rest)
     given[123] += 1
 torch.distributed.all_reduce = all_reduce
-""",
-}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +64,10 @@ def slow_cable() -> Iterator[None]:
 
 
 @contextmanager
-def planted(hosts: Hosts, what: str) -> Iterator[None]:
+def planted(hosts: Hosts) -> Iterator[None]:
     """The interpreter of `node1`'s container has one number of torch's wrong."""
     inside = "docker exec -i -u 0 $(docker ps -q) sh -c"
-    hosts.on(
-        "node1", f"{inside} 'cat > {SITE}/planted.py; echo import planted > {SITE}/planted.pth' <<'X'\n{WRONG[what]}\nX"
-    )
+    hosts.on("node1", f"{inside} 'cat > {SITE}/planted.py; echo import planted > {SITE}/planted.pth' <<'X'\n{WRONG}\nX")
     try:
         yield
     finally:
@@ -94,15 +81,10 @@ def errors(result: Result) -> list[tuple[str, str]]:
 def test_sound_nodes_stand_it(hosts: Hosts) -> None:
     up = hosts("cluster", "up", "pair", "--prove", "--json")
     healthy(up)
-    assert [(one["node"], one["device"], one["wrong"]) for one in up.data["proof"]["devices"]] == [
-        ("node0", "cpu", False),
-        ("node1", "cpu", False),
-    ]
     assert [way["nodes"] for way in up.data["proof"]["ways"]] == [["node0"], ["node1"], ["node0", "node1"]]
     assert all(way["bytes_s"] > 0 and not way["wrong"] for way in up.data["proof"]["ways"])
     again = hosts("cluster", "doctor", "pair", "--prove")
     assert again.code == 0, again.out + again.err
-    assert "TFLOP/s" in again.out
     assert "all-reduce" in again.out
 
 
@@ -124,14 +106,11 @@ def test_a_slow_link_is_named(hosts: Hosts, follow: Follow) -> None:
     assert errors(follow.again(step)) == []
 
 
-@pytest.mark.parametrize(
-    ("what", "where", "id_"), [("product", "node1: cpu", "product-wrong"), ("sums", "node1", "reduce-wrong")]
-)
-def test_a_wrong_result_is_named(what: str, where: str, id_: str, hosts: Hosts, follow: Follow) -> None:
+def test_a_wrong_result_is_named(hosts: Hosts, follow: Follow) -> None:
     healthy(hosts("cluster", "up", "pair", "--json"))
-    with planted(hosts, what):
+    with planted(hosts):
         doctor = hosts("cluster", "doctor", "pair", "--prove", "--json")
-    assert errors(doctor) == [(where, id_)]
-    (one,) = [one for one in findings(doctor) if one["id"] == id_]
+    assert errors(doctor) == [("node1", "reduce-wrong")]
+    (one,) = [one for one in findings(doctor) if one["id"] == "reduce-wrong"]
     step = follow.step(("cluster", "doctor", "pair", "--prove", "--json"), doctor, one["remedy"])
     assert errors(follow.again(step)) == []

@@ -2,8 +2,8 @@
 
 The containers have no engine, as a rented one has none (nodepair.py); `rlbox cluster` reaches them by ssh from the
 machine itself. Shown are: `up --prove`; an all-reduce as a job of the cluster beside the same program without rlbox, in
-turn, in the same containers; a GPU that another process keeps busy, and one that it fills, named by `doctor --prove`;
-`down`. It needs root, `nsenter`, a kernel with veth, an engine that has the image, and sshd, ssh and ip, or such
+turn, in the same containers; a GPU that another process fills, named by `doctor --prove`; `down`. It needs root,
+`nsenter`, a kernel with veth, an engine that has the image, and sshd, ssh and ip, or such
 as were carried (SSH_HOME: a folder with bin and lib). `--gpus none` takes the processor and gloo.
 """
 
@@ -88,13 +88,12 @@ def beside(pair: Pair, program: Sequence[str], ready_s: float) -> Iterator[None]
         process.wait()
 
 
-def name_the_bad_gpu(pair: Pair) -> None:
-    """Have one GPU busy, then filled, and ask who is bad."""
-    for what, program in (("busy", (str(HERE / "busy.py"), "0")), ("filled", ("-c", FILL))):
-        with beside(pair, program, 15):
-            code, answer, _ = pair.rlbox("doctor", "--prove", "--json")
-        pair.said[what] = {"code": code, "findings": found_of(answer), "proof": answer.get("proof")}
-        print(f"== {what}: {[(row['id'], row['where']) for row in pair.said[what]['findings']]}", flush=True)
+def name_the_filled_gpu(pair: Pair) -> None:
+    """Have one GPU filled, and ask who is bad."""
+    with beside(pair, ("-c", FILL), 15):
+        code, answer, __ = pair.rlbox("doctor", "--prove", "--json")
+    pair.said["filled"] = {"code": code, "findings": found_of(answer), "proof": answer.get("proof")}
+    print(f"== filled: {[(row['id'], row['where']) for row in pair.said['filled']['findings']]}", flush=True)
 
 
 def show(pair: Pair, rounds: int) -> None:
@@ -117,7 +116,7 @@ def show(pair: Pair, rounds: int) -> None:
     _, answer, _ = pair.rlbox("doctor", "--prove", "--json")
     pair.said["doctor"] = {"findings": found_of(answer), "proof": answer.get("proof")}
     if pair.gpus:
-        name_the_bad_gpu(pair)
+        name_the_filled_gpu(pair)
     pair.said["down"] = pair.rlbox("down")[0]
     time.sleep(1)
     after = pair.look()

@@ -177,24 +177,20 @@ class _EngineConnection(http.client.HTTPConnection):
         self.sock.connect(find_engine_socket())
 
 
-def ask_engine(method, path, timeout=_ANSWER_S):
+def ask_engine(path):
     """Return the body; `OSError` where the engine does not answer, `ValueError` where it refuses."""
-    connection = _EngineConnection("engine", timeout=timeout)
+    connection = _EngineConnection("engine", timeout=_ANSWER_S)
     try:
-        connection.request(method, path)
+        connection.request("GET", path)
         answer = connection.getresponse()
-        body = answer.read()
+        body = answer.read().decode("utf-8", "replace")
     except http.client.HTTPException as error:
         raise OSError(str(error) or type(error).__name__) from error
     finally:
         connection.close()
     if answer.status >= 400:
-        raise ValueError("{} {}".format(answer.status, body.decode("utf-8", "replace").strip()[:200]))
+        raise ValueError(f"{answer.status} {body.strip()[:200]}")
     return body
-
-
-def get_engine_json(path):
-    return json.loads(ask_engine("GET", path).decode("utf-8", "replace"))
 
 
 def engine_facts():
@@ -204,7 +200,7 @@ def engine_facts():
     if not os.path.exists(path):
         return dict(facts, state="absent")
     try:
-        info = get_engine_json("/info")
+        info = json.loads(ask_engine("/info"))
     except PermissionError as error:
         return dict(facts, state="denied", said=str(error))
     except (OSError, ValueError) as error:
@@ -218,15 +214,12 @@ def engine_facts():
     )
 
 
-def filter_query(label):
-    return quote(json.dumps({"label": [label]}))
-
-
-def list_containers(label=CLUSTER_LABEL):
+def list_containers():
     found = []
-    for row in get_engine_json("/containers/json?all=1&filters=" + filter_query(label)):
+    filters = quote(json.dumps({"label": [CLUSTER_LABEL]}))
+    for row in json.loads(ask_engine("/containers/json?all=1&filters=" + filters)):
         try:
-            state = get_engine_json("/containers/{}/json".format(row["Id"]))["State"]
+            state = json.loads(ask_engine("/containers/{}/json".format(row["Id"])))["State"]
         except (ValueError, KeyError):  # it has been removed meanwhile
             continue
         exited = state.get("Status") == "exited"
@@ -249,7 +242,7 @@ def list_containers(label=CLUSTER_LABEL):
 
 def container_output(container):
     try:
-        return ask_engine("GET", f"/containers/{container}/logs?stdout=1&stderr=1&tail=200").decode("utf-8", "replace")
+        return ask_engine(f"/containers/{container}/logs?stdout=1&stderr=1&tail=200")
     except (OSError, ValueError):
         return ""
 

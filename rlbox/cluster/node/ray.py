@@ -12,12 +12,9 @@ import subprocess
 import time
 
 from rlbox.cluster.node.facts import (
-    ask_engine,
     boot_id,
     disk_facts,
     ended_part,
-    filter_query,
-    get_engine_json,
     list_containers,
     read_json,
     read_stat,
@@ -29,7 +26,7 @@ PROCESS_PREFIX = "here-"
 _SESSION = re.compile(r"session_2[0-9A-Za-z_-]{0,80}")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 _KILLED = 137
-_POLL_S, _KILL_S, _UNDO_S, _GONE_S = 0.3, 10.0, 300.0, 3.0
+_POLL_S, _KILL_S = 0.3, 10.0
 
 
 # ---- files below the data disk
@@ -95,14 +92,12 @@ def remove_empty(disk, path):
 
 
 def process_records(disk):
-    """Return the records of this user's clusters on a data disk that were not replaced."""
-    top = os.path.join(disk, "clusters", str(os.getuid()))
+    """Return the records of this user's clusters on a data disk that were not stopped."""
     found = []
-    for folder, __, names in os.walk(top):
-        if "record.json" in names and "replaced" not in names:
-            record = read_json(os.path.join(folder, "record.json"))
-            if isinstance(record.get("labels"), dict) and isinstance(record.get("pid"), int):
-                found.append(dict(record, folder=folder))
+    for folder, __, names in os.walk(os.path.join(disk, "clusters", str(os.getuid()))):
+        record = read_json(os.path.join(folder, "record.json")) if "record.json" in names else {}
+        if "pid" in record:
+            found.append(dict(record, folder=folder))
     return found
 
 
@@ -229,31 +224,12 @@ def stop_processes(record, grace):
             time.sleep(0.05)
 
 
-def forget_processes(record, disk):
-    """Remove what ended processes left: record, scratch directory, sessions that no process has."""
-    shutil.rmtree(record["folder"], ignore_errors=True)
-    shutil.rmtree(scratch_directory(record["id"]), ignore_errors=True)
-    own = os.path.join(disk, f"ray-{os.getuid()}")
-    if os.path.realpath(TEMP) != os.path.realpath(own):
-        return
-    commands = "\0".join(read_text(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit())
-    sessions = [name for name in os.listdir(own) if _SESSION.match(name)]
-    live = [name for name in sessions if name in commands]
-    for name in sessions:
-        if name not in live:
-            shutil.rmtree(os.path.join(own, name), ignore_errors=True)
-    if not live:
-        os.unlink(TEMP)
-        shutil.rmtree(own, ignore_errors=True)
-
-
 def stop_request(request):
-    """Stop Ray's processes by the names of their records; with `replace` they no longer count, else they are gone."""
+    """Stop Ray's processes by the names of their records, which no longer count; their logs stay."""
     for name in request["ids"]:
         record = find_record(request["disk"], name)
         stop_processes(record, request["grace"])
-        if request["replace"]:
-            open(os.path.join(record["folder"], "replaced"), "w").close()
+        os.rename(os.path.join(record["folder"], "record.json"), os.path.join(record["folder"], "ended.json"))
     return {}
 
 
@@ -261,17 +237,33 @@ def clear_cluster(request):
     """Remove a cluster's directories from the data disk, with what its processes left; `containers`: it had some."""
     disk, removed = request["disk"], []
     for path in request["paths"]:
+        full = inside(disk, path)
         for record in process_records(disk):
-            if record["folder"].startswith(inside(disk, path) + "/"):
+            if record["folder"].startswith(full + "/"):
                 stop_processes(record, 0)
-                forget_processes(record, disk)
-        for name in os.listdir(inside(disk, path) + "/here") if os.path.isdir(inside(disk, path) + "/here") else ():
+        for name in list_names(full + "/here"):
             shutil.rmtree(scratch_directory(name), ignore_errors=True)
-        sessions = [name for name in list_names(inside(disk, path) + "/ray") if _SESSION.match(name)]
+        sessions = [name for name in list_names(full + "/ray") if _SESSION.match(name)]
         removed.append((bool(sessions), remove_path(disk, path)))
+    remove_sessions(disk)
     if request["containers"]:
         remove_empty(disk, "cache")  # where programs in them compile
     return {"sessions": any(row[0] for row in removed), "folder": any(row[1] for row in removed)}
+
+
+def remove_sessions(disk):
+    """Remove Ray's sessions that no process has, and with the last of them the link to where they are."""
+    own = os.path.join(disk, f"ray-{os.getuid()}")
+    if os.path.realpath(TEMP) != os.path.realpath(own):
+        return
+    commands = "\0".join(read_text(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit())
+    sessions = [name for name in list_names(own) if _SESSION.match(name)]
+    dead = [name for name in sessions if name not in commands]
+    for name in dead:
+        shutil.rmtree(os.path.join(own, name), ignore_errors=True)
+    if dead == sessions:
+        os.unlink(TEMP)
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def list_names(path):
@@ -357,28 +349,3 @@ def follow_logs(request, emit, lines):
         if last:
             return
         first, last = False, lines.wait(_POLL_S)
-
-
-# ---- one call at a time, and what it undoes
-
-
-def remove_call(request):
-    """Remove what one call started, also a container that the engine is only just creating."""
-    label = "rlbox.call=" + request["call"]
-    for record in process_records(request["disk"]):
-        if record["labels"].get("rlbox.call") == request["call"]:
-            stop_processes(record, 0)
-            forget_processes(record, request["disk"])
-    end = time.monotonic() + _UNDO_S
-    quiet_since = time.monotonic()
-    while not request["here"] and time.monotonic() < end and time.monotonic() - quiet_since < _GONE_S:
-        try:
-            found = get_engine_json("/containers/json?all=1&filters=" + filter_query(label))
-            for row in found:
-                ask_engine("DELETE", "/containers/{}?force=1&v=1".format(row["Id"]), 90.0)
-        except (OSError, ValueError):  # it is busy, or is removing it already
-            found = True
-        quiet_since = time.monotonic() if found else quiet_since
-        time.sleep(0.5)
-    if request["path"]:
-        clear_cluster({"disk": request["disk"], "paths": [request["path"]], "containers": not request["here"]})

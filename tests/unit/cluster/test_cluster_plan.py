@@ -132,7 +132,7 @@ def test_tokens_came_with_a_version() -> None:
 def test_a_container_tells_which_cluster_it_is_of() -> None:
     made = plan()
     limits = replace(LIMITS, mount="/mnt")
-    container = plan_member_container(made, made.members[1], limits, image="sha256:1", caller="1000:1000", call_id="c1")
+    container = plan_member_container(made, made.members[1], limits, image="sha256:1", caller="1000:1000")
     assert container.labels["rlbox.cluster"] == "pair"
     assert container.labels["rlbox.cluster.role"] == "worker"
     assert load_cluster(container.labels["rlbox.cluster.plan"]) == made

@@ -53,10 +53,10 @@ def member(node: Node) -> tuple[ClusterPlan, ClusterMember]:
     return replace(plan(), members=(one,)), one
 
 
-def start(node: Node, text: str, call: str = "c1") -> str:
+def start(node: Node, text: str) -> str:
     """Start a played Ray; return the name of its record."""
     cluster, one = member(node)
-    labels = create_labels(cluster, one, call)
+    labels = create_labels(cluster, one)
     argv = ["sh", f"{one.place}/libexec/entrypoint.sh", "sh", "-c", text]
     program = {"own": one.place, "argv": argv, "env": {}, **get_inheritance_rule()}
     arguments = {"folder": DIRECTORY, "container": "rlbox-pair", "image": "l", "labels": labels, **program}
@@ -113,7 +113,7 @@ def test_processes_end_whole_and_leave_nothing(node: Node, tmp_path: Path) -> No
     assert (one.id, one.status, one.is_inplace, one.labels["rlbox.cluster"]) == (name, "running", True, "pair")
     until(lambda: len(session_processes(node, name)) == 4)
     pids = session_processes(node, name)
-    node.call("stop-processes", disk=node.spec.data, ids=[name], grace=1, replace=False)
+    node.call("stop-processes", disk=node.spec.data, ids=[name], grace=1)
     assert not any(map(node_facts.read_stat, pids))
     node.call("clear", disk=node.spec.data, paths=[DIRECTORY], containers=False)
     assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
@@ -135,7 +135,7 @@ def test_processes_that_ended_tell_how_and_count_until_replaced(node: Node) -> N
     until(lambda: instances(node)[0].status == "exited")
     assert [(one.exit_code, one.said) for one in instances(node)] == [(1, "raylet -9")]
     assert "raylet" in node.call("process-output", disk=node.spec.data, id=name, lines=5)["text"]
-    node.call("stop-processes", disk=node.spec.data, ids=[name], grace=0, replace=True)
+    node.call("stop-processes", disk=node.spec.data, ids=[name], grace=0)
     assert instances(node) == ()
     with pytest.raises(NodeError, match="have no record here any more"):
         node.call("process-output", disk=node.spec.data, id="here-0", lines=1)
@@ -211,21 +211,16 @@ def test_no_path_leads_out_of_the_data_disk(node: Node, tmp_path: Path) -> None:
     (tmp_path / "clusters").unlink()
 
 
-def test_a_lock_is_held_by_one_and_undoes_what_was_not_committed(node: Node, tmp_path: Path) -> None:
+def test_a_lock_is_held_by_one(node: Node) -> None:
     pool = NodePool({"local": node})
-    guard = {"call": "c1", "disk": node.spec.data, "path": DIRECTORY, "here": True}
-    with lock_nodes(pool, "rlbox cluster up mine") as locks:
-        with pytest.raises(LockHeld, match="changes clusters on node local") as caught, lock_nodes(pool, "other"):
-            pass
-        assert f"process {os.getpid()} there" in caught.value.what
-        locks.send("local", {"guard": guard})
-        start(node, "exec sleep 600", "c1")
-        other = start(node, "exec sleep 600", "c2")
-        locks.send("local", {"commit": "c1"})
-    assert len(instances(node)) == 2
-    with lock_nodes(pool, "again") as locks:
-        locks.send("local", {"guard": {**guard, "path": ""}})
-    until(lambda: [one.id for one in instances(node)] == [other])  # the lock's end has undone the call, and it alone
+    with (
+        lock_nodes(pool),
+        pytest.raises(LockHeld, match="another call changes clusters on node local"),
+        lock_nodes(pool),
+    ):
+        pass
+    with lock_nodes(pool):
+        pass
 
 
 def test_the_script_is_for_an_old_python() -> None:
