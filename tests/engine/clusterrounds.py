@@ -63,7 +63,7 @@ class Trouble:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """A round: `seconds` from the deed to the report, or, of a killed command line, until its programs on the nodes ended."""
+    """A round: `seconds` from the deed to the report, or, of a killed command line, until its programs there ended."""
 
     number: int
     deed: str
