@@ -25,16 +25,10 @@ if TYPE_CHECKING:
     from rlbox.provision.layout import Layout
 
 
-def _here_it_is_remove(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    if asked:
-        raise click.UsageError(_("--undo: here it is --remove"), ctx)
-
-
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--check", is_flag=True, help="Only compare; exit code 1 when something differs.")
 @click.option("--remove", is_flag=True, help="Undo everything that apply changed.")
-@click.option("--undo", is_flag=True, hidden=True, expose_value=False, callback=_here_it_is_remove)
 @click.option(
     "--prefix", metavar="DIR", help="Write below DIR and nowhere else [without root: a folder in rlbox's cache]."
 )

@@ -28,7 +28,7 @@ from rlbox.engine.reference import shorten_image_name
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.system.files import describe_special_file, open_atomic
+from rlbox.system.files import open_atomic
 
 ByteCallback = Callable[[int], None]
 INDEX_FILE = "index.json"
@@ -101,21 +101,19 @@ def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: Non
 
     Raises WorkFailed: it is no OCI archive, cut short, or a blob is damaged or missing; the blob is named.
     """
-    if kind := describe_special_file(path):  # which may have no end, or no beginning
-        raise WorkFailed(
-            _("this is no archive, but {kind}").format(kind=kind), where=str(path), next_step="rlbox save TARGET FILE"
-        )
     try:
+        if not path.is_file():
+            raise tarfile.ReadError("no regular file")
         with tarfile.open(path, mode="r:") as tar:
-            members = _list_members(tar, path)
+            members = {member.name.removeprefix("./"): member for member in tar if member.isfile()}
             index = _read_index(tar, members, path)
-            blobs = {f"sha256:{name[len(BLOBS_DIR) :]}": member for name, member in members.items() if _is_blob(name)}
+            blobs = {digest: member for name, member in members.items() if (digest := _find_digest(name))}
             for digest, member in blobs.items():
                 _check_blob(cast(IO[bytes], tar.extractfile(member)), digest, path, on_bytes)
             manifests = tuple(_list_images(tar, blobs, index, path))
     except tarfile.TarError as error:
         raise WorkFailed(
-            _("this is no archive: {error}").format(error=error), where=str(path), next_step="rlbox save TARGET FILE"
+            _("this is no archive, or cut short: {error}").format(error=error), where=str(path), next_step=_AGAIN
         ) from error
     names = (item.annotations.get(CONTAINERD_NAME_ANNOTATION) for item in index.manifests)
     return ImageArchive(
@@ -148,7 +146,7 @@ def read_archive(archive: ImageArchive, omit: Collection[str] = ()) -> Iterator[
     with tarfile.open(archive.path, mode="r:") as tar:
         for member in tar:
             file = tar.extractfile(member) if member.isfile() else None
-            if file and _blob_name(member.name.removeprefix("./")) not in omit:
+            if file and _find_digest(member.name.removeprefix("./")) not in omit:
                 yield from _tar_file(member.name, member.size, _read_chunks(file))
     yield bytes(2 * _BLOCK)
 
@@ -252,22 +250,6 @@ def _count_chunks(chunks: Iterator[bytes], on_bytes: ByteCallback) -> Iterator[b
         yield chunk
 
 
-def _list_members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
-    members: dict[str, tarfile.TarInfo] = {}
-    end = path.stat().st_size
-    last = ""
-    try:
-        for member in tar:
-            last = member.name.removeprefix("./")
-            if member.offset_data + member.size > end:
-                raise _create_truncated_error(path, last)
-            if member.isfile():
-                members[last] = member
-    except tarfile.ReadError as error:
-        raise _create_truncated_error(path, last) from error
-    return members
-
-
 def _read_index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: Path) -> Manifest:
     if INDEX_FILE not in members:
         step = f"docker load --input {path}" if DOCKER_MANIFEST_FILE in members else "rlbox save TARGET FILE"
@@ -282,12 +264,9 @@ def _read_index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], pa
         ) from error
 
 
-def _is_blob(name: str) -> bool:
-    return name.startswith(BLOBS_DIR)
-
-
-def _blob_name(name: str) -> str:
-    return f"sha256:{name[len(BLOBS_DIR) :]}" if _is_blob(name) else name or "its beginning"
+def _find_digest(name: str) -> str | None:
+    """Return the digest that the name of a blob in an archive says; None for any other file."""
+    return f"sha256:{name.removeprefix(BLOBS_DIR)}" if name.startswith(BLOBS_DIR) else None
 
 
 def _check_blob(source: IO[bytes], digest: str, path: Path, on_bytes: ByteCallback) -> None:
@@ -327,12 +306,6 @@ def _require_blobs(blobs: Mapping[str, tarfile.TarInfo], wanted: Sequence[Descri
             raise WorkFailed(
                 _("blob {digest} is missing").format(digest=blob.digest), where=str(path), next_step=_AGAIN
             )
-
-
-def _create_truncated_error(path: Path, name: str) -> WorkFailed:
-    return WorkFailed(
-        _("the archive is cut short in blob {blob}").format(blob=_blob_name(name)), where=str(path), next_step=_AGAIN
-    )
 
 
 def _send(chunks: Iterator[bytes]) -> None:

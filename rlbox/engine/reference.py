@@ -55,7 +55,9 @@ def parse_reference(image_name: str) -> ImageReference:
         raise _refused(image_name, f"the registry {host!r} is no HOST or HOST:PORT")
     for part in path.split("/"):
         if not _PART.fullmatch(part):
-            raise _refused(image_name, _wrong_part(part))
+            raise _refused(
+                image_name, f"{part!r} must be lower-case letters and digits, parted by '.', '_', '__' or '-'"
+            )
     if len(path) > _LONGEST:
         raise _refused(image_name, f"the name is longer than {_LONGEST} characters")
     return ImageReference(host=host, repository=path, tag=tag, digest=digest)
@@ -104,12 +106,6 @@ def _split_host(name: str) -> tuple[str, str]:
         host = DOCKER_HUB if first == f"index.{DOCKER_HUB}" else first
         return host, f"library/{rest}" if host == DOCKER_HUB and "/" not in rest else rest
     return DOCKER_HUB, name if slash else f"library/{name}"
-
-
-def _wrong_part(part: str) -> str:
-    if part != part.lower() and _PART.fullmatch(part.lower()):
-        return f"{part!r} has capital letters, which registries do not take"
-    return f"{part!r} must be lower-case letters and digits, parted by '.', '_', '__' or '-'"
 
 
 def _refused(text: str, why: str) -> SpecError:

@@ -7,7 +7,6 @@ import hashlib
 import os
 import shlex
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +40,8 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         It cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets and
         folders stay. A link to a regular file is replaced, not what it leads to.
     """
-    if kind := describe_special_file(path):
-        raise OSError(errno.EINVAL, f"is {kind}, which is not replaced", str(path))
+    if is_special_file(path):
+        raise OSError(errno.EINVAL, "is no regular file, which is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -58,23 +57,9 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         draft.unlink(missing_ok=True)
 
 
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-}
-
-
-def describe_special_file(path: Path) -> str | None:
-    """Return what stands at a path, links followed, if that is no regular file: `a device`; else None."""
-    try:
-        if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
-            return "a device"  # /dev/stdout, which may lead to a file
-        return _KINDS.get(stat.S_IFMT(path.stat().st_mode))
-    except OSError:
-        return None
+def is_special_file(path: Path) -> bool:
+    """Whether a device, FIFO, socket or folder stands at a path, links followed: what no file may replace."""
+    return str(path).startswith(("/dev/", "/proc/")) or (path.exists() and not path.is_file())
 
 
 def write_if_changed(path: Path, text: str) -> bool:
@@ -145,8 +130,8 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        if kind := describe_special_file(path):
-            raise OSError(errno.EINVAL, f"{kind} has this name, which is not replaced")
+        if is_special_file(path):
+            raise OSError(errno.EINVAL, "is no regular file, which is not replaced")
         free = get_free_bytes(path.parent)
         if free < needed_bytes:
             raise NodeError(
@@ -193,9 +178,9 @@ def require_writable_file(path: Path, alternative: str) -> None:
     NodeError
         The folder is missing, or no folder, or not this user's to write in; or no regular file has the name.
     """
-    if kind := describe_special_file(path):
+    if is_special_file(path):
         raise NodeError(
-            _("{kind} has this name, which is not replaced").format(kind=kind),
+            _("no regular file has this name, and it is not replaced"),
             where=str(path),
             next_step=_("name {other}").format(other=alternative),
         )
@@ -219,10 +204,6 @@ def _check_parent(path: Path, other: str) -> None:
     if parent.is_dir():
         _check_writable(parent, other)
         return
-    if any(os.path.lexists(one) and not one.is_dir() for one in (parent, *parent.parents)):
-        raise NodeError(
-            _("this lies below what is no folder"), where=str(path), next_step=_("name {other}").format(other=other)
-        )
     raise NodeError(
         _("the folder of this is not there"),
         where=str(path),

@@ -153,7 +153,7 @@ def _measure(paths: Iterable[str]) -> tuple[CachedFile, ...]:
 def _measure_file(path: str) -> CachedFile:
     with _open(path) as handle:
         size = os.fstat(handle).st_size
-        return CachedFile(path=path, size=size, resident=count_cached_bytes(handle, 0, size) if size else 0)
+        return CachedFile(path=path, size=size, resident=_count_cached_bytes(handle, size) if size else 0)
 
 
 def _read_chunk(path: str, offset: int, on_bytes: Callable[[int], None]) -> int:
@@ -176,10 +176,6 @@ def _open(path: str) -> Iterator[int]:
         ) from error
 
 
-_PAGE = mmap.PAGESIZE
-_PIECE = 1 << 30  # of a file that is mapped at once
-
-
 LIBC.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 LIBC.mmap.restype = ctypes.c_void_p
@@ -187,31 +183,19 @@ LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def count_cached_bytes(handle: int, offset: int, length: int) -> int | None:
-    """Return how many bytes of an open file's range are in the page cache; None where the kernel does not tell.
-
-    `offset` is a multiple of the page size.
-    """
+def _count_cached_bytes(handle: int, size: int) -> int | None:
+    """Return how many bytes of an open file are in the page cache; None where the kernel does not tell."""
     if not _may_ask(handle):
         return None
-    pages = 0
-    for start in range(offset, offset + length, _PIECE):
-        count = _count_pages(handle, start, min(_PIECE, offset + length - start))
-        if count is None:
-            return None
-        pages += count
-    return min(pages * _PAGE, length)
-
-
-def _count_pages(handle: int, offset: int, length: int) -> int | None:
-    at = LIBC.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, handle, offset)
+    at = LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
     if at == _FAILED:
         return None
-    flags = (ctypes.c_ubyte * -(-length // _PAGE))()
+    flags = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
     try:
-        return None if LIBC.mincore(at, length, flags) else sum(byte & 1 for byte in bytes(flags))
+        failed = LIBC.mincore(at, size, flags)
+        return None if failed else min(sum(byte & 1 for byte in bytes(flags)) * mmap.PAGESIZE, size)
     finally:
-        LIBC.munmap(at, length)
+        LIBC.munmap(at, size)
 
 
 def _may_ask(handle: int) -> bool:
