@@ -59,7 +59,9 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
 
 def is_special_file(path: Path) -> bool:
     """Whether a device, FIFO, socket or folder stands at a path, links followed: what no file may replace."""
-    return str(path).startswith(("/dev/", "/proc/")) or (path.exists() and not path.is_file())
+    if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
+        return True  # /dev/stdout, which may lead to a file
+    return path.exists() and not path.is_file()
 
 
 def write_if_changed(path: Path, text: str) -> bool:
@@ -204,6 +206,10 @@ def _check_parent(path: Path, other: str) -> None:
     if parent.is_dir():
         _check_writable(parent, other)
         return
+    if any(os.path.lexists(one) and not one.is_dir() for one in (parent, *parent.parents)):
+        raise NodeError(
+            _("this lies below what is no folder"), where=str(path), next_step=_("name {other}").format(other=other)
+        )
     raise NodeError(
         _("the folder of this is not there"),
         where=str(path),
