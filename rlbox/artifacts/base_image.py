@@ -40,11 +40,6 @@ def list_stored_base_files(store: ObjectStore, base_image: str, platform: str = 
     return tuple(_walk(store, base_image, digest, platform)) if at else ()
 
 
-def list_stored_base_digests(store: ObjectStore, base_image: str) -> set[str]:
-    """Return the objects that a base image is made of, as far as the store knows them."""
-    return {file.sha256 for file in list_stored_base_files(store, base_image)}
-
-
 def fetch_base_files(
     base_image: str,
     platform: str,

@@ -255,7 +255,7 @@ def create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
             needed=size_text(needed), free=size_text(free)
         ),
         where=str(store.root),
-        next_step="rlbox store prune, or name another disk with --store DIR",
+        next_step="rlbox prune, or name another disk with --store DIR",
     )
 
 

@@ -7,14 +7,14 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rlbox.artifacts.base_image import list_stored_base_digests
+from rlbox.artifacts.base_image import list_stored_base_files
 from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
@@ -90,161 +90,105 @@ def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
 
     Raises SpecError: A lock of the project cannot be read, so that nobody knows what it uses.
     """
-    wanted: set[str] = set()
+    used: set[str] = set()
     own = {project.lock_file(name) for name in project.targets()}
     for path in sorted(own):
         lock = load_lock(path)
-        wanted |= _digests(store, lock) if lock else set()
+        used |= _digests(store, lock) if lock else set()
     for known in list_fetched_locks(store):
         if known.lock_path in own or not known.lock_path.exists():
             continue
-        wanted |= {file.sha256 for file in known.files}
-        try:
+        used |= {file.sha256 for file in known.files}
+        with suppress(SpecError):
             lock = load_lock(known.lock_path)
-        except SpecError:
-            continue
-        wanted |= _digests(store, lock) if lock else set()
-    return wanted
+            used |= _digests(store, lock) if lock else set()
+    return used
 
 
 def _digests(store: ObjectStore, lock: Lock) -> set[str]:
-    return {file.sha256 for file in list_all_artifacts(lock)} | list_stored_base_digests(store, lock.base)
+    return {file.sha256 for file in (*list_all_artifacts(lock), *list_stored_base_files(store, lock.base))}
 
 
-@dataclass(frozen=True, kw_only=True)
-class DamagedObject:
-    """An object with other bytes than its name says; `actual_sha256` is None where they cannot be read."""
+def find_damaged_objects(store: ObjectStore) -> list[str]:
+    """Return the digests of objects that cannot be read, or have other bytes than their names say."""
 
-    digest: str
-    size: int
-    actual_sha256: str | None
-    read_error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PruneResult:
-    """What was removed, or would be: digests of objects and of half-written files; bytes are those on disk."""
-
-    objects: tuple[str, ...]
-    partials: tuple[str, ...]
-    freed_bytes: int
-
-
-def verify_objects(
-    store: ObjectStore, on_object: Callable[[int], None] = lambda size: None
-) -> tuple[DamagedObject, ...]:
-    """Return every damaged object; `on_object` is told the bytes of each that was read."""
-
-    def look(digest: str) -> DamagedObject | None:
-        path = store.path(digest)
-        size = path.stat().st_size
-        actual, read_error = None, ""
+    def is_damaged(digest: str) -> bool:
         try:
-            actual = compute_file_sha256(path)
-        except OSError as error:
-            read_error = f"cannot be read: {error.strerror}"
-        on_object(size)
-        if actual == digest:
-            return None
-        return DamagedObject(digest=digest, size=size, actual_sha256=actual, read_error=read_error)
+            return compute_file_sha256(store.path(digest)) != digest
+        except OSError:
+            return True
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return tuple(damage for damage in pool.map(look, store.list_digests()) if damage)
+    digests = list(store.list_digests())
+    with ThreadPoolExecutor() as pool:
+        return [digest for digest, damaged in zip(digests, pool.map(is_damaged, digests), strict=True) if damaged]
 
 
-def prune_store(store: ObjectStore, used_digests: set[str], *, dry_run: bool) -> PruneResult:
-    """Remove objects and half-written files that are not `used_digests`, and names of locks that are gone.
+def find_unused_objects(store: ObjectStore, project: Project) -> dict[Path, int]:
+    """Return the objects and half-written files that no lock uses, each with the bytes that removing it frees.
 
-    What another rlbox writes right now stays.
+    What another rlbox writes right now is not among them.
     """
-    objects = [digest for digest in store.list_digests() if digest not in used_digests]
-    partials = [path for path in store.list_partials() if path.name not in used_digests and _is_idle(path)]
-    freed = sum(_bytes(store.path(digest)) for digest in objects) + sum(map(_bytes, partials))
-    if not dry_run:
-        for digest in objects:
-            store.remove(digest)
-        for path in partials:
-            _is_idle(path, remove=True)
-        for known in list_fetched_locks(store):
-            if not known.lock_path.exists():
-                known.record_path.unlink(missing_ok=True)
-    return PruneResult(objects=tuple(objects), partials=tuple(path.name for path in partials), freed_bytes=freed)
+    used = collect_used_digests(store, project)
+    objects = [store.path(digest) for digest in store.list_digests() if digest not in used]
+    partials = [path for path in store.list_partials() if path.name not in used and _is_idle(path)]
+    return {path: _freed_bytes(path.stat()) for path in (*objects, *partials)}
 
 
-def _bytes(path: Path) -> int:
-    """Return the room that removing a file gives back: nothing when it has another link."""
-    facts = path.stat()
-    return facts.st_size if facts.st_nlink == 1 else 0
+def remove_objects(store: ObjectStore, paths: Iterable[Path]) -> None:
+    """Remove unused objects, and the records of locks that are gone."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+    for known in list_fetched_locks(store):
+        if not known.lock_path.exists():
+            known.record_path.unlink(missing_ok=True)
 
 
-def _is_idle(path: Path, *, remove: bool = False) -> bool:
-    with suppress(OSError):
-        handle = open_and_lock_file(path, create=False)
-        if handle is None:
-            return False
-        if remove:
-            path.unlink()
-        os.close(handle)
+def _freed_bytes(stats: os.stat_result) -> int:
+    return stats.st_size if stats.st_nlink == 1 else 0  # the bytes of a file with another link stay
+
+
+def _is_idle(partial: Path) -> bool:
+    handle = open_and_lock_file(partial, create=False)
+    if handle is None:
+        return False
+    os.close(handle)
     return True
 
 
 _NO_CACHE = ("locks", "places", "store")
 """Folders below the cache folder that have their own commands, or are in use."""
 
-_BLOCK = 512
-"""Bytes that the kernel counts as one block of a file."""
+
+def find_unused_cache_entries(max_age_s: float) -> dict[Path, int]:
+    """Return the entries of caches of which no file was read or written for `max_age_s`, with their bytes."""
+    oldest = time.time() - max_age_s
+    unused = {}
+    for cache in _list_directory(cache_path()):
+        for entry in _list_directory(cache) if cache.name not in _NO_CACHE else ():
+            stats = [entry.lstat(), *(row for _, row in walk_files(entry))]
+            if all(_last_use_s(row) < oldest for row in stats):
+                unused[entry] = sum(map(_freed_bytes, stats))
+    return unused
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheEntry:
-    """One file or folder of a cache; of a file with several links, `size` has the share of one."""
-
-    path: Path
-    size: int
-    last_used_s: float
+def _last_use_s(stats: os.stat_result) -> float:
+    """Return when a file was read or written; to list a folder, or to read another link of a file, is no use of it."""
+    is_read = stat.S_ISREG(stats.st_mode) and stats.st_nlink == 1
+    return max(stats.st_mtime, stats.st_atime) if is_read else stats.st_mtime
 
 
-def find_unused_cache_entries(max_age_s: float) -> list[CacheEntry]:
-    before = time.time() - max_age_s
-    entries = []
-    for cache in _inside(cache_path()):
-        for path in _inside(cache) if cache.name not in _NO_CACHE else ():
-            with suppress(FileNotFoundError):  # another rlbox has removed it meanwhile
-                entries.append(_entry(path))
-    return [entry for entry in entries if entry.last_used_s < before]
-
-
-def remove_cache_entries(entries: Sequence[CacheEntry]) -> None:
+def remove_cache_entries(entries: Iterable[Path]) -> None:
     """Remove cache entries; one that is killed in the middle is still under its name, or gone.
 
     Raises LockHeld: another rlbox builds or installs a target right now, perhaps with one of them; nothing is removed.
     """
-    for lock in _inside(cache_path("locks")) if entries else ():
+    for lock in _list_directory(cache_path("locks")):
         require_unlocked(lock, "caches")
     for entry in entries:
-        gone = entry.path.with_name(f".{entry.path.name}.{os.getpid()}")
-        try:
-            os.replace(entry.path, gone)
-        except FileNotFoundError:
-            continue
+        gone = entry.with_name(f".{entry.name}.{os.getpid()}")
+        os.replace(entry, gone)
         remove_tree(gone) if gone.is_dir() and not gone.is_symlink() else gone.unlink()
 
 
-def _inside(directory: Path) -> Iterable[Path]:
-    try:
-        return sorted(directory.iterdir())
-    except OSError:
-        return []
-
-
-def _entry(path: Path) -> CacheEntry:
-    stats = [path.lstat(), *(row for _, row in walk_files(path, include_directories=True))]
-    size = sum(row.st_blocks * _BLOCK // (1 if stat.S_ISDIR(row.st_mode) else row.st_nlink) for row in stats)
-    return CacheEntry(path=path, size=size, last_used_s=max(map(_used_at, stats)))
-
-
-def _used_at(row: os.stat_result) -> float:
-    """Return when a file was read or written; to list a folder, or to read another link of a file, is no use of it."""
-    if stat.S_ISDIR(row.st_mode):
-        return row.st_mtime
-    return max(row.st_mtime, row.st_atime) if stat.S_ISREG(row.st_mode) and row.st_nlink == 1 else 0.0
+def _list_directory(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []

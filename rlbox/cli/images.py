@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,21 +19,20 @@ from rlbox.image.forms.compose import GPU_METHODS
 from rlbox.image.names import NO_PROJECT_TAG, format_image_tag
 from rlbox.image.plan import load_image_plan
 
-if TYPE_CHECKING:
-    from rlbox.image.prune import EngineImage
-
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @shared_options
 @click.pass_context
 def images(ctx: click.Context, app: App) -> None:
-    """List the images that rlbox built in this engine, whose they are and how they stand; remove those not needed.
+    """List the images that rlbox built in this engine, whose they are and how they stand.
+
+    `rlbox prune` removes those that nothing needs.
 
     \b
     Examples:
       rlbox images
       rlbox images ls --json
-      rlbox images prune --dry-run
+      rlbox images rm local
     """
     if not ctx.invoked_subcommand:
         _list(app)
@@ -62,8 +60,15 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
       rlbox images rm local --dry-run
       rlbox images rm rlbox/local:work-0a1b2c --yes
     """
+    from rlbox.amounts import size_text
     from rlbox.errors import EngineError
-    from rlbox.image.prune import list_engine_images, select_images
+    from rlbox.image.prune import (
+        format_images_to_remove,
+        list_engine_images,
+        remove_images,
+        select_images,
+        sum_image_bytes,
+    )
 
     rows = select_images(app.project, list_engine_images(app.project), names)
     if held := [row for row in rows if row.containers]:
@@ -73,60 +78,29 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
             ),
             next_step=_("docker rm {container}, once nobody needs it").format(container=held[0].containers[0]),
         )
-    return _carry_out(app, [(row, "") for row in rows], yes=yes)
-
-
-@click.command("prune")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@dry_run_option
-@shared_options
-def prune(app: App, yes: bool) -> int:
-    """Remove the images that nothing needs, and say what stays and why.
-
-    Removed are images that a later build replaced, and those whose target or project folder is gone. Images of other
-    users stay, and so do those that a container was made from.
-
-    \b
-    Examples:
-      rlbox images prune --dry-run
-      rlbox images prune --yes
-    """
-    from rlbox.image.prune import explain_kept_image, list_engine_images
-
-    return _carry_out(app, [(row, explain_kept_image(row)) for row in list_engine_images(app.project)], yes=yes)
+    freed, lines = sum_image_bytes(rows), format_images_to_remove(rows)
+    data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": freed}
+    if app.dry_run:
+        text = "\n".join([*lines, f"would free up to {size_text(freed)}"])
+        return app.planned(data, text, f"remove {len(rows)} images")
+    for line in lines:
+        app.say(line)
+    require_confirmation(app, yes, f"remove {len(rows)} images, up to {size_text(freed)}")
+    remove_images(rows)
+    app.result(data | {"removed": True}, f"freed up to {size_text(freed)}")
+    return 0
 
 
 def _list(app: App) -> None:
     from rlbox.image.prune import format_images, list_engine_images
 
     rows = list_engine_images(app.project)
-    told = "\n".join(format_images(rows)) if rows else "no image yet"
-    app.result({"images": [asdict(row) for row in rows]}, told)
+    text = "\n".join(format_images(rows)) if rows else "no image yet"
+    app.result({"images": [asdict(row) for row in rows]}, text)
 
 
-def _carry_out(app: App, rows: Sequence[tuple[EngineImage, str]], *, yes: bool) -> int:
-    from rlbox.amounts import size_text
-    from rlbox.image.prune import format_prune, remove_images, sum_image_bytes
-
-    going = [row for row, stays in rows if not stays]
-    freed = sum_image_bytes(going)
-    found = {"images": [{"image": row.name, "bytes": row.size, "stays": stays} for row, stays in rows], "bytes": freed}
-    if app.dry_run:
-        text = "\n".join([*format_prune(rows, done=False), f"would free up to {size_text(freed)}"])
-        return app.planned(found, text, f"remove {len(going)} images" if going else "remove nothing")
-    if going:
-        for line in format_prune(((row, "") for row in going), done=False):
-            app.say(line)
-        require_confirmation(app, yes, f"remove {len(going)} images, up to {size_text(freed)}")
-        remove_images(going)
-    app.result(
-        found | {"removed": True}, "\n".join([*format_prune(rows, done=True), f"freed up to {size_text(freed)}"])
-    )
-    return 0
-
-
-for command in (ls, remove, prune):
-    images.add_command(command)
+images.add_command(ls)
+images.add_command(remove)
 
 
 @click.command()

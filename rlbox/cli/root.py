@@ -47,7 +47,7 @@ SECTIONS = {
         "save": "write a target's image to an archive",
         "shell": "open a shell in a target's image, or run one command",
         "show": "print a target or job, or explain an image",
-        "store": "list, verify or prune the store of fetched files",
+        "store": "list or verify the store of fetched files",
         "targets": "list targets and jobs",
     },
     "Runs: start, follow, understand": {

@@ -69,24 +69,11 @@ def format_images(images: Sequence[EngineImage]) -> list[str]:
     return columns([head, *((row.display_name, size_text(row.size), _told(row)) for row in images)])
 
 
-def explain_kept_image(image: EngineImage) -> str:
-    """Return why an image stays; empty: it goes."""
-    if image.containers:
-        return f"container {image.containers[0]} is made from it"
-    return "" if image.spare else image.state
-
-
-def format_prune(kept_reasons: Iterable[tuple[EngineImage, str]], *, done: bool) -> list[str]:
-    """Return what becomes of each image; `done`: it is gone already."""
+def format_images_to_remove(images: Iterable[EngineImage]) -> list[str]:
     lines = []
-    for row, stays in kept_reasons:
-        if stays:
-            lines.append(f"{row.display_name} is kept: {stays}")
-        elif done:
-            lines.append(f"removed {row.display_name}, {size_text(row.size)}")
-        else:
-            line = f"would remove {row.display_name}, {size_text(row.size)}"
-            lines.append(f"{line}: {row.state}" if row.spare else line)
+    for image in images:
+        line = f"would remove {image.display_name}, {size_text(image.size)}"
+        lines.append(f"{line}: {image.state}" if image.spare else line)
     return lines
 
 

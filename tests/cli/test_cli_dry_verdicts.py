@@ -36,7 +36,6 @@ WOULD = {
     "export mine --format compose": "print this, and write nothing",
     "export mine --format compose --output c.yaml": "write c.yaml",
     "fetch mine": "fetch 1 files",
-    "images prune": "",
     "images rm mine": "",
     "init fresh --machine cpu": "write these files",
     "load text.txt": "",
@@ -58,8 +57,6 @@ WOULD = {
     "shell mine": "start a container of rlbox/mine:tests",
     "stop": "stop nothing",
     "stop own-1": "stop nothing",
-    "store prune": "remove nothing",
-    "store rm nosuch": "",
     "vast search vast-5090": "ask vast.ai for its offers",
     "warm text.txt": "",
 }

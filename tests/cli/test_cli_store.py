@@ -84,7 +84,6 @@ def test_an_empty_store(rlbox: Rlbox) -> None:
     where = cache_path("store")
     assert rlbox("store", "ls").out == f"0 objects, 0 B in {where}\n"
     assert rlbox("store", "verify").out == "0 objects are whole\n"
-    assert rlbox("store", "prune").out == "freed 0 B\n"
     assert not where.exists()
 
 
@@ -104,44 +103,17 @@ def test_verify(rlbox: Rlbox, store: ObjectStore) -> None:
     }
 
 
-def test_prune(rlbox: Rlbox, store: ObjectStore, folder: Folder) -> None:
-    lost = f"{sha(LOST)[:12]}  unknown: no lock that was fetched names it\n"
-    verdict = f"\n# verdict: this would free 4 B in {store.root}\n"
-    assert rlbox("store", "prune", "--dry-run") == Said(code=0, out=f"remove {lost}{verdict}", err="")
-    assert store.has(sha(LOST))
-    assert rlbox("store", "prune") == Said(code=0, out=f"removed {lost}freed 4 B\n", err="")
-    assert sorted(store.list_digests()) == sorted([sha(ONE), sha(TWO)])
+@pytest.mark.allow("sockets", "processes")
+def test_prune_of_a_lock_that_is_broken_or_gone(
+    rlbox: Rlbox, store: ObjectStore, folder: Folder, engine: EngineSocket
+) -> None:
     (folder.path / "images/mine/lock.json").write_text("{")
-    said = rlbox("store", "prune")
+    said = rlbox("prune", "--yes")
     assert (said.code, "not a lock file" in said.err) == (2, True)
     (folder.path / "images/mine/lock.json").unlink()
-    assert rlbox("store", "prune", "--json").data["bytes"] == 3003
+    assert rlbox("prune", "--yes", "--json").data["bytes"] == 3007
     assert list(store.list_digests()) == []
     assert not list((store.root / "names").iterdir())
-
-
-def test_an_object_is_shown(rlbox: Rlbox, store: ObjectStore) -> None:
-    path = store.path(sha(ONE))
-    for name in (sha(ONE)[:8], sha(ONE), "n0.bin"):
-        assert rlbox("store", "show", name).out.splitlines() == [
-            "object  n0.bin (http, http; mine)",
-            f"sha256  {sha(ONE)}",
-            "size    3 B",
-            f"place   {path}",
-        ]
-    data = rlbox("store", "show", "n0.bin", "--json").data
-    assert (data["digest"], data["file"], data["targets"]) == (sha(ONE), "n0.bin", ["mine"])
-    assert rlbox("store", "show", sha(LOST)).out.startswith("object  unknown: no lock that was fetched names it\n")
-
-
-def test_objects_are_removed_by_name(rlbox: Rlbox, store: ObjectStore) -> None:
-    dry = rlbox("store", "rm", "n0.bin", sha(LOST)[:12], "--dry-run")
-    assert (dry.code, dry.out.splitlines()[-1]) == (0, f"# verdict: this would free 7 B in {store.root}")
-    refused = rlbox("store", "rm", "n0.bin")
-    assert (refused.code, "pass --yes to remove 1 object, 3 B" in refused.err) == (2, True), refused.err
-    assert len([*store.list_digests()]) == 3
-    assert rlbox("store", "rm", "n0.bin", sha(LOST)[:12], "--yes").out == "freed 7 B\n"
-    assert [*store.list_digests()] == [sha(TWO)]
 
 
 @pytest.mark.allow("sockets", "processes")

@@ -132,9 +132,6 @@ export mine --format apptainer
 export mine --format compose -o compose.yaml
 store ls
 store verify
-store prune --dry-run
-store show abc
-store rm abc --dry-run
 fetch mine --dry-run
 apply local --check --prefix {TMP}/prefix
 apply mine --dry-run --prefix {TMP}/prefix
@@ -142,7 +139,6 @@ caches ls
 caches prune --dry-run
 caches rm nothing --dry-run
 images ls
-images prune --dry-run
 build mine
 build mine --dry-run
 build local --dry-run

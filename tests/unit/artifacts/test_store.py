@@ -21,13 +21,13 @@ from mirror import FakeLocator, artifact_of, serving
 from rlbox.artifacts.fetch import fetch_artifacts
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import (
-    DamagedObject,
     collect_used_digests,
+    find_damaged_objects,
+    find_unused_objects,
     list_fetched_locks,
     map_objects_to_targets,
-    prune_store,
     record_fetched_lock,
-    verify_objects,
+    remove_objects,
 )
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.system.files import cache_path, link_or_copy
@@ -206,12 +206,11 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_every_flipped_byte_is_found(store: ObjectStore) -> None:
     digests = [put(store, bytes([n]) * 100) for n in range(20)]
-    assert verify_objects(store) == ()
+    assert find_damaged_objects(store) == []
     for digest in digests:
         flip(store.path(digest))
-        found = hashlib.sha256(store.path(digest).read_bytes()).hexdigest()
         os.utime(store.path(digest), ns=(315_532_800 * 10**9,) * 2)  # even where the stamp is forged
-        assert verify_objects(store) == (DamagedObject(digest=digest, size=100, actual_sha256=found),)
+        assert find_damaged_objects(store) == [digest]
         store.remove(digest)
 
 
@@ -243,21 +242,22 @@ def test_what_is_wanted(store: ObjectStore, target: Folder, tmp_path: Path) -> N
         collect_used_digests(store, target.project)
 
 
-def test_pruning(store: ObjectStore, tmp_path: Path) -> None:
+def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> None:
     keep, drop, linked = put(store, b"keep"), put(store, b"drop!"), put(store, b"linked")
     store.link_object(linked, tmp_path / "linked")
+    (tmp_path / "lock.json").write_text("{")
+    record_fetched_lock(store, "kept", tmp_path / "lock.json", [artifact_of(b"keep", "keep.whl")])
     record_fetched_lock(store, "gone", tmp_path / "no/lock.json", [FILE])
-    for digest in ("a" * 64, "b" * 64):
-        with store.wait_for_partial(digest) as draft:
-            draft.write(b"half")
+    with store.wait_for_partial("a" * 64) as draft:
+        draft.write(b"half")
     with store.wait_for_partial("c" * 64) as busy:
         busy.write(b"half")
-        first = prune_store(store, {keep, "b" * 64}, dry_run=True)
-        assert (set(first.objects), first.partials, first.freed_bytes) == ({drop, linked}, ("a" * 64,), 9)
-        assert store.has(drop)
-        assert prune_store(store, {keep, "b" * 64}, dry_run=False) == first
-        assert [path.name for path in store.list_partials()] == ["b" * 64, "c" * 64]
-    assert (list(store.list_digests()), [*list_fetched_locks(store)]) == ([keep], [])
+        unused = find_unused_objects(store, target.project)
+        assert {path.name: size for path, size in unused.items()} == {drop: 5, linked: 0, "a" * 64: 4}
+        remove_objects(store, unused)
+        assert [path.name for path in store.list_partials()] == ["c" * 64]
+    assert list(store.list_digests()) == [keep]
+    assert [known.target for known in list_fetched_locks(store)] == ["kept"]
     assert (tmp_path / "linked").read_bytes() == b"linked"
 
 
@@ -285,7 +285,7 @@ def test_a_disk_without_room(small_disk: Path) -> None:
             fetch_artifacts(wanted, FakeLocator(a=mirror.url), ObjectStore(small_disk / "s"))
         assert str(caught.value) == (
             f"the store's disk is full: 1.4 MB needed, 1.0 MB free\n  where: {small_disk}/s\n"
-            "  next:  rlbox store prune, or name another disk with --store DIR"
+            "  next:  rlbox prune, or name another disk with --store DIR"
         )
         assert mirror.asked == []
 
@@ -342,12 +342,12 @@ def test_killed_and_started_again(store: ObjectStore) -> None:
                     time.sleep(0.002)
                 time.sleep(0.03 * turn)
                 process.kill()
-            assert verify_objects(store) == ()
+            assert find_damaged_objects(store) == []
         mirror.pause_s = 0
         with start(store, mirror.url) as process:
             assert process.wait(30) == 0
         assert any(asked for _, asked in mirror.asked), "nothing was resumed"
-    assert verify_objects(store) == ()
+    assert find_damaged_objects(store) == []
     assert sorted(store.path(digest).read_bytes()[0] for digest in store.list_digests()) == list(range(6))
     assert list(store.list_partials()) == []
 
@@ -362,5 +362,5 @@ def test_two_fetches_at_once(store: ObjectStore) -> None:
             counts = [int(process.communicate(timeout=60)[0]) for process in (one, two)]
         assert mirror.times() == dict.fromkeys(data, 1)
     assert sum(counts) == 6
-    assert verify_objects(store) == ()
+    assert find_damaged_objects(store) == []
     assert len(list(store.list_digests())) == 6
