@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,6 @@ import click
 from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, shared_options
-from rlbox.errors import WorkFailed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 QUIET_S = 30.0
 """Seconds without a byte after which a log that has an ending is at its end."""
 _PAUSE_S = 0.2
-_ASKED_S = 300.0
 
 
 @click.command()
@@ -40,9 +37,6 @@ _ASKED_S = 300.0
     help="A folder of signatures of another team, beside the shipped ones.",
 )
 @click.option("--follow", "-f", "grow", is_flag=True, help="Keep reading new lines until the logs say how it ended.")
-@click.option(
-    "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
-)
 @disk_options
 @shared_options
 def diagnose(
@@ -51,55 +45,33 @@ def diagnose(
     why: bool,
     packs: tuple[Path, ...],
     grow: bool,
-    ask: str | None,
     target: str,
     data: str | None,
 ) -> int:
     """Say what broke first in logs, why, on which rank, and the smallest next step.
 
     LOG is a file of any program, also packed as .gz or .zst, or - for standard input; DIR a folder of logs of one job,
-    Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this machine
-    but what --ask is given. Exit 1 when something was fatal.
+    Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this machine.
+    Exit 1 when something was fatal.
 
     \b
     Examples:
       rlbox diagnose train.log
       rlbox diagnose node0.log node1.log --json
       rlbox diagnose train.log --follow
-      rlbox diagnose train.log --ask 'llm -s "be brief"'
       rlbox diagnose smoke-20260101
     """
     from rlbox.diagnose.diagnose import diagnose_sources
+    from rlbox.diagnose.first_fatal import read_excerpt
     from rlbox.diagnose.report import format_report
     from rlbox.diagnose.signatures import load_signatures
 
     catalogue = load_signatures(app.project.fix_files(), packs)
     sources, may_grow = _sources(app, logs, target, data)
     found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
-    excerpt = _excerpt(found, sources)
-    guess = {"guess": _guess(app, ask, found, excerpt)} if ask and found.is_fatal else {}
-    text = "" if app.as_json else format_report(found, excerpt, explain=why)
-    if guess:
-        text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=guess["guess"])
-    app.result({**found.as_json(), **guess}, text)
+    text = "" if app.as_json else format_report(found, read_excerpt(found, sources), explain=why)
+    app.result(found.as_json(), text)
     return int(found.is_fatal)
-
-
-def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
-    """Return what a command of the user's answers to a masked extract; empty, and said, where it fails."""
-    from rlbox.diagnose.report import format_redacted_report
-    from rlbox.system.command import run_command
-    from rlbox.values import Command
-
-    asked = format_redacted_report(found, excerpt, os.environ)
-    try:
-        outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASKED_S), asked)
-    except WorkFailed as error:
-        app.say(f"warning: --ask has no answer: {error}")
-        return ""
-    if not outcome.ok:
-        app.say(f"warning: --ask has no answer: the command ended with exit code {outcome.exit_code}")
-    return outcome.stdout.strip()
 
 
 def _sources(
@@ -148,9 +120,3 @@ def _follow(app: App, sources: list[LogSource], catalogue: SignatureSet, may_gro
         if (quiet_s >= QUIET_S and found.has_ending) or (quiet_s and not growing):
             return found
         time.sleep(_PAUSE_S)
-
-
-def _excerpt(found: Diagnosis, sources: list[LogSource]) -> str:
-    from rlbox.diagnose.first_fatal import read_excerpt
-
-    return read_excerpt(found, sources)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from rlbox.app import App
-from rlbox.cli.eval_get import get
 from rlbox.cli.eval_judge import judge, load_result, make_locks_error, prove, suites, translate_errors
 from rlbox.cli.help import CommandGroup
-from rlbox.cli.options import NonNegativeNumber, dry_run_option, open_option, shared_options, write_page
+from rlbox.cli.options import dry_run_option, open_option, shared_options, write_page
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.evaluation.lock import LocksDifferError
-    from rlbox.evaluation.result import AnswerRecord, EvaluationResult
 
 
 _MAX_FAULTS = 20
@@ -39,10 +37,6 @@ _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option(
     "--python", default="", metavar="FILE", help="Interpreter with torch and the merger [/opt/venv/bin/python]."
 )
-@click.option(
-    "--dtype", default="", metavar="NAME", help="The cast that is due, such as bfloat16 [EXPORT's config.json]."
-)
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Beginning of the trainer's names, and EXPORT's.")
 @shared_options
 def check(
     app: App,
@@ -50,8 +44,6 @@ def check(
     against: Path,
     model: Path | None,
     python: str,
-    dtype: str,
-    rename: tuple[str, ...],
 ) -> int:
     """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
 
@@ -74,16 +66,13 @@ def check(
         format_report,
     )
 
-    rules = [_parse_rename(text) for text in rename]
     interpreter = python or (str(_STACK_PYTHON) if _STACK_PYTHON.is_file() else sys.executable)
     try:
         directory = find_export(export).path
         if not (reference := model or find_trainer_model_directory(directory, against)):
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
             raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
-        options = ExportCheckOptions(
-            export=directory, trainer=against, model=reference, python=interpreter, dtype=dtype, rename=rules
-        )
+        options = ExportCheckOptions(export=directory, trainer=against, model=reference, python=interpreter)
         report = check_export(options, lambda done, total: app.say(f"{done} of {total} tensors are compared"))
     except PackageMissingError as error:
         step = _("name an interpreter that has torch and transformers with --python FILE")
@@ -99,70 +88,31 @@ def check(
     return 0 if report.is_good else WorkFailed.exit_code
 
 
-def _parse_rename(text: str) -> tuple[str, str]:
-    old, equals, new = text.partition("=")
-    if not equals or not old:
-        raise click.UsageError(_("--rename wants OLD=NEW: --rename model.language_model.=model."))
-    return old, new
-
-
 @click.command("show")
 @click.argument("path", metavar="RESULT", type=click.Path(path_type=Path))
-@click.option("--problem", default="", metavar="NAME", help="Show the answers to this problem instead.")
 @shared_options
-def show(app: App, path: Path, problem: str) -> None:
+def show(app: App, path: Path) -> None:
     """Say what RESULT is of, and each suite's scores with their intervals; -v names what was not solved.
-
-    With --problem: what was asked, what the model answered, the verdict and why.
 
     \b
     Examples:
       rlbox eval show eval/step_100 -v
-      rlbox eval show eval/step_100 --problem HumanEval/32
     """
     from rlbox.evaluation.comparison import format_result
 
     result = load_result(path)
-    if problem:
-        return _show_problem(app, path if path.is_dir() else path.parent, result, problem)
     facts = result.describe() | {"parts": dict(result.lock.parts)}
     scores = {suite: dict(row) for suite, row in result.scores.items()}
     lines = format_result(result, list_unsolved=app.verbosity > 0)
-    return app.result({"result": facts, "scores": scores}, "\n".join(lines))
+    app.result({"result": facts, "scores": scores}, "\n".join(lines))
 
 
-def _show_problem(app: App, directory: Path, result: EvaluationResult, problem: str) -> None:
-    from rlbox.evaluation.files import AnswerStore, compute_answer_keys
-
-    answers = list(AnswerStore(directory, compute_answer_keys(result.lock)).find_answers(problem))
-    if not answers:
-        raise SpecError(
-            _("{result} has no answer to a problem {problem!r}").format(result=result.name, problem=problem),
-            where=str(directory),
-            next_step=_("choose one of: {near_names}").format(
-                near_names=", ".join(find_similar_names(problem, result.problem_names))
-            ),
-        )
-    text = "\n".join(_format_answer(suite, record) for suite, record in answers)
-    app.result({"answers": [{"suite": suite, **record} for suite, record in answers]}, text)
-
-
-def find_similar_names(name: str, names: list[str]) -> list[str]:
+def _find_similar_names(name: str, names: list[str]) -> list[str]:
     """Return the five names that are most like one that is not there."""
     import difflib
 
     unique = list(dict.fromkeys(names))
     return difflib.get_close_matches(name, unique, n=5, cutoff=0) or unique[:5]
-
-
-def _format_answer(suite: str, record: AnswerRecord) -> str:
-    head = f"{suite} {record['problem']}, answer {record['number'] + 1}: {record.get('outcome', 'not judged')}"
-    parts = [head, str(record.get("detail", "")), "was asked:", _indent(record.get("ask"))]
-    return "\n".join(part for part in (*parts, "was answered:", _indent(record.get("text"))) if part)
-
-
-def _indent(text: Any) -> str:
-    return "\n".join(f"  {line}" for line in str(text or "").splitlines())
 
 
 @click.command("compare")
@@ -214,9 +164,8 @@ def _make_comparison_error(error: LocksDifferError, command: str) -> WorkFailed:
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="RESULT", help="Result that must not be lost.")
 @click.option("--guard", default="humaneval", show_default=True, metavar="SUITE", help="Suite that must not drop.")
 @click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
-@click.option("--margin", type=NonNegativeNumber(), default=0.0, help="Points of loss to rule out [what shows].")
 @shared_options
-def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...], margin: float) -> int:
+def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]) -> int:
     """Say which of the results below FOLDER is the best checkpoint, and whether it has lost what the baseline could.
 
     Of those whose programs run, none clearly more often, the one that is right most often; of those, the earliest.
@@ -237,9 +186,7 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
             if not results:
                 load_result(folder)  # which says where there are some
             reference = load_result(baseline) if baseline else None
-            choice = choose_checkpoint(
-                results, baseline=reference, guard=guard, margin=margin / 100, rule=build_selection_rule(by)
-            )
+            choice = choose_checkpoint(results, baseline=reference, guard=guard, rule=build_selection_rule(by))
     except LocksDifferError as error:
         raise make_locks_error(error, folder) from error
     best = choice_to_json(choice) | {"model": read_result_export_path(folder / choice.result.name)}
@@ -279,7 +226,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
     problems = list(read_answers(found, load_run_masks(app, folder), problem))
     if problem and not problems:
         names = [name for result in results for name in result.problem_names]
-        step = _("choose one of: {near_names}").format(near_names=", ".join(find_similar_names(problem, names)))
+        step = _("choose one of: {near_names}").format(near_names=", ".join(_find_similar_names(problem, names)))
         raise SpecError(
             _("no result has a problem {problem!r}").format(problem=problem), where=str(folder), next_step=step
         )
@@ -302,5 +249,5 @@ def eval() -> None:
     """
 
 
-for command in (suites, prove, check, judge, show, compare, choose, report, get):
+for command in (suites, prove, check, judge, show, compare, choose, report):
     eval.add_command(command)

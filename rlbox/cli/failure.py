@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -14,13 +13,14 @@ import click
 from rlbox import __version__
 from rlbox.app import DryRun, write_json
 from rlbox.cli.help import translate_usage_message
-from rlbox.cli.terminal import NO_READER, OutputLostError, discard_output
 from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
 from rlbox.terminal import remove_controls
 
+_BROKEN_PIPE_EXIT_CODE = 141
+"""128 and SIGPIPE, as of a program that writes to a pipe that nobody reads any more."""
 _OTHER, _ROOM = _("name another"), _("free space there, or name another place")
-_OF_THE_MACHINE = {
+_NEXT_STEPS = {
     errno.EACCES: _("make it readable and writable for you, or name another"),
     errno.EPERM: _("run it as its owner, or name another"),
     errno.EROFS: _("name another place"),
@@ -31,8 +31,7 @@ _OF_THE_MACHINE = {
     errno.EDQUOT: _ROOM,
     errno.EIO: _("name another place: `dmesg` shows what is wrong with this disk"),
 }
-"""Errors that are no bug wherever they come from, and the next step of each."""
-_LONGEST = 200
+"""Errors of the machine, which are no bug wherever they come from, and the next step of each."""
 
 
 class RefusedDryRunError(Exception):
@@ -43,65 +42,74 @@ class RefusedDryRunError(Exception):
         self.dry = dry
 
 
+def reopen_closed_streams() -> None:
+    """Open /dev/null for each standard stream that is closed; escape characters that the locale lacks.
+
+    The number of a closed stream would be that of the next file that is opened, and messages would be written into it.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115 - as long as the process lives
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
 def run_and_report_failures(argv: Sequence[str], run_command: Callable[[], object]) -> int:
     """Run a command line; every failure ends here as what, where and next, and an exit code."""
     try:
-        return _answer(argv, run_command)
-    except OutputLostError as error:  # of a result, or of what was said of another failure
-        return _report_lost(error)
-
-
-def _answer(words: Sequence[str], step: Callable[[], object]) -> int:
-    try:
-        code = step()
-        sys.stdout.flush()  # who cannot take the result is met here, and not after the last line of Python
-        return code if isinstance(code, int) else 0
-    except OutputLostError:
-        raise
-    except RefusedDryRunError as refused:
-        return _report_dry(refused.dry, words)
-    except RlboxError as error:
-        return _report(error, words)
-    except click.UsageError as error:
-        return _report_usage(error, words)
+        try:
+            code = run_command()
+            sys.stdout.flush()
+            return code if isinstance(code, int) else 0
+        except Exception as error:
+            return _report_failure(error, argv)
     except KeyboardInterrupt:
-        return _interrupted()
-    except Exception as error:  # the one place where a bug is caught
-        from rlbox.cli.terminal import is_interrupt
-
-        if is_interrupt(error):
-            return _interrupted()
-        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
-            return _report(_refusal(error), words)
-        return _report_bug(error)
+        sys.stderr.write("rlbox: interrupted\n")
+        return 130
+    except BrokenPipeError:
+        _discard_output()
+        return _BROKEN_PIPE_EXIT_CODE
 
 
-def _refusal(error: OSError) -> NodeError:
-    """Return what this machine refused, of a file where it names one, when no verb knew to say it better."""
-    name = str(error.filename or "")
-    shown = name if len(name) < _LONGEST else f"{name[:_LONGEST]}…"
-    return NodeError(
-        _("this machine refuses: {strerror}").format(strerror=error.strerror),
-        where=shown,
-        next_step=_OF_THE_MACHINE[error.errno or 0],
-    )
+def _report_failure(error: Exception, words: Sequence[str]) -> int:
+    if isinstance(error, BrokenPipeError):
+        raise error
+    if isinstance(error, RefusedDryRunError):
+        return _report_dry(error.dry, words)
+    if isinstance(error, RlboxError):
+        return _report(error, words)
+    if isinstance(error, click.UsageError):
+        return _report_usage(error, words)
+    if isinstance(error, OSError) and error.errno in _NEXT_STEPS:
+        return _report_machine_error(error, words)
+    return _report_bug(error)
 
 
-def _interrupted() -> int:
-    sys.stderr.write("rlbox: interrupted\n")
-    return 130
+def _report_machine_error(error: OSError, words: Sequence[str]) -> int:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+    what = _("this machine refuses: {strerror}").format(strerror=error.strerror)
+    step = _NEXT_STEPS[error.errno or 0]
+    return _report(NodeError(what, where=str(error.filename or ""), next_step=step), words)
 
 
-def _report_lost(error: OutputLostError) -> int:
-    if not error.left:
-        _print_error(error)
-    discard_output()
-    return NO_READER if error.left else error.exit_code
+def _discard_output() -> None:
+    """Send what is still to be written to standard output nowhere, or Python reports it once more at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def _report(error: RlboxError, words: Sequence[str]) -> int:
     _print_error(error)
-    return _as_json(error, words)
+    return _write_error_json(error, words)
 
 
 def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
@@ -109,8 +117,7 @@ def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     error = dry.refused[-1]
     _print_error(error)
     if _wants_json(words):
-        with contextlib.suppress(OutputLostError):
-            write_json({"error": error.as_json(), "verdict": dry.as_json("")})
+        write_json({"error": error.as_json(), "verdict": dry.as_json("")})
         return dry.exit_code
     lines = replace(dry, refused=dry.refused[:-1]).lines("")[:-1] + dry.lines("")[-1:]
     sys.stdout.write(remove_controls(translate(join("\n", lines))) + "\n")
@@ -128,32 +135,29 @@ def _print(text: str) -> None:
 
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
     path = error.ctx.command_path if error.ctx else "rlbox"
-    bare = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its message is the whole help
-    what = _("a verb is missing") if bare else error.format_message()
-    _print(_usage_text(error))
-    return _as_json(SpecError(what, where=path, next_step=f"{path} --help"), words)
-
-
-def _usage_text(error: click.UsageError) -> str:
-    """Return what click would show, whose own `show` prints at once."""
-    message = translate_usage_message(error)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
+        _print(translate_usage_message(error))
+        what = _("a verb is missing")
+    else:
+        _print(_format_usage(error))
+        what = error.format_message()
+    return _write_error_json(SpecError(what, where=path, next_step=f"{path} --help"), words)
+
+
+def _format_usage(error: click.UsageError) -> str:
+    """Return what click would show, whose own `show` prints at once."""
+    message = _("Error: {message}").format(message=translate_usage_message(error))
+    if not error.ctx:
         return message
-    lines = [error.ctx.get_usage()] if error.ctx else []
-    if error.ctx and error.ctx.command.get_help_option(error.ctx):
-        path, option = error.ctx.command_path, error.ctx.help_option_names[-1]
-        lines += [_("Try '{command} {option}' for help.").format(command=path, option=option)]
-    lines += [""] if error.ctx else []
-    return join("\n", [*lines, _("Error: {message}").format(message=message)])
+    path, option = error.ctx.command_path, error.ctx.help_option_names[-1]
+    hint = _("Try '{command} {option}' for help.").format(command=path, option=option)
+    return join("\n", [error.ctx.get_usage(), hint, "", message])
 
 
-def _as_json(error: RlboxError, words: Sequence[str]) -> int:
-    """Write the error as JSON where that was asked for; return its exit code, which a lost output does not change."""
+def _write_error_json(error: RlboxError, words: Sequence[str]) -> int:
+    """Write the error as JSON with `--json`; return its exit code."""
     if _wants_json(words):
-        try:
-            write_json({"error": error.as_json()})
-        except OutputLostError:
-            discard_output()
+        write_json({"error": error.as_json()})
     return error.exit_code
 
 

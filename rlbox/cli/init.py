@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,26 +41,6 @@ class MachineChoice:
 def load_machines() -> dict[str, MachineChoice]:
     """Return the machines that there are targets for, by name."""
     return {row["name"]: MachineChoice(**row) for row in load_toml(_HERE / "machines.toml")["machines"]}
-
-
-def list_machines_for_framework(framework: str) -> dict[str, MachineChoice]:
-    """Return the machines that a target has a framework for, by name.
-
-    Raises
-    ------
-    SpecError
-        There is none.
-    """
-    machines = load_machines()
-    if found := {name: one for name, one in machines.items() if framework in one.frameworks}:
-        return found
-    known = sorted({name for one in machines.values() for name in one.frameworks})
-    raise SpecError(
-        _("no target has a framework {framework!r}{suggest}").format(
-            framework=framework, suggest=suggest_similar(framework, known)
-        ),
-        next_step=_("choose one of: {known}").format(known=", ".join(known)),
-    )
 
 
 def find_shipped_spec_kind(project: Project, name: str) -> str:
@@ -181,8 +160,8 @@ def _parse_arch(text: str) -> str:
 @click.option(
     "--machine",
     metavar="MACHINE",
-    default="",
-    help="cpu, a800, 5090, cluster, h100, h200, a100, b200, 4090, pro6000 or another GPU; asked on a terminal.",
+    required=True,
+    help="cpu, a800, 5090, cluster, h100, h200, a100, b200, 4090, pro6000 or another GPU.",
 )
 @click.option("--arch", metavar="sm_XX", default="", help="Architecture of the GPU: sm_89.")
 @click.option("--memory-gib", metavar="N", type=NonNegativeNumber(), default=0.0, help="Memory of one GPU, GiB.")
@@ -201,16 +180,14 @@ def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
     Examples:
       rlbox init --machine h200 --gpus 2
       rlbox init mine --machine cpu
-      rlbox init mine --framework openrlhf
+      rlbox init mine --machine cluster --framework openrlhf
       rlbox init mine --machine l40s --arch sm_89 --memory-gib 48
     """
     from rlbox.cli.schema import create_json_schema
 
     require_x86_64_machine(machine, platform.machine())
     name = _checked(app, name or re.sub(r"[^a-z0-9]+", "-", app.project.folder.resolve().name.lower()).strip("-"))
-    machine, framework = _asked(app, machine, framework)
-    arch, memory_gib = _described(app, machine, _parse_arch(arch), memory_gib)
-    found = choose_machine(machine, arch, memory_gib, gpus or 0)
+    found = choose_machine(machine, _parse_arch(arch), memory_gib, gpus or 0)
     target = choose_target(found, framework)
     files = render_first_files(name, found, target, {kind: create_json_schema(kind) for kind in SCHEMAS})
     states = {path: _write(app, path, text) for path, text in files.items()}
@@ -237,61 +214,6 @@ def _checked(app: App, name: str) -> str:
             next_step="rlbox init NAME",
         )
     return name
-
-
-_OTHER = "other"
-
-
-class NumberedChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
-    """A choice by name, or by its number in the list that was shown."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        names = list(self.choices)
-        if isinstance(value, str) and value.isdecimal() and value not in names and 0 < int(value) <= len(names):
-            return names[int(value) - 1]
-        return super().convert(value, param, ctx)
-
-
-def _asked(app: App, machine: str, framework: str) -> tuple[str, str]:
-    """Return machine and framework as told, as one follows from the other, or as the user answers."""
-
-    if machine:
-        return machine, framework
-    machines = list_machines_for_framework(framework) if framework else load_machines()
-    if len(machines) == 1:
-        return next(iter(machines)), framework
-    if not (sys.stdin.isatty() and app.interactive):
-        raise click.UsageError(_("name a machine: --machine {machines}").format(machines="|".join(machines)))
-    width = max(map(len, machines))
-    for number, one in enumerate(machines.values(), 1):
-        app.say(f"{number}  {one.name:<{width}}  {one.title}: {', '.join(one.frameworks)}")
-    app.say(f"{len(machines) + 1}  {_OTHER:<{width}}  a GPU that is not in this list")
-    machine = _prompt(app, "machine", [*machines, _OTHER])
-    if machine == _OTHER:
-        return str(click.prompt("name of the GPU", err=True)), framework
-    return machine, framework or _framework(app, machines[machine])
-
-
-def _described(app: App, machine: str, arch: str, memory_gib: float) -> tuple[str, float]:
-    """Return architecture and memory as given; asked for on a terminal when the machine is not known without."""
-
-    if machine not in load_machines() and sys.stdin.isatty() and app.interactive:
-        arch = arch or click.prompt("its architecture (sm_XX)", value_proc=_parse_arch, err=True)
-        memory_gib = memory_gib or click.prompt("memory of one GPU, GiB", type=NonNegativeNumber(), err=True)
-    return arch, memory_gib
-
-
-def _framework(app: App, machine: MachineChoice) -> str:
-    known = [*machine.frameworks]
-    if len(known) > 1:
-        app.say("\n".join(f"{number}  {one}" for number, one in enumerate(known, 1)))
-    return known[0] if len(known) == 1 else _prompt(app, "framework", known)
-
-
-def _prompt(app: App, what: str, known: list[str]) -> str:
-    """Ask for one of a list, by name or number; the first is the default."""
-    answer = click.prompt(what, type=NumberedChoice(known), default=known[0], show_choices=False, err=True)
-    return str(answer)
 
 
 def _write(app: App, path: str, text: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlbox.app import App
-from rlbox.cli.completers import complete_log_of_run, complete_run, complete_stage_of_run
+from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, open_browser, open_option, shared_options
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
@@ -34,11 +34,10 @@ _ASK_S = 1.0
 @click.option(
     "--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines of each log [all; with -f, 10]."
 )
-@click.option("--stage", metavar="NAME", shell_complete=complete_stage_of_run, help="Only this stage.")
+@click.option("--stage", metavar="NAME", help="Only this stage.")
 @click.option(
     "--log",
     metavar="NAME",
-    shell_complete=complete_log_of_run,
     help="Only this log: stage, or the name of a service.",
 )
 @click.option(

@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from rlbox.app import App, project_of
-from rlbox.cli.completers import complete_profile, complete_setting, complete_sources, complete_target
+from rlbox.cli.completers import complete_profile, complete_sources, complete_target
 from rlbox.cli.failure import RefusedDryRunError
-from rlbox.cli.terminal import keyboard_interrupt_enabled
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered, RlboxError, SpecError
 from rlbox.i18n import LANGUAGES, _, set_fallback
@@ -59,13 +58,12 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         if rest.get("sources"):  # a name that is none is met before anything else
             app.project.source_file(rest["sources"])
-        with keyboard_interrupt_enabled():
-            try:
-                return function(app, *args, **rest)
-            except RlboxError as error:
-                if not dry_run:
-                    raise
-                raise RefusedDryRunError(app.dry.refused_by(error)) from error
+        try:
+            return function(app, *args, **rest)
+        except RlboxError as error:
+            if not dry_run:
+                raise
+            raise RefusedDryRunError(app.dry.refused_by(error)) from error
 
     return with_app
 
@@ -157,7 +155,6 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "settings",
             multiple=True,
             metavar="NAME=VALUE",
-            shell_complete=complete_setting,
             help="Set one parameter; may be repeated.",
         ),
         click.option(

@@ -123,44 +123,6 @@ MODULES = {
 }
 """Module of `rlbox.cli` that has a command; any other is in the module of its name."""
 
-ALIASES = {
-    "ls": "targets",
-    "list": "targets",
-    "image": "images",
-    "rmi": "images",
-    "clean": "prune",
-    "cleanup": "prune",
-    "gc": "prune",
-    "cache": "prune",
-    "jobs": "targets",
-    "ps": "runs",
-    "status": "runs",
-    "history": "runs",
-    "start": "run",
-    "up": "run",
-    "exec": "shell",
-    "bash": "shell",
-    "ssh": "shell",
-    "tail": "logs",
-    "kill": "stop",
-    "cancel": "stop",
-    "down": "stop",
-    "check": "doctor",
-    "verify": "doctor",
-    "install": "apply",
-    "setup": "apply",
-    "rent": "vast",
-    "instance": "vast",
-    "instances": "vast",
-    "evaluate": "eval",
-    "score": "eval",
-    "new": "init",
-    "pull": "fetch",
-    "download": "fetch",
-    "freeze": "lock",
-}
-"""What people of other tools type, and the command that does it here."""
-
 
 class LazyGroup(click.Group):
     """Imports a command's module when the command is used, so that `--help` costs no more than click."""
@@ -206,8 +168,6 @@ class LazyGroup(click.Group):
 def _hint(word: str) -> str:
     import difflib
 
-    if word in ALIASES:
-        return _(": here it is `rlbox {verb}`").format(verb=ALIASES[word])
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     return _(" (did you mean {verb!r}?)").format(verb=near[0]) if near else ""
 

@@ -8,7 +8,7 @@ import click
 
 from rlbox.amounts import limit_text
 from rlbox.app import App
-from rlbox.cli.completers import complete_job, complete_publish, complete_run, complete_stage
+from rlbox.cli.completers import complete_job, complete_run
 from rlbox.cli.options import disk_options, dry_run_option, gpus_option, job_options, run_place_option, shared_options
 from rlbox.errors import SpecError
 from rlbox.i18n import _
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     shell_complete=complete_run,
     help="Resume RUN where it ended, in its own directory.",
 )
-@click.option(
-    "--from", "first_stage", default="", metavar="STAGE", shell_complete=complete_stage, help="Start with this stage."
-)
+@click.option("--from", "first_stage", default="", metavar="STAGE", help="Start with this stage.")
 @click.option(
     "--force",
     is_flag=True,
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     "--publish",
     multiple=True,
     metavar="PORT",
-    shell_complete=complete_publish,
     help="Publish a port of a service at 127.0.0.1, by name; may be repeated.",
 )
 @click.option(

@@ -83,16 +83,13 @@ class ExportReport:
 class ExportCheckOptions:
     """An export, the trainer's checkpoint, and the model whose tokenizer and configuration the export must have.
 
-    `python` has torch, transformers and the merger. `dtype` is the cast that is due (empty: that of the export's
-    configuration), `rename` has prefixes of the trainer's parameter names, and what they are in the export.
+    `python` has torch, transformers and the merger.
     """
 
     export: Path
     trainer: Path
     model: Path
     python: str
-    dtype: str = ""
-    rename: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,13 +246,12 @@ def check_export(options: ExportCheckOptions, on_progress: Callable[[int, int], 
 
 def _run_comparison(options: ExportCheckOptions, config: Mapping[str, Any], merged: Path) -> Iterator[dict[str, Any]]:
     text_config = config.get("text_config") or {}
-    dtype = options.dtype or config.get("dtype") or config.get("torch_dtype") or text_config.get("dtype") or ""
+    dtype = config.get("dtype") or config.get("torch_dtype") or text_config.get("dtype") or ""
     request = {
         "export": str(options.export.absolute()),
         "trainer": str(merged.absolute()),
         "model": str(options.model.absolute()),
         "dtype": str(dtype).removeprefix("torch."),
-        "rename": [list(rule) for rule in options.rename],
         "tied": bool(config.get("tie_word_embeddings", text_config.get("tie_word_embeddings", False))),
     }
     command = Command(argv=(options.python, "-W", "ignore", str(_PROGRAM)), env={"PYTHONDONTWRITEBYTECODE": "1"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySuite, parse_result
@@ -59,14 +59,6 @@ class AnswerStore:
         record = {**record, "key": self._keys[suite]}
         write_json(path, record)
         return record
-
-    def find_answers(self, problem: str) -> Iterator[tuple[str, AnswerRecord]]:
-        """Yield suite and record of each answer to a problem."""
-        for suite in self._keys:
-            number = 0
-            while record := self.read(suite, problem, number):
-                yield suite, record
-                number += 1
 
     def _path(self, suite: str, problem: str, number: int) -> Path:
         """Names of problems are others': a name that is changed or cut carries the digest of the whole one."""
@@ -131,20 +123,6 @@ def write_json(path: Path, data: Any) -> None:
 def _write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode("utf-8", "replace"))  # an answer may hold half a character
-
-
-class BestExport(NamedTuple):
-    """The checkpoint that a run chose: its name, and its export's path as the run's processes saw it."""
-
-    name: str
-    path: str
-
-
-def parse_best(document: Any) -> BestExport:
-    """Return what `best_checkpoint.json` says; `ValueError` where it is none, or does not know the export."""
-    if not isinstance(document, Mapping) or not document.get("name") or not document.get("model"):
-        raise ValueError(_("it does not say which export is the best"))
-    return BestExport(str(document["name"]), str(document["model"]))
 
 
 def find_result_directories(plan: Mapping[str, Any]) -> list[str]:

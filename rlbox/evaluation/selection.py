@@ -33,7 +33,7 @@ from rlbox.i18n import _
 GUARD_SUITE = "humaneval"
 """The suite that must not drop."""
 RegressionVerdict = Literal["worse", "kept", "unsure"]
-"""Clearly worse; a loss of `margin` or more would have been seen; too few problems to tell."""
+"""Clearly worse; a loss of `Regression.detectable` would have been seen; too few problems to tell."""
 _MARKS = {"worse": "FAIL", "kept": "OK", "unsure": "WARN"}
 
 
@@ -109,7 +109,6 @@ class Regression:
     """
 
     pair: PairedDifference
-    margin: float
     detectable: float
     verdict: RegressionVerdict
 
@@ -118,24 +117,22 @@ def check_regression(
     model: ValuesByProblem,
     baseline: ValuesByProblem,
     *,
-    margin: float = 0.0,
     confidence: float = CONFIDENCE,
     power: float = POWER,
 ) -> Regression:
-    """Return two one-sided tests: is it worse, and is it no worse by `margin` (0: the smallest that shows).
+    """Return two one-sided tests: is it worse, and is it no worse by the smallest difference that shows.
 
     Of a dozen problems that differ the normal distribution makes a little too much: Student's is wider.
     """
     pair = compute_paired_difference(model, baseline, confidence=confidence)
     reach = _student_quantile(confidence, len(pair.won) + len(pair.lost) + 2) * pair.standard_error
     detectable = compute_detectable_difference(pair, confidence=confidence, power=power, sides=1)
-    allowed = margin or detectable
     verdict: RegressionVerdict = "unsure"
     if pair.center < -reach:
         verdict = "worse"
-    elif pair.center - reach > -allowed:
+    elif pair.center - reach > -detectable:
         verdict = "kept"
-    return Regression(pair=pair, margin=allowed, detectable=detectable, verdict=verdict)
+    return Regression(pair=pair, detectable=detectable, verdict=verdict)
 
 
 def _student_quantile(confidence: float, freedom: int) -> float:
@@ -175,15 +172,12 @@ def choose_checkpoint(
     *,
     baseline: EvaluationResult | None = None,
     guard: str = GUARD_SUITE,
-    margin: float = 0.0,
     rule: Rule = SELECTION_RULE,
 ) -> ChosenCheckpoint:
     """Return the best of the results of checkpoints.
 
     Parameters
     ----------
-    margin
-        Loss on the guard suite that must be ruled out, as a share of 1; 0: the smallest that shows.
     rule
         What was not judged of all is left out.
 
@@ -211,7 +205,7 @@ def choose_checkpoint(
         require_equal_locks([baseline, best])
         differences = compare_suites(best, baseline)
         own, reference = best.get_metric_values(guard, ACCEPTED), baseline.get_metric_values(guard, ACCEPTED)
-        regression = check_regression(own, reference, margin=margin) if own and reference else None
+        regression = check_regression(own, reference) if own and reference else None
     return ChosenCheckpoint(
         result=best,
         candidates=checkpoints,
@@ -256,7 +250,7 @@ def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
             "verdict": regression.verdict,
             "difference": regression.pair.difference,
             "smallest": regression.detectable,
-            "margin": regression.margin,
+            "margin": regression.detectable,
         }
     return document | {"regression": choice.has_regressed}
 

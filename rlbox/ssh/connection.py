@@ -95,21 +95,6 @@ class RemoteShell(Protocol):
         """Start a shell command whose streams are the caller's; standard error is a pipe."""
 
 
-class LocalShell:
-    """This machine as a `RemoteShell`: for a data disk that is mounted here."""
-
-    name = "this machine"
-
-    def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> str:
-        outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=timeout_s), stdin)
-        if outcome.ok:
-            return outcome.stdout
-        raise NodeError(_("{error}: {last_line}").format(error=error, last_line=_last_line(outcome)), where=self.name)
-
-    def start(self, command: str, *, stdin: int, stdout: int) -> ProcessHandle:
-        return start_command(Command(argv=("sh", "-c", command)), stdin=stdin, stdout=stdout, stderr=PIPE)
-
-
 class SshConnection:
     """One master connection while the `with` block runs; every command is a session of it.
 

@@ -30,7 +30,6 @@ WOULD = {
     "data tiny text.txt --output tiny.parquet": "write 2 rows of text.txt to PROJECT/tiny.parquet",
     "doctor --fix": "",
     "engine up": "",
-    "eval get nosuch": "",
     "eval judge x --suite human-eval --url http://127.0.0.1:9": "",
     "eval report nosuch": "",
     "export mine --format compose": "print this, and write nothing",

@@ -201,17 +201,6 @@ def test_a_result_is_shown(judged: Path, rlbox: Rlbox) -> None:
     assert set(found["result"]["parts"]) >= {"suites", "prompts", "tokenizer", "decoding", "engine", "sandbox"}
 
 
-def test_a_problem_is_chosen_and_shown(judged: Path, rlbox: Rlbox, follow: Follow) -> None:
-    step = follow("eval", "show", "eval/step_100", "--problem", "Add/l0")
-    assert "Add/10" in step.choices()
-    said = follow.instead(step, "Add/l0", "Add/10")
-    assert said.out.startswith("adding Add/10, answer 1: wrong\n")
-    assert "was asked:\n  Write the Python 3 code" in said.out
-    assert "was answered:\n  ```python\n  def add(x):\n      return 0\n" in said.out
-    (row,) = rlbox("eval", "show", "eval/step_100", "--problem", "Add/10", "--json").data["answers"]
-    assert (row["suite"], row["problem"], row["outcome"]) == ("adding", "Add/10", "wrong")
-
-
 def test_a_result_that_is_not_there_is_chosen(judged: Path, follow: Follow) -> None:
     step = follow("eval", "show", "eval/step_300")
     assert step.choices() == ["eval/step_100", "eval/step_200"]

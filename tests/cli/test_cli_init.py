@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 
 import pytest
-from fakes import CHECKOUT, Folder, Rlbox
+from fakes import Folder, Rlbox
 
 from rlbox.cli.init import load_machines
 from rlbox.target.target import load_target
@@ -104,42 +100,3 @@ def test_an_editor_is_told_of_every_key(rlbox: Rlbox, folder: Folder) -> None:
         first = (folder.path / path).read_text().splitlines()[0]
         schema = (folder.path / path).parent / first.removeprefix("#:schema ")
         assert json.loads(schema.read_text()) == json.loads(rlbox("show", "--schema", kind).out)
-
-
-def test_the_machine_follows_from_the_framework(rlbox: Rlbox, folder: Folder) -> None:
-    said = rlbox("init", "mine", "--framework", "openrlhf", "--json")
-    assert (said.code, said.data["machine"], said.data["includes"]) == (0, "cluster", "cluster-2node")
-
-
-@pytest.mark.allow("processes")
-@pytest.mark.parametrize(
-    ("typed", "includes"), [("\n", "local"), ("3\n", "vast-5090"), ("99\ncluster\n", "cluster-2node")]
-)
-def test_a_number_is_an_answer_and_the_first_is_the_default(folder: Folder, typed: str, includes: str) -> None:
-    said, target = asked(folder, typed)
-    assert f'include = "{includes}"' in target, said
-    assert "1  cpu      any machine, no GPU: trl" in said
-    assert "machine [cpu]: " in said
-
-
-@pytest.mark.allow("processes")
-def test_another_gpu_is_asked_for_on_a_terminal(folder: Folder) -> None:
-    said, target = asked(folder, "other\nNVIDIA L40S\n8.9\nsm_89\n48\n")
-    assert "'8.9' is no architecture" in said
-    assert 'gpu = "NVIDIA L40S"' in target
-    assert 'arch = "sm_89"' in target
-    assert "gpu_memory_gib = 48.0" in target
-
-
-def asked(folder: Folder, typed: str) -> tuple[str, str]:
-    """Answer what it asks on a terminal; return what was said there, and the target that it wrote."""
-    ours, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "rlbox", "init", "mine", "--project", str(folder.path)]
-    env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    os.write(ours, typed.encode())
-    done = subprocess.run(argv, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=env, timeout=60)
-    said = os.read(ours, 1 << 16).decode()
-    for end in (ours, theirs):
-        os.close(end)
-    assert done.returncode == 0, said
-    return said, (folder.path / "images/mine/target.toml").read_text()

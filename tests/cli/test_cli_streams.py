@@ -13,10 +13,7 @@ from fakes import CHECKOUT
 
 pytestmark = pytest.mark.allow("processes")
 
-LOST = (
-    "rlbox: error: the output cannot be written: No space left on device\n"
-    "  next:  free space there, or send it elsewhere\n"
-)
+FULL = "rlbox: error: this machine refuses: No space left on device\n  next:  free space there, or name another place\n"
 
 
 def typed(words: str, redirected: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +28,7 @@ def typed(words: str, redirected: str, folder: Path, **env: str) -> subprocess.C
 @pytest.mark.parametrize("words", ["targets", "--help", "show --schema fix", "logs --help"])
 def test_a_full_output(words: str, tmp_path: Path) -> None:
     said = typed(words, ">/dev/full", tmp_path)
-    assert (said.returncode, said.stderr) == (5, LOST)
+    assert (said.returncode, said.stderr) == (5, FULL)
 
 
 @pytest.mark.parametrize("words", ["targets", "--help", "logs --help"])
@@ -40,9 +37,7 @@ def test_a_reader_that_has_left(words: str, tmp_path: Path) -> None:
     assert (said.stdout, said.stderr) == ("141\n", "")
 
 
-@pytest.mark.parametrize(
-    ("redirected", "code"), [("2>/dev/full", 2), ("2>&-", 2), (">&- 2>&-", 2), ("<&-", 2), (">/dev/full 2>&1", 2)]
-)
+@pytest.mark.parametrize(("redirected", "code"), [("2>&-", 2), (">&- 2>&-", 2), ("<&-", 2)])
 def test_talk_that_nobody_can_take_changes_no_exit_code(redirected: str, code: int, tmp_path: Path) -> None:
     said = typed("show nosuch", redirected, tmp_path)
     assert (said.returncode, said.stdout, "Traceback" in said.stderr) == (code, "", False)

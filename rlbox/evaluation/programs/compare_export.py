@@ -1,7 +1,7 @@
 """Run by an interpreter that has torch, safetensors and transformers: compare an export with a trainer's checkpoint.
 
 The request is JSON on standard input: `export`, `trainer` (a directory of complete tensors), `model` (whose tokenizer
-the export must have), `dtype`, `rename`, `tied`. It writes one JSON object a line:
+the export must have), `dtype`, `tied`. It writes one JSON object a line:
 {"step": "progress" | "fault" | "end", …}. Exit status 3: a package is missing; 4: nothing can be compared.
 """
 
@@ -61,19 +61,12 @@ def load_tensors(path: Path) -> dict[str, Any]:
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
-def load_trainer(directory: Path, rename: list[list[str]]) -> dict[str, Any]:
-    """Return the trainer's tensors under the names that the export has for them."""
+def load_trainer(directory: Path) -> dict[str, Any]:
     paths = sorted(directory.glob("*.safetensors")) or sorted([*directory.glob("*.bin"), *directory.glob("*.pt")])
-    tensors = {rename_parameter(name, rename): tensor for path in paths for name, tensor in load_tensors(path).items()}
+    tensors = {name: tensor for path in paths for name, tensor in load_tensors(path).items()}
     if not tensors:
         raise NotComparableError(f"{directory} holds no tensors")
     return tensors
-
-
-def rename_parameter(name: str, rules: list[list[str]]) -> str:
-    """Return what the export calls a parameter, by the first rule that fits."""
-    old, new = next(((old, new) for old, new in rules if name.startswith(old)), ("", ""))
-    return new + name.removeprefix(old)
 
 
 def load_export(directory: Path) -> dict[str, Any]:
@@ -216,7 +209,7 @@ def main() -> int:
     try:
         tokens = compare_tokenizers(export, Path(request["model"]))
         print_step("tokenizer", tokens=tokens)
-        compare_tensors(request, load_trainer(Path(request["trainer"]), request["rename"]), load_export(export))
+        compare_tensors(request, load_trainer(Path(request["trainer"])), load_export(export))
     except NotComparableError as error:
         sys.stderr.write(f"{error}\n")
         return 4

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation.files import find_result_directories, get_data_disk_path, make_relative_to_disk, parse_best
+from rlbox.evaluation.files import find_result_directories, get_data_disk_path, make_relative_to_disk
 
 
 def test_the_folders_in_which_gates_ask_for_results() -> None:
@@ -31,9 +31,3 @@ def test_a_path_is_below_one_of_the_names_of_the_disk() -> None:
     for path in ("/etc", "a", "/data/../etc", "/mnt/disks/a"):
         with pytest.raises(ValueError, match="is not on the data disk /mnt/disk"):
             make_relative_to_disk(path, ["/data", "/mnt/disk"])
-
-
-@pytest.mark.parametrize("document", [None, [], {}, {"name": "a"}, {"name": "", "model": "/m"}])
-def test_what_names_no_best_export_is_refused(document: Any) -> None:
-    with pytest.raises(ValueError, match="does not say which export is the best"):
-        parse_best(document)

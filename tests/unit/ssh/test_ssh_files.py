@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from rlbox.errors import WorkFailed
-from rlbox.ssh.connection import LocalShell
 from rlbox.ssh.download import DownloadDirectory
 from rlbox.ssh.files import RemoteFile, list_files, parse_listing, replace_tree, send_file
+from rlbox.system.command import PIPE, ProcessHandle, start_command
+from rlbox.values import Command
+
+
+class LocalShell:
+    """This machine as a `RemoteShell`."""
+
+    name = "this machine"
+
+    def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = 60) -> str:
+        del error
+        return subprocess.run(["sh", "-c", command], input=stdin, capture_output=True, text=True, check=True).stdout
+
+    def start(self, command: str, *, stdin: int, stdout: int) -> ProcessHandle:
+        return start_command(Command(argv=("sh", "-c", command)), stdin=stdin, stdout=stdout, stderr=PIPE)
+
 
 pytestmark = pytest.mark.allow("processes")
 
