@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_fix, complete_target
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from rlbox.fixes.fix import Fix
 
 
-def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the targets for `explain`, else the ids of fixes, read from files alone."""
     if ctx.params.get("action") in ("explain", "env"):
         return complete_target(ctx, param, incomplete)
