@@ -27,9 +27,8 @@ _ADDED_BYTES = 1 << 20
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
-@click.option("--options", metavar="TEXT", help="Docker options of the instance [vast.options of the target].")
 @shared_options
-def onstart(app: App, name: str, added: str | None, options: str | None) -> None:
+def onstart(app: App, name: str, added: str | None) -> None:
     """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
 
     It runs at every start of the instance, may be run again at any time, and continues where it was cut off. Its log is
@@ -45,7 +44,7 @@ def onstart(app: App, name: str, added: str | None, options: str | None) -> None
 
     require_vast_target_by_name(app, name)
     target, made = render_target_onstart(app, name, read_added_script(added))
-    flags = parse_container_options(target, options).as_flags()
+    parse_container_options(target)  # for what it refuses
     facts = {
         "target": name,
         "form": made.encoding,
@@ -53,7 +52,7 @@ def onstart(app: App, name: str, added: str | None, options: str | None) -> None
         "bytes": made.field_bytes,
         "limit": ONSTART_FIELD_LIMIT,
     }
-    template = {"options": flags, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
+    template = {"options": target.vast.options, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
     app.result({**facts, **template, "script": made.field_text}, made.field_text.rstrip("\n"))
     app.say(
         f"{made.characters} of {ONSTART_FIELD_LIMIT} characters ({made.encoding}); log: {target.disk.mount}/onstart.log"

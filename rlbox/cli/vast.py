@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.download import DownloadDirectory
     from rlbox.ssh.files import RemoteFile
-    from rlbox.vast.quote import Quote
     from rlbox.vast.remote_job import RemoteJob
     from rlbox.vast.request import Instance
 
@@ -184,12 +183,6 @@ class RentedRun:
     default="keep",
     help="What to do with the instance when the run ends.",
 )
-@click.option(
-    "--notify",
-    metavar="WHAT",
-    default="",
-    help="Webhook URL, or command on the instance, that is told of stalls and of the end.",
-)
 @stack_option
 @click.option("--detach", "-d", is_flag=True, help="Return once the run has started; fetch its results later.")
 @click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
@@ -205,7 +198,6 @@ def up(
     uploads: tuple[str, ...],
     env_file: Path | None,
     then: str,
-    notify: str,
     force: bool,
     detach: bool,
     number: int | None,
@@ -225,28 +217,24 @@ def up(
     from rlbox.cli.onstart import require_vast_target_by_name
     from rlbox.job.load import load_job
     from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.vast.instance import list_spec_files_to_upload
-    from rlbox.vast.remote_job import RemoteJob, require_valid_notice
+    from rlbox.vast.remote_job import RemoteJob
 
     name = target or load_job(app.project, job).target
     disk = require_vast_target_by_name(app, name, job).disk.mount
     words = _run_words(profiles, settings, target, force=force)
     require_consistent_stack(app, name, force=force)
-    with app.checking("notice"):
-        require_valid_notice(notify)
-    remote_job = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep", notify=notify)
+    remote_job = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep")
     brought = _uploads(uploads)
     with app.checking("job"):
         _require_fit(app, job, profiles, settings, target or "", force=force)
-        list_spec_files_to_upload(app.project)  # that they are more than specs is told before anything costs money
     with app.checking("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
         deal = plan_rental(app, name, terms, job=job, force=force)
         if app.dry_run or deal.offer is None:
-            return app.planned(
-                {**deal.as_json(), "job": job}, "\n".join(deal.lines()), _would(deal, terms, job, detach)
-            )
+            then_run = f"and run {job} there" if detach else f"run {job} there, and fetch its runs and checkpoints"
+            would = f"{describe_rental(deal, terms)}, {then_run}"
+            return app.planned({**deal.as_json(), "job": job}, "\n".join(deal.lines()), would)
         number = rent(app, deal, deal.offer, terms)
     elif app.dry_run:
         return app.planned({"instance": number, "job": job}, "", f"run {job} on instance {number}")
@@ -261,13 +249,6 @@ def up(
         detach=detach,
     )
     return _carry_out(app, rented)
-
-
-def _would(deal: Quote, terms: RentalOptions, job: str, detach: bool) -> str:
-    """Return what a real run would do, for the verdict of a dry run."""
-    if detach:
-        return f"{describe_rental(deal, terms)}, and run {job} there"
-    return f"{describe_rental(deal, terms)}, run {job} there, and fetch its runs and checkpoints"
 
 
 def _run_words(
@@ -430,23 +411,22 @@ def _require_fit(
 
 
 def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
-    """Raise `SpecError` when the job wants secrets and no file has them, or the file cannot be read."""
+    """Raise `SpecError` when the job wants secrets and no file has them, or the file is no text."""
     from rlbox.errors import SpecError
     from rlbox.job.load import load_job
 
-    if env_file is not None and not env_file.is_file():
-        raise SpecError(_("the file of --env-file is not there"), where=str(env_file), next_step=_("name one that is"))
-    try:
-        __ = env_file and env_file.read_text("utf-8")  # that it cannot be read is told before anything costs money
-    except (OSError, ValueError) as error:
-        what = _("the file of --env-file cannot be read: {getattr}").format(
-            getattr=getattr(error, "strerror", "") or error
-        )
-        raise SpecError(what, where=str(env_file), next_step=_("name a file of text that you may read")) from error
-    if (wanted := load_job(app.project, job).secrets) and env_file is None:
-        names = ", ".join(map(str, wanted))
+    if env_file is not None:
+        try:
+            env_file.read_text("utf-8")  # that it cannot be read is told before anything costs money
+        except (OSError, ValueError) as error:
+            raise SpecError(
+                _("the file of --env-file cannot be read: {error}").format(error=error),
+                where=str(env_file),
+                next_step=_("name a file of text that you may read"),
+            ) from error
+    elif wanted := load_job(app.project, job).secrets:
         raise SpecError(
-            _("job {job} wants secrets: {names}").format(job=job, names=names),
+            _("job {job} wants secrets: {names}").format(job=job, names=", ".join(map(str, wanted))),
             next_step=_("--env-file FILE with a line NAME=VALUE for each"),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnstartScript
     from rlbox.target.target import Target
     from rlbox.vast.offers import Offer, OfferFilter
-    from rlbox.vast.quote import Quote
-    from rlbox.vast.request import Instance
+    from rlbox.vast.request import Instance, Quote
 
 
 def require_published(app: App, image: str) -> None:
@@ -72,50 +71,39 @@ def search(app: App, name: str, price: float, disk: float) -> int:
       rlbox vast search vast-5090 --price 2.2 --dry-run
     """
     from rlbox.cli.onstart import require_vast_target_by_name
-    from rlbox.target.target import find_cuda12_variant
-    from rlbox.vast.api import SEARCH_PATH, platform_url, require_api_key
-    from rlbox.vast.offers import make_offer_filter
-    from rlbox.vast.quote import format_offers, format_search_command, offer_as_json
+    from rlbox.vast.api import require_api_key
+    from rlbox.vast.offers import format_offers, make_offer_filter
     from rlbox.vast.request import parse_container_options
 
     target = require_vast_target_by_name(app, name)
-    needs = make_offer_filter(target, price=price, disk=disk, ports=len(parse_container_options(target).ports))
+    needs = make_offer_filter(target, price=price, disk=disk, ports=parse_container_options(target).ports)
     if app.dry_run:
         with app.checking("API key"):
             require_api_key()
-        told = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
-        asked = format_search_command(f"{platform_url()}{SEARCH_PATH}", needs)
-        return app.planned(told, f"# offers with {needs.query()}\n{asked}", "ask vast.ai for its offers")
-    fitting = search_fitting_offers(needs, find_cuda12_variant(app.project, name))
-    rows = [offer_as_json(offer) for offer in fitting]
+        data = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
+        return app.planned(data, needs.query(), "ask vast.ai for its offers")
+    fitting = search_fitting_offers(needs)
+    rows = [offer.as_json() for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, format_offers(fitting))
     app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
     return 0
 
 
-def search_fitting_offers(needs: OfferFilter, older_driver_target: str = "") -> tuple[Offer, ...]:
-    """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack.
-
-    `older_driver_target` is the target of the same stack for older drivers, where there is one.
-    """
+def search_fitting_offers(needs: OfferFilter) -> tuple[Offer, ...]:
+    """Ask the platform, and return the offers that fit; `WorkFailed` names what the others lack."""
     from rlbox.errors import WorkFailed
     from rlbox.vast.api import search_offers
     from rlbox.vast.offers import parse_offer, rank_offers
 
     rows = search_offers(needs)
-    fitting, lacks = rank_offers((parse_offer(row, needs.disk, needs.bid) for row in rows), needs)
-    if fitting:
-        return fitting
-    shown = [f"  offer {number}: {'; '.join(missing)}" for number, missing in list(lacks.items())[:5]]
-    older = (
-        _("; machines with an older driver: rlbox vast search {variant}").format(variant=older_driver_target)
-        if older_driver_target
-        else ""
-    )
-    raise WorkFailed(
-        "\n".join([f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}", *shown]),
-        next_step=_("raise --price, or try again later: offers change by the minute{older}").format(older=older),
-    )
+    fitting, mismatches = rank_offers((parse_offer(row, needs.disk, needs.bid) for row in rows), needs)
+    if not fitting:
+        shown = [f"  offer {number}: {text}" for number, text in list(mismatches.items())[:5]]
+        raise WorkFailed(
+            "\n".join([f"no offer fits, of {len(rows)} that vast.ai has for: {needs.query()}", *shown]),
+            next_step=_("raise --price, or try again later: offers change by the minute"),
+        )
+    return fitting
 
 
 def choose_offer(needs: OfferFilter, number: int | None) -> Offer:
@@ -123,10 +111,8 @@ def choose_offer(needs: OfferFilter, number: int | None) -> Offer:
     from rlbox.errors import WorkFailed
 
     fitting = search_fitting_offers(needs)
-    if number is None:
-        return fitting[0]
     for offer in fitting:
-        if offer.id == number:
+        if number in (None, offer.id):
             return offer
     raise WorkFailed(
         _("offer {number} is taken, or does not fit the target and its price limit").format(number=number),
@@ -143,10 +129,29 @@ class RentalOptions:
     price: float
     bid: float
     disk: float
-    options: str | None
-    hours: float
     timeout: float
     yes: bool
+
+
+_NUMBER = NonNegativeNumber()
+_RENT_OPTIONS = (
+    click.option("--offer", metavar="ID", type=int, help="Take exactly this offer [the cheapest]."),
+    click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image]."),
+    click.option("--price", type=_NUMBER, default=0.0, help="Highest price per hour, in dollars [vast.max_price]."),
+    click.option("--bid", type=_NUMBER, default=0.0, help="Bid per hour, in dollars, for an interruptible instance."),
+    click.option(
+        "--disk", type=_NUMBER, default=0.0, help="GB of disk, which cannot be changed later [disk.need_gib]."
+    ),
+    click.option(
+        "--timeout",
+        type=_NUMBER,
+        default=1800.0,
+        metavar="SECONDS",
+        show_default=True,
+        help="How long to wait until it runs; 0: do not wait.",
+    ),
+    click.option("--yes", is_flag=True, help="Do not ask."),
+)
 
 
 def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,47 +162,7 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
         terms = RentalOptions(**{name: given.pop(name) for name in RentalOptions.__dataclass_fields__})
         return function(*args, terms=terms, **given)
 
-    for option in reversed(
-        (
-            click.option("--offer", metavar="ID", type=int, help="Take exactly this offer [the cheapest]."),
-            click.option("--image", metavar="IMAGE", default="", help="Image that the platform pulls [vast.image]."),
-            click.option(
-                "--price",
-                type=NonNegativeNumber(),
-                default=0.0,
-                help="Highest price per hour, in dollars [vast.max_price].",
-            ),
-            click.option(
-                "--bid",
-                type=NonNegativeNumber(),
-                default=0.0,
-                help="Bid per hour, in dollars, for an interruptible instance.",
-            ),
-            click.option(
-                "--disk",
-                type=NonNegativeNumber(),
-                default=0.0,
-                help="GB of disk, which cannot be changed later [disk.need_gib].",
-            ),
-            click.option("--options", metavar="TEXT", help="Docker options, of -e, -p and -h only [vast.options]."),
-            click.option(
-                "--hours",
-                type=NonNegativeNumber(),
-                default=6.0,
-                show_default=True,
-                help="Hours to estimate the cost for.",
-            ),
-            click.option(
-                "--timeout",
-                type=NonNegativeNumber(),
-                default=1800.0,
-                metavar="SECONDS",
-                show_default=True,
-                help="How long to wait until it runs; 0: do not wait.",
-            ),
-            click.option("--yes", is_flag=True, help="Do not ask."),
-        )
-    ):
+    for option in reversed(_RENT_OPTIONS):
         with_terms = option(with_terms)
     return with_terms
 
@@ -205,10 +170,9 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
 @rent_options
-@click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
 @dry_run_option
 @shared_options
-def create(app: App, name: str, terms: RentalOptions, added: str | None) -> int:
+def create(app: App, name: str, terms: RentalOptions) -> int:
     """Create an instance for TARGET with its on-start script, after stating what it costs.
 
     Nothing is rented without a price limit. With --dry-run nothing is rented; without an API key the price limit stands
@@ -218,10 +182,10 @@ def create(app: App, name: str, terms: RentalOptions, added: str | None) -> int:
     Examples:
       rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
     """
-    from rlbox.cli.onstart import read_added_script, require_vast_target_by_name
+    from rlbox.cli.onstart import require_vast_target_by_name
 
     require_vast_target_by_name(app, name)
-    deal = plan_rental(app, name, terms, read_added_script(added))
+    deal = plan_rental(app, name, terms)
     if app.dry_run or deal.offer is None:
         return app.planned(deal.as_json(), "\n".join(deal.lines()), describe_rental(deal, terms))
     created = rent(app, deal, deal.offer, terms)
@@ -231,44 +195,42 @@ def create(app: App, name: str, terms: RentalOptions, added: str | None) -> int:
     return 0
 
 
-def plan_rental(
-    app: App, name: str, terms: RentalOptions, added: str = "", job: str = "", *, force: bool = False
-) -> Quote:
+def plan_rental(app: App, name: str, terms: RentalOptions, job: str = "", *, force: bool = False) -> Quote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
-    Every start of the instance carries out `added`, and then takes up again what `vast up` began there. For a `job` and
-    without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
+    For a `job` and without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
     """
     from rlbox.vast.offers import make_offer_filter
-    from rlbox.vast.quote import Quote
-    from rlbox.vast.request import choose_plain_image, make_create_request, parse_container_options
+    from rlbox.vast.request import Quote, choose_plain_image, make_create_request, parse_container_options
 
-    target, onstart = render_instance_onstart(app, name, added, sent=bool(job), force=force)
+    target, onstart = render_instance_onstart(app, name, sent=bool(job), force=force)
     image, setup = terms.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_image(target.hardware.cuda_driver), _setup_line(app, name)
-    given = parse_container_options(target, terms.options, image)
-    needs = make_offer_filter(target, price=terms.price, disk=terms.disk, ports=len(given.ports), bid=terms.bid)
-    request = make_create_request(target, needs, given, onstart, image=image, job=job)
+    options = parse_container_options(target, image)
+    needs = make_offer_filter(target, price=terms.price, disk=terms.disk, ports=options.ports, bid=terms.bid)
+    request = make_create_request(target, needs, options, onstart, image=image, job=job)
     with app.checking("image"):
         require_published(app, request.image)
     offer = None
     with app.checking("offers"):
         offer = choose_offer(needs, terms.offer)
-    return Quote(request=request, needs=needs, offer=offer, hours=terms.hours, setup=setup)
+    return Quote(request=request, needs=needs, offer=offer, setup=setup)
 
 
-def render_instance_onstart(
-    app: App, name: str, added: str = "", *, sent: bool, force: bool = False
-) -> tuple[Target, OnstartScript]:
-    """Return a target and the on-start script of its instances, to which rlbox may be `sent`."""
+def render_instance_onstart(app: App, name: str, *, sent: bool, force: bool = False) -> tuple[Target, OnstartScript]:
+    """Return a target and the on-start script of its instances, to which rlbox may be `sent`.
+
+    Every start of the instance takes up again what `vast up` began there.
+    """
     from rlbox.cli.onstart import render_target_onstart
     from rlbox.target.target import load_target
     from rlbox.vast.remote_job import JOB_DIRECTORY, start_agent_script
 
     disk = load_target(app.project, name).target.disk.mount
-    text = f"{added.rstrip()}\n{start_agent_script(disk)}".lstrip()
-    return render_target_onstart(app, name, text, f"{disk}/{JOB_DIRECTORY}" if sent else "", force=force)
+    return render_target_onstart(
+        app, name, start_agent_script(disk), f"{disk}/{JOB_DIRECTORY}" if sent else "", force=force
+    )
 
 
 def _setup_line(app: App, name: str) -> str:
@@ -481,7 +443,6 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     require_confirmation(app, yes, f"destroy {count} with everything on the disk")
     for one in chosen:
         destroy_instance(one.id)
-    _require_gone(chosen)
     app.result(data, "\n".join(f"{one.id}  destroyed" for one in chosen))
     return 0
 
@@ -511,15 +472,4 @@ def _require_fetched(app: App, one: Instance) -> None:
                 id=one.id, count=len(lacking), size=size_text(total_bytes(lacking)), shown=shown
             ),
             next_step=step,
-        )
-
-
-def _require_gone(chosen: Sequence[Instance]) -> None:
-    from rlbox.errors import WorkFailed
-    from rlbox.vast.api import list_instances
-
-    if left := sorted(set(list_instances()) & {one.id for one in chosen}):
-        raise WorkFailed(
-            _("vast.ai says that {left} were destroyed, and still lists them").format(left=", ".join(map(str, left))),
-            next_step=_("look again in a minute: rlbox vast ls"),
         )

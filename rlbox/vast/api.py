@@ -224,10 +224,8 @@ def _refused(what: str, answer: Mapping[str, Any], status: int = 200) -> WorkFai
     gone = _SEARCH if what == _CREATION else _("rlbox vast ls tells what instances there are")
     steps = {
         401: _("the API key is not taken; export VAST_API_KEY=KEY: {keys}").format(keys=_KEYS),
-        403: _("the API key may not do that: make one with the right permissions"),
         404: gone,
         410: gone,
-        429: _("too many requests from this address: wait a minute, then the same again"),
     }
     return WorkFailed(
         _("vast.ai refused {what} ({status}): {told}").format(what=what, status=status, told=told),

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.amounts import limit_text, size_text
 from rlbox.config.project import Project
-from rlbox.errors import LockHeld, NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import write_rlbox_wheel
@@ -41,7 +41,6 @@ from rlbox.vast.request import Instance
 _POLL_S = 5.0
 _STARTED_S = 180.0
 _PROJECT_FOLDERS = ("images", "jobs", "sources", "templates")
-_MOST_PROJECT = 64 << 20
 _MANIFEST = "fetched.json"
 _SENT = "sent.sha256"
 _HAS_IMAGE = "[ -e /opt/rlbox/share/lock.json ] && [ ! -e /opt/rlbox/share/applied.json ]"
@@ -267,7 +266,7 @@ def delay_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
 
 
 def list_spec_files_to_upload(project: Project) -> list[str]:
-    """Return the user's own specs, as paths below the project; `SpecError` when they are more than specs."""
+    """Return the user's own specs, as paths below the project."""
     if project.folder == project.roots[-1]:
         return []
     found = [
@@ -276,14 +275,6 @@ def list_spec_files_to_upload(project: Project) -> list[str]:
         for path in sorted((project.folder / name).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     ]
-    if sum(path.stat().st_size for path in found) > _MOST_PROJECT:
-        raise SpecError(
-            _("the project's {project_folders} have more than {most_project}").format(
-                project_folders=", ".join(_PROJECT_FOLDERS), most_project=size_text(_MOST_PROJECT)
-            ),
-            where=str(project.folder),
-            next_step=_("put data elsewhere, and bring it with --data PATH"),
-        )
     return [str(path.relative_to(project.folder)) for path in found]
 
 

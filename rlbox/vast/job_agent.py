@@ -1,4 +1,4 @@
-"""What keeps a job going on a rented instance: starts its run, takes it up again after a stop, tells of its end.
+"""What keeps a job going on a rented instance: starts its run, takes it up again after a stop.
 
 It runs on the instance (`python -m rlbox.vast FOLDER`), once at a time; every start of the instance starts it.
 """
@@ -13,16 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import limit_text
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.record.state import RunState, find_run_cause, load_run_state, read_events
-from rlbox.system.command import PIPE, communicate, run_command, start_command
+from rlbox.record.state import RunState, find_run_cause, load_run_state
+from rlbox.system.command import run_command
 from rlbox.system.file_lock import open_and_lock_file
 from rlbox.system.files import write_atomic
-from rlbox.system.http import HttpClient, NoResponseError, make_tls_context_factory, retry
-from rlbox.system.network_settings import find_ca_bundle
 from rlbox.values import Command
 from rlbox.vast.api import set_instance_state
 from rlbox.vast.remote_job import (
@@ -38,7 +35,6 @@ from rlbox.vast.remote_job import (
 )
 
 _POLL_S = 2.0
-_NOTICE_S = 60.0
 _ENDED = ("passed", "failed", "interrupted")
 _KEY, _ID = "CONTAINER_API_KEY", "CONTAINER_ID"
 """What the platform gives each instance: a key for itself alone, and its number. Source: vast-ai/docs, environment."""
@@ -58,9 +54,15 @@ def run_agent(folder: Path) -> int:
     (folder / ENDED_FILE).unlink(missing_ok=True)
     try:
         run_dir = _run_dir(folder, job)
-        state = _follow(run_dir, job)
+        state = _follow(run_dir)
         cause = find_run_cause(state)
-        facts = {**_facts(state), "cause": cause.what if cause else ""}
+        facts = {
+            "run": state.run_id,
+            "job": state.job,
+            "state": state.state,
+            "exit_code": state.exit_code,
+            "cause": cause.what if cause else "",
+        }
         write_atomic(folder / ENDED_FILE, json.dumps(facts))
         end = f"{state.run_id} {state.attempt}\n"
         if told.exists() and told.read_text("utf-8") == end:  # the instance was started again to look at it
@@ -68,7 +70,6 @@ def run_agent(folder: Path) -> int:
         write_atomic(told, end)
     except RlboxError as error:
         _say(str(error))
-        _notify(job, {"event": "refused", "job": job.job, "what": error.what, "next": error.next_step})
         if not (folder / RUN_FILE).exists():  # it never ran: who types `vast up` is told, and mends it
             write_atomic(folder / REFUSED_FILE, f"{error}\n")
             return error.exit_code
@@ -78,7 +79,7 @@ def run_agent(folder: Path) -> int:
             folder / ENDED_FILE, json.dumps({"run": (folder / RUN_FILE).read_text("utf-8").strip(), **refused})
         )
     else:
-        _notify(job, {"event": "ended", **facts})
+        _say(json.dumps(facts))
         code = state.exit_code or 0
     if job.then == "stop":
         _wait_followers(folder / FOLLOWED_FILE)
@@ -134,49 +135,13 @@ def _rlbox(*words: str) -> Mapping[str, Any]:
     return told
 
 
-def _follow(run_dir: Path, job: RemoteJob) -> RunState:
-    """Return the state of the run at its end; what may be a hang is told once each time that it begins."""
-    told = 0
+def _follow(run_dir: Path) -> RunState:
+    """Return the state of the run at its end."""
     while True:
         state = load_run_state(run_dir)
         if state.state in _ENDED:
             return state
-        rows = list(read_events(run_dir))
-        for row in rows[told:]:
-            if row.get("event") == "stalled":
-                _notify(job, {**_facts(state), **row})
-        told = len(rows)
         time.sleep(_POLL_S)
-
-
-def _facts(state: RunState) -> dict[str, Any]:
-    return {"run": state.run_id, "job": state.job, "state": state.state, "exit_code": state.exit_code}
-
-
-def _notify(job: RemoteJob, facts: Mapping[str, Any]) -> None:
-    """Tell whoever asked to be told; who does not listen ends nothing."""
-    facts = {"instance": os.environ.get(_ID, ""), **facts}
-    _say(json.dumps(facts))
-    if not job.notify:
-        return
-    if job.notify.startswith(("https://", "http://")):
-        headers, body = {"Content-Type": "application/json"}, json.dumps(facts).encode()
-        with HttpClient(make_tls_context_factory(find_ca_bundle())) as http:
-            try:
-                answer = retry(lambda: http.request("POST", job.notify, headers=headers, body=body), (NoResponseError,))
-            except NoResponseError as error:
-                _say(f"nobody answers the notice: {error}")
-            else:
-                _say(f"notice: {answer.status}")
-        return
-    told = {f"RLBOX_{name.upper()}": str(value) for name, value in facts.items()}
-    process = start_command(Command(argv=("sh", "-c", job.notify), env=told), stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    if communicate(process, b"", _NOTICE_S) is None:
-        process.kill()
-        process.wait()
-        _say(f"the command of the notice did not end within {limit_text(_NOTICE_S)}")
-    else:
-        _say(f"notice: exit code {process.returncode}")
 
 
 def _stop() -> None:

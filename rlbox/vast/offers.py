@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlbox.amounts import size_text
+from rlbox.amounts import columns, size_text
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 _REPORTED = 0.97
 """Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8."""
-_RESERVE = 1e-9  # of float comparisons
-HOURS_A_MONTH = 30 * 24
+_HOURS_A_MONTH = 30 * 24
 _MOST_OFFERS = 64
 _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
@@ -64,10 +63,14 @@ class OfferFilter:
         return [row for row in rows if row[2]]
 
     def body(self) -> dict[str, Any]:
-        """Return the body of the platform's search: those that fit, priced with the disk, the cheapest first."""
+        """Return the body of the platform's search, which counts memory in MB and prices the disk."""
+        filters = {
+            name: {_SIGNS[sign]: value * 1000.0 if name in ("gpu_ram", "cpu_ram") else value}
+            for name, sign, value in self._rows()
+        }
         fixed = {"verified": {"eq": True}, "external": {"eq": False}, "rentable": {"eq": True}}
         order = {"type": "bid" if self.bid else "on-demand", "order": [["dph_total", "asc"]], "limit": _MOST_OFFERS}
-        return {**fixed, **self.filters(), **order, "allocated_storage": self.disk}
+        return {**fixed, **filters, **order, "allocated_storage": self.disk}
 
     def query(self) -> str:
         """Return the query as people read it."""
@@ -76,37 +79,30 @@ class OfferFilter:
         )
         return " ".join(f"{name}{value}".replace(" ", "_") for name, value in rows)
 
-    def filters(self) -> dict[str, Any]:
-        """Return the query as the platform itself takes it, which counts memory in MB."""
-        return {
-            name: {_SIGNS[sign]: value * 1000.0 if name in ("gpu_ram", "cpu_ram") else value}
-            for name, sign, value in self._rows()
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
     """One offer. Memory and disk in GB, prices in dollars; `ram` and `cores` are the rented share of the machine.
 
-    `least_bid` is what an hour must be worth to get it as one that may be stopped.
+    `storage` is the price of an hour of the disk, which is billed while the instance is stopped, too.
     """
 
     id: int
     gpu_name: str
     gpus: int
-    gpu_ram: float
     cuda: float
     disk: float
     cores: float
     ram: float
     reliability: float
-    ports: int
     price: float
     storage: float
     traffic: float
     down_mbps: float
     place: str
-    least_bid: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(self).items()}
 
 
 def make_offer_filter(
@@ -162,7 +158,7 @@ def parse_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
     takes beyond may be killed at any moment.
     """
     share = float(row.get("gpu_frac") or 1.0)
-    storage = float(row.get("storage_cost") or 0.0) * disk / HOURS_A_MONTH
+    storage = float(row.get("storage_cost") or 0.0) * disk / _HOURS_A_MONTH
     counted = row.get("storage_total_cost")
     total = float(row.get("dph_total") or 0.0)
     total = total if counted is None else total - float(counted) + storage
@@ -170,39 +166,17 @@ def parse_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
         id=int(row["id"]),
         gpu_name=str(row.get("gpu_name") or ""),
         gpus=int(row.get("num_gpus") or 0),
-        gpu_ram=float(row.get("gpu_ram") or 0) / 1000,
         cuda=float(row.get("cuda_max_good") or 0),
         disk=float(row.get("disk_space") or 0),
         cores=float(row.get("cpu_cores_effective") or 0),
         ram=float(row.get("cpu_ram") or 0) / 1000 * share,
         reliability=float(row.get("reliability2") or row.get("reliability") or 0),
-        ports=int(row.get("direct_port_count") or 0),
         price=bid + storage if bid else total,
         storage=storage,
         traffic=max(float(row.get("inet_down_cost") or 0), float(row.get("inet_up_cost") or 0)),
         down_mbps=float(row.get("inet_down") or 0),
         place=str(row.get("geolocation") or ""),
-        least_bid=float(row.get("min_bid") or 0.0),
     )
-
-
-def explain_mismatches(offer: Offer, needs: OfferFilter) -> tuple[str, ...]:
-    """Return what an offer lacks, in words; nothing when it fits."""
-    version = float(needs.cuda or 0)
-    rows = (
-        (offer.gpu_name != needs.gpu_name, f"the GPU is {offer.gpu_name}, not {needs.gpu_name}"),
-        (offer.gpus != needs.gpus, f"{offer.gpus} GPUs, not {needs.gpus}"),
-        (offer.gpu_ram < needs.gpu_ram, f"{format_gb(offer.gpu_ram)} a card, {format_gb(needs.gpu_ram)} needed"),
-        (offer.cuda + _RESERVE < version, f"its driver takes CUDA {offer.cuda:g}, {needs.cuda} needed"),
-        (offer.disk < needs.disk, f"{format_gb(offer.disk)} of disk, {format_gb(needs.disk)} needed"),
-        (offer.cores < needs.cores, f"{offer.cores:g} cores, {needs.cores} needed"),
-        (offer.ram < needs.ram, f"{format_gb(offer.ram)} of memory in its share, {format_gb(needs.ram)} needed"),
-        (offer.reliability < needs.reliability, f"reliability {offer.reliability:.3f}, {needs.reliability:g} needed"),
-        (offer.ports < needs.ports, f"{offer.ports} direct ports, {needs.ports} needed"),
-        (0 < needs.bid < offer.least_bid, f"a bid of ${offer.least_bid:.3f} an hour at least, not ${needs.bid:g}"),
-        (0 < needs.price < offer.price and not needs.bid, f"${offer.price:.3f} an hour, at most ${needs.price:g}"),
-    )
-    return tuple(text for wrong, text in rows if wrong)
 
 
 def format_gb(size: float) -> str:
@@ -214,16 +188,40 @@ class RankedOffers(NamedTuple):
     """Offers that fit, the cheapest first, and what each of the others lacks, by id."""
 
     fitting: tuple[Offer, ...]
-    mismatches: dict[int, tuple[str, ...]]
+    mismatches: dict[int, str]
 
 
 def rank_offers(offers: Iterable[Offer], needs: OfferFilter) -> RankedOffers:
-    """Sort out the offers that fit.
+    """Sort out the offers that fit, among those that the platform's filter let through.
 
-    The platform's answer is judged again: its filter knows neither shares of memory nor the price with this disk.
+    That knows neither shares of memory nor the price with this disk.
     """
-    offers = tuple(offers)
-    mismatches = {offer.id: missing for offer in offers if (missing := explain_mismatches(offer, needs))}
-    fitting = [offer for offer in offers if offer.id not in mismatches]
-    ranked = sorted(fitting, key=lambda offer: (offer.price, -offer.reliability, offer.id))
-    return RankedOffers(tuple(ranked), mismatches)
+    fitting, mismatches = [], {}
+    for offer in offers:
+        if offer.ram < needs.ram:
+            mismatches[offer.id] = f"{format_gb(offer.ram)} of memory in its share, {format_gb(needs.ram)} needed"
+        elif 0 < needs.price < offer.price and not needs.bid:
+            mismatches[offer.id] = f"${offer.price:.3f} an hour, at most ${needs.price:g}"
+        else:
+            fitting.append(offer)
+    return RankedOffers(tuple(sorted(fitting, key=lambda offer: offer.price)), mismatches)
+
+
+def format_offers(offers: tuple[Offer, ...]) -> str:
+    head = ("offer", "$/h", "GPUs", "cores", "GB", "disk GB", "CUDA", "reliable", "Mbit/s", "where")
+    rows = [
+        (
+            str(offer.id),
+            f"{offer.price:.3f}",
+            f"{offer.gpus} x {offer.gpu_name}",
+            f"{offer.cores:g}",
+            f"{offer.ram:.0f}",
+            f"{offer.disk:.0f}",
+            f"{offer.cuda:g}",
+            f"{offer.reliability:.3f}",
+            f"{offer.down_mbps:.0f}",
+            offer.place,
+        )
+        for offer in offers
+    ]
+    return "\n".join(columns([head, *rows]))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from rlbox.errors import SpecError
 from rlbox.evaluation.checkpoints import TRACKER_FILES
@@ -33,16 +30,12 @@ _TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteJob:
-    """What an instance is for: a job with the words that follow it, and what is done when its run ends.
-
-    `notify` is told when the run stalls and when it ends: a shell command there, or an address that gets JSON.
-    """
+    """What an instance is for: a job with the words that follow it, and what is done when its run ends."""
 
     job: str
     disk: str
     words: tuple[str, ...] = ()
     then: RunEndAction = "keep"
-    notify: str = ""
 
     @property
     def folder(self) -> str:
@@ -50,34 +43,8 @@ class RemoteJob:
 
     def text(self) -> str:
         """Return the content of `JOB_FILE`, which the agent reads."""
-        return json.dumps({"schema": 1, **asdict(self)}, indent=1) + "\n"
-
-
-def require_valid_notice(notify: str) -> None:
-    """Refuse what is to be told of a run and is neither an address that is told nor a command of a shell.
-
-    Raises
-    ------
-    SpecError
-        It has another scheme than http and https, names no host, or its quotes are not closed.
-    """
-    scheme, colon, __ = notify.partition("://")
-    try:
-        if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
-            why = "" if scheme in ("http", "https") and urlsplit(notify).hostname else _("no address that can be told")
-        else:
-            why = "" if shlex.split(notify) or not notify else _("no command")
-    except ValueError as error:
-        why = (
-            _("no command: {error}").format(error=error)
-            if not colon
-            else _("no address that can be told: {error}").format(error=error)
-        )
-    if why:
-        raise SpecError(
-            _("--notify {notify}: {why}").format(notify=notify, why=why),
-            next_step=_("give https://HOST/PATH, or a command of a shell on the instance"),
-        )
+        # agents of earlier versions, which an image may have, want `notify`
+        return json.dumps({"schema": 1, **asdict(self), "notify": ""}, indent=1) + "\n"
 
 
 def parse_remote_job(text: str) -> RemoteJob:
@@ -89,7 +56,6 @@ def parse_remote_job(text: str) -> RemoteJob:
             disk=str(row["disk"]),
             words=tuple(map(str, row["words"])),
             then="stop" if row["then"] == "stop" else "keep",
-            notify=str(row["notify"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(

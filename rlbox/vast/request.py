@@ -4,104 +4,72 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlbox.errors import SpecError, page
 from rlbox.i18n import _
-from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT
 from rlbox.secrets.masks import looks_like_secret
 from rlbox.vast.offers import format_gb
 
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnstartScript
     from rlbox.target.target import Target
-    from rlbox.vast.offers import OfferFilter
+    from rlbox.vast.offers import Offer, OfferFilter
 
 
 # vast-ai/docs guides/instances/docker-environment.mdx, networking.mdx; create_instance.yaml, x-input-validation.
-MAX_PORTS, MAX_ENV_VALUE, MAX_ENV = 64, 256, 32768
+MAX_PORTS, MAX_ENV_VALUE = 64, 256
 _TAKEN = {"ssh": (22,), "jupyter": (22, 8080)}
 _PORTAL = (1111, 6006, 8080, 8384, 11111, 16006, 18080, 18384)
 """Ports of the portal in the platform's own images. Source: vast-ai/base-image README."""
-
 _HONOURED = {"-e": "-e", "--env": "-e", "-p": "-p", "--publish": "-p", "-h": "-h", "--hostname": "-h", "-n": "-n"}
-_SHARE = "it is handed out in proportion to the share of GPUs: choose an offer whose share is large enough"
-_NO_RIGHTS = "instances are unprivileged containers: do without, or rent a VM instance"
-_INSTEAD = {
-    **dict.fromkeys(("--shm-size", "--ipc"), f"{_SHARE}, or set NCCL_SHM_DISABLE=1"),
-    **dict.fromkeys(("-m", "--memory", "--cpus", "--cpuset-cpus", "--memory-swap", "--pids-limit"), _SHARE),
-    **dict.fromkeys(("--privileged", "--cap-add", "--security-opt", "--device", "--sysctl", "--pid"), _NO_RIGHTS),
-    "--ulimit": "soft limits are raised in the instance, by rlbox-init; hard ones are the platform's",
-    "--gpus": "GPUs come with the offer",
-    "--runtime": "GPUs come with the offer",
-    **dict.fromkeys(("-v", "--volume", "--mount", "--tmpfs"), "a volume is rented, and linked at creation"),
-    **dict.fromkeys(("--network", "--net"), "-p maps ports; -n NAME joins an overlay network of yours"),
-    "--entrypoint": "ssh and Jupyter mode replace it: the on-start script does its work",
-    "--env-file": "name each variable with -e, and put secrets into .env on the data disk",
-}
 _SWITCH = re.compile(r"--(?:privileged|rm|detach|init|read-only|publish-all)|-(?:d|i|t|it|P)")
 _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(/(?:tcp|udp))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerOptions:
-    """What an instance is started with; `ports` as `-p` takes them, `overlay` an overlay network."""
+class ContainerOptions(NamedTuple):
+    """What an instance is started with: the platform's object of variables and options, and the number of ports."""
 
-    env: Mapping[str, str] = field(default_factory=dict)
-    ports: tuple[str, ...] = ()
-    hostname: str = ""
-    overlay: str = ""
-
-    def as_flags(self) -> str:
-        """Return them as a template takes them: docker's own words."""
-        words = [word for name, value in self.env.items() for word in ("-e", f"{name}={value}")]
-        words += [word for port in self.ports for word in ("-p", port)]
-        words += ["-h", self.hostname] if self.hostname else []
-        return shlex.join([*words, *(["-n", self.overlay] if self.overlay else [])])
-
-    def as_env(self) -> dict[str, str]:
-        """Return them as the call that creates an instance takes them: an object, ports and networks as keys.
-
-        Source: vast-ai/docs api-reference/creating-instances-with-api.mdx, "Common Pitfalls"; `parse_env` of vastai.
-        """
-        found = {**self.env, **{f"-p {port}": "1" for port in self.ports}}
-        found |= {"-h": self.hostname} if self.hostname else {}
-        return found | ({f"-n {self.overlay}": "1"} if self.overlay else {})
+    env: dict[str, str]
+    ports: int
 
 
-def parse_container_options(target: Target, text: str | None = None, image: str = "") -> ContainerOptions:
-    """Return the docker options of a target's instances, or `text` in their place.
+def parse_container_options(target: Target, image: str = "") -> ContainerOptions:
+    """Return the docker options of a target's instances, in the form of the call that creates an instance.
+
+    There ports and networks are keys of the object of variables, too. Source: vast-ai/docs
+    api-reference/creating-instances-with-api.mdx, "Common Pitfalls"; `parse_env` of vastai.
 
     Raises
     ------
     SpecError
         There is an option that the platform ignores, a port that it has itself, a value that it does not take or that
-        looks like a secret; all of them are named, each with what to do instead.
+        looks like a secret; all of them are named.
     """
-    written = target.vast.options if text is None else text
-    where = f"images/{target.name}/target.toml: vast.options" if text is None else "--options"
-    found: dict[str, list[str]] = {"-e": [], "-p": [], "-h": [], "-n": []}
+    where = f"images/{target.name}/target.toml: vast.options"
+    values: dict[str, list[str]] = {"-e": [], "-p": [], "-h": [], "-n": []}
     problems = []
-    for option, value in _split(written, where):
-        if kept := _HONOURED.get(option):
-            found[kept].append(value)
+    for option, value in _split(target.vast.options, where):
+        if option in _HONOURED:
+            values[_HONOURED[option]].append(value)
         else:
-            problems.append(f"{option} is ignored by vast.ai: {_INSTEAD.get(option, 'it takes -e, -p and -h alone')}")
-    env = dict(row.split("=", 1) for row in found["-e"] if "=" in row)
-    problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in found["-e"] if "=" not in row]
+            problems.append(f"{option} is ignored by vast.ai: it takes -e, -p, -h and -n alone")
+    problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in values["-e"] if "=" not in row]
+    env = dict(row.split("=", 1) for row in values["-e"] if "=" in row)
     problems += _env_problems(env)
-    problems += _port_problems(found["-p"], target.vast.mode, image or target.vast.image)
+    problems += _port_problems(values["-p"], target.vast.mode, image or target.vast.image)
     if problems:
         raise SpecError(
-            "\n  ".join(problems),
-            where=where,
-            next_step=_("rlbox onstart --help; {page} says more").format(page=page("vast")),
+            "\n  ".join(problems), where=where, next_step=_("change them: {page} says more").format(page=page("vast"))
         )
-    last = {name: (found[name] or [""])[-1] for name in ("-h", "-n")}
-    return ContainerOptions(env=env, ports=tuple(found["-p"]), hostname=last["-h"], overlay=last["-n"])
+    env |= {f"-p {port}": "1" for port in values["-p"]}
+    env |= {f"-n {name}": "1" for name in values["-n"]}
+    if values["-h"]:
+        env["-h"] = values["-h"][-1]
+    return ContainerOptions(env, len(values["-p"]))
 
 
 def _split(text: str, where: str) -> Iterator[tuple[str, str]]:
@@ -132,11 +100,9 @@ def _env_problems(env: Mapping[str, str]) -> Iterator[str]:
             yield f"-e {name}=...: looks like a secret: it belongs into .env on the data disk, or the account"
         if len(name) + len(value) > MAX_ENV_VALUE:
             yield f"-e {name}=...: {len(name) + len(value)} characters, and {MAX_ENV_VALUE} are taken"
-    if (count := sum(len(name) + len(value) for name, value in env.items())) > MAX_ENV:
-        yield f"all variables have {count} characters, and {MAX_ENV} are taken"
 
 
-def _port_problems(ports: list[str], mode: str, image: str) -> Iterator[str]:
+def _port_problems(ports: Sequence[str], mode: str, image: str) -> Iterator[str]:
     taken = {*_TAKEN[mode], *(_PORTAL if image.startswith("vastai/") else ())}
     for port in ports:
         match = _PORT.fullmatch(port)
@@ -150,10 +116,6 @@ def _port_problems(ports: list[str], mode: str, image: str) -> Iterator[str]:
 
 LABEL_PREFIX = "rlbox-"
 """What the label of every instance begins with that rlbox created; it destroys no other."""
-# Source: vast-ai/docs api-reference/openapi/yaml/create_instance.yaml, x-input-validation.
-_MOST_IMAGE, _LEAST_DISK, _PRICES = 1024, 8.0, (0.001, 128.0)
-
-
 # Small images that have no more than the platform needs; the lock brings Python packages, compilers and CUDA.
 # Ubuntu 24.04 where there is one: the glibc of 22.04 is older than that of the targets' locks (manylinux_2_36).
 # Source: hub.docker.com/r/nvidia/cuda, tags; the image's NVIDIA_REQUIRE_CUDA refuses older drivers.
@@ -193,35 +155,20 @@ class CreateRequest:
 
 
 def make_create_request(
-    target: Target,
-    needs: OfferFilter,
-    options: ContainerOptions,
-    onstart: OnstartScript,
-    *,
-    image: str = "",
-    job: str = "",
+    target: Target, needs: OfferFilter, options: ContainerOptions, onstart: OnstartScript, *, image: str, job: str = ""
 ) -> CreateRequest:
-    """Return the request for an instance of a target; `image` overrides the target's own, `job` is what it is for.
+    """Return the request for an instance of a target; `job` is what it is for.
 
     Raises
     ------
     SpecError
-        No image or no price ceiling is named, or something is beyond a limit of the platform; all problems at once.
+        No image or no price ceiling is named.
     """
-    image = image or target.vast.image
     problems = []
     if not image:
         problems.append("no image is named that the platform could pull: --image, or vast.image")
-    if len(image) > _MOST_IMAGE:
-        problems.append(f"the image's name has {len(image)} characters, and {_MOST_IMAGE} are taken")
     if not needs.price:
         problems.append("no price ceiling: --price, or vast.max_price")
-    elif not _PRICES[0] <= needs.price <= _PRICES[1]:
-        problems.append(f"a price of ${needs.price:g} an hour is not between ${_PRICES[0]:g} and ${_PRICES[1]:g}")
-    if needs.disk < _LEAST_DISK:
-        problems.append(f"a disk of {format_gb(needs.disk)}: the platform's smallest has {format_gb(_LEAST_DISK)}")
-    if max(onstart.characters, onstart.field_bytes) > ONSTART_FIELD_LIMIT:
-        problems.append(f"the on-start script has {onstart.field_bytes} bytes, and {ONSTART_FIELD_LIMIT} are taken")
     if problems:
         raise SpecError(
             "\n  ".join(problems),
@@ -235,11 +182,62 @@ def make_create_request(
         image=image,
         disk=needs.disk,
         label=f"{LABEL_PREFIX}{target.name}" + (f" {job}" if job else ""),
-        env=options.as_env(),
+        env=options.env,
         onstart=onstart.field_text,
         mode=target.vast.mode,
         bid=needs.bid,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quote:
+    """What is rented, from whom and at what price; no offer in a dry run that could not ask for one.
+
+    `setup` is what is done there before the job, empty for an image of the target's own.
+    """
+
+    request: CreateRequest
+    needs: OfferFilter
+    offer: Offer | None
+    setup: str = ""
+
+    def lines(self) -> list[str]:
+        return [
+            f"image    {self.request.image}",
+            *([f"setup    {self.setup}"] if self.setup else []),
+            f"disk     {format_gb(self.request.disk)}",
+            f"label    {self.request.label}",
+            f"mode     {self.request.mode}",
+            *(f"env      {name}={value}" for name, value in self.request.env.items()),
+            f"onstart  {len(self.request.onstart)} characters",
+            f"query    {self.needs.query()}",
+            *(f"cost     {line}" for line in self.cost_lines()),
+        ]
+
+    def cost_lines(self) -> list[str]:
+        if (offer := self.offer) is None:
+            return [f"at most ${self.needs.price:g} an hour (assumed: the ceiling)"]
+        return [
+            f"offer {offer.id}: {offer.gpus} x {offer.gpu_name}, {offer.place or 'somewhere'}",
+            f"${offer.price:.3f} an hour while it runs",
+            f"${offer.storage:.3f} an hour for the disk when it is stopped, until it is destroyed",
+            f"${offer.traffic * 1000:.2f} at most for a TB of traffic, in either direction",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        offer = self.offer.as_json() if self.offer else None
+        cost: dict[str, Any] = {"hour": self.needs.price, "assumed": True}
+        if offer:
+            cost = {"hour": offer["price"], "stopped_hour": offer["storage"], "traffic_gb": offer["traffic"]}
+        return {
+            "target": self.request.target,
+            "created": False,
+            "request": {**asdict(self.request), "env": dict(self.request.env)},
+            "setup": self.setup,
+            "query": self.needs.query(),
+            "offer": offer,
+            "cost": cost,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +251,6 @@ class Instance:
     label: str
     status: str
     message: str
-    image: str
     price: float
     wanted: str
     host: str
@@ -279,7 +276,6 @@ def parse_instance(row: Mapping[str, Any]) -> Instance:
         label=str(row.get("label") or ""),
         status=str(row.get("actual_status") or ""),
         message=str(row.get("status_msg") or "").strip(),
-        image=str(row.get("image_uuid") or ""),
         price=float(row.get("dph_total") or 0.0),
         wanted=str(row.get("intended_status") or ""),
         host=str(row.get("ssh_host") or ""),

@@ -64,19 +64,18 @@ def test_nothing_above_the_ceiling_is_offered(rlbox: Rlbox, platform: Platform) 
     assert "offer 4100004: $2.506 an hour, at most $2.5" in said.err
 
 
-def test_create_says_the_price_then_sends_one_request(rlbox: Rlbox, platform: Platform) -> None:
-    said = rlbox(
-        "vast", "create", "vast-5090", *IMAGE, "--options", "-p 8000:8000 -e A='x y'", "--yes", "--hours", "10"
-    )
+def test_create_says_the_price_then_sends_one_request(rlbox: Rlbox, platform: Platform, folder: Folder) -> None:
+    folder.target("ported", 'include = "vast-5090"\n[vast]\noptions = "-p 8000:8000 -e A=\'x y\'"\n')
+    said = rlbox("vast", "create", "ported", *IMAGE, "--yes")
     assert said.code == 0, said.err
     assert said.out == "14100002  ssh -p 31812 root@ssh4.vast.ai\n"
-    assert "$1.797 an hour while it runs: $17.97 for 10 hours, $43.12 a day" in said.err
+    assert "$1.797 an hour while it runs" in said.err
     assert "$0.097 an hour for the disk when it is stopped" in said.err
     (body,) = platform.calls("PUT")
     assert body["env"] == {"A": "x y", "-p 8000:8000": "1"}
-    assert (body["disk"], body["label"], body["cancel_unavail"]) == (350.0, "rlbox-vast-5090", True)
+    assert (body["disk"], body["label"], body["cancel_unavail"]) == (350.0, "rlbox-ported", True)
     assert (body["runtype"], body["image"]) == ("ssh_direc ssh_proxy", IMAGE[1])
-    own, kept = unpacked(rlbox("onstart", "vast-5090").out), unpacked(body["onstart"])
+    own, kept = unpacked(rlbox("onstart", "ported").out), unpacked(body["onstart"])
     assert own.partition("    [ ! -x $own/bin/rlbox ]")[0] in kept  # a step more stands before the doctor
     assert "-m rlbox.vast /workspace/.rlbox-up" in kept
 
@@ -90,7 +89,7 @@ def test_a_dry_run_rents_nothing(rlbox: Rlbox, platform: Platform, monkeypatch: 
     said = rlbox("vast", "create", "vast-5090", *IMAGE, "--dry-run")
     assert said.code == 2
     assert said.out.splitlines()[-5:] == [
-        "cost     at most $2.5 an hour, $15.00 for 6 hours (assumed: the ceiling)",
+        "cost     at most $2.5 an hour (assumed: the ceiling)",
         "",
         "# refused: no API key of vast.ai is set",
         "#   next:  export VAST_API_KEY=KEY: https://cloud.vast.ai/manage-keys/ makes one",
@@ -114,35 +113,32 @@ def test_nobody_is_there_to_say_yes(rlbox: Rlbox, platform: Platform, monkeypatc
     [
         ((), "no image is named that the platform could pull"),
         ((*IMAGE, "--disk", "100"), "--disk 100: the target needs 350.0 GB, and no disk ever grows"),
-        ((*IMAGE, "--options", "--shm-size=16g"), "--shm-size is ignored by vast.ai"),
-        ((*IMAGE, "--options", "-e TOKEN=0123456789abcdef"), "looks like a secret"),
-        ((*IMAGE, "--price", "200"), "is not between $0.001 and $128"),
         ((*IMAGE, "--offer", "4100003"), "offer 4100003 is taken, or does not fit the target and its price limit"),
-        (("--image", "i" * 1025), "the image's name has 1025 characters, and 1024 are taken"),
     ],
 )
 def test_what_is_not_rented(rlbox: Rlbox, platform: Platform, words: tuple[str, ...], told: str) -> None:
     said = rlbox("vast", "create", "vast-5090", *words, "--yes")
-    assert said.code == (1 if "offer" in words or "--offer" in words else 2)
+    assert said.code == (1 if "--offer" in words else 2)
     assert told in said.err
-    assert "0123456789abcdef" not in said.err
     assert platform.calls("PUT") == []
 
 
-@pytest.mark.parametrize("state", ["exited", "unknown", "offline"])
-def test_an_instance_that_never_comes_to_run(rlbox: Rlbox, platform: Platform, state: str) -> None:
-    platform.states = ["loading", state]
-    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--yes")
-    assert said.code == 1
-    assert f"instance 14100002 is {state}" in said.err
+@pytest.mark.parametrize(
+    ("states", "code", "told"),
+    [
+        (["loading", "exited"], 1, "instance 14100002 is exited"),
+        (["loading", "offline"], 1, "instance 14100002 is offline"),
+        ([], 7, "instance 14100002 did not run within 0.02 s: created"),
+    ],
+)
+def test_create_names_an_instance_that_does_not_run(
+    rlbox: Rlbox, platform: Platform, states: list[str], code: int, told: str
+) -> None:
+    platform.states = states
+    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--yes", "--timeout", "0.02" if not states else "60")
+    assert said.code == code
+    assert told in said.err
     assert "next:  rlbox vast destroy 14100002 --unfetched --yes" in said.err
-
-
-def test_an_instance_that_takes_too_long(rlbox: Rlbox, platform: Platform) -> None:
-    platform.states = []
-    said = rlbox("vast", "create", "vast-5090", *IMAGE, "--yes", "--timeout", "0.02")
-    assert said.code == 7
-    assert "instance 14100002 did not run within 0.02 s: created" in said.err
 
 
 def test_the_offer_is_taken_meanwhile(rlbox: Rlbox, platform: Platform) -> None:
@@ -249,14 +245,11 @@ def test_an_interruptible_instance_is_bid_for(rlbox: Rlbox, platform: Platform) 
     [
         (("--upload", "nothing-here"), 2, "--upload nothing-here: there is no nothing-here"),
         (("--set", "nosuch=1"), 2, "nosuch"),
-        (("--env-file", "nothing-here"), 2, "the file of --env-file is not there"),
+        (("--env-file", "nothing-here"), 2, "the file of --env-file cannot be read"),
         (("--profile", "nosuch"), 2, "nosuch"),
         (("--set", "source=/srv/me/verl"), 2, "other machines do not have /srv/me/verl"),
         (("--target", "local"), 2, "target local is not for vast.ai"),
         (("--target", "one"), 5, "job sft does not fit"),
-        (("--notify", "ftp://example.org/x"), 2, "--notify ftp://example.org/x: no address that can be told"),
-        (("--notify", "https://"), 2, "--notify https://: no address that can be told"),
-        (("--notify", "echo 'half"), 2, "--notify echo 'half: no command: No closing quotation"),
     ],
 )
 def test_what_cannot_run_is_not_rented(

@@ -160,15 +160,14 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     (project / "my.env").write_text(f"WANDB_API_KEY={SECRET}\n")
     data = ("--upload", "train.py", "--upload", "text=phase_1_ SFT")
     up = ("up", "count", "--image", own("rented"), *data, "--env-file", "my.env", "--then", "stop", "--detach")
-    notice = ("--notify", "echo $RLBOX_EVENT $RLBOX_STATE $RLBOX_RUN >>/workspace/notices")
-    dry = rented.rlbox(*up, *notice, "--dry-run")
+    dry = rented.rlbox(*up, "--dry-run")
     assert dry.code == 0, dry.err
     assert "once you said yes, and run count there" in dry.out.splitlines()[-1]
 
-    done = rented.rlbox(*up, *notice, "--yes", "--json")
+    done = rented.rlbox(*up, "--yes", "--json")
     assert done.code == 0, done.err
     number, run = done.data["instance"], done.data["run"]
-    again = rented.rlbox(*up, *notice, "--instance", str(number), "--json")  # as if the first call had been cut
+    again = rented.rlbox(*up, "--instance", str(number), "--json")  # as if the first call had been cut
     assert (again.code, again.data["run"]) == (0, run), again.err
     wait_until(lambda: int(rented.sh("cat /workspace/at || echo 0").strip() or 0) > 10, "some steps")
     other = rented.rlbox("up", "count", "--set", "last=10", "--env-file", "my.env", "--instance", str(number))
@@ -189,7 +188,7 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     wait_until(lambda: rented.sh("cat /account.log || true"), "the end of the run")
     asked = rented.sh("cat /account.log").strip()
     assert asked == f'/api/v0/instances/{number}/ Bearer {OWN_KEY} {{"state": "stopped"}}'
-    assert rented.sh("cat /workspace/notices") == f"ended passed {run}\n"
+    assert json.loads(rented.sh("cat /workspace/.rlbox-up/ended.json"))["state"] == "passed"
     log = rented.sh(f"cat /workspace/runs/{run}/stages/*/stage.log /workspace/runs/{run}/stages/*/attempt-1/stage.log")
     assert "begun at 0" in log
     assert "resumed at" in log

@@ -87,19 +87,19 @@ VAST_API_KEY=a-key-that-no-message-may-hold
 export VAST_URL VAST_API_KEY
 
 typed rlbox vast up count --image "$REGISTRY/me/rented:1" --bid 1.2 --detach --upload train.py --upload 'data=my data' \
-    --env-file my.env --notify 'echo $RLBOX_EVENT $RLBOX_STATE >>/workspace/notices' --yes --json >up
+    --env-file my.env --yes --json >up
 
 # meanwhile somebody pays more, and then nobody does
 number=$(sed -n 's/.*"instance": \([0-9]*\).*/\1/p' up)
 seconds=0
-until docker exec $instance cat /workspace/notices >notices 2>/dev/null; do
+until docker exec $instance cat /workspace/.rlbox-up/ended.json >ended 2>/dev/null; do
     seconds=$((seconds + 1))
     [ $seconds -le 600 ] || { echo "journey: the run did not end" >&2; cat account.log >&2; exit 1; }
     sleep 1
 done
 found 'outbid: stopped' account.log
 found 'nobody pays more: started' account.log
-found 'ended passed' notices
+found '"state": "passed"' ended
 
 typed rlbox vast fetch "$number"
 cat "vast-$number"/runs/*/stages/*/stage.log "vast-$number"/runs/*/stages/*/attempt-1/stage.log >logs

@@ -11,7 +11,7 @@ from rlbox.errors import SpecError
 from rlbox.vast.remote_job import RemoteJob, parse_remote_job, path_below_disk, select_result_paths, start_agent_script
 
 pytestmark = pytest.mark.allow("processes")
-STAY = RemoteJob(job="sft", disk="/workspace", words=("--set", "a=b c"), then="stop", notify="https://hooks.example/x")
+STAY = RemoteJob(job="sft", disk="/workspace", words=("--set", "a=b c"), then="stop")
 
 
 def test_a_stay_is_read_as_it_was_written() -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from fakes import CHECKOUT
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from vastbox import recorded
 
 from rlbox.config.project import Project
@@ -19,11 +17,10 @@ from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import render_fixes
 from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
-from rlbox.secrets.masks import find_secret_lines, looks_like_secret
+from rlbox.secrets.masks import find_secret_lines
 from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import (
     OfferFilter,
-    explain_mismatches,
     make_offer_filter,
     parse_offer,
     platform_gpu_name,
@@ -115,48 +112,26 @@ def test_another_platform_has_no_such_field() -> None:
         render_onstart(target(hardware={"platform": "autodl"}), TEMPLATES)
 
 
-def test_both_forms_of_options() -> None:
-    options = parse_container_options(
-        target(), "-e A=1 --env=B='x y' -p 8000:8000 -p70000:70000/udp -h box -n mine -eC=a=b"
+def options(text: str, image: str = "", mode: str = "ssh") -> ContainerOptions:
+    return parse_container_options(target(vast={"options": text, "mode": mode}), image)
+
+
+def test_options_become_the_platforms_object() -> None:
+    text = "-e A=1 --env=B='x y' -p 8000:8000 -p70000:70000/udp -h box -n mine -eC=a=b"
+    assert options(text) == ContainerOptions(
+        {"A": "1", "B": "x y", "C": "a=b", "-p 8000:8000": "1", "-p 70000:70000/udp": "1", "-h": "box", "-n mine": "1"},
+        2,
     )
-    assert options == ContainerOptions(
-        env={"A": "1", "B": "x y", "C": "a=b"}, ports=("8000:8000", "70000:70000/udp"), hostname="box", overlay="mine"
-    )
-    assert options.as_env() == {
-        "A": "1", "B": "x y", "C": "a=b", "-p 8000:8000": "1", "-p 70000:70000/udp": "1", "-h": "box", "-n mine": "1"
-    }  # fmt: skip
-    assert parse_container_options(target(), options.as_flags()) == options
-
-
-TARGET = target()
-NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,9}", fullmatch=True).filter(
-    lambda name: not find_secret_lines(f"{name}=aaaaaaaa1")
-)
-VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=20)
-
-
-@given(
-    st.dictionaries(NAMES, VALUES, max_size=5), st.sets(st.integers(1024, 8000).map(lambda n: f"{n}:{n}"), max_size=9)
-)
-def test_options_survive_a_round_trip(env: dict[str, str], ports: set[str]) -> None:
-    options = ContainerOptions(env=env, ports=tuple(sorted(ports)))
-    assume(not any(looks_like_secret(name, value) for name, value in env.items()))
-    assert parse_container_options(TARGET, options.as_flags()) == options
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("--shm-size 16g", "--shm-size is ignored by vast.ai: it is handed out in proportion to the share of GPUs"),
-        ("--shm-size=16g", "--shm-size is ignored by vast.ai"),
-        ("--ipc=host", "--ipc is ignored by vast.ai"),
-        ("--ulimit memlock=-1", "--ulimit is ignored by vast.ai"),
-        ("--cap-add SYS_PTRACE", "--cap-add is ignored by vast.ai: instances are unprivileged containers"),
+        ("--shm-size 16g", "--shm-size is ignored by vast.ai: it takes -e, -p, -h and -n alone"),
+        ("--ulimit=memlock=-1", "--ulimit is ignored by vast.ai"),
         ("--privileged -p 1:1", "--privileged is ignored by vast.ai"),
-        ("--gpus all", "--gpus is ignored by vast.ai: GPUs come with the offer"),
-        ("-v /a:/b", "-v is ignored by vast.ai: a volume is rented"),
-        ("--network host", "--network is ignored by vast.ai"),
-        ("--anything x", "--anything is ignored by vast.ai: it takes -e, -p and -h alone"),
+        ("-v /a:/b", "-v is ignored by vast.ai"),
+        ("-e TOKEN=0123456789abcdef", "looks like a secret"),
         ("stray", "stray is ignored by vast.ai"),
         ("-p 22:22", "-p 22:22: 22 is the platform's own in ssh mode"),
         ("-p 8000", "-p 8000: PORT:PORT is taken"),
@@ -170,22 +145,23 @@ def test_options_survive_a_round_trip(env: dict[str, str], ports: set[str]) -> N
 )
 def test_options_that_the_platform_ignores_are_refused(text: str, told: str) -> None:
     with pytest.raises(SpecError) as caught:
-        parse_container_options(target(), text)
+        options(text)
     assert told in str(caught.value)
+    assert "0123456789abcdef" not in str(caught.value)
 
 
 def test_every_wrong_option_is_named_at_once() -> None:
     with pytest.raises(SpecError) as caught:
-        parse_container_options(target(vast={"options": "--rm -it --ulimit=nofile=1 -p 8080:8080", "mode": "jupyter"}))
+        options("--rm -it --ulimit=nofile=1 -p 8080:8080", mode="jupyter")
     assert [line.split()[0] for line in caught.value.what.splitlines()] == ["--rm", "-it", "--ulimit", "-p"]
     assert caught.value.where == "images/vast-5090/target.toml: vast.options"
 
 
-def test_jupyter_and_the_platforms_own_images_have_more_ports() -> None:
-    assert parse_container_options(target(), "-p 8080:8080").ports == ("8080:8080",)
-    for changed, image in ((target(vast={"mode": "jupyter"}), ""), (target(), "vastai/pytorch:1")):
-        with pytest.raises(SpecError, match="8080 is the platform's own"):
-            parse_container_options(changed, "-p 8080:8080", image)
+@pytest.mark.parametrize(("mode", "image"), [("jupyter", ""), ("ssh", "vastai/pytorch:1")])
+def test_jupyter_and_the_platforms_own_images_have_more_ports(mode: str, image: str) -> None:
+    assert options("-p 8080:8080").ports == 1
+    with pytest.raises(SpecError, match="8080 is the platform's own"):
+        options("-p 8080:8080", image, mode)
 
 
 def test_needs_follow_from_the_target() -> None:
@@ -214,22 +190,14 @@ def test_names_of_gpus(name: str, told: str) -> None:
 
 
 def test_each_recorded_offer_is_judged() -> None:
-    fitting, lacks = rank_offers((parse_offer(row, 350) for row in recorded("offers")), NEEDS)
+    """By what the platform's filter does not know; offers that it keeps back are none of these."""
+    rows = [row for row in recorded("offers") if row["id"] <= 4100004]
+    fitting, mismatches = rank_offers((parse_offer(row, 350) for row in rows), NEEDS)
     assert [(offer.id, round(offer.price, 3)) for offer in fitting] == [(4100002, 1.797), (4100001, 1.997)]
-    assert lacks == {
-        4100003: ("48.0 GB of memory in its share, 240.0 GB needed",),
-        4100004: ("$2.842 an hour, at most $2.5",),
-        4100005: ("8.2 GB a card, 31.0 GB needed",),
-        4100006: ("reliability 0.710, 0.95 needed",),
-        4100007: ("its driver takes CUDA 12.6, 13.0 needed",),
-        4100008: ("the GPU is RTX 4090, not RTX 5090", "24.6 GB a card, 31.0 GB needed"),
-        4100009: ("120.0 GB of disk, 350.0 GB needed",),
-        4100010: ("2 GPUs, not 4",),
+    assert mismatches == {
+        4100003: "48.0 GB of memory in its share, 240.0 GB needed",
+        4100004: "$2.842 an hour, at most $2.5",
     }
-
-
-def test_an_offer_that_says_little_fits_nothing() -> None:
-    assert len(explain_mismatches(parse_offer({"id": 1}, 200), NEEDS)) == 9
 
 
 def test_a_price_is_that_of_the_disk_that_is_rented() -> None:
