@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from enginebox import Box
 
-# It prints the lines that slime 0.3.1 prints, calls the job's own functions where slime does, and wants the patched Megatron.
+# Prints the lines of slime 0.3.1, calls the job's functions where slime does, and needs the patched Megatron.
 TRAIN = """
 import importlib, logging, os, sys
 logging.basicConfig(level=logging.INFO, format="[now] %(filename)s:%(lineno)d - %(message)s", force=True)
