@@ -92,7 +92,6 @@ def plan(**changes: Any) -> ClusterPlan:
         ray="2.60.0",
         members=members,
         ports=PORTS,
-        protection="token",
         maker="ann@desk",
         made="2026-11-25T10:00:00+00:00",
     )

@@ -34,7 +34,6 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @cluster_options
 @click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
-@click.option("--allow-unauthenticated", "opened", is_flag=True, help="Start without authentication; this is recorded.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="What every node has to have.")
 @click.option("--image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
@@ -48,7 +47,6 @@ def up(
     app: App,
     options: ClusterOptions,
     port: int,
-    opened: bool,
     paths: tuple[str, ...],
     image: str,
     plain_http: bool,
@@ -72,7 +70,6 @@ def up(
     wanted = UpOptions(
         **dataclasses.asdict(options),
         port=port,
-        open=opened,
         paths=paths,
         image=image,
         plain_http=plain_http,

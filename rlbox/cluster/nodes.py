@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,16 +104,3 @@ def _split_names(text: str) -> list[str]:
         if not _NODE.match(name):
             raise SpecError(_("{name!r} is no name of a node").format(name=name), next_step=_WRITE)
     return names
-
-
-def find_duplicate_machines(identities: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return pairs of names that are one machine.
-
-    Parameters
-    ----------
-    identities
-        Each name with what tells machines apart, from the machine itself.
-    """
-    first: dict[str, str] = {}
-    pairs = ((first.setdefault(identity, name), name) for name, identity in identities)
-    return tuple((one, other) for one, other in pairs if one != other)

@@ -27,7 +27,6 @@ class UpOptions(ClusterOptions):
     """How a cluster is started: `port` is the first of its ports (0: the first that fit), `image` one of a registry."""
 
     port: int = 0
-    open: bool = False
     prove: bool = False
     limit_s: float = 300.0
     paths: tuple[str, ...] = ()

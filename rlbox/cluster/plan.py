@@ -159,8 +159,8 @@ class ClusterPlan:
     """A cluster: the head is the first of `members`.
 
     `id` is made anew with each cluster. `image_digest` is the checksum of the image's layers and configuration, the
-    same in every engine, or that of its lock where no node has an engine; `ray` its version. `protection` says what
-    keeps strangers out: token, nothing. `maker` typed `up` at `made` (UTC).
+    same in every engine, or that of its lock where no node has an engine; `ray` its version. `maker`
+    typed `up` at `made` (UTC).
     """
 
     id: str
@@ -170,9 +170,9 @@ class ClusterPlan:
     ray: str
     members: tuple[ClusterMember, ...]
     ports: PortPlan
-    protection: str
     maker: str
     made: str
+    protection: str = "token"
     schema: int = 1
 
     @property

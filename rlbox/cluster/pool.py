@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from rlbox.cluster.connection import Node, NodeStream, UnreachableNode
-from rlbox.cluster.nodes import NodeSpec, find_duplicate_machines
+from rlbox.cluster.nodes import NodeSpec
 from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -72,11 +72,14 @@ def connect_nodes(specs: Sequence[NodeSpec], say: Callable[[str], None]) -> Iter
             except UnreachableNode as error:
                 unreached.append(error.finding)
                 del nodes[name]
-        for first, second in find_duplicate_machines((n, str(node.machine["identity"])) for n, node in nodes.items()):
-            raise SpecError(
-                _("nodes {one} and {other} are one machine").format(one=first, other=second),
-                next_step=_("name each machine once, in --nodes or cluster.nodes"),
-            )
+        names: dict[str, str] = {}
+        for name, node in nodes.items():
+            first = names.setdefault(str(node.machine["identity"]), name)
+            if first != name:
+                raise SpecError(
+                    _("nodes {one} and {other} are one machine").format(one=first, other=name),
+                    next_step=_("name each machine once, in --nodes or cluster.nodes"),
+                )
         yield NodePool(nodes, unreached)
     finally:
         for node in nodes.values():

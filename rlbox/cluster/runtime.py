@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -95,9 +95,8 @@ def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, s
     }
     if member.interface:
         env |= {"GLOO_SOCKET_IFNAME": member.interface, "NCCL_SOCKET_IFNAME": f"={member.interface}"}
-    if plan.protection == "token":
-        path = f"{mount}/{plan.directory(member.name)}/{TOKEN_FILE}"
-        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
+    path = f"{mount}/{plan.directory(member.name)}/{TOKEN_FILE}"
+    env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
     return env
 
 
@@ -110,15 +109,7 @@ def plan_member_container(
     caller: str,
     gpus: GpuAccess = NO_GPUS,
 ) -> ContainerPlan:
-    """Return the container of a node.
-
-    Parameters
-    ----------
-    image
-        As that node's engine names it.
-    caller
-        `uid:gid` of the user there.
-    """
+    """Return the container of a node; `image` as its engine names it, `caller` is `uid:gid` of the user there."""
     directory = f"{member.data}/{plan.directory(member.name)}/{RAY_DIRECTORY}"
     return plan_container(
         image,
@@ -151,22 +142,6 @@ def python_path(member: ClusterMember) -> str:
     return f"{member.place.removesuffix(OWN)}{VENV}/bin/python"
 
 
-class RayRuntime(Protocol):
-    """What runs the Ray of one node."""
-
-    def start(self, limits: ContainerDefaults, image: str) -> None:
-        """Start it; `image` is what the node calls it."""
-
-    def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
-        """Run the stack's interpreter beside it; yield the lines that it prints."""
-
-    def read_log_tail(self, instance: str, lines: int) -> str:
-        """Return the last lines that an instance of it wrote."""
-
-    def disk(self, mount: str) -> str:
-        """Return where its programs see the node's data disk, which containers mount at `mount`."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContainerRuntime:
     """Ray in a container of the node's engine."""
@@ -186,12 +161,14 @@ class ContainerRuntime:
         )
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
+        """Run the stack's interpreter beside it; yield the lines that it prints."""
         return self.node.engine().stream_exec_output(container_name(self.plan), (python_path(self.member), *args))
 
     def read_log_tail(self, instance: str, lines: int) -> str:
         return self.node.engine().read_log_tail(instance, lines)
 
     def disk(self, mount: str) -> str:
+        """Return where its programs see the node's data disk, which containers mount at `mount`."""
         return mount
 
 
@@ -234,6 +211,9 @@ class ProcessRuntime:
 
     def disk(self, mount: str) -> str:
         return self.member.data
+
+
+RayRuntime = ContainerRuntime | ProcessRuntime
 
 
 def create_runtime(node: Node, plan: ClusterPlan, member: ClusterMember) -> RayRuntime:

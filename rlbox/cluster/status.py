@@ -24,7 +24,6 @@ from rlbox.errors import NodeError
 from rlbox.findings import Finding
 from rlbox.i18n import _
 
-_PROTECTIONS = {"token": "closed by a token", "nothing": "OPEN to whoever reaches its ports"}
 _HEADER = ("node", "role", "address", "container", "Ray", "GPUs", "object store", "disk free")
 _SSH_PORT = 22
 
@@ -86,7 +85,7 @@ class ClusterStatus:
         gpus = f", {used:g} of {plan.gpus} GPUs used" if plan.gpus else ""
         head = f"cluster {plan.name} of {plan.target}: Ray {plan.ray}, {len(self.nodes)} nodes{gpus}"
         found = [": ".join(filter(None, (one.where, one.title, one.seen))) for one in self.failures]
-        closed = f"{_PROTECTIONS.get(plan.protection, plan.protection)}; by {plan.maker}, {plan.made}"
+        closed = f"closed by a token; by {plan.maker}, {plan.made}"
         port = plan.ports.of("dashboard")
         dashboard = f"dashboard: http://127.0.0.1:{port} on {plan.head.name}"
         if plan.head.name != LOCAL:

@@ -23,7 +23,7 @@ from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterPla
 from rlbox.cluster.pool import get_maker, lock_nodes
 from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_ports
 from rlbox.cluster.ray_state import RayState, ask_state, find_missing
-from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, container_name, create_runtime, has_tokens
+from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, create_runtime, has_tokens
 from rlbox.cluster.status import ClusterStatus, create_status
 from rlbox.engine.connection import require_image
 from rlbox.errors import NodeError, SpecError, TimedOut
@@ -59,8 +59,9 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
     with open_context(app, options) as context, lock_nodes(context.pool):
         probe = context.probe(options.paths)
         cluster = context.find_cluster(probe) if not context.pool.unreached else None
-        start = _Start(context=context, options=options, probe=probe)
-        return start.repair(cluster) if cluster else start.create()
+        if cluster:
+            return _repair(context, options, probe, cluster)
+        return _create(context, options, _complete_probe(context, probe, options))
 
 
 def dry_run_up(app: App, options: UpOptions) -> int:
@@ -76,28 +77,24 @@ def dry_run_up(app: App, options: UpOptions) -> int:
         if not all(map(probe.is_inplace, probe.facts)):
             with app.checking("image"):
                 _find_image(options) or require_image(context.image.tag, options.target)
-        with app.checking("strangers"):
-            _choose_protection(context, options)
+        with app.checking("authentication"):
+            _require_tokens(context)
         data = {"nodes": {name: asdict(one) for name, one in probe.addresses.items()}}
-        would = f"start cluster {context.name} on {', '.join(probe.facts)}"
-        return app.planned(data, _format_addresses(probe), would)
-
-
-def _format_addresses(probe: ClusterProbe) -> str:
-    if probe.ports is None:
-        return ""
-    rows = [(name, one.address, one.interface) for name, one in probe.addresses.items()]
-    first, last = probe.ports.worker_range
-    ports = f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}"
-    return "\n".join([*columns([("node", "address", "interface"), *rows]), ports])
+        text = ""
+        if probe.ports:
+            rows = [(name, one.address, one.interface) for name, one in probe.addresses.items()]
+            first, last = probe.ports.worker_range
+            ports = f"ports {probe.ports.base}-{probe.ports.base + STRIDE - 1}, workers {first}-{last}"
+            text = "\n".join([*columns([("node", "address", "interface"), *rows]), ports])
+        return app.planned(data, text, f"start cluster {context.name} on {', '.join(probe.facts)}")
 
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
-    """Return the probe with addresses and ports of all nodes; `NodeError` when something is wrong with them."""
+    """Return the probe with the ports of all nodes; `NodeError` when something is wrong with them."""
     base = options.port or context.target.cluster.port
     first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
     probe = probe_ports(context.pool, probe, plan_ports(probe, context.name, base, first))
-    raise_findings(context.app, check_nodes(probe, context.needs(tuple(options.paths)), context.pool.unreached))
+    raise_findings(context.app, check_nodes(probe, context.needs(options.paths), context.pool.unreached))
     return probe
 
 
@@ -106,258 +103,245 @@ def _find_image(options: UpOptions) -> RegistryImage | None:
     return find_in_registry(options.image, options.target, plain_http=options.plain_http) if options.image else None
 
 
-def _choose_protection(context: ClusterContext, options: UpOptions) -> str:
-    """Return what keeps strangers out: token, or nothing where that was asked for; `SpecError` where it was not."""
-    if has_tokens(context.ray):
-        return "token"
-    if options.open or context.target.run.open:
-        context.app.say("open: whoever reaches the nodes' ports runs code there; it is recorded with the cluster")
-        return "nothing"
-    raise SpecError(
-        _("Ray {ray} takes commands of anybody: tokens came with 2.52").format(
-            ray=context.ray or _("of an unknown version")
-        ),
-        where=f"images/{options.target}/target.toml: stack",
-        next_step=_(
-            "ray>=2.52 in the target; or --allow-unauthenticated on a network that only the nodes reach; it is recorded"
-        ),
-    )
+def _require_tokens(context: ClusterContext) -> None:
+    """Refuse a Ray that takes commands of anybody."""
+    if not has_tokens(context.ray):
+        raise SpecError(
+            _("Ray {ray} takes commands of anybody: tokens came with 2.52").format(
+                ray=context.ray or _("of an unknown version")
+            ),
+            where=f"images/{context.options.target}/target.toml: stack",
+            next_step=_("ray>=2.52 in the target"),
+        )
 
 
-@dataclass(kw_only=True)
-class _Start:
-    """One call of `up`, whose locks are held."""
+# ---- a new cluster, and one that exists
 
-    context: ClusterContext
-    options: UpOptions
-    probe: ClusterProbe
 
-    def create(self) -> UpResult:
-        """Start a new cluster."""
-        context, options = self.context, self.options
-        self.probe = _complete_probe(context, self.probe, options)
-        identity, images = bring_image(context, self.probe, None, _find_image(options))
-        plan = self._plan(identity, _choose_protection(context, options))
-        inplace = [member.name for member in plan.members if member.is_inplace]
-        if inplace:
-            context.app.say(
-                f"without an engine on {', '.join(inplace)}: Ray runs there as processes of yours, with the machine's "
-                "own limits, /dev/shm and devices, and with what else its user may read"
-            )
-        token = Secret(secrets.token_hex(32)) if plan.protection == "token" else None
-        names = [member.name for member in plan.members]
-        with self._undone_on_error(plan, names, is_new=True):
-            self._write_files(plan, token)
-            state = self._start_members(plan, names, images, set())
-            proof = require_burn_in(context, plan, self.probe.facts) if options.prove else None
-        return self._result(plan, state, names, proof)
+def _create(context: ClusterContext, options: UpOptions, probe: ClusterProbe) -> UpResult:
+    _require_tokens(context)
+    identity, images = bring_image(context, probe, None, _find_image(options))
+    plan = _plan_cluster(context, probe, identity)
+    inplace = [member.name for member in plan.members if member.is_inplace]
+    if inplace:
+        context.app.say(
+            f"without an engine on {', '.join(inplace)}: Ray runs there as processes of yours, with the machine's "
+            "own limits, /dev/shm and devices, and with what else its user may read"
+        )
+    names = [member.name for member in plan.members]
+    with _undone_on_error(context, plan, names, is_new=True):
+        _write_files(context, plan, Secret(secrets.token_hex(32)))
+        state = _start_members(context, options, plan, names, images, set())
+        proof = require_burn_in(context, plan, probe.facts) if options.prove else None
+    return _create_result(probe, plan, state, names, proof)
 
-    def repair(self, cluster: RunningCluster) -> UpResult:
-        """Bring back what died of a cluster; without its head, all of it."""
-        context, plan = self.context, cluster.plan
-        self._require_same_nodes(plan)
-        state = ask_state(context.pool.nodes[plan.head.name], plan)
-        missing = find_missing(plan, state)
-        dead = [one.name for one in plan.members if not cluster.is_running(one.name) or one.name in missing]
-        if not dead:
-            proof = require_burn_in(context, plan, self.probe.facts) if self.options.prove else None
-            return self._result(plan, state, [], proof)
+
+def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cluster: RunningCluster) -> UpResult:
+    """Bring back what died of a cluster; without its head, all of it."""
+    plan = cluster.plan
+    _require_same_nodes(context, plan)
+    state = ask_state(context.pool.nodes[plan.head.name], plan)
+    missing = find_missing(plan, state)
+    dead = [one.name for one in plan.members if not cluster.is_running(one.name) or one.name in missing]
+    if dead:
         if state.said:
             require_unused(context, cluster)  # a Ray that does not report its nodes may be one that works
         if plan.head.name in dead or state.said:
             dead = [member.name for member in plan.members]
-        plan = plan.renewed({name: facts.identity for name, facts in self.probe.facts.items() if name in dead})
-        self._check_installations(plan)
+        plan = plan.renewed({name: facts.identity for name, facts in probe.facts.items() if name in dead})
+        _check_installations(context, probe, plan)
         context.app.say(f"starting again on {', '.join(dead)}")
-        __, images = bring_image(context, self.probe, plan, _find_image(self.options))
-        with self._undone_on_error(plan, dead, is_new=False):
-            self._write_files(plan, self._read_token(plan))
-            self.context.pool.select(dead).map(lambda node: self._end_instance(cluster, node))
-            ended = {node.id for node in state.nodes if node.name in dead}
-            state = self._start_members(plan, dead, images, ended)
-        proof = require_burn_in(context, plan, self.probe.facts) if self.options.prove else None
-        return self._result(plan, state, dead, proof)
+        __, images = bring_image(context, probe, plan, _find_image(options))
+        ended = {node.id for node in state.nodes if node.name in dead}
+        with _undone_on_error(context, plan, dead, is_new=False):
+            _write_files(context, plan, _read_token(context, plan))
+            for name in dead:
+                if instance := cluster.instances.get(name):
+                    remove_instances(context.pool.nodes[name], [instance], 0)
+            state = _start_members(context, options, plan, dead, images, ended)
+    proof = require_burn_in(context, plan, probe.facts) if options.prove else None
+    return _create_result(probe, plan, state, dead, proof)
 
-    def _result(self, plan: ClusterPlan, state: RayState, names: list[str], proof: BurnInResult | None) -> UpResult:
-        disks = {name: facts.disk.free for name, facts in self.probe.facts.items()}
-        status = create_status(plan, state, dict.fromkeys(self.probe.facts, "running"), disks)
-        return UpResult(status=status, started=tuple(names), proof=proof)
 
-    # ---- the plan
+def _create_result(
+    probe: ClusterProbe, plan: ClusterPlan, state: RayState, started: Sequence[str], proof: BurnInResult | None
+) -> UpResult:
+    disks = {name: facts.disk.free for name, facts in probe.facts.items()}
+    status = create_status(plan, state, dict.fromkeys(probe.facts, "running"), disks)
+    return UpResult(status=status, started=tuple(started), proof=proof)
 
-    def _plan(self, identity: str, protection: str) -> ClusterPlan:
-        if self.probe.ports is None:
-            raise NodeError(_("the nodes were not asked for their ports"))
-        return ClusterPlan(
-            id=secrets.token_hex(4),
-            name=self.context.name,
-            target=self.options.target,
-            image_digest=identity,
-            ray=self.context.ray,
-            members=tuple(map(self._member, self.probe.facts)),
-            ports=self.probe.ports,
-            protection=protection,
-            maker=get_maker(),
-            made=utc_now(),
-        )
 
-    def _member(self, name: str) -> ClusterMember:
-        facts, address = self.probe.facts[name], self.probe.addresses[name]
-        place = facts.installation.own if facts.installation and self.probe.is_inplace(name) else ""
-        return ClusterMember(
+def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -> ClusterPlan:
+    if probe.ports is None:
+        raise NodeError(_("the nodes were not asked for their ports"))
+    members = [
+        ClusterMember(
             name=name,
-            data=self.probe.spec(name).data,
-            address=address.address,
-            interface=address.interface,
-            gpus=self.context.target.hardware.gpus,
+            data=probe.spec(name).data,
+            address=probe.addresses[name].address,
+            interface=probe.addresses[name].interface,
+            gpus=context.target.hardware.gpus,
             uid=facts.uid,
             identity=facts.identity,
-            place=place,
+            place=facts.installation.own if facts.installation and probe.is_inplace(name) else "",
+        )
+        for name, facts in probe.facts.items()
+    ]
+    return ClusterPlan(
+        id=secrets.token_hex(4),
+        name=context.name,
+        target=context.options.target,
+        image_digest=identity,
+        ray=context.ray,
+        members=tuple(members),
+        ports=probe.ports,
+        maker=get_maker(),
+        made=utc_now(),
+    )
+
+
+def _require_same_nodes(context: ClusterContext, plan: ClusterPlan) -> None:
+    now, then = [spec.name for spec in context.specs], [member.name for member in plan.members]
+    if set(now) != set(then):
+        raise NodeError(
+            _("cluster {plan} stands on {then}, not on {now}").format(
+                plan=plan.name, then=", ".join(then), now=", ".join(now)
+            ),
+            next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(then=",".join(then)),
         )
 
-    def _require_same_nodes(self, plan: ClusterPlan) -> None:
-        now, then = [spec.name for spec in self.context.specs], [member.name for member in plan.members]
-        if set(now) != set(then):
-            raise NodeError(
-                _("cluster {plan} stands on {then}, not on {now}").format(
-                    plan=plan.name, then=", ".join(then), now=", ".join(now)
-                ),
-                next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(
-                    then=",".join(then)
-                ),
-            )
 
-    def _check_installations(self, plan: ClusterPlan) -> None:
-        """Refuse to bring back processes where the target is no longer what the cluster was made with."""
-        for member in plan.members:
-            if member.is_inplace and member.name in self.probe.facts:
-                found = self.probe.facts[member.name].installation
-                findings = check_installation(member.name, found, member.data, self.context.needs())
-                raise_findings(self.context.app, tuple(findings))
+def _check_installations(context: ClusterContext, probe: ClusterProbe, plan: ClusterPlan) -> None:
+    """Refuse to bring back processes where the target is no longer what the cluster was made with."""
+    for member in plan.members:
+        if member.is_inplace and member.name in probe.facts:
+            found = probe.facts[member.name].installation
+            raise_findings(context.app, tuple(check_installation(member.name, found, member.data, context.needs())))
 
-    # ---- on the nodes
 
-    @contextmanager
-    def _undone_on_error(self, plan: ClusterPlan, names: Sequence[str], *, is_new: bool) -> Iterator[None]:
-        """Take away from nodes what the block started there unless it comes to its end."""
+# ---- on the nodes
 
-        inplace = {member.name for member in plan.members if member.is_inplace}
 
-        def undo(node: Node) -> None:
-            here = node.name in inplace
-            rows = node.call("clusters", disk=node.spec.data, here=here).get("clusters", ())
-            own = [one for one in read_instances(rows) if one.labels.get(ID_LABEL) == plan.id]
-            remove_instances(node, own, 0)
-            if is_new:
-                node.call("clear", disk=node.spec.data, paths=[plan.directory(node.name)], containers=bool(own))
+@contextmanager
+def _undone_on_error(
+    context: ClusterContext, plan: ClusterPlan, names: Sequence[str], *, is_new: bool
+) -> Iterator[None]:
+    """Take away from nodes what the block started there unless it comes to its end."""
+    inplace = {member.name for member in plan.members if member.is_inplace}
 
-        try:
-            yield
-        except BaseException:
-            __, errors = self.context.pool.select(names).try_map(undo)
-            for name, error in errors.items():
-                self.context.app.say(f"of this call something may be left on node {name}: {error.what}")
-            raise
+    def undo(node: Node) -> None:
+        rows = node.call("clusters", disk=node.spec.data, here=node.name in inplace).get("clusters", ())
+        own = [one for one in read_instances(rows) if one.labels.get(ID_LABEL) == plan.id]
+        remove_instances(node, own, 0)
+        if is_new:
+            node.call("clear", disk=node.spec.data, paths=[plan.directory(node.name)], containers=bool(own))
 
-    def _write_files(self, plan: ClusterPlan, token: Secret | None) -> None:
-        """Write the token on every node, for its owner alone, and make the directory of Ray's sessions."""
-        texts = {f"{RAY_DIRECTORY}/.keep": ""}
-        texts |= {TOKEN_FILE: token.reveal()} if token else {}
+    try:
+        yield
+    except BaseException:
+        __, errors = context.pool.select(names).try_map(undo)
+        for name, error in errors.items():
+            context.app.say(f"of this call something may be left on node {name}: {error.what}")
+        raise
 
-        def write(node: Node) -> None:
-            owner, directory = [node.machine["uid"], node.machine["gid"]], plan.directory(node.name)
-            for name, text in texts.items():
-                node.call("write", disk=node.spec.data, path=f"{directory}/{name}", text=text, owner=owner)
 
-        self.context.pool.map(write)
+def _write_files(context: ClusterContext, plan: ClusterPlan, token: Secret) -> None:
+    """Write the token on every node, for its owner alone, and make the directory of Ray's sessions."""
+    texts = {f"{RAY_DIRECTORY}/.keep": "", TOKEN_FILE: token.reveal()}
 
-    def _read_token(self, plan: ClusterPlan) -> Secret | None:
-        """Return the token of a cluster from the first node that has it; a new one where none does."""
-        for member in plan.members if plan.protection == "token" else ():
-            path = f"{plan.directory(member.name)}/{TOKEN_FILE}"
-            text = self.context.pool.nodes[member.name].call("read", disk=member.data, path=path)["text"]
-            if text:
-                return Secret(str(text))
-        return Secret(secrets.token_hex(32)) if plan.protection == "token" else None
+    def write(node: Node) -> None:
+        owner, directory = [node.machine["uid"], node.machine["gid"]], plan.directory(node.name)
+        for name, text in texts.items():
+            node.call("write", disk=node.spec.data, path=f"{directory}/{name}", text=text, owner=owner)
 
-    def _end_instance(self, cluster: RunningCluster, node: Node) -> None:
-        """End an instance of Ray that is to be started anew; its logs stay."""
-        if instance := cluster.instances.get(node.name):
-            remove_instances(node, [instance], 0)
+    context.pool.map(write)
 
-    def _start_members(
-        self, plan: ClusterPlan, names: list[str], images: Mapping[str, str], ended: Collection[str]
-    ) -> RayState:
-        """Start Ray on nodes, the head before the others, and wait until it has every node and GPU of the plan.
 
-        Raises
-        ------
-        NodeError
-            A container ended meanwhile; its last lines are quoted.
-        TimedOut
-            Nodes are missing still; they are named, with what is known of them.
-        """
-        reported = time.monotonic()
-        until = reported + self.options.limit_s
-        head, waiting = self.context.pool.nodes[plan.head.name], [name for name in names if name != plan.head.name]
-        if head.name in names:
-            self._start([head.name], plan, images)
-        while True:
-            time.sleep(_POLL_S)
-            state = ask_state(head, plan)
-            # a worker gives up that asks before Ray has the head itself, which takes long on a busy machine
-            if waiting and (head.name not in names or state.find_alive(head.name)):
-                self._start(waiting, plan, images)
-                waiting = []
-            missing = find_missing(plan, state, ended)
-            if not state.said and not missing:
-                return RayState(nodes=tuple(node for node in state.nodes if node.id not in ended))
-            self._require_running(plan)
-            if time.monotonic() > until:
-                lines = "\n".join(f"  {name}: {why}" for name, why in missing.items())
-                said = f" ({state.said})" if state.said else ""
-                raise TimedOut(
-                    _("Ray has not got every node after {limit_s}{said}\n{lines}").format(
-                        limit_s=limit_text(self.options.limit_s), said=said, lines=lines
-                    )
+def _read_token(context: ClusterContext, plan: ClusterPlan) -> Secret:
+    """Return the token of a cluster from the first node that has it; a new one where none does."""
+    for member in plan.members:
+        path = f"{plan.directory(member.name)}/{TOKEN_FILE}"
+        if text := context.pool.nodes[member.name].call("read", disk=member.data, path=path)["text"]:
+            return Secret(str(text))
+    return Secret(secrets.token_hex(32))
+
+
+def _start_members(
+    context: ClusterContext,
+    options: UpOptions,
+    plan: ClusterPlan,
+    names: Sequence[str],
+    images: Mapping[str, str],
+    ended: Collection[str],
+) -> RayState:
+    """Start Ray on nodes, the head before the others, and wait until it has every node and GPU of the plan.
+
+    Raises
+    ------
+    NodeError
+        A container ended meanwhile; its last lines are quoted.
+    TimedOut
+        Nodes are missing still; they are named, with what is known of them.
+    """
+    reported = time.monotonic()
+    until = reported + options.limit_s
+    head = context.pool.nodes[plan.head.name]
+    waiting = [name for name in names if name != head.name]
+    _start(context, plan, [name for name in names if name == head.name], images)
+    while True:
+        time.sleep(_POLL_S)
+        state = ask_state(head, plan)
+        # a worker gives up that asks before Ray has the head itself, which takes long on a busy machine
+        if waiting and (head.name not in names or state.find_alive(head.name)):
+            _start(context, plan, waiting, images)
+            waiting = []
+        missing = find_missing(plan, state, ended)
+        if not state.said and not missing:
+            return RayState(nodes=tuple(node for node in state.nodes if node.id not in ended))
+        context.pool.map(lambda node: _require_running(node, plan))
+        if time.monotonic() > until:
+            raise TimedOut(
+                _("Ray has not got every node after {limit_s}{said}\n{lines}").format(
+                    limit_s=limit_text(options.limit_s),
+                    said=f" ({state.said})" if state.said else "",
+                    lines="\n".join(f"  {name}: {why}" for name, why in missing.items()),
                 )
-            if time.monotonic() - reported > _REPORT_S:
-                reported = time.monotonic()
-                self.context.app.say(f"waiting for {', '.join(missing)}")
-
-    def _start(self, names: list[str], plan: ClusterPlan, images: Mapping[str, str]) -> None:
-        def start(node: Node) -> None:
-            member = plan.member(node.name)
-            if member:
-                create_runtime(node, plan, member).start(self.context.image.container, images[node.name])
-
-        __, errors = self.context.pool.select(names).try_map(start)
-        if errors:
-            lines = "\n".join(f"  {name}: {error.what}" for name, error in errors.items())
-            raise NodeError(
-                _("Ray could not be started\n{lines}").format(lines=lines),
-                next_step=next(iter(errors.values())).next_step,
             )
+        if time.monotonic() - reported > _REPORT_S:
+            reported = time.monotonic()
+            context.app.say(f"waiting for {', '.join(missing)}")
 
-    def _require_running(self, plan: ClusterPlan) -> None:
-        """Raise `NodeError` when the Ray of a node has ended, with what it said last."""
 
-        def find(node: Node) -> None:
-            member = plan.member(node.name)
-            if member is None:
-                return
-            rows = node.call("clusters", disk=member.data, here=member.is_inplace).get("clusters", ())
-            ended = [one for one in read_instances(rows) if one.name == container_name(plan) and not one.is_running]
-            if ended:
-                text = create_runtime(node, plan, member).read_log_tail(ended[0].id, _LAST_LINES)
-                quoted = "\n".join(f"  | {line}" for line in text.strip().splitlines())
-                raise NodeError(
-                    _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(
-                        member=node.name, exit_code=ended[0].exit_code, quoted=quoted
-                    )
+def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], images: Mapping[str, str]) -> None:
+    members = {member.name: member for member in plan.members}
+
+    def start(node: Node) -> None:
+        create_runtime(node, plan, members[node.name]).start(context.image.container, images[node.name])
+
+    __, errors = context.pool.select(names).try_map(start)
+    if errors:
+        raise NodeError(
+            _("Ray could not be started\n{lines}").format(
+                lines="\n".join(f"  {name}: {error.what}" for name, error in errors.items())
+            ),
+            next_step=next(iter(errors.values())).next_step,
+        )
+
+
+def _require_running(node: Node, plan: ClusterPlan) -> None:
+    """Raise `NodeError` when the Ray of a node has ended, with what it said last."""
+    member = next(member for member in plan.members if member.name == node.name)
+    rows = node.call("clusters", disk=member.data, here=member.is_inplace).get("clusters", ())
+    for one in read_instances(rows):
+        if one.labels.get(ID_LABEL) == plan.id and not one.is_running:
+            text = create_runtime(node, plan, member).read_log_tail(one.id, _LAST_LINES)
+            raise NodeError(
+                _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(
+                    member=node.name,
+                    exit_code=one.exit_code,
+                    quoted="\n".join(f"  | {line}" for line in text.strip().splitlines()),
                 )
-
-        self.context.pool.map(find)
+            )
 
 
 def format_result(result: UpResult) -> tuple[dict[str, Any], str]:

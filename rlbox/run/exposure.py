@@ -87,9 +87,6 @@ def resolve_exposure(
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(format_no_bridge_message("run", network))
-    if plan.cluster and plan.cluster.closed == "nothing":
-        whose = f"cluster {plan.cluster.name} was started with --allow-unauthenticated"
-        notes.append(f"{_OPEN}{whose}; whoever reaches its nodes' ports runs code in it")
     with app.checking("open ports"):
         if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
             if not opened:

@@ -25,7 +25,7 @@ def stands(monkeypatch: pytest.MonkeyPatch) -> list[ClusterOptions]:
 
     def look(app: App, wish: ClusterOptions) -> tuple[ClusterPlan, str]:
         asked.append(wish)
-        return plan(name=TARGET, target=TARGET, ray="2.43.0", protection="tls", members=members), "/data/ray/ab"
+        return plan(name=TARGET, target=TARGET, ray="2.43.0", members=members), "/data/ray/ab"
 
     monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", look)
     return asked
@@ -43,16 +43,6 @@ def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[
     assert (train["ray"]["dashboard"], train["ray"]["temp_dir"]) == ("http://127.0.0.1:8101", "/data/ray/ab")
     assert [one["name"] for one in train["services"]] == ["reward"]
     assert "open: " not in said.err  # what keeps strangers out of it is the cluster's own
-
-
-def test_a_cluster_that_is_open_is_told(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = plan(name=TARGET, target=TARGET, protection="nothing")
-    monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", lambda app, wish: (opened, "/data/ray/ab"))
-    said = rlbox(*LINE, "--force")
-    assert (
-        f"open: cluster {TARGET} was started with --allow-unauthenticated; "
-        "whoever reaches its nodes' ports runs code in it" in said.err
-    )
 
 
 def test_without_a_cluster_that_alone_is_refused(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from clusterfacts import PORTS, plan
 from fakes import LIMITS
 
-from rlbox.cluster.nodes import NodeSpec, find_duplicate_machines, select_nodes
+from rlbox.cluster.nodes import NodeSpec, select_nodes
 from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan
 from rlbox.cluster.runtime import has_tokens, plan_member_container, ray_argv, ray_env
 from rlbox.errors import NodeError, SpecError
@@ -64,10 +64,6 @@ def test_nodes_that_are_none(own: Own, told: str, data: str, what: str, step: st
     assert step in str(caught.value.next_step)
 
 
-def test_two_names_of_one_machine() -> None:
-    assert find_duplicate_machines([("a", "1"), ("b", "2"), ("c", "1")]) == (("a", "c"),)
-
-
 def test_ports_are_none_that_somebody_has() -> None:
     assert choose_ports([], []) == PORTS
     assert choose_ports([8115], []) == PortPlan(base=8120, workers=10002)
@@ -114,8 +110,6 @@ def test_a_key_is_named_by_its_file_and_never_said() -> None:
     assert token["RAY_AUTH_MODE"] == "token"
     assert token["RAY_AUTH_TOKEN_PATH"] == "/mnt/clusters/1000/pair/a/auth_token"
     assert token["NCCL_SOCKET_IFNAME"] == "=ib0"
-    opened = ray_env(replace(made, protection="nothing"), made.head, "/mnt")
-    assert not [name for name in opened if name.startswith("RAY_AUTH")]
 
 
 def test_tokens_came_with_a_version() -> None:
