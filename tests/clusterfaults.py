@@ -78,7 +78,6 @@ FAULTS: dict[str, tuple[ClusterProbe, str, str, str, str]] = {
     ),
     "no GPUs for containers": (engine(runtimes=("runc",)), "gpu-runtime", "warning", "runc", "nvidia-ctk runtime"),
     "a GPU fell off": (gpus(gpu(0), said="unknown error"), "gpus-few", "error", "1 of 2: unknown error", "dmesg"),
-    "other GPUs": (gpus(gpu(0, name="H20"), gpu(1, name="H20")), "gpu-other", "warning", "2 x H20", "hardware.gpu"),
     "small GPUs": (gpus(gpu(0), gpu(1, memory=40 * GIB)), "gpu-small", "error", "GPU 1: 40.0 GiB", "gpu_memory_gib"),
     "an ill GPU": (gpus(gpu(0), gpu(1, errors=3)), "gpu-ill", "error", "GPU 1", "reset or replaced"),
     "a taken GPU": (
@@ -105,7 +104,6 @@ FAULTS: dict[str, tuple[ClusterProbe, str, str, str, str]] = {
     "no disk": (disk(there=False, said="No such file or directory"), "disk-missing", "error", "No such file", "--data"),
     "a disk of others": (disk(writable=False, uid=0), "disk-denied", "error", "mode 700, owner 0", "chown ann /data"),
     "a full disk": (disk(free=GIB), "disk-full", "error", "1.1 GB free, 53.7 GB needed", "free space there"),
-    "the system's disk": (disk(root=True), "disk-is-root", "warning", "536.9 GB free", "mount a disk there"),
     "an open disk": (disk(mode=0o777), "disk-open", "warning", "mode 777", "chmod 700 /data"),
     "little memory": (survey(facts("b", memory=64 * GIB)), "memory-small", "error", "68.7 GB", "hardware.memory_gib"),
     "a clock an hour ahead": (

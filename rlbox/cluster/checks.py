@@ -77,10 +77,6 @@ _TEXTS = {
     "disk-missing": (_("its data disk is not there"), _("make or mount it there, or name another with --data")),
     "disk-denied": (_("user {user} may not write to its data disk"), _("chown {user} {path} there")),
     "disk-full": (_("its data disk has too little room"), _("free space there, or name another with --data")),
-    "disk-is-root": (
-        _("its data disk is the system's own: a full one stops the machine"),
-        _("mount a disk there, or name another with --data"),
-    ),
     "disk-open": (_("everybody may remove what lies on its data disk"), _("chmod 700 {path} there")),
     "memory-small": (
         _("it has less memory than the target says"),
@@ -116,7 +112,6 @@ _TEXTS = {
         _("its Docker engine gives containers no GPU"),
         _("install nvidia-container-toolkit there, then: nvidia-ctk runtime configure"),
     ),
-    "gpu-other": (_("it has other GPUs than the target says"), _("take another node, or correct hardware.gpu")),
     "gpu-small": (
         _("its GPUs have less memory than the target says"),
         _("take another node, or correct hardware.gpu_memory_gib"),
@@ -193,8 +188,6 @@ def check_disks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
         free, need = size_text(disk.free), size_text(needs.disk.need_gib * GIB)
         if disk.free < needs.disk.need_gib * GIB:
             yield _error("disk-full", where, _("{free} free, {size} needed").format(free=free, size=need))
-        if disk.root:
-            yield _warning("disk-is-root", where, _("{free} free").format(free=free))
         if disk.mode & 0o002 and not disk.mode & 0o1000:
             yield _warning("disk-open", where, mode, path=disk.path)
 
@@ -290,10 +283,6 @@ def _check_gpu_access(name: str, facts: NodeFacts, hardware: Hardware, *, inplac
 
 
 def _check_gpu_kinds(name: str, facts: NodeFacts, hardware: Hardware) -> Iterator[Finding]:
-    other = Counter(gpu.name for gpu in facts.gpu.gpus if hardware.gpu and gpu.name != hardware.gpu)
-    for kind, count in other.items():
-        seen = _("{count} x {kind}, not {gpu}").format(count=count, kind=kind, gpu=hardware.gpu)
-        yield _warning("gpu-other", name, seen)
     small = [gpu for gpu in facts.gpu.gpus if gpu.memory < hardware.gpu_memory_gib * GIB * _ALMOST_ALL]
     if small:
         seen = _("GPU {numbers}: {memory}, {gpu_memory_gib:g} needed").format(
@@ -363,13 +352,10 @@ def raise_findings(app: App, findings: Sequence[Finding]) -> None:
     if table := format_findings(findings):
         app.say(table)
     errors = [one for one in findings if one.level == "error"]
-    if not errors:
-        return
-    nodes = {one.where.partition(":")[0] for one in errors}
-    count = _("1 problem") if len(errors) == 1 else _("{count} problems").format(count=len(errors))
-    where = _("1 node") if len(nodes) == 1 else _("{count} nodes").format(count=len(nodes))
-    raise NodeError(
-        _("{count} on {where}: nothing was started").format(count=count, where=where),
-        where=", ".join(sorted(nodes)),
-        next_step=errors[0].remedy,
-    )
+    if errors:
+        nodes = sorted({one.where.partition(":")[0] for one in errors})
+        raise NodeError(
+            _("problems on nodes: {count}; nothing was started").format(count=len(errors)),
+            where=", ".join(nodes),
+            next_step=errors[0].remedy,
+        )

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -25,7 +24,7 @@ from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshAddress, SshConnection
-from rlbox.ssh.errors import TOO_MANY_CONNECTIONS, SshRoute, explain_ssh_error, find_route
+from rlbox.ssh.errors import SshRoute, explain_ssh_error, find_route
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 CALL_S = 60.0
 _CONNECTIONS_AT_ONCE = 8
 """An sshd takes 10 that have not logged in; all nodes may be behind one jump host."""
-_RETRY_S = 30.0
 _OPTIONS = ("ConnectTimeout=30", "ServerAliveCountMax=6")
 """A node that is slow is no dead one."""
 
@@ -127,17 +125,12 @@ class Node:
             raise UnreachableNode(explain_ssh_error(self.name, SshRoute(self.name, ""), error.what)) from error
 
     def _connect(self) -> None:
-        deadline = time.monotonic() + _RETRY_S
-        while True:
-            connection = SshConnection(SshAddress(host=self.name), options=_OPTIONS)
-            try:
-                with _slots:
-                    self._ssh = connection.__enter__()
-                return
-            except ConnectionLost as error:
-                if not TOO_MANY_CONNECTIONS.search(error.output) or time.monotonic() > deadline:
-                    raise UnreachableNode(explain_ssh_error(self.name, find_route(self.name), error.output)) from error
-                time.sleep(1.0)
+        connection = SshConnection(SshAddress(host=self.name), options=_OPTIONS)
+        try:
+            with _slots:
+                self._ssh = connection.__enter__()
+        except ConnectionLost as error:
+            raise UnreachableNode(explain_ssh_error(self.name, find_route(self.name), error.output)) from error
 
     def close(self) -> None:
         if self._ssh:
@@ -186,7 +179,7 @@ class Node:
                 _("node {name} has not answered for {timeout_s}").format(
                     name=self.name, timeout_s=limit_text(timeout_s)
                 ),
-                where=name,
+                where=self.name,
             ) from None
         for line in output.splitlines():
             if line.startswith(_MARK):

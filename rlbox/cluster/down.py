@@ -22,7 +22,6 @@ from rlbox.i18n import _
 
 _GRACE_S = 5
 _DOWN_S = 240.0
-_ENTRYPOINT_LENGTH = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,51 +94,6 @@ def remove_instances(node: Node, instances: Iterable[RayInstance], grace_s: int)
 # ---- what goes on there
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunningWork:
-    """Jobs of the cluster's Ray that have not ended, and runs whose containers are beside its head.
-
-    `unknown` says why something of it could not be asked, empty where everything was.
-    """
-
-    jobs: tuple[ClusterJob, ...] = ()
-    runs: tuple[str, ...] = ()
-    unknown: str = ""
-
-    def text(self) -> str:
-        jobs = [f"job {job.id} ({job.entrypoint[:_ENTRYPOINT_LENGTH]})" for job in self.jobs]
-        return listed([*(f"run {run}" for run in self.runs), *jobs])
-
-
-def require_idle(plan: ClusterPlan, option_text: str, work: RunningWork) -> None:
-    """Refuse to end Ray under what goes on there.
-
-    Raises
-    ------
-    LockHeld
-        A job or a run goes on.
-    NodeError
-        Nobody knows whether one does.
-    """
-    down = f"rlbox cluster down {option_text} --force"
-    if work.jobs or work.runs:
-        if work.runs:
-            stop = format_run_command(plan, "stop", work.runs[0])
-        else:
-            stop = f"rlbox cluster stop {option_text} {shlex.quote(work.jobs[0].id)}"
-        raise LockHeld(
-            _("cluster {plan} is in use: {told}").format(plan=plan.name, told=work.text()),
-            where=plan.head.name,
-            next_step=_("{stop}, then the same command again; or {down}").format(stop=stop, down=down),
-        )
-    if work.unknown:
-        raise NodeError(
-            _("what goes on on cluster {plan} is not known: {unknown}").format(plan=plan.name, unknown=work.unknown),
-            where=plan.head.name,
-            next_step=_("the same command again; or {down}, where nothing of it is needed").format(down=down),
-        )
-
-
 def format_run_command(plan: ClusterPlan, command: str, run: str) -> str:
     """Return the line that does something with a run beside the head, from here."""
     where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
@@ -152,25 +106,40 @@ def require_unused(context: ClusterContext, cluster: RunningCluster) -> None:
     """Refuse to end the Ray of a cluster under a job or a run, or where nobody knows of one.
 
     A cluster whose head has ended has lost its jobs already, and with them what its runs do.
+
+    Raises
+    ------
+    LockHeld
+        A job or a run goes on.
+    NodeError
+        Nobody knows whether one does.
     """
-    plan = cluster.plan
+    plan, option_text = cluster.plan, context.options.option_text
+    down = f"rlbox cluster down {option_text} --force"
     head = context.pool.nodes.get(plan.head.name)
-    if head is None:
-        require_idle(plan, context.options.option_text, RunningWork(unknown="its head is not reached"))
-    elif cluster.is_running(head.name):
-        require_idle(plan, context.options.option_text, find_running_work(head, plan))
-
-
-def find_running_work(head: Node, plan: ClusterPlan) -> RunningWork:
-    """Return what goes on on a cluster whose head runs."""
-    jobs: tuple[ClusterJob, ...] = ()
+    if head and not cluster.is_running(head.name):
+        return
+    jobs: list[ClusterJob] = []
     runs: list[str] = []
-    unknown = ""
+    unknown = "" if head else "its head is not reached"
     try:
-        for row in () if plan.head.is_inplace else head.engine().list_containers(f"{ID_LABEL}={plan.id}"):
+        for row in head.engine().list_containers(f"{ID_LABEL}={plan.id}") if head and not plan.head.is_inplace else ():
             run = row["Labels"].get(RUN_LABEL, "")
             runs += [run] if run and row.get("State") in ACTIVE_STATES else []
-        jobs = tuple(job for job in JobsApi(head, plan).list_jobs() if not job.has_ended)
+        jobs += [job for job in JobsApi(head, plan).list_jobs() if not job.has_ended] if head else []
     except RlboxError as error:
         unknown = error.what
-    return RunningWork(jobs=jobs, runs=tuple(sorted(runs)), unknown=unknown)
+    if jobs or runs:
+        stop = format_run_command(plan, "stop", runs[0]) if runs else f"rlbox cluster stop {option_text} {jobs[0].id}"
+        work = [*(f"run {run}" for run in runs), *(f"job {one.id} ({one.entrypoint[:80]})" for one in jobs)]
+        raise LockHeld(
+            _("cluster {plan} is in use: {told}").format(plan=plan.name, told=listed(work)),
+            where=plan.head.name,
+            next_step=_("{stop}, then the same command again; or {down}").format(stop=stop, down=down),
+        )
+    if unknown:
+        raise NodeError(
+            _("what goes on on cluster {plan} is not known: {unknown}").format(plan=plan.name, unknown=unknown),
+            where=plan.head.name,
+            next_step=_("the same command again; or {down}, where nothing of it is needed").format(down=down),
+        )

@@ -74,12 +74,11 @@ class Installation:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDisk:
-    """A directory that is to be a data disk; sizes in bytes, `root`: it lies on the system's own disk."""
+    """A directory that is to be a data disk; sizes in bytes."""
 
     path: str
     there: bool
     said: str = ""
-    root: bool = False
     free: int = 0
     size: int = 0
     mode: int = 0

@@ -50,13 +50,10 @@ _LOG_BYTES = 1 << 22
 
 
 def is_excluded(path: str, patterns: Sequence[str]) -> bool:
-    """Return whether a path is left out: by a name in it, or where a pattern has a `/` by a path that it is below."""
-    names = path.split("/")
-    heads = ["/".join(names[:end]) for end in range(1, len(names) + 1)]
-    for pattern in (pattern.strip("/") for pattern in patterns):
-        if any(fnmatch.fnmatchcase(part, pattern) for part in (heads if "/" in pattern else names)):
-            return True
-    return False
+    """Return whether a path is left out: by its name, or where a pattern has a `/` as a whole."""
+    name = path.rpartition("/")[2]
+    stripped = (pattern.strip("/") for pattern in patterns)
+    return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in stripped)
 
 
 def find_files(directory: Path, excludes: Sequence[str]) -> dict[str, int]:

@@ -12,11 +12,6 @@ from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
-TOO_MANY_CONNECTIONS = re.compile(
-    r"Connection reset by peer|Connection closed by remote host|kex_exchange_identification|Exceeded MaxStartups", re.I
-)
-"""What an sshd says that was asked for more connections at a time than it takes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:

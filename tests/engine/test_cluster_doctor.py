@@ -154,12 +154,11 @@ def test_what_a_job_reads_is_to_be_everywhere(hosts: Hosts, follow: Follow) -> N
 
 
 def test_another_disk_is_named(hosts: Hosts, follow: Follow) -> None:
-    for there_, id_ in (("/none", "disk-missing"), ("/var/tmp", "disk-is-root")):
-        typed = ("cluster", "doctor", "local", "--nodes", "node0,node1", "--data", there_)
-        result = hosts(*typed, "--json")
-        assert id_ in ids(result)["node0"]
-        text = next(one["remedy"] for one in findings(result) if one["id"] == id_)
-        follow.instead(follow.step(typed, result, text), there_, DISK)
+    typed = ("cluster", "doctor", "local", "--nodes", "node0,node1", "--data", "/none")
+    result = hosts(*typed, "--json")
+    assert "disk-missing" in ids(result)["node0"]
+    text = next(one["remedy"] for one in findings(result) if one["id"] == "disk-missing")
+    follow.instead(follow.step(typed, result, text), "/none", DISK)
 
 
 def test_where_there_is_no_cluster_one_is_brought_up(hosts: Hosts, follow: Follow) -> None:

@@ -132,7 +132,6 @@ def disk_facts(path):
     return {
         "path": path,
         "there": stat.S_ISDIR(found.st_mode),
-        "root": found.st_dev == os.stat("/").st_dev,
         "free": space.f_bavail * space.f_frsize,
         "size": space.f_blocks * space.f_frsize,
         "mode": stat.S_IMODE(found.st_mode),

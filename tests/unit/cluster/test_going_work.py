@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 from clusterfacts import plan
 
 from rlbox.cluster.context import RunningCluster
-from rlbox.cluster.down import RunningWork, require_idle, require_unused
+from rlbox.cluster.down import require_unused
 from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.jobs import ClusterJob
 from rlbox.cluster.options import ClusterOptions
 from rlbox.errors import LockHeld, NodeError
 
-JOB = ClusterJob(id="job-1", status="RUNNING", entrypoint="python train.py")
 RUNS = [
     {"State": "running", "Labels": {"rlbox.run": "xdan-1"}},
     {"State": "exited", "Labels": {"rlbox.run": "xdan-0"}},
@@ -78,13 +75,11 @@ def test_what_has_ended_holds_nothing() -> None:
 
 
 def test_the_first_of_what_goes_on_is_named_with_how_it_ends() -> None:
-    with pytest.raises(LockHeld) as caught:
-        require_idle(plan(), "mine", RunningWork(jobs=(JOB,)))
-    assert caught.value.next_step == (
-        "rlbox cluster stop mine job-1, then the same command again; or rlbox cluster down mine --force"
-    )
-    local = plan(members=tuple(replace(one, name="local") for one in plan().members[:1]))
-    for found, where in ((plan(), "DOCKER_HOST=ssh://a "), (local, "")):
-        with pytest.raises(LockHeld, match=r"run xdan-1, job .*job-1") as caught:
-            require_idle(found, "mine", RunningWork(jobs=(JOB,), runs=("xdan-1",)))
-        assert caught.value.next_step.startswith(f"{where}rlbox stop xdan-1 --target mine --data /data, then")
+    again = "then the same command again; or rlbox cluster down mine --nodes a,b --force"
+    for head, stop in (
+        (Head(ROWS, []), "rlbox cluster stop mine --nodes a,b job-1"),
+        (Head(ROWS, RUNS), "DOCKER_HOST=ssh://a rlbox stop xdan-1 --target mine --data /data"),
+    ):
+        with pytest.raises(LockHeld) as caught:
+            require_unused(*cluster(head))
+        assert caught.value.next_step == f"{stop}, {again}"

