@@ -41,9 +41,7 @@ OUT = HERE.parent / "rlbox/planner/requirements.json"
 KEPT = Path.home() / ".cache/rlbox/compat"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MONTHS, MONTHS_OF_TOOLS = 18, 42
-TOOLS = frozenset(
-    ("accelerate", "datasets", "numba", "numpy", "opencv-python-headless", "outlines", "pandas", "peft", "scipy")
-)
+TOOLS = frozenset(("accelerate", "datasets", "numba", "numpy", "opencv-python-headless"))
 """Packages that change slowly, of which old releases are pinned."""
 SDIST_BYTES = 20_000_000
 TAIL_BYTES = 1 << 17
@@ -59,26 +57,21 @@ OLDER = {
     "tensordict": ["0.8.3"],
     "datasets": ["2.14.4", "3.6.0"],
     "numpy": ["1.26.4"],
-    "mbridge": ["0.15.1"],
     "transformer-engine": ["2.3.0"],
 }
 """Releases from before the last 18 months that are still pinned somewhere."""
 
 READ = (
-    "torch", "torchvision", "torchaudio", "torchao", "triton", "vllm", "sglang", "sglang-kernel", "sgl-kernel",
-    "sglang-router", "flashinfer-python", "flashinfer-cubin", "flash-attn", "flash-attn-4", "verl", "openrlhf",
-    "deepspeed", "ray", "transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl",
-    "opencv-python-headless", "mistral-common", "datasets", "tensordict", "torch-memory-saver", "mbridge",
-    "megatron-core", "transformer-engine", "transformer-engine-cu12", "transformer-engine-cu13",
-    "transformer-engine-torch", "xgrammar", "compressed-tensors", "outlines", "numba", "numpy", "scipy", "pandas",
-    "cuda-toolkit",
+    "torch", "torchvision", "torchaudio", "triton", "vllm", "sglang", "sglang-kernel", "sgl-kernel", "sglang-router",
+    "flashinfer-python", "flashinfer-cubin", "flash-attn", "flash-attn-4", "verl", "openrlhf", "deepspeed", "ray",
+    "transformers", "tokenizers", "huggingface-hub", "accelerate", "datasets", "tensordict", "megatron-core",
+    "transformer-engine", "transformer-engine-cu12", "transformer-engine-cu13", "transformer-engine-torch", "xgrammar",
+    "compressed-tensors", "numba", "numpy", "opencv-python-headless",
 )  # fmt: skip
 LISTED = (
-    "apache-tvm-ffi", "cuda-bindings", "cuda-python", "fsspec", "llguidance", "lm-format-enforcer", "nvidia-cublas",
-    "nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12",
-    "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-curand", "nvidia-cutlass-dsl", "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13", "nvidia-nvvm", "openai", "outlines-core", "protobuf", "pyarrow", "pydantic", "quack-kernels",
-    "setuptools", "tilelang", "tokenspeed-mla", "xformers",
+    "cuda-toolkit", "nvidia-cublas", "nvidia-cuda-cccl", "nvidia-cuda-crt", "nvidia-cuda-nvcc", "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+    "nvidia-nvvm", "openai", "pyarrow", "xformers",
 )  # fmt: skip
 DEVELOPERS = re.compile(r"^(ci|dev|doc|lint|quality|test)|(^|-)(dev|docs?|tests?|testing)$")
 """Extras that nobody trains with."""

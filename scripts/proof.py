@@ -1,4 +1,4 @@
-"""docs/proof.md and rlbox/planner/proven.json from tests/gpu/kept.tar.zst; `--check`: are they of its runs?
+"""docs/proof.md from tests/gpu/kept.tar.zst; `--check`: is it of its runs?
 
 A kept run is a folder of that archive (`tests/packed.py`): `run.json` as the run wrote it, `stages.log` with what its
 stages said, `about.json` with
@@ -22,23 +22,12 @@ sys.path.append(str(CHECKOUT / "tests"))
 from packed import read_packed  # noqa: E402
 
 KEPT, PAGE = CHECKOUT / "tests/gpu/kept.tar.zst", CHECKOUT / "docs/proof.md"
-PROVEN = CHECKOUT / "rlbox/planner/proven.json"
 JOBS = ("sft", "grpo", "gkd", "xdan", "holdem", "learn")
 HEAD = """<!-- made by: python scripts/proof.py -->
 # Verified runs on GPUs
 
-This page lists the kept runs of jobs on GPUs. Print the status of the targets on your machine:
-
-```console
-$ rlbox targets
-target  a800-cn              4 x A800-80GB, mainland China: slime 0.3.1, … (ran on 4 x NVIDIA H200, 2026-11-28)
-target  hopper               8 x H100 or H200: verl 0.9.1, vLLM 0.24, CUDA 13 (untested on NVIDIA H100)
-...
-```
-
-A row is one run of the real framework with a small model that the run created. `rlbox targets` shows `ran on` if the
-target's lock file has the digest of a passed run. Everything else is **untested**: other GPUs, other lock files,
-several nodes, full-size models.
+This page lists the kept runs of jobs on GPUs. A row is one run of the real framework with a small model
+that the run created. Everything else is **untested**: other GPUs, other lock files, several nodes, full-size models.
 
 | column | meaning |
 |---|---|
@@ -164,33 +153,13 @@ def page() -> str:
     return HEAD + "".join(lines(kept()))
 
 
-def facts() -> str:
-    """Return what the tool says of the stacks that have run: the runs that passed, with the versions of their stack."""
-    rows = [
-        {
-            "job": row["run"]["job"],
-            "profile": row["run"]["profile"].replace("+", ", "),
-            "gpu": row["about"]["gpu"],
-            "gpus": row["about"]["gpus"],
-            "place": row["run"]["place"],
-            "date": row["about"]["date"],
-            "target": row["about"].get("target", ""),
-            "lock": row["about"].get("lock", ""),
-            "stack": {name: version.partition(" ")[0] for name, version in row["about"]["stack"].items()},
-        }
-        for row in kept()
-        if row["run"]["state"] == "passed"
-    ]
-    return json.dumps({"schema": 1, "runs": rows}, indent=1) + "\n"
-
-
 def main() -> None:
     """Write both, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 when they are of other runs")
     told = parser.parse_args()
     curves = {PAGE.parent / row["about"]["curve"]: picture(row["learning"]) for row in kept() if "learning" in row}
-    for path, text in ({PAGE: page(), PROVEN: facts()} | curves).items():
+    for path, text in ({PAGE: page()} | curves).items():
         if not told.check:
             path.write_text(text, "utf-8")
         elif path.read_text("utf-8") != text:

@@ -146,12 +146,10 @@ def stack(app: App, name: str, solve: bool) -> int:
       rlbox stack vast-5090 --solve
     """
     from rlbox.planner.stack_check import load_stack, plan_stack, solve_problem, stack_json, stack_text
-    from rlbox.planner.stack_proof import is_unproven, proof_lines
 
     target, lock = load_stack(app, name, spec_alone=solve)
     problem = plan_stack(target, lock)
     verdict = solve_problem(problem)
-    found = {"target": name, **stack_json(problem, verdict), "unproven": is_unproven(target, lock)}
-    proof = [] if solve else proof_lines(target, lock)
-    app.result(found, "\n".join([stack_text(name, problem, verdict, solve), *proof]))
+    found = {"target": name, **stack_json(problem, verdict)}
+    app.result(found, stack_text(name, problem, verdict, solve))
     return 0 if verdict.fits else SpecError.exit_code

@@ -44,31 +44,14 @@ def targets(app: App) -> int:
                 row["title"] = str(load_toml(path, app.project).get("title", ""))
             except SpecError as error:  # the others are there all the same
                 row |= {"title": "", "problem": error.what}
-            unproven, mark = _proof(app, name) if kind == "target" else (False, "")
-            rows.append({**row, "unproven": unproven, "proof": mark})
+            rows.append(row)
     width = max((len(row["name"]) for row in rows), default=0)
     app.result({"found": rows}, "\n".join(_line(row, width) for row in rows))
     return SpecError.exit_code if any(row["problem"] for row in rows) else 0
 
 
-def _proof(app: App, name: str) -> tuple[bool, str]:
-    """Return whether a target's lock never ran on GPUs, and where it did; nothing of one that cannot be loaded."""
-    from rlbox.planner.stack_proof import is_unproven, proof_mark
-    from rlbox.target.lock import load_lock
-    from rlbox.target.target import load_target
-
-    try:
-        target, lock = load_target(app.project, name).target, load_lock(app.project.lock_file(name))
-    except SpecError:
-        return False, ""
-    return is_unproven(target, lock), proof_mark(target, lock)
-
-
 def _line(row: dict[str, Any], width: int) -> str:
-    told = row["title"] or row["problem"]
-    if row["proof"]:
-        told = f"{told} ({row['proof']})" if told else row["proof"]
-    return f"{row['kind']:<7} {padded(row['name'], width)}  {told}"
+    return f"{row['kind']:<7} {padded(row['name'], width)}  {row['title'] or row['problem']}"
 
 
 @click.command()
@@ -102,23 +85,13 @@ def show(app: App, name: str | None, schema: str | None) -> None:
         if show_image_if_known(app, name):
             return
     kind, data = _load(app, name)
-    rest, told = data, []
-    if kind == "target":
-        told = [f"# {line}" for line in _proof_show(app, name)]
-    else:
+    rest, job_lines = data, []
+    if kind == "job":
         from rlbox.job.params import JOB_VIEW_KEYS, format_job_lines
 
-        told = format_job_lines(_job(app, name))
+        job_lines = format_job_lines(_job(app, name))
         rest = {key: value for key, value in data.items() if key not in JOB_VIEW_KEYS or not value}
-    app.result({kind: data}, "\n".join([f"# {kind} {name}", *told, *map(str, _lines(rest))]))
-
-
-def _proof_show(app: App, name: str) -> list[str]:
-    from rlbox.fixes.catalogue import load_target_with_fixes
-    from rlbox.planner.stack_proof import proof_lines
-    from rlbox.target.lock import load_lock
-
-    return proof_lines(load_target_with_fixes(app.project, name).target, load_lock(app.project.lock_file(name)))
+    app.result({kind: data}, "\n".join([f"# {kind} {name}", *job_lines, *map(str, _lines(rest))]))
 
 
 def _job(app: App, name: str) -> Job:

@@ -80,7 +80,11 @@ def solve_problem(problem: Problem) -> StackVerdict:
 
 
 def _clash(problem: Problem) -> tuple[tuple[Fact, ...], tuple[VersionConstraint, ...]]:
-    rules = _smallest(problem.rules, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
+    named = {
+        wish.name for wish in problem.wishes
+    }  # facts that speak of nothing else explain best: what is last is kept
+    facts = sorted(problem.rules, key=lambda fact: named.issuperset(one.name for one in fact.conditions()))
+    rules = _smallest(facts, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
     return rules, _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from fakes import Folder, Rlbox
@@ -66,9 +65,6 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
         "job small smallest job",
         "job smoke hold'em decisions: train-only, rollout-only, RL loop on CPU",
     ]
-    row = next(line for line in told if line.startswith("target vast-5090 "))
-    assert re.search(r"verl 0.9.1, vLLM 0.24, CUDA 13 \((ran on|untested on) ", row), row
-    proven = {"unproven": False, "proof": ""}
     assert rlbox("targets", "--json").data["found"][4:6] == [
         {
             "kind": "target",
@@ -76,7 +72,6 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
             "source": "shipped",
             "problem": "",
             "title": "CPU on any machine",
-            **proven,
         },
         {
             "kind": "target",
@@ -84,7 +79,6 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
             "source": "project",
             "problem": "",
             "title": "smallest target",
-            **proven,
         },
     ]
 

@@ -93,6 +93,6 @@ def test_metadata_is_known() -> None:
     assert load_releases().read["flashinfer-cubin"][0] == "0.6.13"
     assert load_releases().nccl["2.11.0"] == "2.28.9"
     known = {"sglang": "0.5.15.post1", "vllm": "0.22.1", "openrlhf": "0.10.4", "sglang-kernel": "0.4.4"}
-    known |= {"torch-memory-saver": "0.0.10", "slime": "0.3.1"}
+    known |= {"slime": "0.3.1"}
     for name, version in known.items():
         assert version in TABLE.known_versions(name), name
