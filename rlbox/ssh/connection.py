@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -113,7 +112,6 @@ class SshConnection:
 
     def __init__(self, address: SshAddress, retry_s: float = 0.0, options: tuple[str, ...] = ()) -> None:
         self.address, self._retry_s, self._options = address, retry_s, options
-        remove_stale_directories()
         self._directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         self._socket = str(self._directory / _SOCKET)
         self._master: ProcessHandle | None = None
@@ -215,15 +213,6 @@ class SshConnection:
             self._master.kill()
             self._master.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def remove_stale_directories() -> None:
-    """Remove directories of master connections whose process, which their names have, was killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
-        with contextlib.suppress(OSError):
-            if pid.isdigit() and not Path("/proc", pid).exists() and path.stat().st_uid == os.getuid():
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def start_ssh(argv: tuple[str, ...], errors: Path) -> ProcessHandle:

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rlbox.amounts import size_text
-from rlbox.errors import NodeError
+from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
 from rlbox.ssh.connection import RemoteShell
-from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_file, fetch_small_files, total_bytes
+from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_files, total_bytes
 from rlbox.system.files import compute_file_sha256, get_free_bytes, write_atomic
 from rlbox.system.json_files import read_json_object
 
 _BYTES_PER_RECORD_WRITE = 1 << 26
-_SMALL_BYTES = 1 << 20  # up to here the round trip of a call of its own costs more than the file
-_SMALL_FILES_PER_CALL = 500
 
 
 class DownloadDirectory:
@@ -78,17 +76,21 @@ class DownloadDirectory:
                 yield file
             else:
                 missing.append(file)
-        small = [file for file in missing if file.size <= _SMALL_BYTES]
-        fetched: set[str] = set()
-        for start in range(0, len(small), _SMALL_FILES_PER_CALL):
-            batch = small[start : start + _SMALL_FILES_PER_CALL]
-            for file in fetch_small_files(shell, base, batch, self.path, report):
+        for __ in range(2):
+            fetched: set[str] = set()
+            for file in fetch_files(shell, base, missing, self.path, report):
                 fetched.add(file.path)
                 yield file
-        for file in missing:
-            if file.path not in fetched:
-                fetch_file(shell, base, file, self.path, report)
-                yield file
+            missing = [file for file in missing if file.path not in fetched]
+            if not missing:
+                return
+        raise WorkFailed(
+            _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
+                path=missing[0].path
+            ),
+            where=shell.name,
+            next_step=_("the same command again, when nothing writes it"),
+        )
 
     def _write_record(self) -> None:
         files = [vars(file) for file in self._verified.values()]

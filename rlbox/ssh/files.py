@@ -6,7 +6,6 @@ Each transfer resumes where it was cut off, and counts only when its sha256 is r
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shlex
@@ -74,19 +73,26 @@ for root in roots:
         print(json.dumps(row), flush=True)
 """
 
-# Sends files one behind the other, of each as many bytes as were asked for; what a file lacks by now becomes zeros, so
-# that only its own checksum is wrong.
+# Sends files one behind the other, each from an offset up to the size that was asked for; what a file lacks by now
+# becomes zeros, so that only its own checksum is wrong.
 _SEND_PROGRAM = r"""
 import json, os, sys
 base, files = sys.argv[1], [json.loads(line) for line in sys.stdin]
-for name, size in files:
-    data = b""
+for name, offset, size in files:
+    left = size - offset
     try:
         with open(os.path.join(base, name), "rb") as file:
-            data = file.read(size)
+            file.seek(offset)
+            while left:
+                data = file.read(min(left, 1 << 20))
+                if not data:
+                    break
+                sys.stdout.buffer.write(data)
+                left -= len(data)
     except OSError:
         pass
-    sys.stdout.buffer.write(data.ljust(size, b"\0"))
+    while left:
+        left -= sys.stdout.buffer.write(bytes(min(left, 1 << 20)))
 """
 
 
@@ -156,60 +162,56 @@ def total_bytes(files: Iterable[RemoteFile]) -> int:
     return sum(file.size for file in files)
 
 
-def fetch_file(shell: RemoteShell, base: str, file: RemoteFile, directory: Path, report: ReportBytes) -> None:
-    """Fetch one file to `directory/PATH`, continuing what an earlier call fetched of it.
-
-    Raises
-    ------
-    WorkFailed
-        Its sha256 is wrong, also when fetched anew: it changes meanwhile, or does not arrive complete.
-    """
-    target = directory / file.path
-    part = _prepare_part(target)
-    for __ in range(2):
-        _fetch_rest(shell, f"{base}/{file.path}", file.size, part, report)
-        if compute_file_sha256(part) == file.sha256:
-            _commit(part, file, target)
-            return
-        part.unlink()
-    raise WorkFailed(
-        _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
-            path=file.path
-        ),
-        where=shell.name,
-        next_step=_("the same command again, when nothing writes it"),
-    )
-
-
-def fetch_small_files(
+def fetch_files(
     shell: RemoteShell, base: str, files: Sequence[RemoteFile], directory: Path, report: ReportBytes
 ) -> Iterator[RemoteFile]:
-    """Fetch small files in one stream; yield each whose sha256 is right, and leave the others to the caller."""
+    """Fetch files to `directory` in one stream, each continuing what an earlier call fetched of it.
+
+    Yield each whose sha256 is right; what arrived of the others is removed.
+    """
+    requests = []
+    for file in files:
+        part = _prepare_part(directory / file.path)
+        offset = part.stat().st_size if part.exists() else 0
+        if offset > file.size:
+            part.unlink()
+            offset = 0
+        requests.append((file, part, offset))
     process = shell.start(f"python3 -c {shlex.quote(_SEND_PROGRAM)} {shlex.quote(base)}", stdin=PIPE, stdout=PIPE)
     with contextlib.suppress(BrokenPipeError):
         if process.stdin:
-            process.stdin.write("".join(f"{json.dumps([file.path, file.size])}\n" for file in files).encode())
+            rows = (json.dumps([file.path, offset, file.size]) + "\n" for file, __, offset in requests)
+            process.stdin.write("".join(rows).encode())
             process.stdin.close()
     process.stdin = None
     is_complete = False
     try:
-        for file in files:
-            data = process.stdout.read(file.size) if process.stdout else b""
-            if len(data) < file.size:
+        for file, part, offset in requests:
+            report(offset)
+            if not _receive(process, part, file.size - offset, report):
                 break
-            if hashlib.sha256(data).hexdigest() == file.sha256:
-                part = _prepare_part(directory / file.path)
-                with _explain_write_errors(part):
-                    part.write_bytes(data)
-                _commit(part, file, directory / file.path)
-                report(file.size)
+            if compute_file_sha256(part) == file.sha256:
+                os.utime(part, (file.mtime, file.mtime))
+                part.replace(directory / file.path)
                 yield file
+            else:
+                part.unlink()
         is_complete = True
     finally:
         if not is_complete:
             process.kill()
             process.communicate()
     _check_exit(process, f"{len(files)} files")
+
+
+def _receive(process: ProcessHandle, part: Path, size: int, report: ReportBytes) -> bool:
+    """Append the next `size` bytes of a stream to a file; return whether all of them came."""
+    with _explain_write_errors(part), part.open("ab") as file:
+        while size and process.stdout and (data := process.stdout.read(min(size, _BLOCK))):
+            file.write(data)
+            report(len(data))
+            size -= len(data)
+    return not size
 
 
 def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) -> None:
@@ -263,11 +265,6 @@ def _prepare_part(target: Path) -> Path:
     return target.with_name(target.name + _PART)
 
 
-def _commit(part: Path, file: RemoteFile, target: Path) -> None:
-    os.utime(part, (file.mtime, file.mtime))
-    part.replace(target)
-
-
 @contextlib.contextmanager
 def _explain_write_errors(part: Path) -> Iterator[None]:
     try:
@@ -278,29 +275,6 @@ def _explain_write_errors(part: Path) -> Iterator[None]:
             where=str(part.parent),
             next_step=_("make room, and the same command again: what is here stays"),
         ) from error
-
-
-def _fetch_rest(shell: RemoteShell, source: str, size: int, part: Path, report: ReportBytes) -> None:
-    offset = part.stat().st_size if part.exists() else 0
-    if offset > size:
-        part.unlink()
-        offset = 0
-    report(offset)
-    if offset == size:
-        part.touch()
-        return
-    command = f"tail -c +{offset + 1} -- {shlex.quote(source)} | head -c {size - offset}"
-    process = shell.start(command, stdin=DEVNULL, stdout=PIPE)
-    try:
-        with _explain_write_errors(part), part.open("ab") as file:
-            while process.stdout and (block := process.stdout.read1(_BLOCK)):  # type: ignore[attr-defined]
-                file.write(block)
-                report(len(block))
-    except NodeError:
-        process.kill()
-        process.wait()
-        raise
-    _check_exit(process, source)
 
 
 def _check_exit(process: ProcessHandle, what: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from rlbox.errors import NodeError
-from rlbox.ssh.connection import SshAddress, SshConnection, remove_stale_directories
+from rlbox.ssh.connection import SshAddress, SshConnection
 
 pytestmark = pytest.mark.allow("processes")
 REFUSES_TWICE = """#!/bin/sh
@@ -53,12 +52,3 @@ def test_no_ssh_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NodeError, match="there is no ssh on PATH"), SshConnection(address(tmp_path), retry_s=30.0):
         pass
-
-
-def test_a_directory_of_a_killed_process_goes_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    live, tunnel = f"rlbox-ssh-{os.getpid()}-abc", "rlbox-ssh-tunnel"
-    for name in (live, tunnel, "rlbox-ssh-99999999-abc"):
-        (tmp_path / name).mkdir()
-    remove_stale_directories()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([live, tunnel])

@@ -84,6 +84,19 @@ def test_download_continues_a_part_and_remembers_what_is_here(base: Path, tmp_pa
     assert DownloadDirectory(tmp_path / "record.json").find_missing(files) == []
 
 
+@pytest.mark.parametrize("text", ["hullo\n", "he", None])
+def test_download_of_what_changed_since_the_listing_fails_and_keeps_the_others(
+    base: Path, tmp_path: Path, text: str | None
+) -> None:
+    files, _ = list_files(LocalShell(), str(base), ["runs/a", "at"], with_sums=True)
+    changed = base / files[0].path
+    changed.unlink() if text is None else changed.write_text(text)
+    directory = DownloadDirectory(tmp_path / "record.json", tmp_path)
+    with pytest.raises(WorkFailed, match="does not arrive as it is listed"):
+        directory.fetch(LocalShell(), str(base), files, lambda count: None)
+    assert [file.path for file in directory.find_missing(files)] == [files[0].path]
+
+
 def test_file_and_tree_are_sent(base: Path, tmp_path: Path) -> None:
     goal = tmp_path / "there/file"
     goal.parent.mkdir()
