@@ -8,7 +8,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from rlbox.errors import NodeError
@@ -78,20 +77,6 @@ def parse_ssh_url(url: str) -> SshAddress:
     """Return the address in `ssh://[USER@]HOST[:PORT][/PATH]`."""
     parts = urlsplit(url)
     return SshAddress(host=parts.hostname or "", user=parts.username or "", port=parts.port or 0)
-
-
-class RemoteShell(Protocol):
-    """Runs shell commands on the machine that has the files: over a connection, or here."""
-
-    @property
-    def name(self) -> str:
-        """The machine's name in messages."""
-
-    def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> str:
-        """Return what a shell command printed; `NodeError`, beginning with `error`, when it fails."""
-
-    def start(self, command: str, *, stdin: int, stdout: int) -> ProcessHandle:
-        """Start a shell command whose streams are the caller's; standard error is a pipe."""
 
 
 class SshConnection:

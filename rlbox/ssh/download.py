@@ -9,7 +9,7 @@ from pathlib import Path
 from rlbox.amounts import size_text
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-from rlbox.ssh.connection import RemoteShell
+from rlbox.ssh.connection import SshConnection
 from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_files, total_bytes
 from rlbox.system.files import compute_file_sha256, get_free_bytes, write_atomic
 from rlbox.system.json_files import read_json_object
@@ -45,7 +45,7 @@ class DownloadDirectory:
         unchanged = file.is_unchanged(self._verified.get(file.path))
         return unchanged and path.is_file() and path.stat().st_size == file.size
 
-    def fetch(self, shell: RemoteShell, base: str, files: Sequence[RemoteFile], report: ReportBytes) -> None:
+    def fetch(self, shell: SshConnection, base: str, files: Sequence[RemoteFile], report: ReportBytes) -> None:
         """Fetch files; each is recorded once it is verified, so that an interrupted call is continued by the next."""
         free, need = get_free_bytes(self.path), total_bytes(files)
         if free < need:
@@ -66,7 +66,7 @@ class DownloadDirectory:
             self._write_record()
 
     def _fetch_each(
-        self, shell: RemoteShell, base: str, files: Sequence[RemoteFile], report: ReportBytes
+        self, shell: SshConnection, base: str, files: Sequence[RemoteFile], report: ReportBytes
     ) -> Iterator[RemoteFile]:
         missing = []
         for file in files:

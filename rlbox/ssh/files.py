@@ -18,7 +18,7 @@ from typing import NamedTuple
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, RemoteShell
+from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshConnection
 from rlbox.system.command import DEVNULL, PIPE, ProcessHandle
 from rlbox.system.files import compute_file_sha256
 
@@ -119,7 +119,7 @@ class Listing(NamedTuple):
     errors: tuple[str, ...]
 
 
-def list_files(shell: RemoteShell, base: str, roots: Iterable[str], *, with_sums: bool = False) -> Listing:
+def list_files(shell: SshConnection, base: str, roots: Iterable[str], *, with_sums: bool = False) -> Listing:
     """Return the regular files below `base/ROOT` for each root; symbolic links are left out."""
     mode = "sums" if with_sums else "times"
     command = f"python3 -c {shlex.quote(_LIST_PROGRAM)} {shlex.quote(base)} {mode}"
@@ -163,7 +163,7 @@ def total_bytes(files: Iterable[RemoteFile]) -> int:
 
 
 def fetch_files(
-    shell: RemoteShell, base: str, files: Sequence[RemoteFile], directory: Path, report: ReportBytes
+    shell: SshConnection, base: str, files: Sequence[RemoteFile], directory: Path, report: ReportBytes
 ) -> Iterator[RemoteFile]:
     """Fetch files to `directory` in one stream, each continuing what an earlier call fetched of it.
 
@@ -214,7 +214,7 @@ def _receive(process: ProcessHandle, part: Path, size: int, report: ReportBytes)
     return not size
 
 
-def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) -> None:
+def send_file(shell: SshConnection, path: Path, target: str, report: ReportBytes) -> None:
     """Send a file to the path `target` there, continuing what an earlier call sent; an equal one stays.
 
     Raises
@@ -248,7 +248,7 @@ def send_file(shell: RemoteShell, path: Path, target: str, report: ReportBytes) 
     )
 
 
-def replace_tree(shell: RemoteShell, directory: Path, names: Sequence[str], target: str) -> None:
+def replace_tree(shell: SshConnection, directory: Path, names: Sequence[str], target: str) -> None:
     """Send small files in one stream, in place of everything below `target` there."""
     goal = shlex.quote(target)
     unpack = f"rm -rf {goal}.new && mkdir -p {goal}.new && tar -xf - -C {goal}.new"

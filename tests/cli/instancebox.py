@@ -26,7 +26,7 @@ NUMBER = 20000001
 
 
 @pytest.fixture
-def disk(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def instance(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The data disk of the instance, with a run; the project has a target whose disk it is, and a job."""
     disk = tmp_path / "workspace"
     for path, text in {
@@ -46,7 +46,7 @@ def disk(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 @pytest.fixture
-def platform(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+def platform(instance: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """An account with one instance, which runs."""
     row = {**recorded("instance"), "id": NUMBER, "label": "rlbox-rented own"}
     with serving(Platform(instances={NUMBER: row})) as served:
