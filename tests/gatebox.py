@@ -83,7 +83,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     for rule in gate.outcomes.before_command():
         gate.mark_passed(rule)
     _write_files(case, run, old=True)
-    before = FileSnapshot([file.path for file in stage.files if file.newer], lambda: None)
+    before = FileSnapshot([file.path for file in stage.files if file.newer])
     _write_files(case, run, old=False)
     _feed(case, run, gate, cut)
     if not (gate.events.forbidden or gate.events.violations):
@@ -94,7 +94,6 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
         gate.close_logs()
         gate.finish()
         _look_at_files(case, run, stage, gate, before)
-    before.close()
     return _verdict(gate)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,13 +24,6 @@ _BITS = {
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
 }
 """Bits of an element. Source: huggingface/safetensors, `Dtype`."""
-_NONE = {
-    "F16": ("H", 0x7C00, 0x03FF),
-    "BF16": ("H", 0x7F80, 0x007F),
-    "F32": ("I", 0x7F800000, 0x007FFFFF),
-    "F64": ("Q", 0x7FF << 52, (1 << 52) - 1),
-}
-"""Of types of IEEE 754 and bfloat16: a word, its exponent, and the bits that with a full exponent say NaN."""
 _SPOTS = 64
 _TOLD = 8
 """One of so many places must hold something."""
@@ -44,8 +35,8 @@ _ENOUGH = 1 << 16
 def find_safetensors_problem(path: Path) -> Problem:
     """Return what is wrong with a safetensors file in a few words; empty when it is whole.
 
-    Tensors follow each other without a gap and are as long as their shapes say. Weights are never all zeros, one byte
-    or NaN (64 places are read, evenly spaced), and no more than half of their bytes may be holes, which nobody wrote.
+    Tensors follow each other without a gap and are as long as their shapes say. Weights are never all zeros or
+    one byte (64 places are read, evenly spaced).
     """
     with open_regular_file(path, follow_links=True) as file:
         size = os.fstat(file.fileno()).st_size
@@ -66,16 +57,15 @@ def find_safetensors_problem(path: Path) -> Problem:
             return f"is {'truncated' if size < due else 'too long'}: {size} of {due} bytes"
         if not spans[-1].end:
             return "holds no tensor that has a byte"
-        return _unwritten(file, 8 + length, size) or _no_numbers(file, 8 + length, spans)
+        return _find_fill_problem(file, 8 + length, size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Span:
-    """A tensor: its type, and where its bytes begin and end behind the header."""
+    """Where the bytes of a tensor begin and end behind the header."""
 
     begin: int
     end: int
-    dtype: str
 
 
 def _spans(header: dict[str, Any]) -> list[_Span]:
@@ -106,49 +96,17 @@ def _span(entry: dict[str, Any]) -> _Span:
         raise ValueError(_("a place or a side that is no number"))
     if end < begin or (math.prod(entry["shape"]) * _BITS[entry["dtype"]] + 7) // 8 != end - begin:
         raise ValueError(_("a tensor of another length than its shape says"))
-    return _Span(begin=begin, end=end, dtype=entry["dtype"])
+    return _Span(begin=begin, end=end)
 
 
-def _unwritten(file: BinaryIO, begin: int, end: int) -> Problem:
-    written, at = 0, begin
-    while at < end:
-        try:
-            first = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            at = os.lseek(file.fileno(), first, os.SEEK_HOLE)
-        except OSError:  # no data behind this place, or a file system that does not tell
-            break
-        written += min(at, end) - first
-    if end > begin and written < (end - begin) / 2:
-        return f"is full of holes: {written} of {end - begin} bytes of its tensors were written"
-    step = max(1, (end - begin) // _SPOTS)
+def _find_fill_problem(file: BinaryIO, begin: int, end: int) -> Problem:
     if end - begin < _ENOUGH:
         return ""
-    spots = [_spot(file, at)[: end - at] for at in range(begin, end, step)]
-    told = sum(bool(spot.strip(b"\0")) for spot in spots)
-    if told * _TOLD < len(spots):
-        return "holds nothing but zeros" if not told else "holds hardly anything but zeros"
+    places = range(begin, end, max(1, (end - begin) // _SPOTS))
+    spots = [os.pread(file.fileno(), min(_SPOT_BYTES, end - at), at) for at in places]
+    filled = sum(bool(spot.strip(b"\0")) for spot in spots)
+    if filled * _TOLD < len(spots):
+        return "holds nothing but zeros" if not filled else "holds hardly anything but zeros"
     if len(set().union(*map(set, spots))) == 1:
         return f"holds nothing but the byte 0x{spots[0][0]:02x}"
     return ""
-
-
-def _no_numbers(file: BinaryIO, begin: int, spans: Sequence[_Span]) -> Problem:
-    """Return that most numbers are none, as those of a training that diverged."""
-    looked = none = 0
-    step = max(1, spans[-1].end // _SPOTS)
-    floats = [span for span in spans if span.dtype in _NONE and span.end > span.begin]
-    for span in floats[:: max(1, len(floats) // _SPOTS)]:
-        form, exponent, rest = _NONE[span.dtype]
-        for at in range(span.begin, span.end, max(step, span.end - span.begin >> 3)):
-            at -= (at - span.begin) % struct.calcsize(form)
-            data = _spot(file, begin + at)[: span.end - at]
-            count = len(data) // struct.calcsize(form)
-            words = struct.unpack_from(f"<{count}{form}", data)
-            looked += len(words)
-            none += sum(word & exponent == exponent and word & rest != 0 for word in words)
-    return "holds mostly NaN" if none > looked / 2 else ""
-
-
-def _spot(file: BinaryIO, at: int) -> bytes:
-    file.seek(at)
-    return file.read(_SPOT_BYTES)

@@ -206,8 +206,6 @@ class _StageRun:
         cause = cause or stopped or self._attempt(self._judge)
         if cause:
             stop_retained_services(self._context)
-        if self._before:
-            self._before.close()
         self._watch.record()
         return StageResult(
             stage=self._stage,
@@ -236,7 +234,7 @@ class _StageRun:
         recreate_as_directories(self._context.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
-            self._before = FileSnapshot([file.path for file in self._due], self._context.check_not_stopped)
+            self._before = FileSnapshot([file.path for file in self._due])
         self._services.check_ports()
         for service in self._stage.services:
             self._services.start(service)

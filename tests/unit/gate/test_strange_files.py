@@ -77,18 +77,18 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     remove_tree(tmp_path / "out")
 
 
+@pytest.mark.allow("processes")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("make", [ring, nest, lambda folder: (folder / "out").symlink_to("/")])
 def test_folders_that_lead_nowhere(folder: Path, make: Callable[[Path], object]) -> None:
     (folder / "deep").mkdir(parents=True)
     make(folder)
-    before = FileSnapshot([str(folder / "**/x")], lambda: None)
+    before = FileSnapshot([str(folder / "**/x")])
     assert problem(rule(folder / "**/x")) == "no files fit, at least 1 are due"
     assert problem(rule(folder)) == "the folder holds no file"
     (folder / "deep/x").write_text("x")
     assert glob_paths(str(folder / "**/x")) == [folder / "deep/x"]
     assert before.find_problem(folder / "deep/x") == ""
-    before.close()
 
 
 def test_what_fits_as_a_shell_has_it(tmp_path: Path) -> None:

@@ -30,11 +30,8 @@ def test_what_was_written_passes(tmp_path: Path) -> None:
     assert find_safetensors_problem(path) == ""
 
 
-def test_holes_and_zeros_are_no_weights(tmp_path: Path) -> None:
+def test_zeros_are_no_weights(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    path.write_bytes(head(w=tensor(0, BYTES)))
-    os.truncate(path, path.stat().st_size + BYTES)
-    assert find_safetensors_problem(path).startswith("is full of holes: ")
     path.write_bytes(head(w=tensor(0, BYTES)) + bytes(BYTES))
     assert find_safetensors_problem(path) == "holds nothing but zeros"
     path.write_bytes(head(w=tensor(0, BYTES)) + b"\1" + bytes(BYTES - 1))
@@ -43,18 +40,6 @@ def test_holes_and_zeros_are_no_weights(tmp_path: Path) -> None:
     assert find_safetensors_problem(path) == "holds nothing but the byte 0x78"
     path.write_bytes(head(w=tensor(0, 0, "F32", (0,))))
     assert find_safetensors_problem(path) == "holds no tensor that has a byte"
-
-
-@pytest.mark.parametrize(
-    ("dtype", "word"), [("F16", "007e"), ("BF16", "c07f"), ("F32", "0000c07f"), ("F64", "000000000000f87f")]
-)
-def test_weights_of_a_training_that_diverged(tmp_path: Path, dtype: str, word: str) -> None:
-    path, data = tmp_path / "a", bytes.fromhex(word)
-    for share, told in ((0.9, "holds mostly NaN"), (0.1, "")):
-        count = BYTES // len(data)
-        body = b"".join(data if number % 10 < 10 * share else b"\x01" * len(data) for number in range(count))
-        path.write_bytes(head(m=tensor(0, 64), w=tensor(64, 64 + BYTES, dtype, (count,))) + bytes(range(64)) + body)
-        assert find_safetensors_problem(path) == told
 
 
 @pytest.mark.parametrize(
