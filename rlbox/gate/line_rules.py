@@ -137,7 +137,7 @@ class ForbiddenLineTracker:
         self._counter = _LineCounter()
         self._doubtful: dict[tuple[str, bool], _DoubtfulLine] = {}
         self._after, self._until = _Marker(rule.after), _Marker(rule.until)
-        self._matcher = LineMatcher(rule.pattern, self._on_match, reads_overwritten=True, reads_hidden=True)
+        self._matcher = LineMatcher(rule.pattern, self._on_match, reads_overwritten=True, is_forbidden=True)
 
     def matchers(self) -> list[LineMatcher]:
         return [self._matcher, *self._after.matchers, *self._until.matchers]

@@ -30,21 +30,21 @@ class LineMatcher:
     """A pattern that is looked for in a log until it `is_done`.
 
     `on_match` is called with each line that fits and the way to read it that fits. Some also read the overwritten
-    states of progress bars, and what lines hold and do not show. In what a model may have written only those match
-    that read hidden text, and those of its begin and end (`reads_model_text`).
+    states of progress bars. In what a model may have written only those of forbidden lines match, and those of its
+    begin and end (`reads_model_text`).
     """
 
     pattern: str
     on_match: Callable[[Line, str], None]
     reads_overwritten: bool = False
-    reads_hidden: bool = False
+    is_forbidden: bool = False
     reads_model_text: bool = False
     is_done: bool = False
 
     @property
     def depends_on_steps(self) -> bool:
         """Whether all steps before a line that fits must be known."""
-        return self.reads_hidden or self.reads_model_text
+        return self.is_forbidden or self.reads_model_text
 
 
 @dataclass

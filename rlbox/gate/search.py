@@ -12,8 +12,8 @@ from rlbox.logs.lines import Line, LineBlock, list_line_variants
 from rlbox.logs.patterns import PatternSet, compile_pattern_set
 from rlbox.logs.progress import STEP_LINE
 
-Layer = Literal["lines", "overwritten", "hidden"]
-"""What is searched of a block: its lines, the overwritten states of progress bars, what lines hold and do not show."""
+Layer = Literal["lines", "overwritten"]
+"""What is searched of a block: its lines, and the overwritten states of progress bars."""
 
 _STEP_BYTES = 2048
 """Bytes at the end of a block in which steps are read while no line is in doubt: one costs far more than a search."""
@@ -65,10 +65,6 @@ class LogSearch:
         for hit in heapq.merge(self._line_hits(block), self._overwritten_hits(block)):
             line = Line(number=first + hit.line_index, text=hit.text.strip())
             self._match(line, hit.text, "lines" if hit.is_line else "overwritten")
-        if block.hidden_texts:
-            for index, text in self._find_hits("hidden", block.unseen_text, len(block.hidden_texts)):
-                line = Line(number=first + block.hidden_texts[index].line_index, text=text.strip())
-                self._match(line, text, "hidden")
         if self._steps:
             self._steps.end_block(reads_all=self._has_doubts())
         self.last_line = _last_visible_line(block.joined) or self.last_line
@@ -98,10 +94,10 @@ class LogSearch:
             for index in search.patterns.find_matching_indexes(variant):
                 fitting.setdefault(index, variant)
         if self._steps and any(search.matchers[index].depends_on_steps for index in fitting):
-            self._steps.read_until({"lines": line.number, "overwritten": line.number - 1, "hidden": math.inf}[layer])
+            self._steps.read_until(line.number if layer == "lines" else line.number - 1)
         for index in sorted(fitting):
             matcher = search.matchers[index]
-            if matcher.reads_model_text or matcher.reads_hidden or not self._model_texts.expire_and_check_open(line):
+            if matcher.reads_model_text or matcher.is_forbidden or not self._model_texts.expire_and_check_open(line):
                 matcher.on_match(line, fitting[index])
         if any(matcher.is_done for matcher in search.matchers):
             self._matchers = [matcher for matcher in self._matchers if not matcher.is_done]
@@ -111,7 +107,6 @@ class LogSearch:
         reads: dict[Layer, Callable[[LineMatcher], bool]] = {
             "lines": lambda matcher: True,
             "overwritten": lambda matcher: matcher.reads_overwritten,
-            "hidden": lambda matcher: matcher.reads_hidden,
         }
         self._layers: dict[Layer, _LayerSearch] = {}
         for layer, is_reader in reads.items():

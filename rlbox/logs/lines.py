@@ -6,9 +6,7 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
-
-from rlbox.terminal import ESCAPE_SEQUENCE
+from typing import NamedTuple, overload
 
 _ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor, modes
@@ -23,19 +21,6 @@ _COLOUR_BYTES = 19
 _COLOURS = 32
 _WORDS = bytes(range(128)).replace(b" ", b"").replace(b"\n", b"")
 """What is left out of a test for UTF-8, which takes a quarter of the time then; blanks keep what is torn apart."""
-
-_CONTROLS = bytes(code for code in (*range(32), 127) if code not in b"\t\b\n\r")
-_ODD = (
-    rb"\xc2[\x80-\xa0\xad]|\xcd\x8f|\xd8\x9c|\xe1(?:\x85[\x9f\xa0]|\x9a\x80|\x9e[\xb4\xb5]|\xa0[\x8b-\x8f])"
-    rb"|\xe2(?:\x80[\x80-\x8f\xa8-\xaf]|\x81[\x9f-\xaf])|\xe3(?:\x80\x80|\x85\xa4)"
-    rb"|\xef(?:\xb8[\x80-\x8f]|\xbb\xbf|\xbe\xa0|\xbf[\xb9-\xbd])|\xf3\xa0[\x80-\xbf]"
-)
-"""In UTF-8 what `_BLANK` and `_NOTHING` name beyond ASCII."""
-_BLANK = re.compile("[\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-_NOTHING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffd\U000e0000-\U000e0fff]"
-)
 
 
 def strip_terminal_codes(text: str) -> str:
@@ -77,54 +62,8 @@ def has_visible_text(state: bytes) -> bool:
     return b"\x1b" not in state or bool(_without_codes(state).strip())
 
 
-def iter_lines_with_invisible_text(body: bytes) -> Iterator[LinePart]:
-    """Yield lines with characters that nobody sees, by index, in each way to read them without these.
-
-    Backspaces and carriage returns are handled where lines are split.
-    """
-    if not _is_odd(body):
-        return
-    for index, line in enumerate(body.split(b"\n")):
-        if _is_odd(line):
-            text = line.decode("utf-8", "replace")
-            ways = dict.fromkeys(_bare(way) for way in (text, ESCAPE_SEQUENCE.sub("", text)))
-            yield from (LinePart(index, way.encode()) for way in ways)
-
-
-def strip_invisible_text(block: bytes) -> bytes:
-    if not _is_odd(block):
-        return block
-    return b"\n".join(_bare(line.decode("utf-8", "replace")).encode() for line in block.split(b"\n"))
-
-
-def _is_odd(data: bytes) -> bool:
-    if len(data.translate(None, _CONTROLS)) < len(data):
-        return True
-    return not data.isascii() and _odd().search(data) is not None
-
-
-def _bare(text: str) -> str:
-    return _NOTHING.sub("", _BLANK.sub(" ", text))
-
-
-@functools.cache
-def _odd() -> Any:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.never_capture = True
-    return re2.compile(_ODD, options)
-
-
 LINE_LIMIT = 64 * 1024
-"""Bytes that one line has; what a longer one holds behind them is searched in pieces, so that memory stays flat."""
-_OVERLAP = 4 * 1024
-"""Bytes that a piece of a long line shares with the one before, so that a word over the edge is in one of them."""
-_JOINT = 64
-_HEAD = 256
-_BEFORE = "…".encode()  # between the head of a line, by which it is known, and a piece of it
-
+"""Bytes of a line that are read, so that memory stays flat."""
 _FEED = ord("\n")
 _SAMPLE = 1 << 14
 _MANY = 8
@@ -161,21 +100,12 @@ class LineBlock(Sequence[str]):
 
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
     that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `rewritten_lines` are
-    earlier states of progress bars. `hidden_texts` are what lines hold and do not show: what stands behind
-    `LINE_LIMIT`, and words with carriage returns or backspaces within; only what must not come at all is looked for
-    there.
+    earlier states of progress bars.
     """
 
-    def __init__(
-        self,
-        joined: bytes,
-        count: int,
-        overwritten: tuple[LinePart, ...] = (),
-        hidden: tuple[LinePart, ...] = (),
-    ) -> None:
+    def __init__(self, joined: bytes, count: int, overwritten: tuple[LinePart, ...] = ()) -> None:
         self.joined = joined
         self.rewritten_lines = overwritten
-        self.hidden_texts = hidden
         self.hits: Sequence[int] | None = None
         self._count = count
 
@@ -186,10 +116,6 @@ class LineBlock(Sequence[str]):
     @property
     def rewritten_joined(self) -> bytes:
         return strip_codes_and_decode(b"\n".join(state for _, state in self.rewritten_lines))
-
-    @property
-    def unseen_text(self) -> bytes:
-        return strip_invisible_text(strip_codes_and_decode(b"\n".join(part for _, part in self.hidden_texts)))
 
     @property
     def last(self) -> str:
@@ -238,8 +164,6 @@ class LineSplitter:
         self._shown = b""
         self._visible = False
         self._past: list[tuple[int, bytes]] = []
-        self._hidden: list[tuple[int, bytes]] = []
-        self._edge = b""
 
     @property
     def partial_line(self) -> str:
@@ -252,16 +176,15 @@ class LineSplitter:
         first, end = self.number, data.rfind(b"\n")
         if end < 0:
             self._grow(data)
-            return LineBlock(b"", 0, self._take_past(first), self._take_hidden(first))
+            return LineBlock(b"", 0, self._take_past(first))
         text = (
             self._cut(b"".join((self._current, memoryview(data)[:end])))
             if not self._shown
             else self._finish(data[:end])
         )
         self._current.clear()
-        self._edge = b""
         self._grow(data[end + 1 :])
-        return LineBlock(text, self.number - first, self._take_past(first), self._take_hidden(first))
+        return LineBlock(text, self.number - first, self._take_past(first))
 
     def close(self) -> LineBlock:
         """Return the last line of a log that ended without a line feed."""
@@ -269,7 +192,7 @@ class LineSplitter:
             return LineBlock(b"", 0)
         first = self.number
         text = self._end_line()
-        return LineBlock(text, 1, self._take_past(first), self._take_hidden(first))
+        return LineBlock(text, 1, self._take_past(first))
 
     def _finish(self, body: bytes) -> bytes:
         head, found, rest = body.partition(b"\n")
@@ -287,26 +210,7 @@ class LineSplitter:
         elif b"\r" in body:
             body = b"".join(self._settle(body))
         self.number = first + body.count(b"\n") + 1
-        body = strip_codes_and_decode(body)
-        self._keep_odd(body, first)
-        return (
-            body
-            if b"\b" not in body
-            else b"\n".join(self._typed(line, first + n) for n, line in enumerate(body.split(b"\n")))
-        )
-
-    def _typed(self, line: bytes, number: int) -> bytes:
-        """Apply backspaces as a terminal does; the text that they hide is kept."""
-        if b"\b" not in line:
-            return line
-        self._hidden.append((number, line.replace(b"\b", b"")))
-        shown: list[str] = []
-        for letter in line.decode("utf-8", "replace"):
-            if letter != "\b":
-                shown.append(letter)
-            elif shown:
-                shown.pop()
-        return "".join(shown).encode()
+        return strip_codes_and_decode(body)
 
     def _settle(self, body: bytes) -> Iterator[bytes]:
         at = counted = 0
@@ -330,81 +234,38 @@ class LineSplitter:
         if b"\r" in line:
             self.number = number
             for state in line.split(b"\r"):
-                self._show(self._front(state, number))
+                self._show(state[:LINE_LIMIT])
             line, self._shown, self._visible = self._shown, b"", False
-        return self._front(line, number)
-
-    def _front(self, line: bytes, number: int) -> bytes:
-        """Return the shown part of a line; the rest is kept in pieces."""
-        for at in range(LINE_LIMIT, len(line), LINE_LIMIT):
-            self._hidden.append((number, line[:_HEAD] + _BEFORE + line[at - _OVERLAP : at + LINE_LIMIT]))
         return line[:LINE_LIMIT]
 
     def _grow(self, part: bytes) -> None:
         if b"\r" in part:
             *past, part = part.split(b"\r")
             for state in past:
-                self._append(state)
+                self._current += state[: LINE_LIMIT - len(self._current)]
                 self._show(bytes(self._current))
                 self._current.clear()
-                self._edge = b""
-        self._append(part)
-
-    def _append(self, data: bytes) -> None:
-        room = LINE_LIMIT - len(self._current)
-        if len(data) <= room:
-            self._current += data
-            return
-        self._current += data[:room]
-        behind = (self._edge or bytes(self._current[-_OVERLAP:])) + data[room:]
-        head = bytes(self._current[:_HEAD]) + _BEFORE
-        for at in range(0, len(behind), LINE_LIMIT):
-            self._hidden.append((self.number, head + behind[max(0, at - _OVERLAP) : at + LINE_LIMIT]))
-        self._edge = behind[-_OVERLAP:]
+        self._current += part[: LINE_LIMIT - len(self._current)]
 
     def _show(self, state: bytes) -> None:
         """Take the next state of a line; a blank one only moves the cursor."""
         if has_visible_text(state):
             if self._visible:
                 self._past.append((self.number, self._shown))
-                self._overlay(self._shown, state)
             self._shown, self._visible = state, True
         elif state and not self._visible:
             self._shown = state
-
-    def _overlay(self, before: bytes, after: bytes) -> None:
-        """Keep what a terminal shows where a shorter state is written over a longer one, and a word that it cuts."""
-        if len(after) < len(before):
-            self._hidden.append((self.number, after + before[len(after) :]))
-        if before[-1:].isalnum() and not after[:1].isspace():
-            self._hidden.append((self.number, _BEFORE + before[-_JOINT:] + after[:_JOINT]))
 
     def _end_line(self) -> bytes:
         self._show(bytes(self._current))
         seen, self._shown, self._visible = self._shown, b"", False
         self._current.clear()
-        self._edge = b""
         self.number += 1
-        seen = strip_codes_and_decode(seen)
-        self._keep_odd(seen, self.number - 1)
-        return self._typed(seen, self.number - 1)
-
-    def _keep_odd(self, body: bytes, first: int) -> None:
-        self._hidden += [(first + index, way) for index, way in iter_lines_with_invisible_text(body)]
+        return strip_codes_and_decode(seen)
 
     def _take_past(self, first: int) -> tuple[LinePart, ...]:
-        if not self._past:
-            return ()
         past, self._past = self._past, []
-        for number, state in past:
-            self._keep_odd(strip_codes_and_decode(state), number)
         return tuple(LinePart(number - first, state) for number, state in past)
-
-    def _take_hidden(self, first: int) -> tuple[LinePart, ...]:
-        if not self._hidden:
-            return ()
-        hidden, self._hidden = self._hidden, []
-        return tuple(LinePart(number - first, part) for number, part in hidden)
 
 
 def _has_long_line(body: bytes) -> bool:

@@ -340,7 +340,7 @@ class LineDispatcher:
         return log.read_offset != size
 
     def _hand_over(self, name: str, first: int, offset: int, texts: LineBlock) -> None:
-        if texts or texts.rewritten_lines or texts.hidden_texts:
+        if texts or texts.rewritten_lines:
             for take in self._consumers:
                 take(name, first, offset, texts)
 
