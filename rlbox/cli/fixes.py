@@ -11,7 +11,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_fix, complete_target
 from rlbox.cli.options import ActionChoice, shared_options
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.i18n import _, translate
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.fixes.fix import Fix
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def complete_fix_or_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the targets for `explain`, else the ids of fixes, read from files alone."""
-    if ctx.params.get("action") in ("explain", "env"):
+    if ctx.params.get("action") == "explain":
         return complete_target(ctx, param, incomplete)
     return complete_fix(ctx, param, incomplete)
 
@@ -29,18 +29,17 @@ _NAMES = {
     "show": _("name a fix"),
     "explain": _("name a target"),
     "find": _("give a line of a log"),
-    "env": _("name a target"),
 }
 
 
 @click.command()
-@click.argument("action", metavar="[ls|show|explain|find|env]", default="ls", type=ActionChoice(list(_NAMES)))
+@click.argument("action", metavar="[ls|show|explain|find]", default="ls", type=ActionChoice(list(_NAMES)))
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
 @shared_options
 def fixes(app: App, action: str, name: str | None) -> int:
     """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.
 
-    `find` says what is known of a line of a log, `env` why each variable of a target's image is set.
+    `find` says what is known of a line of a log.
 
     Kinds: `baked` into the image, a `check` that only looks, a `remedy` that only advises, a `benign` warning.
 
@@ -50,11 +49,10 @@ def fixes(app: App, action: str, name: str | None) -> int:
       rlbox fixes show lcudart-link --lang zh
       rlbox fixes explain vast-5090
       rlbox fixes find 'cannot find -lcuda'
-      rlbox fixes env vast-5090
     """
     if bool(name) != (action != "ls"):
         raise click.UsageError(_NAMES[action] or _("ls takes no name"))
-    does = {"show": _show, "find": _find, "env": _env, "explain": _explain}
+    does = {"show": _show, "find": _find, "explain": _explain}
     return does[action](app, name) if name else _list(app)
 
 
@@ -83,17 +81,11 @@ def _show(app: App, name: str) -> int:
 
 
 def _find(app: App, text: str) -> int:
-    from rlbox.fixes.catalogue import find_fixes_by_log, search_fixes
-    from rlbox.fixes.view import fix_json, format_catalogue, format_fix
+    from rlbox.fixes.catalogue import find_fixes_by_log
+    from rlbox.fixes.view import fix_json, format_fix
 
     fixes, code = _readable(app)
     found = find_fixes_by_log(fixes, text)
-    if not found and (speak := search_fixes(fixes, text)):
-        app.say(f"no fix knows that line; {len(speak)} share words with it")
-        data = {"fixes": [], "near": [fix_json(fix)["fix"] for fix in speak]}
-        app.result(data, format_catalogue(speak))
-        app.say("next: rlbox fixes show ID")
-        return code
     if not found:
         raise WorkFailed(
             _("no fix knows that line"), next_step=_("rlbox fixes ls, or check the whole log: rlbox lint FILE")
@@ -111,23 +103,6 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
     for error in broken:
         app.say(_("left out: {error}").format(error=error))
     return fixes, broken[0].exit_code if broken else 0
-
-
-def _env(app: App, name: str) -> int:
-    from dataclasses import asdict
-
-    from rlbox.amounts import columns
-    from rlbox.fixes.catalogue import list_env_variables, load_target_with_fixes
-    from rlbox.fixes.conditions import list_stack_versions
-    from rlbox.fixes.view import evaluate_fixes
-    from rlbox.target.lock import load_lock
-
-    loaded = load_target_with_fixes(app.project, name)
-    versions = list_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
-    rows = list_env_variables(evaluate_fixes(loaded.fixes, loaded.target, versions), loaded.target)
-    shown = columns((row.name, row.fix or "-", translate(row.reason), row.value) for row in rows)
-    app.result({"variables": [asdict(row) for row in rows]}, "\n".join(shown))
-    return 0
 
 
 def _explain(app: App, name: str) -> int:

@@ -1,11 +1,10 @@
-"""The fix catalogue: read it, search it by log line or text, list the environment variables that it sets."""
+"""The fix catalogue: read it, and find the fixes of a log line."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.fixes.render import SIGNATURE_FIELDS, list_fix_apt_packages
-from rlbox.fixes.view import FixEvaluation
 from rlbox.foreign import toml_table
-from rlbox.i18n import _
 from rlbox.target.target import Target, load_target
 
 
@@ -94,19 +91,6 @@ def read_fix_translations(fix_files: Iterable[Path]) -> dict[str, str]:
     return pairs | {text.strip(): translation for text, translation in pairs.items()}
 
 
-_WORD = re.compile(r"[^\W_]+")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvVariable:
-    """A variable of an image's environment, what it is set to, and why; `fix` is empty for one of the target's own."""
-
-    name: str
-    value: str
-    fix: str
-    reason: str
-
-
 def find_fixes_by_log(fixes: Iterable[Fix], log: str) -> tuple[Fix, ...]:
     """Return the fixes whose signature is in one of the lines of `log`, what tells more first, warnings last."""
     by_id = {fix.id: fix for fix in fixes}
@@ -114,32 +98,3 @@ def find_fixes_by_log(fixes: Iterable[Fix], log: str) -> tuple[Fix, ...]:
     lines = (make_line_event(parse_line(number, line), 1) for number, line in enumerate(log.splitlines(), start=1))
     found = dict.fromkeys(match.signature.fix for line in lines for match in known.match_event(line))
     return tuple(sorted((by_id[name] for name in found), key=lambda fix: fix.benign))
-
-
-def search_fixes(fixes: Iterable[Fix], query: str) -> tuple[Fix, ...]:
-    """Return the fixes that have `query`, or else all its words, in id, titles or the lines that they know."""
-    wanted = " ".join(query.casefold().split())
-    told = [(fix, " ".join((fix.id, fix.title, fix.title_zh, *_lines(fix))).casefold()) for fix in fixes]
-    if whole := [fix for fix, known in told if wanted and wanted in known]:
-        return tuple(whole)
-    words = set(_WORD.findall(wanted))
-    return tuple(fix for fix, known in told if words and words <= set(_WORD.findall(known)))
-
-
-def _lines(fix: Fix) -> Iterator[str]:
-    return (row.example for row in fix.signature)
-
-
-def list_env_variables(evaluations: Iterable[FixEvaluation], target: Target) -> tuple[EnvVariable, ...]:
-    """Return every variable that fixes and the target set, by name; what the target itself sets holds."""
-    return tuple(sorted(_variables(evaluations, target), key=lambda row: (row.name, row.fix)))
-
-
-def _variables(judged: Iterable[FixEvaluation], target: Target) -> Iterator[EnvVariable]:
-    for one in judged:
-        for row in one.bake_entries if one.applies else ():
-            if row.kind in ("env", "path") and row.name not in target.env:
-                yield EnvVariable(name=row.name, value=row.value, fix=one.fix.id, reason=_(one.fix.title))
-    for name, value in target.env.items():
-        reason = f"images/{target.name}/target.toml: env"
-        yield EnvVariable(name=name, value=value, fix="", reason=reason)

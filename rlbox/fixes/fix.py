@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -49,10 +48,6 @@ class FixPatch(PatchFacts):
             for path, text in added.items()
             if self.marker not in text
         ]
-        problems += [
-            _("diff: line {number} is in no hunk: a head counts too few").format(number=number)
-            for number in find_stray_lines(self.diff)
-        ]
         known = ["/".join(path.split("/")[self.strip :]) for path in added]
         problems += [
             _("files: the diff does not change {path}").format(path=path) for path in self.files if path not in known
@@ -65,37 +60,17 @@ class FixPatch(PatchFacts):
 def map_files_to_added_text(diff: str) -> dict[str, str]:
     """Return what a diff adds to each file, by the name in its `+++` line."""
     found: dict[str, str] = {}
-    name = ""
-    for __, line, inside in _lines(diff):
-        if not inside and line.startswith("+++ "):
+    name, old, new = "", 0, 0  # lines that are left of the hunk
+    for line in diff.split("\n"):
+        if old > 0 or new > 0:
+            found[name] += line[1:] + "\n" if line.startswith("+") else ""
+            old, new = old - (line[:1] in " -"), new - (line[:1] in " +")
+        elif line.startswith("+++ "):
             name = line[4:].split("\t")[0].strip()
             found[name] = ""
-        elif inside and line.startswith("+"):
-            found[name] += line[1:] + "\n"
-    return found
-
-
-def find_stray_lines(diff: str) -> tuple[int, ...]:
-    heads = ("+++ ", "--- ")
-    return tuple(
-        number
-        for number, line, inside in _lines(diff)
-        if not inside and re.match(r"\+|-(?!-)", line) and not line.startswith(heads)
-    )
-
-
-def _lines(diff: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield number and text of each line, and whether it is in a hunk of a file."""
-    old = new = 0
-    named = False
-    for number, line in enumerate(diff.split("\n"), 1):
-        inside = old > 0 or new > 0
-        yield number, line, inside
-        if inside:
-            old, new = old - (line[:1] in " -"), new - (line[:1] in " +")
-        elif (head := _HUNK.match(line)) and named:
+        elif (head := _HUNK.match(line)) and name:
             old, new = int(head[1] or 1), int(head[2] or 1)
-        named = named or line.startswith("+++ ")
+    return found
 
 
 Text = Annotated[str, StringConstraints(min_length=1)]

@@ -123,13 +123,6 @@ def _package(package: Package, group: str) -> Artifact:
     )
 
 
-def list_base_artifacts(base: str) -> tuple[Artifact, ...]:
-    """Return the base image of a lock as a file to probe; a bootstrapped base is none."""
-    name, image, digest = base.partition("@sha256:")
-    known = Artifact(kind="oci", name=name, file=name, sha256=digest, size=0, group="base", origin=base)
-    return (known,) if image else ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class TorchGroup:
     """Requirements (`name==version`) that come from one channel of the torch wheel index."""

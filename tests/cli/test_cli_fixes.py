@@ -223,20 +223,6 @@ def test_a_line_of_a_log_leads_to_its_fix(rlbox: Rlbox) -> None:
     assert said.err.startswith("rlbox: error: no fix knows that line\n")
 
 
-def test_why_a_variable_is_set(rlbox: Rlbox) -> None:
-    said = rlbox("fixes", "env", "local", "--json")
-    rows = {row["name"]: row for row in said.data["variables"]}
-    assert rows["OMP_NUM_THREADS"] == {
-        "name": "OMP_NUM_THREADS",
-        "value": "2",
-        "fix": "",
-        "reason": "images/local/target.toml: env",
-    }
-    shown = rlbox("fixes", "env", "local", "--lang", "zh").out
-    assert "images/local/target.toml: env" in shown
-    assert rlbox("fixes", "env").err.endswith("name a target\n")
-
-
 def test_a_broken_fix_hides_no_other_and_no_run(rlbox: Rlbox, folder: Folder) -> None:
     folder.write("templates/fixes/own.toml", "title = \n")
     (folder.path / "disk").mkdir()
@@ -246,13 +232,3 @@ def test_a_broken_fix_hides_no_other_and_no_run(rlbox: Rlbox, folder: Folder) ->
     assert rlbox("fixes", "show", "lcudart-link").code == 2
     assert rlbox("runs", "--data", str(folder.path / "disk")).code == 0
     assert rlbox("show", "local").code == 2
-
-
-@pytest.mark.parametrize("words", ["memory of GPU", "OOM", "oom  GPU", "显存"])
-def test_words_lead_to_the_fixes_that_have_them(rlbox: Rlbox, words: str) -> None:
-    said = rlbox("fixes", "find", words)
-    assert said.code == 0
-    assert "gpu-oom-training" in [line.split()[0] for line in said.out.splitlines()]
-    assert re.fullmatch(r"no fix knows that line; \d+ share words with it\nnext: rlbox fixes show ID\n", said.err)
-    data = rlbox("fixes", "find", words, "--json").data
-    assert (data["fixes"], "gpu-oom-training" in [fix["id"] for fix in data["near"]]) == ([], True)

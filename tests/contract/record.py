@@ -115,7 +115,6 @@ fixes show nccl-nvls
 fixes show nothing
 fixes explain local
 fixes find NCCL
-fixes env local
 lint old.sh
 lint --list
 lint fine.log
