@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from clusterbox import Hosts
 from clusterstand import as_before, built, healthy
-from enginebox import TINY, Box, containers, image_id
+from enginebox import TINY, Box, containers, image_id, wait_until
 from following import Follow
 from projectbox import own
 
@@ -52,7 +52,7 @@ def tiny(tiny_project: Path, tmp_path: Path) -> Iterator[Box]:
         result = box("build", "tiny")
         assert result.code == 0, result.err
     yield box
-    assert containers(box.data) == []
+    wait_until(lambda: containers(box.data) == [], "the end of every container of the test", 30)
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +82,7 @@ def local(shipped: None, tmp_path: Path, bytecode: Path) -> Iterator[Box]:
     yield box
     if not bytecode.is_dir() and (box.data / "cache/bytecode").is_dir():
         shutil.copytree(box.data / "cache/bytecode", bytecode)
-    assert containers(box.data) == []
+    wait_until(lambda: containers(box.data) == [], "the end of every container of the test", 30)
 
 
 @pytest.fixture(scope="session")
