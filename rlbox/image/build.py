@@ -115,7 +115,7 @@ class ImageBuild:
         app = self._app
         run = BuildInputs(app, self._plan, self._options).write_context()
         with show_build_progress(app) as on_step:
-            return (run, *build_image(self._plan, run, on_step, app.say))
+            return (run, *build_image(self._plan.target, run, on_step, app.say))
 
     @property
     def _lock(self) -> tuple[Path, str]:
@@ -174,7 +174,7 @@ class ImageBuild:
         """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
         import shlex
 
-        from rlbox.image.buildkit import find_build_client
+        from rlbox.image.buildkit import find_build_client, plan_build_command
         from rlbox.image.inputs import BuildInputs
         from rlbox.system.file_lock import require_unlocked
 
@@ -192,6 +192,6 @@ class ImageBuild:
         words: tuple[str, ...] = ()
         with app.checking("lock"):
             run = BuildInputs(app, plan, self._options).check_without_writing()
-            words = run.to_command(plan, builder, "SOURCES").argv
+            words = plan_build_command(run, builder, "SOURCES").argv
         lines = [shlex.join(words), _BY_HAND.format(target=plan.target)] if words else []
         return app.planned({**data, "command": words}, "\n".join(lines), would)

@@ -20,7 +20,6 @@ from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
-from rlbox.image.plan import ImagePlan
 from rlbox.system.command import PIPE, STDOUT, run_command, start_command
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import NetworkSettings
@@ -65,60 +64,56 @@ class BuildClient:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildCommandInputs:
-    """What the build command reads and writes; an empty one is not used.
-
-    `base_image_ref` is where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`.
-    """
-
-    context_dir: str
-    mirror_settings_file: str
-    ca_bundle: str
-    metadata_file: str = ""
-    base_image_ref: str = ""
-
-
-def plan_build_command(
-    plan: ImagePlan,
-    client: BuildClient,
-    paths: BuildCommandInputs,
-    labels: Mapping[str, str],
-    *,
-    tag: str = "",
-    use_cache: bool = True,
-    network: str = "",
-    proxies: Mapping[str, str],
-) -> Command:
-    """Return the command that builds and tags the image.
-
-    The mirror settings and the CA bundle are secrets: they are part of no layer, no history and no cache key.
+class BuildRequest:
+    """How one build is run.
 
     Parameters
     ----------
     labels
         Those that an image gets besides the Dockerfile's, among them the one by which an unchanged image is recognised.
-    tag
-        The plan's own unless given.
-    use_cache
-        False: every step is run again.
     network
-        Of every step, the plan's own unless given: `host`, `default`, `none`.
+        Of every step: `host`, `default`, `none`.
+    step_env
+        Settings of pip and uv for its steps.
+    base_image_ref
+        Where BuildKit gets the base image: `docker-image://NAME@…` or `oci-layout://FOLDER@…`; None where the
+        Dockerfile names it.
+    """
+
+    context_dir: Path
+    tag: str
+    labels: Mapping[str, str]
+    network: str
+    epoch: int
+    step_env: Mapping[str, str]
+    network_settings: NetworkSettings
+    use_cache: bool = True
+    base_image_ref: str | None = None
+
+
+def plan_build_command(
+    request: BuildRequest, client: BuildClient, mirror_settings_file: str, metadata_file: str | None = None
+) -> Command:
+    """Return the command that builds and tags the image; its steps read `mirror_settings_file`.
+
+    The mirror settings and the CA bundle are secrets: they are part of no layer, no history and no cache key.
     """
     program = (*client.argv_prefix, "build", *(() if client.has_builtin_buildkit else _OUTPUT))
-    secrets = [("sources", paths.mirror_settings_file), ("ca", paths.ca_bundle)]
+    secrets = [("sources", mirror_settings_file), ("ca", request.network_settings.ca_bundle)]
+    proxies = sorted(request.network_settings.proxies)
     argv = [
         *program,
         "--progress=plain",
-        f"--network={network or plan.network}",
-        f"--tag={tag or plan.tag}",
-        *(f"--label={name}={value}" for name, value in labels.items()),
-        f"--build-arg=SOURCE_DATE_EPOCH={plan.epoch}",
-        *(("--metadata-file", paths.metadata_file) if paths.metadata_file and not client.has_builtin_buildkit else ()),
-        *((f"--build-context={BASE_CONTEXT_NAME}={paths.base_image_ref}",) if paths.base_image_ref else ()),
-        *(f"--build-arg={name}" for name in sorted(proxies)),  # values stay in the environment: they may hold passwords
+        f"--network={request.network}",
+        f"--tag={request.tag}",
+        *(f"--label={name}={value}" for name, value in request.labels.items()),
+        f"--build-arg=SOURCE_DATE_EPOCH={request.epoch}",
+        *(("--metadata-file", metadata_file) if metadata_file and not client.has_builtin_buildkit else ()),
+        *((f"--build-context={BASE_CONTEXT_NAME}={request.base_image_ref}",) if request.base_image_ref else ()),
+        *(f"--build-arg={name}" for name in proxies),  # values stay in the environment: they may hold passwords
         *(word for name, path in secrets if path for word in ("--secret", f"id={name},src={path}")),
-        *(() if use_cache else ("--no-cache",)),
-        paths.context_dir,
+        *(() if request.use_cache else ("--no-cache",)),
+        str(request.context_dir),
     ]
     env = {"DOCKER_BUILDKIT": "1"} if client.has_builtin_buildkit else {}
     return Command(argv=tuple(argv), env=env)
@@ -158,20 +153,18 @@ class BuildLogParser:
             return None
         known = self.steps.get(number)
         if known is None:
-            return self._set(BuildStep(number=number, name=self._MOUNT.sub("", rest)))
+            self.steps[number] = BuildStep(number=number, name=self._MOUNT.sub("", rest))
+            return self.steps[number]
         if done := self._DONE.match(rest):
-            return self._set(BuildStep(number=number, name=known.name, state="done", seconds=float(done["seconds"])))
-        if rest == "CACHED":
-            return self._set(BuildStep(number=number, name=known.name, state="cached"))
-        if rest.startswith("ERROR"):
-            return self._set(BuildStep(number=number, name=known.name, state="failed"))
-        return None
-
-    def _set(self, step: BuildStep) -> BuildStep | None:
-        """Remember `step`; BuildKit may end a step, take it up again and end it once more, which is told once."""
-        known = self.steps.get(step.number)
-        self.steps[step.number] = step
-        return None if known and known.state == step.state else step
+            step = replace(known, state="done", seconds=float(done["seconds"]))
+        elif rest == "CACHED":
+            step = replace(known, state="cached", seconds=None)
+        elif rest.startswith("ERROR"):
+            step = replace(known, state="failed", seconds=None)
+        else:
+            return None
+        self.steps[number] = step
+        return None if known.state == step.state else step  # BuildKit may end a step, take it up again, and end it anew
 
 
 _PASSING = (
@@ -243,46 +236,6 @@ def find_build_client() -> BuildClient:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildRequest:
-    """How one build is run; `tag` and `network` are the plan's own unless given, `step_env` are settings of pip and uv.
-
-    `base_image_ref` is where BuildKit gets the base image, as in `BuildCommandInputs`; empty when the Dockerfile names
-    it.
-    """
-
-    context_dir: Path
-    labels: Mapping[str, str]
-    step_env: Mapping[str, str]
-    network_settings: NetworkSettings
-    use_cache: bool = True
-    tag: str = ""
-    network: str = ""
-    base_image_ref: str = ""
-
-    def to_command(
-        self, plan: ImagePlan, client: BuildClient, mirror_settings_file: str, metadata_file: str = ""
-    ) -> Command:
-        """Return the command that builds; `mirror_settings_file` is read by its steps, `metadata_file` is written."""
-        ca = self.network_settings.ca_bundle
-        return plan_build_command(
-            plan,
-            client,
-            BuildCommandInputs(
-                context_dir=str(self.context_dir),
-                mirror_settings_file=mirror_settings_file,
-                ca_bundle=ca,
-                metadata_file=metadata_file,
-                base_image_ref=self.base_image_ref,
-            ),
-            self.labels,
-            tag=self.tag,
-            use_cache=self.use_cache,
-            network=self.network,
-            proxies=self.network_settings.proxies,
-        )
-
-
 class BuildResult(NamedTuple):
     """The whole build log, and the manifest's digest; empty where the builder does not tell it."""
 
@@ -291,12 +244,9 @@ class BuildResult(NamedTuple):
 
 
 def build_image(
-    plan: ImagePlan, request: BuildRequest, on_step: Callable[[BuildStep], None], say: Callable[[str], None]
+    target: str, request: BuildRequest, on_step: Callable[[BuildStep], None], say: Callable[[str], None]
 ) -> BuildResult:
-    """Build and tag the image.
-
-    `say` is told why a build that failed
-    through no fault of its own is repeated.
+    """Build and tag the image; `say` is told why a build that failed through no fault of its own is repeated.
 
     Raises
     ------
@@ -306,7 +256,7 @@ def build_image(
         Ctrl-C: the client is ended, the engine stops the build.
     """
     builder = find_build_client()
-    log_path = cache_path("logs", f"build-{plan.target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
+    log_path = cache_path("logs", f"build-{target}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log")
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rlbox-build-") as scratch:
         settings, metadata = Path(scratch, "sources.env"), Path(scratch, "metadata.json")
@@ -314,9 +264,9 @@ def build_image(
             "".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(request.step_env.items()))
         )
         settings.chmod(0o600)
-        command = request.to_command(plan, builder, str(settings), str(metadata))
+        command = plan_build_command(request, builder, str(settings), str(metadata))
         command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_connection_address()})
-        _build(command, request.tag or plan.tag, log_path, on_step, say)
+        _build(command, request.tag, log_path, on_step, say)
         return BuildResult(log_path, _built_digest(metadata))
 
 

@@ -96,15 +96,17 @@ class BuildInputs:
             with app.checking("mmdebstrap"):
                 require_mmdebstrap()
             app.dry.first.append(f"the base is made from its {len(self._lock.debs)} apt packages")
-        base = ""
+        base = None
         with app.checking("engine"):
             base = self._base()
         return self._run(cache_path("contexts", tag_to_file_name(plan.tag)), base)
 
-    def _run(self, folder: Path, base: str) -> BuildRequest:
+    def _run(self, folder: Path, base: str | None) -> BuildRequest:
         options = self._options
         return BuildRequest(
             context_dir=folder,
+            tag=self._plan.tag,
+            epoch=self._plan.epoch,
             labels={
                 BUILD_LABEL: compute_build_digest(list_hashed_entries(self._plan), self._plan.epoch),
                 **({FORCED_LABEL: options.forced_conflict} if options.forced_conflict else {}),
@@ -112,7 +114,7 @@ class BuildInputs:
             step_env={},
             network_settings=self._site,
             use_cache=not (options.no_cache or options.verify),
-            network="none" if options.hermetic else "",
+            network="none" if options.hermetic else self._plan.network,
             base_image_ref=base,
         )
 
@@ -148,8 +150,8 @@ class BuildInputs:
             parts |= {f"debs/{deb_file_name(deb)}": store.path(deb.sha256) for deb in lock.debs}
         return parts
 
-    def _base(self) -> str:
-        """Return where BuildKit gets the base image, as a named context; nothing for a bootstrapped base.
+    def _base(self) -> str | None:
+        """Return where BuildKit gets the base image, as a named context; None for a bootstrapped base.
 
         A profile with mirrors of registries gets it through the store, as a hermetic build does: it fails over, and
         the bytes are verified. A named context even for what the engine pulls itself: only then the times in the
@@ -158,7 +160,7 @@ class BuildInputs:
         """
         app, lock, store = self._app, self._lock, self._store
         if "@" not in lock.base:
-            return ""
+            return None
         from_store = self._options.hermetic or load_profile(app.project, self._sources).has_rules_for("oci")
         if (
             find_build_client().has_builtin_buildkit
@@ -170,7 +172,7 @@ class BuildInputs:
                     _("this engine cannot build on a base image from the store"),
                     next_step=_("use Docker 23 or newer with the buildx plugin, or build {other}").format(other=other),
                 )
-            return ""
+            return None
         if not from_store:
             return f"docker-image://{lock.base}"
         if self._options.hermetic and (missing := list_missing_base_files(store, lock.base, lock.platform)):

@@ -26,7 +26,9 @@ def verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildReques
     app.say("building once more, without cache, to compare")
     try:
         with show_build_progress(app) as on_step:
-            log, second = build_image(plan, dataclasses.replace(request, tag=again, use_cache=False), on_step, app.say)
+            log, second = build_image(
+                plan.target, dataclasses.replace(request, tag=again, use_cache=False), on_step, app.say
+            )
         if first_digest and first_digest == second:
             app.say(f"verified: both builds have the digest {first_digest}")
             return

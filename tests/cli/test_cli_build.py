@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shlex
 import socket
 from collections.abc import Callable
@@ -420,22 +419,3 @@ def test_what_was_locked_is_built_and_looked_into(
     step = follow("build", "mine")
     client()
     follow.changed(step, [*step.commands({})[0], "--", "true"], 0)
-
-
-@pytest.mark.allow("sockets", "processes")
-def test_a_host_that_is_not_reached_has_a_mirror(
-    follow: Follow, mine: Folder, engine: EngineSocket, client: Client, tmp_path: Path
-) -> None:
-    """The client is a stand-in: it reaches the host as soon as the profile says how."""
-    shown = (CASES / "image/build_log/failed-docker-26.txt").read_text()
-    lost = "#9 1.2 curl: (6) Could not resolve host: files.example.org\n"
-    (tmp_path / "shown").write_text(shown.replace("ERROR:", f"{lost}ERROR:", 1) + lost)
-    client(tmp_path / "shown", code=1)
-    profile = mine.write("sources/mine.toml", 'title = "mine"\ninclude = "direct"\n')
-    step = follow("build", "mine", "--sources", "mine")
-    assert "sources/mine.toml" in step.text
-    (rule,) = re.findall(r"(\[\[egress\]\].*?)\n *else", step.text, re.S)
-    profile.write_text(profile.read_text() + re.sub(r"(?m)^ +", "", rule) + "\n")
-    client()
-    engine.images[TAG] = image_of(mine)
-    follow.again(step)

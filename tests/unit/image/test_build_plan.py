@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import pytest
-from fakes import CASES, image_plan
+from dataclasses import replace
+from pathlib import Path
 
-from rlbox.image.buildkit import BuildClient, BuildCommandInputs, BuildLogParser, BuildStep, plan_build_command
+import pytest
+from fakes import CASES
+
+from rlbox.image.buildkit import BuildClient, BuildLogParser, BuildRequest, BuildStep, plan_build_command
+from rlbox.system.network_settings import NetworkSettings
 from rlbox.values import Command
 
-FILES = BuildCommandInputs(
-    context_dir="/c", mirror_settings_file="/s/sources.env", ca_bundle="/etc/ca.crt", metadata_file="/s/metadata.json"
+REQUEST = BuildRequest(
+    context_dir=Path("/c"),
+    tag="rlbox/mine:tests",
+    labels={"rlbox.build": "d1g"},
+    network="host",
+    epoch=7,
+    step_env={},
+    network_settings=NetworkSettings(),
 )
-NOTHING = BuildCommandInputs(context_dir="/c", mirror_settings_file="", ca_bundle="")
 
 
 def test_buildx() -> None:
     builder = BuildClient(argv_prefix=("/p/docker-buildx",), has_builtin_buildkit=False)
-    command = plan_build_command(image_plan(epoch=7), builder, FILES, {"rlbox.build": "d1g"}, proxies={})
-    assert command == Command(
+    request = replace(REQUEST, network_settings=NetworkSettings(ca_bundle="/etc/ca.crt"))
+    assert plan_build_command(request, builder, "/s/sources.env", "/s/metadata.json") == Command(
         argv=(
             "/p/docker-buildx", "build",
             "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true",
@@ -29,42 +38,15 @@ def test_buildx() -> None:
     )  # fmt: skip
 
 
-def test_tag_network_and_cache_of_the_caller() -> None:
-    builder = BuildClient(argv_prefix=("docker", "buildx"), has_builtin_buildkit=False)
-    plan = plan_build_command(
-        image_plan(),
-        builder,
-        NOTHING,
-        {"rlbox.build": "d"},
-        tag="rlbox/mine:verify",
-        use_cache=False,
-        network="none",
-        proxies={},
-    )
-    assert plan == Command(
-        argv=(
-            "docker", "buildx", "build",
-            "--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true",
-            "--provenance=false", "--progress=plain", "--network=none", "--tag=rlbox/mine:verify",
-            "--label=rlbox.build=d", "--build-arg=SOURCE_DATE_EPOCH=0", "--no-cache", "/c",
-        ),
-        env={},
-    )  # fmt: skip
-
-
 def test_a_client_with_buildkit_inside() -> None:
     """Docker 20.10 knows no `--output` of an image, no `--provenance` and no `--metadata-file`."""
     builder = BuildClient(argv_prefix=("docker",), has_builtin_buildkit=True)
     proxies = {"https_proxy": "http://p:1", "NO_PROXY": "localhost"}
-    files = BuildCommandInputs(
-        context_dir="/c", mirror_settings_file="", ca_bundle="", metadata_file="/s/metadata.json"
-    )
-    labels = {"rlbox.build": "d"}
-    plan = image_plan(network="none")
-    assert plan_build_command(plan, builder, files, labels, use_cache=False, proxies=proxies) == Command(
+    request = replace(REQUEST, network="none", use_cache=False, network_settings=NetworkSettings(proxies=proxies))
+    assert plan_build_command(request, builder, "", "/s/metadata.json") == Command(
         argv=(
             "docker", "build", "--progress=plain", "--network=none", "--tag=rlbox/mine:tests",
-            "--label=rlbox.build=d", "--build-arg=SOURCE_DATE_EPOCH=0", "--build-arg=NO_PROXY",
+            "--label=rlbox.build=d1g", "--build-arg=SOURCE_DATE_EPOCH=7", "--build-arg=NO_PROXY",
             "--build-arg=https_proxy", "--no-cache", "/c",
         ),
         env={"DOCKER_BUILDKIT": "1"},
