@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rlbox.amounts import size_text
@@ -15,122 +15,16 @@ from rlbox.engine.oci import find_manifest_digest
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.catalogue import load_target_with_fixes
 from rlbox.i18n import _
-from rlbox.image.image_info import (
-    ImageComponent,
-    ImageLayer,
-    LockChange,
-    group_lock_components,
-    list_image_layers,
-    list_lock_changes,
-)
-from rlbox.image.labels import FORCED_LABEL, compute_image_spec_checksum
+from rlbox.image.image_info import group_lock_components, list_image_layers, list_lock_changes
+from rlbox.image.labels import FORCED_LABEL, LOCK_LABEL, SPEC_LABEL, compute_image_spec_checksum
 from rlbox.target.lock import Lock, load_lock, parse_lock
 from rlbox.values import LOCK_IN_IMAGE
 
 _WIDTH = 100
-_JOINED = "\xa0"  # a space that no line is broken at
-_LABELS = ("rlbox.target", "rlbox.spec", "rlbox.lock", "rlbox.build", "rlbox.fixes", "rlbox.patches")
-_NO_DIGEST = "none: this engine keeps no manifest of it"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetStatus:
-    """How an image stands to its target in the project.
-
-    `spec` is `same`, `differs`, or why nothing can be said; `lock` is `same`, `differs`, `missing`, or empty.
-    """
-
-    target: str
-    spec: str
-    lock: str
-    changes: tuple[LockChange, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageInfo:
-    """What is known of an image; `size` in bytes as the engine counts it; `no_lock_reason` where `lock` is None."""
-
-    reference: str
-    image_id: str
-    digest: str
-    tags: tuple[str, ...]
-    created: str
-    size: int
-    labels: Mapping[str, str]
-    layers: tuple[ImageLayer, ...]
-    lock: Lock | None
-    no_lock_reason: str
-    target_status: TargetStatus
-
-
-def image_info_json(info: ImageInfo) -> dict[str, Any]:
-    groups = group_lock_components(info.lock) if info.lock else {}
-    return {
-        "name": info.reference,
-        "id": info.image_id,
-        "digest": info.digest or None,
-        "tags": list(info.tags),
-        "created": info.created,
-        "size": info.size,
-        "labels": dict(sorted(info.labels.items())),
-        "layers": [asdict(layer) for layer in info.layers],
-        "groups": [{"name": group, "packages": [asdict(row) for row in rows]} for group, rows in groups.items()],
-        "note": info.no_lock_reason or None,
-        "standing": asdict(info.target_status),
-    }
-
-
-def format_image_info(info: ImageInfo) -> str:
-    return "\n".join([*_head(info), "", *_layers(info), "", *_packages(info), "", *_standing(info.target_status)])
-
-
-def _head(facts: ImageInfo) -> Iterator[str]:
-    yield f"# image {facts.reference}"
-    yield f"title    {facts.labels.get('org.opencontainers.image.title', '')}"
-    yield from (f"{label.removeprefix('rlbox.'):<8} {facts.labels.get(label, '') or 'none'}" for label in _LABELS)
-    if forced := facts.labels.get(FORCED_LABEL):
-        yield f"forced   its stack contradicts itself: {forced}"
-    yield f"digest   {facts.digest or _NO_DIGEST}"
-    yield f"id       {facts.image_id}"
-    yield f"tags     {', '.join(facts.tags) or 'none'}"
-    yield f"created  {facts.created}"
-    yield f"size     {size_text(facts.size)}"
-
-
-def _layers(facts: ImageInfo) -> Iterator[str]:
-    yield f"# {len(facts.layers)} layers, unpacked, the lowest first"
-    for layer in facts.layers:
-        yield f"{size_text(layer.size):>9}  {layer.part or layer.command[:_WIDTH]}"
-
-
-def _packages(facts: ImageInfo) -> Iterator[str]:
-    if facts.lock is None:
-        yield f"# packages: not known, {facts.no_lock_reason}"
-        return
-    yield "# packages by group"
-    for group, rows in group_lock_components(facts.lock).items():
-        yield f"{group} ({len(rows)})"
-        named = ", ".join(f"{row.name}{_JOINED}{_shown(group, row)}" for row in rows)
-        lines = textwrap.wrap(named, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-        yield from (line.replace(_JOINED, " ") for line in lines)
-
-
-def _shown(group: str, row: ImageComponent) -> str:
-    return row.version[:12] if group == "git" else row.version or row.sha256[:12]
-
-
-def _standing(standing: TargetStatus) -> Iterator[str]:
-    yield f"# beside the target {standing.target} of this project"
-    yield f"spec     {standing.spec}"
-    if standing.lock:
-        yield f"lock     {standing.lock}"
-    yield from (f"  {change}" for change in standing.changes)
-    if "differs" in (standing.spec, standing.lock):
-        yield f"next: rlbox build {standing.target}"
-
-
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
-_TARGET, _SPEC, _LOCK = "rlbox.target", "rlbox.spec", "rlbox.lock"
+_UNBREAKABLE_SPACE = "\xa0"
+_TARGET = "rlbox.target"
+_LABELS = (_TARGET, SPEC_LABEL, LOCK_LABEL, "rlbox.build", "rlbox.fixes", "rlbox.patches")
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 
 def show_image_if_known(app: App, reference: str) -> bool:
@@ -144,7 +38,7 @@ def show_image_if_known(app: App, reference: str) -> bool:
         It is an image that rlbox did not make.
     """
     looks_so = bool(set(reference) & set("/:@"))
-    if not _WORD.fullmatch(reference):
+    if not _REFERENCE.fullmatch(reference):
         return False
     try:
         image = find_image(reference)
@@ -157,60 +51,109 @@ def show_image_if_known(app: App, reference: str) -> bool:
             next_step = f"docker pull {reference}, or rlbox load FILE"
             raise EngineError(_("the engine has no image {word}").format(word=reference), next_step=next_step)
         return False
-    facts = _facts(app, reference, image)
-    app.result({"image": image_info_json(facts)}, format_image_info(facts))
+    described = _describe(app, reference, image)
+    text = "\n".join(_format(described))
+    described["standing"]["changes"] = [asdict(change) for change in described["standing"]["changes"]]
+    app.result({"image": described}, text)
     return True
 
 
-def _facts(app: App, word: str, image: dict[str, Any]) -> ImageInfo:
+def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of an image, as JSON types but for changes of the lock; `size` as the engine counts it."""
     labels = (image.get("Config") or {}).get("Labels") or {}
     if not labels.get(_TARGET):
         raise SpecError(
-            _("{word} is no image of rlbox: it has no label {target}").format(word=word, target=_TARGET),
-            next_step=f"docker image inspect {word}",
+            _("{word} is no image of rlbox: it has no label {target}").format(word=reference, target=_TARGET),
+            next_step=f"docker image inspect {reference}",
         )
-    lock, note = _lock_in(image["Id"])
-    return ImageInfo(
-        reference=word,
-        image_id=image["Id"],
-        digest=find_manifest_digest(image),
-        tags=tuple(image.get("RepoTags") or ()),
-        created=image.get("Created", ""),
-        size=image.get("Size", 0),
-        labels=labels,
-        layers=list_image_layers(
-            connect_engine().image_history(image["Id"]), patched=bool(labels.get("rlbox.patches"))
-        ),
-        lock=lock,
-        no_lock_reason=note,
-        target_status=_build_status(app, labels, lock),
-    )
+    lock, no_lock_reason = _read_lock(image["Id"])
+    groups = group_lock_components(lock) if lock else {}
+    layers = list_image_layers(connect_engine().image_history(image["Id"]), patched=bool(labels.get("rlbox.patches")))
+    return {
+        "name": reference,
+        "id": image["Id"],
+        "digest": find_manifest_digest(image) or None,
+        "tags": list(image.get("RepoTags") or ()),
+        "created": image.get("Created", ""),
+        "size": image.get("Size", 0),
+        "labels": dict(sorted(labels.items())),
+        "layers": [asdict(layer) for layer in layers],
+        "groups": [{"name": group, "packages": [asdict(row) for row in rows]} for group, rows in groups.items()],
+        "note": no_lock_reason,
+        "standing": _compare_with_target(app, labels, lock),
+    }
 
 
-def _lock_in(image: str) -> tuple[Lock | None, str]:
-    """Return the lock that an image holds, or None and why it cannot be read."""
-    text = connect_engine().read_image_file(image, LOCK_IN_IMAGE)
+def _read_lock(image_id: str) -> tuple[Lock | None, str | None]:
+    """Return the lock that an image holds, or why it cannot be read."""
+    text = connect_engine().read_image_file(image_id, LOCK_IN_IMAGE)
     if text is None:
         return None, f"{LOCK_IN_IMAGE} is missing in it"
     try:
-        return parse_lock(text, LOCK_IN_IMAGE, ""), ""
+        return parse_lock(text, LOCK_IN_IMAGE, ""), None
     except SpecError as error:
         return None, error.what
 
 
-def _build_status(app: App, labels: dict[str, str], lock: Lock | None) -> TargetStatus:
+def _compare_with_target(app: App, labels: Mapping[str, str], lock: Lock | None) -> dict[str, Any]:
+    """Return how an image stands to its target in the project.
+
+    `spec` is `same`, `differs`, or why nothing can be said; `lock` is `same`, `differs`, `missing`, or empty.
+    """
     name = labels[_TARGET]
+    status = {"target": name, "spec": "there is no such target", "lock": "", "changes": []}
     if name not in app.project.targets():
-        return TargetStatus(target=name, spec="there is no such target", lock="", changes=())
+        return status
     try:
         target = load_target_with_fixes(app.project, name).target
-        now = load_lock(app.project.lock_file(name))
+        current = load_lock(app.project.lock_file(name))
     except SpecError as error:
-        return TargetStatus(target=name, spec=f"cannot be read: {error.what.splitlines()[0]}", lock="", changes=())
-    same = now is not None and labels.get(_LOCK) == now.checksum()
-    return TargetStatus(
-        target=name,
-        spec="same" if labels.get(_SPEC) == compute_image_spec_checksum(target) else "differs",
-        lock="missing" if now is None else "same" if same else "differs",
-        changes=list_lock_changes(lock, now) if lock and now and not same else (),
-    )
+        return {**status, "spec": f"cannot be read: {error.what.splitlines()[0]}"}
+    same_spec = labels.get(SPEC_LABEL) == compute_image_spec_checksum(target)
+    same_lock = current is not None and labels.get(LOCK_LABEL) == current.checksum()
+    return {
+        "target": name,
+        "spec": "same" if same_spec else "differs",
+        "lock": "missing" if current is None else "same" if same_lock else "differs",
+        "changes": list_lock_changes(lock, current) if lock and current and not same_lock else (),
+    }
+
+
+def _format(image: Mapping[str, Any]) -> Iterator[str]:
+    labels, standing = image["labels"], image["standing"]
+    yield f"# image {image['name']}"
+    yield f"title    {labels.get('org.opencontainers.image.title', '')}"
+    yield from (f"{label.removeprefix('rlbox.'):<8} {labels.get(label, '') or 'none'}" for label in _LABELS)
+    if forced := labels.get(FORCED_LABEL):
+        yield f"forced   its stack contradicts itself: {forced}"
+    yield f"digest   {image['digest'] or 'none: this engine keeps no manifest of it'}"
+    yield f"id       {image['id']}"
+    yield f"tags     {', '.join(image['tags']) or 'none'}"
+    yield f"created  {image['created']}"
+    yield f"size     {size_text(image['size'])}"
+    yield ""
+    yield f"# {len(image['layers'])} layers, unpacked, the lowest first"
+    for layer in image["layers"]:
+        yield f"{size_text(layer['size']):>9}  {layer['part'] or layer['command'][:_WIDTH]}"
+    yield ""
+    yield f"# packages: not known, {image['note']}" if image["note"] else "# packages by group"
+    for group in image["groups"]:
+        yield from _format_group(group)
+    yield ""
+    yield f"# beside the target {standing['target']} of this project"
+    yield f"spec     {standing['spec']}"
+    if standing["lock"]:
+        yield f"lock     {standing['lock']}"
+    yield from (f"  {change}" for change in standing["changes"])
+    if "differs" in (standing["spec"], standing["lock"]):
+        yield f"next: rlbox build {standing['target']}"
+
+
+def _format_group(group: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{group['name']} ({len(group['packages'])})"
+    names = []
+    for row in group["packages"]:
+        version = row["version"][:12] if group["name"] == "git" else row["version"] or row["sha256"][:12]
+        names.append(f"{row['name']}{_UNBREAKABLE_SPACE}{version}")
+    lines = textwrap.wrap(", ".join(names), _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    yield from (line.replace(_UNBREAKABLE_SPACE, " ") for line in lines)
