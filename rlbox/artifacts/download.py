@@ -31,7 +31,7 @@ STALL_TIMEOUT_S = 30.0
 
 _ROUNDS = 3
 _BLOCK = 1 << 18
-_SHY_AFTER, _DEAD_AFTER = 3, 16
+_SHY_AFTER = 3
 _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
 
@@ -69,8 +69,8 @@ class DownloadError(Exception):
 
 
 class _LinkFailed(Exception):
-    def __init__(self, why: str, *, status: int = 0, transient: bool = False) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, *, status: int = 0, transient: bool = False) -> None:
+        super().__init__(reason)
         self.status, self.transient = status, transient
 
 
@@ -78,7 +78,7 @@ class _Cut(_LinkFailed):
     """The stream ended early; what came is good."""
 
 
-class _Restart(_LinkFailed):
+class _WrongBytes(_LinkFailed):
     """What is there is of no use for going on."""
 
 
@@ -106,7 +106,6 @@ class Downloader:
     ) -> None:
         self._http, self._stop, self._stall_s, self._on_skip = http, stop, stall_s, on_skip
         self._silent: dict[str, int] = {}
-        self._last: dict[str, str] = {}
 
     def download(
         self, artifact: Artifact, urls: Iterable[FileUrl], partial: PartialObject, on_bytes: Callable[[str, int], None]
@@ -155,25 +154,25 @@ class Downloader:
         self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]
     ) -> None:
         """Fill and keep the draft; a stream that is cut is continued once, bytes of other origin are dropped once."""
-        cuts = restarts = 0
+        resumed, cuts = partial.size > 0, 0
         while True:
-            foreign = partial.size > 0
             try:
                 if not artifact.size or partial.size != artifact.size:
                     self._stream(artifact, link, partial, tell)
                 if partial.digest == artifact.sha256:
                     partial.commit()
                     return
-                raise _Restart(f"wrong bytes: sha256 {partial.digest[:12]}…, locked is {artifact.sha256[:12]}…")
+                raise _WrongBytes(f"wrong bytes: sha256 {partial.digest[:12]}…, locked is {artifact.sha256[:12]}…")
             except _Cut:
                 cuts += 1
                 if cuts > 1:
                     raise
-            except _Restart:
+                resumed = True
+            except _WrongBytes:
                 partial.reset()
-                restarts += 1
-                if restarts > 1 or not foreign:
+                if not resumed:
                     raise
+                resumed = False
 
     def _stream(
         self, artifact: Artifact, link: FileUrl, partial: PartialObject, tell: Callable[[str, int], None]
@@ -184,15 +183,13 @@ class Downloader:
                 if self._stop.is_set():
                     raise Interrupted(_("stopped"))
                 if artifact.size and partial.size + len(block) > artifact.size:
-                    raise _Restart(f"has more than the locked {artifact.size} bytes")
+                    raise _WrongBytes(f"has more than the locked {artifact.size} bytes")
                 partial.write(block)
                 tell(link.mirror, len(block))
         if partial.size < artifact.size:
             raise _Cut(f"ends after {partial.size} of {artifact.size} bytes", transient=True)
 
     def _remote_blocks(self, artifact: Artifact, link: FileUrl, partial: PartialObject) -> Generator[bytes, None, None]:
-        if self._silent.get(link.mirror, 0) >= _DEAD_AFTER:
-            raise _LinkFailed(f"not tried after {_DEAD_AFTER} failures in a row: {self._last[link.mirror]}")
         headers = {"Range": f"bytes={partial.size}-"} if partial.size else {}
         began = False
         try:
@@ -205,7 +202,7 @@ class Downloader:
             if began and error.kind == "cut":
                 raise _Cut(f"cut after {partial.size} of {artifact.size} bytes", transient=True) from error
             self._silent[link.mirror] = count = self._silent.get(link.mirror, 0) + 1
-            self._last[link.mirror] = why = mask_url_credentials(self._reason(error))
+            why = mask_url_credentials(self._reason(error))
             if count == _SHY_AFTER:
                 self._on_skip(link.mirror, why)
             raise _LinkFailed(why, transient=error.kind != "address") from error
@@ -230,9 +227,9 @@ def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpRespon
     if status == 206 and partial.size:
         if answer.headers.get("content-range", "").startswith(f"bytes {partial.size}-"):
             return
-        raise _Restart("answers with another range than was asked for")
+        raise _WrongBytes("answers with another range than was asked for")
     if status == 416 and partial.size:
-        raise _Restart("has no such range")
+        raise _WrongBytes("has no such range")
     size = None if "content-encoding" in answer.headers else answer.content_length
     if why := find_response_error(status, answer.headers.get("content-type", ""), size, artifact):
         raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
