@@ -120,7 +120,7 @@ def save(app: App, name: str, file: Path) -> int:
     """
     from rlbox.amounts import size_text
     from rlbox.engine.archive import save_image_archive
-    from rlbox.image.check import require_project_image
+    from rlbox.engine.connection import require_image
     from rlbox.system.files import require_writable_file
     from rlbox.system.progress import show_byte_progress
 
@@ -131,7 +131,7 @@ def save(app: App, name: str, file: Path) -> int:
         require_writable_file(file, "another path for FILE")
     image: dict[str, Any] = {}
     with app.checking("image"):
-        image = require_project_image(app, plan)
+        image = require_image(plan.tag, name)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
     size = int(image.get("Size") or 0)
@@ -203,9 +203,9 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
       rlbox push local --to registry.example/team/
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
+    from rlbox.engine.connection import require_image
     from rlbox.engine.push import push_image
     from rlbox.engine.reference import parse_push_destination
-    from rlbox.image.check import require_project_image
     from rlbox.image.plan import load_image_plan
     from rlbox.planner.stack_check import require_consistent_stack
 
@@ -213,7 +213,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
     with app.checking("image"):
-        image = require_project_image(app, plan)
+        image = require_image(plan.tag, name)
     return push_image(app, image, name, plan.tag, reference, plain_http=plain_http, forced_conflict=forced)
 
 

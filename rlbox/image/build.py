@@ -11,7 +11,6 @@ from rlbox.engine.connection import find_image, read_engine_version
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.buildkit import MIN_ENGINE_FOR_LINKED_COPIES, BuildClient, BuildOptions
-from rlbox.image.check import tag_matching_image
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.names import record_project_dir, tag_to_file_name
 from rlbox.image.plan import load_image_plan
@@ -34,11 +33,6 @@ def ensure_image_built(app: App, target_name: str) -> None:
     ImageBuild(app, load_image_plan(app.project, target_name), BuildOptions()).ensure_built()
 
 
-_NOTHING = {
-    "unchanged": "build nothing: the image is what its specs say now",
-    "adopted": "build nothing: an image that is what its specs say gets this project's name",
-}
-"""What a dry run says of an image that need not be built."""
 _BY_HAND = "# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER"
 _MOMENT_S = 5.0
 """How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
@@ -62,8 +56,6 @@ class ImageBuild:
             why = find_outdated_reason(plan, image) if image and not asked else None
         if image and not asked and not why and not app.dry.refused:
             return self._report(image["Id"], "unchanged", None)
-        if not asked and not app.dry.refused and not app.dry.unchecked and (fits := tag_matching_image(app, plan)):
-            return self._report(fits["Id"], "adopted", None)
         if app.dry_run:
             return self._look(why)
         log = self._build(why)
@@ -81,7 +73,7 @@ class ImageBuild:
         self._plan.require_lock()
         image = find_image(self._plan.tag)
         why = find_outdated_reason(self._plan, image) if image else None
-        if (why or not image) and not tag_matching_image(self._app, self._plan):
+        if why or not image:
             self._build(why)
 
     def _build(self, outdated_reason: str | None) -> Path:
@@ -131,7 +123,7 @@ class ImageBuild:
         data |= {"forced": self._options.forced_conflict} if self._options.forced_conflict else {}
         text = f"{tag}  {image[:19]}  {state}"
         if self._app.dry_run:
-            return self._app.planned(data, text, _NOTHING[state])
+            return self._app.planned(data, text, "build nothing: the image is what its specs say now")
         record_project_dir(self._app.project)
         self._app.result(data, text)
         self._app.say("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")

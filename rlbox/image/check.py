@@ -6,21 +6,16 @@ import hashlib
 import json
 import os
 import re
-from typing import Any
 
 from rlbox.amounts import limit_text
 from rlbox.app import App
-from rlbox.engine.connection import connect_engine, create_missing_image_error, find_image
+from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
 from rlbox.engine.oci import find_manifest_digest
-from rlbox.engine.reference import parse_reference
 from rlbox.errors import EngineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.image.context import compute_build_digest, list_hashed_entries
-from rlbox.image.labels import BUILD_LABEL
-from rlbox.image.names import VERIFY_TAG_SUFFIX, split_tag
 from rlbox.image.plan import ImagePlan
 from rlbox.image.sbom import SBOM_FILE, render_sbom
 from rlbox.system.files import cache_path, write_atomic
@@ -117,39 +112,3 @@ def cache_image_sbom(app: App, plan: ImagePlan) -> None:
         write_atomic(path, render_sbom(lock, plan.tag.rpartition(":")[0], digest, plan.epoch))
     except OSError as error:
         app.say(f"note: the image has no SBOM: {path} cannot be written: {error.strerror}")
-
-
-def require_project_image(app: App, plan: ImagePlan) -> dict[str, Any]:
-    """Return the image of a target under this project's name, which one of another project that fits gets, too.
-
-    Raises
-    ------
-    EngineError
-        There is none, or the engine does not answer.
-    """
-    image = find_image(plan.tag)
-    image = tag_matching_image(app, plan) if image is None else image
-    if image is None:
-        raise create_missing_image_error(plan.tag, plan.target)
-    return image
-
-
-def tag_matching_image(app: App, plan: ImagePlan) -> dict[str, Any] | None:
-    """Give an image of the engine that is what the specs say this project's name, and return it; None without one.
-
-    Its checks are run unless this user has seen them hold. A dry run gives no name.
-    """
-    wanted = compute_build_digest(list_hashed_entries(plan), plan.epoch)
-    for row in connect_engine().list_images(f"{BUILD_LABEL}={wanted}"):
-        names = [tag for tag in row.get("RepoTags") or () if split_tag(tag)[0] and not tag.endswith(VERIFY_TAG_SUFFIX)]
-        if not names:  # one without a name may be what checks refused
-            continue
-        if app.dry_run:
-            app.dry.first.append(f"{names[0]} is what the specs say, and gets the name {plan.tag}, too")
-            return dict(connect_engine().find_image(names[0]) or row)
-        app.say(f"{names[0]} is what the specs say: it is {plan.tag}, too, and nothing is built")
-
-        connect_engine().tag_image(row["Id"], parse_reference(plan.tag))
-        check_fixes_or_untag_image(plan, force=False)
-        return connect_engine().find_image(plan.tag)
-    return None

@@ -147,14 +147,14 @@ def run_in_remote_container(
     app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
+    from rlbox.engine.connection import require_image
     from rlbox.engine.remote_helper import HelperContainer, run_helper_container
-    from rlbox.image.check import require_project_image
     from rlbox.image.names import PROJECT_NAME_VARIABLE, split_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
 
     tunnel = open_engine_tunnel(find_engine_url())
     image = load_image_plan(app.project, target)
-    require_project_image(app, image)
+    require_image(image.tag, image.target)
     named = data or os.environ.get("RLBOX_DATA")
     folder = named or image.container.host
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder

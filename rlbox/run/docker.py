@@ -13,7 +13,7 @@ from rlbox.app import App
 from rlbox.diagnose.cause import ExitInfo, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
 from rlbox.engine.address import find_engine_url, is_engine_local, open_engine_connection_address
-from rlbox.engine.connection import connect_engine
+from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.container import (
     ACTIVE_STATES,
     LOOPBACK,
@@ -27,7 +27,6 @@ from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
-from rlbox.image.check import require_project_image
 from rlbox.image.context import find_outdated_reason
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.job import Job
@@ -299,7 +298,7 @@ class PreparedDocker:
 
 def _check_image(app: App, image: ImagePlan) -> Mapping[str, Any]:
     """Return what the engine says of the target's image; `EngineError` when it is missing or outdated."""
-    inspected = require_project_image(app, image)
+    inspected = require_image(image.tag, image.target)
     if reason := find_outdated_reason(image, inspected):
         what = _("the image {tag} is out of date: {why}").format(tag=image.tag, why=reason)
         raise EngineError(what, next_step=f"rlbox build {image.target}")

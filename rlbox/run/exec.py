@@ -79,13 +79,13 @@ def _require_image(app: App, image: ImagePlan) -> None:
     import shutil
 
     from rlbox.engine.address import create_missing_client_error
-    from rlbox.image.check import require_project_image
+    from rlbox.engine.connection import require_image
 
     with app.checking("docker client"):
         if shutil.which("docker") is None:
             raise create_missing_client_error()
     with app.checking("image"):
-        require_project_image(app, image)
+        require_image(image.tag, image.target)
 
 
 def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
