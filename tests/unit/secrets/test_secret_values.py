@@ -97,9 +97,9 @@ def test_no_secrets_no_file_is_read(tmp_path: Path) -> None:
             "export it",
         ),
         (
-            "WANDB_API_KEY=planted\nMINE=abcd-7Qx",
+            "WANDB_API_KEY=planted\nMINE=abcd-Qxyz",
             "secret WANDB_API_KEY of {0}/.env is too weak to be kept out of logs: it is shorter than 8 characters\n"
-            "  secret MINE of {0}/.env is too weak to be kept out of logs: it is a common word or name, or like one\n"
+            "  secret MINE of {0}/.env is too weak to be kept out of logs: it is a word or a name without a digit\n"
             "  next:  take one as services make them, with letters and digits in disorder; what everybody may read "
             "belongs into `env` of the job",
         ),
