@@ -18,7 +18,7 @@ from rlbox.sandbox.cgroup import ProgramCgroup
 from rlbox.sandbox.request import ProgramLimits
 from rlbox.sandbox.scratch import list_threads, measure_bytes
 from rlbox.sandbox.seccomp import answer_fork, receive_fork
-from rlbox.system.process_table import find_descendants, probe_processes, read_stat_fields, read_text
+from rlbox.system.process_table import read_stat_fields, read_text
 
 INTERVAL_S = 0.02
 _DISK_INTERVAL_S = 0.1
@@ -28,7 +28,6 @@ _END_S = 20.0
 """For the kernel to give back the memory of many processes."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
 _NEVER_EXECUTED = 0x40  # of a process' flags: PF_FORKNOEXEC
 _STATE, _PARENT, _FLAGS, _CHILD_UTIME, _CHILD_STIME, _THREADS, _START = 0, 1, 6, 13, 14, 17, 19  # fields of `stat`
 
@@ -169,9 +168,6 @@ def list_children(pid: int) -> list[int]:
 
 
 def _list_descendants(pid: int) -> Iterator[int]:
-    if not _LISTS_CHILDREN:
-        yield from find_descendants(probe_processes(), {pid})
-        return
     for child in list_children(pid):
         yield child
         yield from _list_descendants(child)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.config.project import PACKAGE
-from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.sandbox.cgroup import remove_cgroups
@@ -27,7 +26,7 @@ from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_out
 from rlbox.sandbox.request import LANGUAGES, ProgramLimits, ProgramRequest, compute_wall_limit
 from rlbox.sandbox.response import build_check_response, build_error_response, build_run_response
 from rlbox.sandbox.scratch import remove_folder
-from rlbox.system.command import DEVNULL, run_command, start_command, wait_for_exit
+from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
 from rlbox.system.libc import set_child_subreaper
 from rlbox.values import Command
 
@@ -211,13 +210,8 @@ class _WorkerProcess:
 
 def _list_python_folders(python: str) -> list[str]:
     """Return what an interpreter must be able to read."""
-    where, next_step = "the interpreter of programs in the sandbox", _("name one with --python")
-    try:
-        outcome = run_command(Command(argv=(python, "-I", "-c", _PRINT_PREFIXES), timeout_s=_PROBE_S))
-    except (OSError, WorkFailed, TimedOut) as error:
-        raise NodeError(_("{python} does not run").format(python=python), where=where, next_step=next_step) from error
-    if not outcome.ok:
-        raise NodeError(_("{python} does not run").format(python=python), where=where, next_step=next_step)
+    command = Command(argv=(python, "-I", "-c", _PRINT_PREFIXES), timeout_s=_PROBE_S)
+    outcome = check_command(command, _("{python} does not run").format(python=python), _("name one with --python"))
     site = {str(path) for path in Path("/etc").glob("python3*")}  # Debian's sitecustomize.py is a link to there
     return sorted({*parse_json(outcome.stdout), *_list_link_folders(python), *site} - {"/"})
 

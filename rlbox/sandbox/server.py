@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import select
 import signal
 import socket
 import sys
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,8 +18,6 @@ from rlbox.system.ports import LOOPBACK
 
 _MAX_REQUEST = 64 << 20
 """Bytes."""
-_LARGE_REQUEST = 1 << 20
-"""Bytes above which requests are parsed one at a time: the values may take many times as much memory."""
 _IDLE_S = 300
 _HAS_TESTS = {"/run_code": False, "/check": True}
 
@@ -33,7 +29,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_S
     wbufsize = 1 << 16  # head and body go out together
     sandbox: Sandbox
-    server: _Server
 
     def do_GET(self) -> None:
         if self.path == "/v1/ping":
@@ -55,9 +50,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"detail": "Not Found"})
             return
         try:
-            with self.server.large_requests if size > _LARGE_REQUEST else contextlib.nullcontext():
-                document = parse_json(content, allow_surrogates=True)
-                request = parse_request(document, has_tests=_HAS_TESTS[self.path])
+            document = parse_json(content, allow_surrogates=True)
+            request = parse_request(document, has_tests=_HAS_TESTS[self.path])
         except (InvalidRequestError, ValueError) as error:
             self._send(422, {"detail": f"no request: {error}"})
             return
@@ -94,10 +88,6 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, port: int, handler: type[_Handler]) -> None:
-        self.large_requests = threading.Lock()
-        super().__init__((LOOPBACK, port), handler)
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log nothing when a client goes away in the middle."""
 
@@ -107,7 +97,7 @@ def serve(sandbox: Sandbox, port: int) -> None:
     handler = type("_BoundHandler", (_Handler,), {"sandbox": sandbox})
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit)
-    with _Server(port, handler) as server:
+    with _Server((LOOPBACK, port), handler) as server:
         sys.stdout.write(f"code sandbox listens on 127.0.0.1:{server.server_address[1]}\n")
         sys.stdout.flush()
         server.serve_forever()

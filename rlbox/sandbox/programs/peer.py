@@ -19,20 +19,8 @@ import wire  # type: ignore[import-not-found]  # beside it, where it runs
 
 Message = dict[str, Any]
 ARITHMETIC = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-)
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift",
+)  # fmt: skip
 UNARY = ("neg", "pos", "abs", "invert")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _BUILTINS: dict[str, Any] = {"len": len, "bool": bool, "hash": hash, "repr": repr, "str": str, "iter": iter}
