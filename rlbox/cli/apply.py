@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.options import dry_run_option, shared_options, sources_option, stack_option
-from rlbox.errors import EngineError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 
@@ -145,18 +143,10 @@ def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) ->
 
 
 def _warn(app: App, target: str) -> None:
-    """Say what changes with the machine's own paths, and whether an engine would do instead."""
-    from rlbox.engine.address import find_engine_url
-    from rlbox.engine.connection import connect_engine
-
     app.say(
         "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "
         f"rlbox apply {target} --dry-run shows each change, --remove lays all back, --prefix DIR keeps it to a folder"
     )
-    with contextlib.suppress(EngineError):
-        connect_engine()
-        place = find_engine_url()
-        app.say(f"a Docker engine answers here ({place}): rlbox run JOB uses it, and changes nothing of this")
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:

@@ -1,4 +1,4 @@
-"""Lines of rlbox's in a file of NAME=value lines that a platform fills too, as /etc/environment is."""
+"""What a machine at a target's lock has: files, links, parts, packages; its lines in /etc/environment."""
 
 from __future__ import annotations
 
@@ -97,8 +97,6 @@ _OF_CONTAINERS = ("infiniband-in-container", "shared-pid-namespace")
 """Fixes that are a check alone, of what an engine was told when it started the container."""
 _OF_SERVICES = {"sandbox-service": "/opt/rlbox/bin/sandbox-serve"}
 """Fixes whose check asks a service, with the program that starts it: `apply` lays files, and starts nothing."""
-_OF_A_MACHINE = ("shared-pid-namespace",)
-"""Those of them that say nothing of a machine: its own services are in control groups of their own everywhere."""
 _ULIMITS = {"nofile": "n", "memlock": "l", "stack": "s", "nproc": "u", "core": "c", "fsize": "f", "cpu": "t"}
 _FRONT = """# What the image has as ENV, whatever the caller's shell says: a run finds the same here as in a container.
 rlbox_front() { # NAME FOLDER: the folder comes first, and is there once
@@ -394,6 +392,6 @@ def _with_left(manifest: dict[str, Any], left: Iterable[SkippedItem]) -> str:
     origins = {row.source_id for row in left}
     for fix in manifest["fixes"]:
         if fix["check"] and fix["id"] in origins:
-            when = [] if fix["id"] in _OF_A_MACHINE else ["doctor"]
+            when = [] if fix["id"] in _OF_CONTAINERS else ["doctor"]
             fix["check"] = {**fix["check"], "when": when, "partial": True}
     return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
