@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import CHECKOUT, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, hold, tree
+from fakes import CHECKOUT, ON_IMAGE, UV_WHEEL, EngineSocket, Folder, Rlbox, hold
 from test_cli_run import JOB, PORT, current_image
 
-from rlbox.artifacts.object_store import resolve_store_dir
 from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
 from rlbox.system.files import cache_path
@@ -58,51 +57,6 @@ def verdict(rlbox: Rlbox, *words: str) -> Any:
 def refusals(rlbox: Rlbox, *words: str) -> list[tuple[str, int]]:
     """Return what a dry run says would be refused, and with which code."""
     return [(row["what"], row["exit_code"]) for row in verdict(rlbox, *words)["refused"]]
-
-
-VERBS = [
-    ("run", "two"),
-    ("run", "two", "--place", "here"),
-    ("run", "two", "--from", "ask", "--force"),
-    ("build", "mine"),
-    ("build", "mine", "--hermetic"),
-    ("build", "small"),
-    ("push", "mine", "--to", "127.0.0.1:1/x"),
-    ("save", "mine", "x.tar"),
-    ("fetch", "mine"),
-    ("shell", "mine"),
-    ("apply", "mine"),
-    ("vast", "create", "vast-5090", "--image", "registry.example/x:1"),
-]
-
-
-@pytest.mark.parametrize("answers", [True, False], ids=["engine", "no engine"])
-@pytest.mark.parametrize("made", [True, False], ids=["disk", "no disk"])
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_nothing_changes(
-    rlbox: Rlbox, two: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], made: bool,
-    answers: bool, request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
-    """Not the project, the data disk, the home with its cache, state and store, nor the engine."""
-    if answers:
-        ready: EngineSocket = request.getfixturevalue("ready")
-    else:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    folder = two
-    folder.target("small", TARGET)
-    folder.lock("small")
-    held = resolve_store_dir(None) / "objects/sha256"
-    (held / "aa").mkdir()
-    (held / "aa" / ("a" * 64)).write_bytes(b"put there by hand")
-    if not made:
-        (tmp_path / "disk").rmdir()
-    places = (tmp_path, Path.home())
-    before = tree(*places)
-    said = rlbox(*words, "--dry-run")
-    assert said.out.splitlines()[-1].startswith("# verdict: this would "), said
-    assert tree(*places) == before
-    if answers:
-        assert (ready.made, ready.networks) == ([], ["bridge"])
 
 
 @contextmanager
