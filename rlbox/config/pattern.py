@@ -1,6 +1,6 @@
 """Regular expressions as users write them: RE2, which reads any text in linear time, whatever the expression.
 
-What Python's `re` knows and RE2 does not is refused here with what to write instead. Letter case and dots are those of
+What Python's `re` knows and RE2 does not is refused here. Letter case and dots are those of
 Unicode, as in Python; `\\d`, `\\w`, `\\s` and `\\b` know ASCII only: write `\\p{Nd}`, `[\\pL\\pN_]`, `[\\s\\p{Z}]` for
 more.
 """
@@ -22,31 +22,22 @@ RE2_MEMORY_BYTES = 64 << 20
 
 _ANY = ("", "x", "0 .", "\u5361!")  # an expression that fits all of these asks nothing of a line
 
-# What to write instead, by the token that RE2 refuses. Source: github.com/google/re2, `doc/syntax.txt`.
-_INSTEAD = (
-    ("(?=", "a look-ahead", _("write the text itself into the expression; a rule only asks whether the line fits")),
-    (
-        "(?!",
-        "a negative look-ahead",
-        "say what may follow, for example [^x]; a rule allows an exception with a benign line, a signature by `unless`",
-    ),
-    ("(?<=", "a look-behind", _("write the text itself into the expression; a rule only asks whether the line fits")),
-    ("(?<!", "a negative look-behind", r"say what may stand before: (^|[^x]), \b"),
-    ("(?P=", _("a back reference"), _("write the text again, or one alternative for each: (a a|b b)")),
-    ("(?(", _("a conditional group"), _("write both cases: (ab|c)")),
-    ("(?>", _("an atomic group"), "write (?:…): RE2 never goes back"),
-    ("(?#", "a comment", _("put it into `why`")),
-    (r"\Z", _("the end of the text"), "write $"),
-    (r"\G", _("the end of the last match"), "write ^"),
-    (r"\C", _("a single byte"), "write ."),
-    (r"\N", _("a named character"), _("write the character itself")),
-    (r"\u", _("a character number"), _("write the character itself, or \\x{HEX}")),
-    (r"\U", _("a character number"), _("write the character itself, or \\x{HEX}")),
-)
+# What RE2 refuses, by the beginning of its token. Source: github.com/google/re2, `doc/syntax.txt`.
+_UNSUPPORTED = {
+    "(?=": "a look-ahead",
+    "(?!": "a negative look-ahead",
+    "(?<=": "a look-behind",
+    "(?<!": "a negative look-behind",
+    "(?P=": "a back reference",
+    "(?(": "a conditional group",
+    "(?>": "an atomic group",
+    "(?#": "a comment",
+    r"\Z": "the end of the text (write $)",
+    r"\u": "a character number (write \\x{HEX})",
+    r"\U": "a character number (write \\x{HEX})",
+}
 _TOKEN = re.compile(r"\\[xpP]\{\^?\w*\}|\\.|\(\?P?<\w+>|\(\?P=|\(\?<[=!]|\(\?.|\[\^?\]?|[*+?}]\+|.", re.DOTALL)
-_FLAGS = re.compile(r"\(\?[a-zA-Z-]*[xaLu][a-zA-Z-]*[:)]")
 _CLASS = re.compile(r"\[:\^?\w+:\]|\\.|[^\]]", re.DOTALL)
-_TAKEN = re.compile(r"\n|\\[nrC]")  # what RE2 itself takes of all that is refused
 
 
 class PatternToken(NamedTuple):
@@ -78,12 +69,12 @@ def validate_pattern(pattern: str) -> str:
     """
     if not pattern:
         raise ValueError(_("is empty, which fits every line; write the text that the line must hold"))
-    if _TAKEN.search(pattern) and (found := next(_refusals(pattern), "")):
-        raise ValueError(found)
+    if any("\n" in part or part in (r"\n", r"\r") for __, part in tokenize_pattern(pattern) if part[0] != "["):
+        raise ValueError(_("holds a line break, and a line has none; write two rules, or `after`"))
     try:
         compiled = compile_re2(pattern)
     except ValueError as error:
-        raise ValueError(next(_refusals(pattern), str(error))) from error
+        raise ValueError(_find_unsupported(pattern) or str(error)) from error
     if all(compiled.search(probe) for probe in _ANY):
         raise ValueError(
             _("{text!r} fits every line, the empty one too; write what the line must hold").format(text=pattern)
@@ -135,28 +126,18 @@ def create_re2_options(*, capture: bool = True) -> re2.Options:
     return options
 
 
-def _refusals(text: str) -> Iterator[str]:
-    for at, part in tokenize_pattern(text):
-        where = _("at character {at}").format(at=at + 1)
-        if "\n" in part or (part[0] != "[" and part in (r"\n", r"\r")):
-            yield _("holds a line break {where}, and a line has none; write two rules, or `after`").format(where=where)
-        for start, name, instead in _INSTEAD:
-            if part.startswith(start):
-                yield _("{part} {where} is {name}, which RE2 does not have; {instead}").format(
-                    part=part, where=where, name=name, instead=instead
-                )
-        if part[0] == "\\" and part[1:2].isdigit() and part[1:2] != "0":
-            yield _("{part} {where} is a back reference, which RE2 does not have; write the text again").format(
-                part=part, where=where
+def _find_unsupported(pattern: str) -> str | None:
+    for start, part in tokenize_pattern(pattern):
+        name = next((name for token, name in _UNSUPPORTED.items() if part.startswith(token)), None)
+        if re.fullmatch(r"\\[1-9]", part):
+            name = "a back reference"
+        elif re.fullmatch(r"[*+?}]\+", part):
+            name = "a possessive repetition"
+        if name:
+            return _("{part} at character {number} is {name}, which RE2 does not have").format(
+                part=part, number=start + 1, name=name
             )
-        if len(part) == 2 and part[1] == "+" and part[0] in "*+?}":
-            yield _("{part} {where} is a possessive repetition, which RE2 does not have; write {part2}").format(
-                part=part, where=where, part2=part[0]
-            )
-        if flags := _FLAGS.match(text, at):
-            yield _("{flags} {where} is a flag that RE2 does not have; i, m, s and U are known").format(
-                flags=flags.group(), where=where
-            )
+    return None
 
 
 def _hint(told: str) -> str:
