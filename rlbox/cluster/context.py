@@ -98,10 +98,12 @@ class ClusterContext:
         head = cluster.plan.head.name
         if head not in self.pool.nodes:
             finding = next((one for one in self.pool.unreached if one.where == head), None)
-            what = f"{finding.title}: {finding.seen}" if finding else _("it is none of --nodes")
             names = ",".join(member.name for member in cluster.plan.members)
             raise NodeError(
-                _("the head of cluster {plan} cannot be reached: {what}").format(plan=cluster.plan.name, what=what),
+                _("the head of cluster {plan} cannot be reached: {what}").format(
+                    plan=cluster.plan.name,
+                    what=f"{finding.title}: {finding.seen}" if finding else _("it is none of --nodes"),
+                ),
                 where=head,
                 next_step=finding.remedy if finding else _("name it: --nodes {members}").format(members=names),
             )

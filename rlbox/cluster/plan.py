@@ -32,7 +32,6 @@ HEAD_PARTS = {
     "gcs": 0,
     "dashboard": 1,
     "client": 2,
-    "dashboard-grpc": 3,
     "autoscaler-metrics": 16,
     "dashboard-metrics": 17,
 }
@@ -72,7 +71,7 @@ class PortPlan:
 
     def reached(self, *, head: bool) -> tuple[int, ...]:
         """Return the ports that the other nodes connect to: not those on loopback, and of the workers the two ends."""
-        inner = ("dashboard", "dashboard-grpc", "autoscaler-metrics", "dashboard-metrics")
+        inner = ("dashboard", "autoscaler-metrics", "dashboard-metrics")
         parts = [port for part, port in self.listened(head=head).items() if part not in inner]
         return (*parts, *self.worker_range)
 
@@ -99,11 +98,10 @@ def choose_ports(taken: Iterable[int], others: Iterable[PortPlan], base: int = 0
     NodeError
         No place is left: twenty clusters have them, or others listen everywhere.
     """
-    used = set(taken)
-    known = list(others)
-    for plan in known:
-        used |= plan.all()
-    workers = next((at for at in _ranges() if used.isdisjoint(range(at, at + _WORKERS))), 0) or _least(used)
+    used = set(taken).union(*(plan.all() for plan in others))
+    ranges = (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
+    # the first that is free, else that with the fewest listeners: a worker that meets one takes another
+    workers = min(ranges, key=lambda at: len(used.intersection(range(at, at + _WORKERS))))
     bases = (base,) if base else (first + number * STRIDE for number in range(_MOST))
     for at in bases:
         if base or used.isdisjoint(range(at, at + STRIDE)):
@@ -112,15 +110,6 @@ def choose_ports(taken: Iterable[int], others: Iterable[PortPlan], base: int = 0
         _("no {stride} ports in a row are free on all nodes, from {first} on").format(stride=STRIDE, first=first),
         next_step=_("cluster.port of the target, or --port: the first of 20 that are free"),
     )
-
-
-def _ranges() -> Iterable[int]:
-    return (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
-
-
-def _least(used: set[int]) -> int:
-    """Return the range in which the fewest ports are taken: a worker that meets one takes another."""
-    return min(_ranges(), key=lambda at: len(used.intersection(range(at, at + _WORKERS))))
 
 
 RECORDS = "clusters"

@@ -39,20 +39,14 @@ RAY_DIRECTORY = "ray"
 RAY_TEMP = "/tmp/ray"  # noqa: S108
 _TOKENS_SINCE = Version("2.52")
 """Source: Ray's documentation of token authentication; 2.43 was seen to take a job of anybody."""
-_NO_GRPC_PORT_SINCE = Version("2.45")
-"""Until then the dashboard listened on one more port, of the kernel's choice."""
 _SLOW_START_S = 300
 INSIDE = Path(__file__).with_name("inside")
 
 
 def has_tokens(version: str) -> bool:
     """Return whether a version of Ray asks for a token; one that is not known does not."""
-    return _is_at_least(version, _TOKENS_SINCE)
-
-
-def _is_at_least(version: str, minimum: Version) -> bool:
     try:
-        return Version(version) >= minimum
+        return Version(version) >= _TOKENS_SINCE
     except InvalidVersion:
         return False
 
@@ -79,9 +73,7 @@ def ray_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
     )
     if role_of(plan, member) == WORKER:
         return ("ray-start", WORKER, f"--address={plan.head.address}:{plan.ports.of('gcs')}", *common)
-    has_grpc_port = not _is_at_least(plan.ray, _NO_GRPC_PORT_SINCE)
-    grpc = (f"--dashboard-grpc-port={plan.ports.of('dashboard-grpc')}",) if has_grpc_port else ()
-    return ("ray-start", HEAD, "--dashboard-host=127.0.0.1", *grpc, *common)
+    return ("ray-start", HEAD, "--dashboard-host=127.0.0.1", *common)
 
 
 def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, str]:

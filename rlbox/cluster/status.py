@@ -109,15 +109,7 @@ def _format_node(node: NodeStatus) -> tuple[str, ...]:
 def create_status(
     plan: ClusterPlan, state: RayState, containers: Mapping[str, str], disks: Mapping[str, int]
 ) -> ClusterStatus:
-    """Return how a cluster is.
-
-    Parameters
-    ----------
-    containers
-        By node what its engine says of its container; a node that cannot be reached is missing.
-    disks
-        Free bytes of the nodes' data disks.
-    """
+    """Return how a cluster is: `containers` as engines say where nodes answer, `disks` free bytes of data disks."""
     missing = find_missing(plan, state)
     nodes = []
     for member in plan.members:

@@ -85,7 +85,7 @@ def test_no_port_of_the_plan_is_another_parts() -> None:
     ports = PORTS.listened(head=True)
     assert len(set(ports.values())) == len(ports)
     assert set(ports.values()) < PORTS.all()
-    assert {PORTS.of("dashboard"), PORTS.of("dashboard-grpc")}.isdisjoint(PORTS.reached(head=True))
+    assert PORTS.of("dashboard") not in PORTS.reached(head=True)
     assert set(PORTS.reached(head=False)) < set(PORTS.reached(head=True))
 
 
@@ -101,7 +101,6 @@ def test_ray_is_started_with_these_words() -> None:
     worker = ("ray-start", "worker", "--address=10.0.0.1:8100", "--node-ip-address=10.0.0.2", "--node-name=b", *common)
     assert ray_argv(made, made.members[0]) == head
     assert ray_argv(made, made.members[1]) == worker
-    assert "--dashboard-grpc-port=8103" in ray_argv(replace(made, ray="2.43.0"), made.head)
 
 
 def test_a_key_is_named_by_its_file_and_never_said() -> None:
