@@ -122,5 +122,5 @@ def open_context(app: App, options: ClusterOptions) -> Iterator[ClusterContext]:
     target = load_target(app.project, options.target).target
     specs = select_nodes(target, options.nodes, options.data)
     resolve_cluster_name(target, options.name)
-    with connect_nodes(specs, app.say) as pool:
+    with connect_nodes(specs) as pool:
         yield ClusterContext(app, options, pool, specs)

@@ -101,7 +101,6 @@ class RayInstance:
     status: str
     exit_code: int = 0
     oom: bool = False
-    started: str = ""
     finished: str = ""
     said: str = ""
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -19,7 +19,6 @@ from rlbox.system.identity import get_user_name
 
 T = TypeVar("T")
 
-_REPORT_S = 5.0
 _ALIVE_S = 10.0
 """The node's script takes a caller for gone that says nothing for 90 s, as after a power cut."""
 
@@ -58,14 +57,13 @@ class NodePool:
 
 
 @contextmanager
-def connect_nodes(specs: Sequence[NodeSpec], say: Callable[[str], None]) -> Iterator[NodePool]:
+def connect_nodes(specs: Sequence[NodeSpec]) -> Iterator[NodePool]:
     """Connect to all nodes at once, and hold the connections while the block runs; two names of one are refused."""
     nodes = {spec.name: Node(spec) for spec in specs}
     unreached: list[Finding] = []
     try:
         with ThreadPoolExecutor(len(nodes)) as pool:
             futures = {name: pool.submit(node.open) for name, node in nodes.items()}
-            _report_slow(futures, say)
         for name, future in futures.items():
             try:
                 future.result()
@@ -84,12 +82,6 @@ def connect_nodes(specs: Sequence[NodeSpec], say: Callable[[str], None]) -> Iter
     finally:
         for node in nodes.values():
             node.close()
-
-
-def _report_slow(futures: Mapping[str, Future[None]], say: Callable[[str], None]) -> None:
-    while pending := wait(futures.values(), timeout=_REPORT_S).not_done:
-        slow = [name for name, future in futures.items() if future in pending]
-        say(f"waiting for {', '.join(slow[:8])}{' …' if len(slow) > 8 else ''}")
 
 
 def get_maker() -> str:

@@ -31,7 +31,7 @@ from rlbox.foreign import whole_number
 from rlbox.i18n import _
 from rlbox.values import Secret
 
-_POLL_S, _REPORT_S = 1.0, 10.0
+_POLL_S, _REPORT_S, _HEAD_S = 1.0, 10.0, 60.0
 _LAST_LINES = 12
 
 
@@ -140,7 +140,7 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
     """Bring back what died of a cluster; without its head, all of it."""
     plan = cluster.plan
     _require_same_nodes(context, plan)
-    state = ask_state(context.pool.nodes[plan.head.name], plan)
+    state = _ask_started(context, cluster)
     missing = find_missing(plan, state)
     dead = [one.name for one in plan.members if not cluster.is_running(one.name) or one.name in missing]
     if dead:
@@ -161,6 +161,16 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
             state = _start_members(context, options, plan, dead, images, ended)
     proof = require_burn_in(context, plan, probe.facts) if options.prove else None
     return _create_result(probe, plan, state, dead, proof)
+
+
+def _ask_started(context: ClusterContext, cluster: RunningCluster) -> RayState:
+    """Return what Ray says, once its head is there: a killed `up` may have started it a moment ago."""
+    head, until = context.pool.nodes[cluster.plan.head.name], time.monotonic() + _HEAD_S
+    while (state := ask_state(head, cluster.plan)).said and cluster.is_running(head.name):
+        if time.monotonic() > until:
+            break
+        time.sleep(_POLL_S)
+    return state
 
 
 def _create_result(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from clusterbox import DISK, GATE, NODES, Hosts
+from clusterbox import DISK, NODES, Hosts
 from clusterstand import REDUCE, as_before, built, containers, healthy
 from following import Follow
 from projectbox import own
-from registrybox import registry_running
 
 IMAGE = own("pair")
 
@@ -24,20 +22,6 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         patch.setenv("CLUSTER_HOSTS_ENGINES", request.param)
         with built(tmp_path_factory.mktemp("project"), ("pair",)) as found:
             yield found
-
-
-def test_a_registrys_image_is_sent_where_an_engine_cannot_unpack_it(two: Hosts, follow: Follow, tmp_path: Path) -> None:
-    """The first of this file: the nodes have no image yet."""
-    with as_before(two, follow, ("pair",)), registry_running(tmp_path, "0.0.0.0") as registry:
-        port = registry.rpartition(":")[2]
-        pushed = two("push", "pair", "--to", f"127.0.0.1:{port}/team/")
-        assert pushed.code == 0, pushed.err
-        digest = pushed.out.strip().rpartition("@")[2]
-        up = ("cluster", "up", "pair")
-        refused = follow(*up, "--plain-http", "--image", f"{GATE}:{port}/team/pair@{digest}")
-        assert refused.said.code == 4, refused.said.err
-        assert "cannot unpack zstd" in refused.said.err
-        follow.changed(refused, up, 0)
 
 
 def test_they_get_the_very_same_image(two: Hosts, follow: Follow) -> None:

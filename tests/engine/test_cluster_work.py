@@ -42,23 +42,3 @@ def test_a_job_holds_its_cluster(hosts: Hosts, follow: Follow) -> None:
     submitted(hosts)
     used = follow("cluster", "down", "pair")
     follow.types(used, nth=1)
-
-
-def test_a_ray_that_does_not_tell_is_left(hosts: Hosts, follow: Follow) -> None:
-    """The part of Ray that knows nodes and jobs is halted: what there is cannot be told, and nothing is ended."""
-    submitted(hosts)
-    began = containers(hosts)
-    hosts.on("node0", "docker exec $(docker ps -q) pkill -STOP gcs_server")
-    try:
-        up = hosts("cluster", "up", "pair")
-        down = follow("cluster", "down", "pair")
-    finally:
-        hosts.on("node0", "docker exec $(docker ps -q) pkill -CONT gcs_server")
-    assert up.code == down.said.code == 5, up.err
-    for said in (up, down.said):
-        assert "what goes on on cluster pair is not known" in said.err
-    assert containers(hosts) == began
-    healthy(hosts("cluster", "status", "pair", "--json"))
-    job = hosts("cluster", "down", "pair").err.partition("rlbox cluster stop pair ")[2].partition(",")[0]
-    assert hosts("cluster", "stop", "pair", job).code == 0
-    follow.again(down)

@@ -231,7 +231,6 @@ def list_containers():
                 "status": state.get("Status", ""),
                 "exit_code": state.get("ExitCode", 0),
                 "oom": bool(state.get("OOMKilled")),
-                "started": state.get("StartedAt", ""),
                 "finished": state.get("FinishedAt", ""),
                 "said": ended_part(container_output(row["Id"])) if exited else "",
             }

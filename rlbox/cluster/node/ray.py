@@ -126,7 +126,6 @@ def process_rows(disk):
                 "labels": record["labels"],
                 "status": "running" if running else "exited",
                 "exit_code": 0 if running else int(code or _KILLED),
-                "started": record["started"],
                 "finished": "" if running else finished,
                 "said": "" if running else ended_part(read_text(os.path.join(record["folder"], "log"))),
             }
@@ -188,17 +187,13 @@ def start_processes(request):
     row = read_stat(process.pid)
     process.returncode = 0  # it stays when this script ends
     record = {"name": request["container"], "image": request["image"], "labels": request["labels"]}
-    record.update(id=name, pid=process.pid, born=row[2] if row else 0, boot=boot_id(), started=utc_now())
+    record.update(id=name, pid=process.pid, born=row[2] if row else 0, boot=boot_id())
     write_file({"disk": request["disk"], "path": path + "/record.json", "text": json.dumps(record)})
     return {"id": name}
 
 
 def scratch_directory(name):
     return "/tmp/rlbox-" + name  # noqa: S108
-
-
-def utc_now():
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def link_temp(disk):
