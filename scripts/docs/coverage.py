@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -76,12 +75,6 @@ def fix_gap(fix: Fix, faults: Set[str]) -> str:
     if not fix.check and not fix.bake.refuse:
         return f"fix {fix.id} has no check"
     return "" if fix.id in faults else f"fix {fix.id} has no fault test and does not say why"
-
-
-def state_counts(rows: Iterable[CoverageRow]) -> dict[State, int]:
-    """Return how many demands are in each state."""
-    found = Counter(row.demand.state for row in rows)
-    return {state: found[state] for state in ("works", "changed", "rendered only", "missing")}
 
 
 def coverage_problems(rows: Iterable[CoverageRow], faults: Set[str]) -> tuple[str, ...]:

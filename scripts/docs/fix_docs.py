@@ -1,4 +1,4 @@
-"""The pages of `docs/` that are made from the fix catalogue: one for each fix, their index, the coverage table."""
+"""The pages of `docs/` that are made from the fix catalogue: one for each fix, and their index."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.view import BakeEntry, describe_conditions, list_bake_entries
 from rlbox.image.templates import create_docs_environment
-from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows, state_counts
+from scripts.docs.coverage import Causes, CoverageRow, Demand, DemandTable, coverage_rows
 
-DEMANDS = Path(__file__).with_name("demands.toml")
+DEMANDS = Path(__file__).resolve().parents[2] / "docs/internal/demands.toml"
 CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
-COVERAGE = "docs/internal/coverage.md"
 NO_FAMILY = "prevention"
 LONGEST_HEADING = 100
 KINDS = {
@@ -82,7 +81,7 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
     engine = create_docs_environment(templates, cell=_cell, fence=fence, sentence=_sentence)
-    page, index, coverage = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes", "coverage"))
+    page, index = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes"))
     found = {f"docs/fixes/{fix.id}.md": page.render(_page_values(fix, catalogue)) for fix in catalogue.fixes}
     found[INDEX] = index.render(
         families=_families(catalogue),
@@ -90,7 +89,6 @@ def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]
         heading_of=heading,
         status_of=lambda fix: status(fix, tested=fix.id in catalogue.faults),
     )
-    found[COVERAGE] = coverage.render(rows=catalogue.rows, faults=catalogue.faults, counts=state_counts(catalogue.rows))
     return found
 
 
