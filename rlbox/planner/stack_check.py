@@ -75,7 +75,7 @@ def solve_problem(problem: Problem) -> StackVerdict:
         changes = _changes(movable, [replace(wish, own=True) for wish in wishes], fixed=("arch", "datacenter", "glibc"))
     else:
         rules, wishes = _clash(problem)
-        changes = _changes(problem, wishes, fixed=MACHINE) or _all_open(problem)
+        changes = _changes(problem, wishes, fixed=MACHINE)
     return StackVerdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=changes)
 
 
@@ -86,29 +86,6 @@ def _clash(problem: Problem) -> tuple[tuple[Fact, ...], tuple[VersionConstraint,
     facts = sorted(problem.rules, key=lambda fact: named.issuperset(one.name for one in fact.conditions()))
     rules = _smallest(facts, lambda rows: solve(problem.domains(problem.wishes), rows) is None)
     return rules, _smallest(problem.wishes, lambda rows: solve(problem.domains(rows), rules) is None)
-
-
-def _all_open(problem: Problem) -> tuple[VersionChange, ...]:
-    """Return one change of as many packages as it takes; none when not even that helps."""
-    open_ = [replace(wish, range=">=0") if wish.own and wish.range else wish for wish in problem.wishes]
-    for at, wish in enumerate(problem.wishes):
-        pinned = [*open_[:at], wish, *open_[at + 1 :]]
-        open_ = pinned if solve(problem.domains(pinned), problem.rules) else open_
-    before = problem.domains(problem.wishes)
-    domains = problem.domains(open_)
-    near = {
-        name: (
-            *(version for version in before[name] if version in versions),
-            *_near(problem.versions[name], before[name], versions, absent=False),
-        )
-        for name, versions in domains.items()
-        if "" not in versions
-    }
-    values = solve({**domains, **near}, problem.rules)
-    if values is None:
-        return ()
-    moved = [name for name in near if values[name] not in before[name] and name not in (*MACHINE, "cuda")]
-    return (VersionChange(to=_to(moved, values), far=len(moved)),)
 
 
 def _to(names: Iterable[str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -264,7 +241,9 @@ def next_step(name: str, verdict: StackVerdict) -> str:
     return (
         _("{way}{others}; {off}").format(way=ways[0], others=others, off=off)
         if ways
-        else _("no change of versions helps; {off}").format(off=off)
+        else _(
+            "no change of three versions helps: leave versions of the spec open, then rlbox stack {name} --solve; {off}"
+        ).format(name=name, off=off)
     )
 
 
