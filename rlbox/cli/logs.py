@@ -151,21 +151,16 @@ def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) ->
 def _follow(app: App, run_store: RunStore, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
     """Print what the logs gain until nothing more can come: the run, or the one stage that was asked for, has ended."""
     from rlbox.logs.run_logs import LogFollower
-    from rlbox.report.run_view import status_view
 
     reconcile_runs(app, run_store)
     follower, shown, asked, over = LogFollower(run_dir, stage, log, lines), None, 0.0, False
     ended = True
     streams: dict[Path, ControlFilter] = {}
-    with (
-        contextlib.closing(follower),
-        status_view(run_dir, live=app.interactive and sys.stdout.isatty(), quiet=app.verbosity < 0) as status,
-    ):
+    with contextlib.closing(follower):
         while True:
             quiet = True
             for path, data in follower.read():
                 quiet = False
-                status.hide()
                 if path != shown:
                     _head(app, run_dir, path, several=not (stage and log), ended=ended)
                     shown = path
@@ -177,7 +172,6 @@ def _follow(app: App, run_store: RunStore, run_dir: Path, stage: str | None, log
             if over:
                 sys.stdout.buffer.write(b"".join(stream.close() for stream in streams.values()))
                 return
-            status.show(after_line=ended)
             if time.monotonic() - asked > _ASK_S:
                 asked = time.monotonic()
                 over = not _more_may_come(run_store, run_dir, stage)

@@ -27,7 +27,6 @@ POINTS = 400
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="File to write, - for standard output [RUN.html here].")
-@click.option("--scores", is_flag=True, help="Write the page of its checkpoints' scores, too, and link to it.")
 @open_option
 @disk_options
 @dry_run_option
@@ -37,22 +36,20 @@ def report(
     name: str | None,
     other: str | None,
     out: str | None,
-    scores: bool,
     opened: str,
     target: str,
     data: str | None,
 ) -> int:
     """Write what RUN did as one HTML file that needs nothing else: the latest run by default, or a run's folder.
 
-    With OTHER, the differences are shown as well, and the metrics of both in one chart. With --scores a second file has
-    what each checkpoint answered to each problem, as `rlbox eval report` writes it.
+    With OTHER, the differences are shown as well, and the metrics of both in one chart. What checkpoints answered to
+    problems is on the page that `rlbox eval report` writes.
 
     \b
     Examples:
       rlbox report
       rlbox report smoke-20260101 --out smoke.html --lang zh
       rlbox report smoke-20260102 smoke-20260101
-      rlbox report sft-20260101 --scores
     """
     from rlbox.amounts import utc_now
     from rlbox.report.html import render_report
@@ -68,43 +65,9 @@ def report(
             next_step=_("name another run as OTHER: rlbox runs"),
         )
     beside = load_run_record(before, load_run_masks(app, before), points=POINTS) if before else None
-    page = _scores_page(app, folder, out or f"{folder.name}.html") if scores else None
-    linked = page.name if page else ""
-    html = render_report(record, made_at=utc_now(), other=beside, scores=linked)
-    told = {"run": record.state.run_id, "state": record.state.state, **({"scores": str(page)} if page else {})}
-    return write_page(app, html, out, f"{folder.name}.html", told, opened, record.gaps)
-
-
-def _scores_page(app: App, folder: Path, beside: str) -> Path:
-    """Write the scores of the checkpoints that a run judged beside its page; return where they are.
-
-    Raises
-    ------
-    SpecError
-        It judged none, or the page is to go to standard output.
-    """
-    from rlbox.amounts import utc_now
-    from rlbox.report.scores_page import load_run_results, read_answers, render_scores
-    from rlbox.system.files import require_writable_file, write_atomic
-
-    if beside in ("-", "/dev/stdout"):
-        raise click.UsageError(_("--scores is a second file: name the first one with --out FILE."))
-    try:
-        found = load_run_results(folder)
-    except ValueError as error:
-        raise SpecError(str(error)) from error
-    if not found:
-        raise SpecError(
-            _("run {folder} has no scores of checkpoints").format(folder=folder.name), next_step=_("leave out --scores")
-        )
-    path = Path(beside).with_name(f"{Path(beside).stem}-scores.html")
-    with app.checking("file"):
-        require_writable_file(path, "another with --out")
-    results, problems = [result for __, result in found], list(read_answers(found, load_run_masks(app, folder)))
-    html = render_scores(folder.name, results, problems, made_at=utc_now())
-    if not app.dry_run:
-        write_atomic(path, html.encode("utf-8", "replace"))
-    return path
+    html = render_report(record, made_at=utc_now(), other=beside)
+    facts = {"run": record.state.run_id, "state": record.state.state}
+    return write_page(app, html, out, f"{folder.name}.html", facts, opened, record.gaps)
 
 
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:

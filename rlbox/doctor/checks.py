@@ -119,11 +119,8 @@ def _check_all_reduce(context: CheckContext) -> Iterable[Finding]:
     return check_all_reduce(facts, count)
 
 
-def _check_network(context: CheckContext) -> Iterable[Finding]:
-    return check_network(context.environ, context.requirements, context.get_required_ports(), context.list_mirrors())
-
-
 # fmt: off
+_NETWORK = Check("network", lambda c: check_network(c.environ, c.get_required_ports(), c.list_mirrors()))
 _PROCESSES = Check("processes", lambda c: check_processes(list_processes(c.venv)))
 QUICK_CHECKS = (
     Check("limits", lambda c: check_limits(probe_limits(), c.requirements)),
@@ -144,13 +141,13 @@ SLOW_CHECKS = (
         lambda c: c.has_gpus),
     Check("all-reduce", _check_all_reduce, lambda c: c.has_gpus and c.driver.device_count > 1 and c.can_start("torch")),
     Check("packages", lambda c: check_packages(c.venv, c.requirements)),
-    Check("network", _check_network),
+    _NETWORK,
     Check(FIXES, lambda c: run_fix_checks("doctor", c.manifest, c.remaining_s, environ=c.environ)),
 )
 """Run in a container after the quick ones; those that take longest first."""
 HOST_CHECKS = (
     _PROCESSES,
-    Check("network", _check_network),
+    _NETWORK,
     Check("engine", lambda c: check_engine(c.requirements)),
     Check("driver", lambda c: check_driver(probe_cuda_driver(), c.get_driver_requirements(), c.requirements)),
     Check("tokens", lambda c: check_tokens(c.environ, c.env_file_dirs, c.requirements)),

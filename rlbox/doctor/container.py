@@ -20,7 +20,7 @@ from rlbox.doctor.network import read_ray_ports
 from rlbox.doctor.processes import list_processes
 from rlbox.doctor.report import Report, resolve_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, override_limits, parse_requirements
-from rlbox.doctor.stack import StackProbe, check_image_files, get_install_dir, get_venv_dir, make_bytecode_directory
+from rlbox.doctor.stack import StackProbe, get_install_dir, get_venv_dir, make_bytecode_directory
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_lock import find_lock_owner
@@ -48,11 +48,8 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     late = [finding for name, findings in slow.findings.items() if name != FIXES for finding in findings]
-    missing = [str(path) for path in _image_files(environ) if not path.is_file()]
     fix_checks = select_fix_checks(context.manifest, "doctor")
-    own = add_explained_fix_checks(
-        [*early, *late, *check_image_files(missing)], fix_checks, context.requirements.data_mount
-    )
+    own = add_explained_fix_checks([*early, *late], fix_checks, context.requirements.data_mount)
     findings, follows = resolve_findings(own, slow.findings.get(FIXES, ()))
     return Report(
         findings=findings,

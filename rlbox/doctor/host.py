@@ -288,9 +288,6 @@ def _carry_out(words: tuple[str, ...]) -> str:
         case ("mode", path, mode):
             os.chmod(path, int(mode, 8))
             return _("gave {path} the mode {mode}").format(path=path, mode=mode)
-        case ("empty-lock", path):
-            os.truncate(path, 0)
-            return _("emptied {path}, whose rlbox has ended").format(path=path)
         case _:
             return _("not repaired: this rlbox knows no repair {words}").format(words=" ".join(words))
 

@@ -13,7 +13,6 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.requirements import Requirements
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -53,7 +52,7 @@ class Endpoint:
 
 
 def check_network(
-    environ: Mapping[str, str], requirements: Requirements, ports: Mapping[str, int], mirrors: Sequence[Endpoint] = ()
+    environ: Mapping[str, str], ports: Mapping[str, int], mirrors: Sequence[Endpoint] = ()
 ) -> list[Finding]:
     """Return what is wrong with the network.
 
@@ -67,31 +66,21 @@ def check_network(
     with ThreadPoolExecutor(_MAX_WORKERS) as pool:
         answers = pool.map(_ask, [*mirrors, *list_endpoints(environ)])
         findings = [
-            *_check_names(environ, requirements),
+            *_check_localhost(),
             *_check_interfaces(environ, [name for __, name in socket.if_nameindex()]),
             *_check_ports(ports),
         ]
         return [*findings, *check_endpoints(list(answers))]
 
 
-def _check_names(environ: Mapping[str, str], requirements: Requirements) -> Iterator[Finding]:
+def _check_localhost() -> Iterator[Finding]:
     localhost = _resolve("localhost")
-    if not any(map(_is_loopback, localhost)):
+    if not any(address == "::1" or address.startswith("127.") for address in localhost):
         yield Finding(
             id="localhost-unresolved", title=_("the name localhost is not this machine"),
             seen=_("localhost is {localhost}").format(localhost=', '.join(localhost) or _("unknown")),
             where="/etc/hosts",
             remedy=_("put the line `127.0.0.1 localhost` into /etc/hosts"), breaks=("ray-*",),
-        )  # fmt: skip
-    hostname = socket.gethostname()
-    addresses = _resolve(hostname)
-    if requirements.nodes > 1 and all(map(_is_loopback, addresses)) and not environ.get("GLOO_SOCKET_IFNAME"):
-        yield Finding(
-            id="hostname-loopback", title=_("other nodes cannot reach this one by its name"),
-            seen=_("{hostname} is {hostname_ips}").format
-                (hostname=hostname, hostname_ips=", ".join(addresses) or _("unknown")),
-            where="/etc/hosts", remedy=_("give the name the node's own address there, or set GLOO_SOCKET_IFNAME"),
-            covers=("gloo-interface",),
         )  # fmt: skip
 
 
@@ -101,10 +90,6 @@ def _resolve(name: str) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(dict.fromkeys(str(row[4][0]) for row in rows))
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")
 
 
 def _check_interfaces(environ: Mapping[str, str], interfaces: Sequence[str]) -> Iterator[Finding]:

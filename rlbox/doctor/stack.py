@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,14 +65,6 @@ def check_torch(facts: ProgramFacts, requirements: Requirements, venv: str) -> I
         )  # fmt: skip
     elif "cpu" not in steps:
         yield from _check_answer(facts, "torch-op", "torch", venv)
-    path = str(steps.get("import", {}).get("file", ""))
-    # A base that holds torch has it where it likes.
-    is_of_base = requirements.packages and not requirements.has_package("torch")
-    if path and not is_of_base and not path.startswith(f"{venv}/"):
-        yield Finding(
-            id="torch-elsewhere", title=_("torch is not that of the stack"), seen=path, where=path,
-            remedy=_("take the folder that hides the stack's torch off PYTHONPATH, or remove it"),
-        )  # fmt: skip
     yield from _check_extensions(facts)
 
 
@@ -199,14 +191,6 @@ def check_linker(facts: LinkerFacts) -> Iterator[Finding]:
             where=facts.compiler,
             remedy=_("put the folder of the library on LIBRARY_PATH, and the name without a version beside it"),
             covers=tuple(_LINK_CAUSES[name] for name in failed if name in _LINK_CAUSES),
-        )  # fmt: skip
-
-
-def check_image_files(names: Sequence[str]) -> Iterator[Finding]:
-    if names:
-        yield Finding(
-            id="image-older", title=_("the image was built by an older rlbox"), level="note",
-            seen=_("it lacks {names}").format(names=', '.join(names)), where=_("image"), remedy="rlbox build TARGET",
         )  # fmt: skip
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from rlbox.amounts import duration_text, moment, size_text
 from rlbox.job.names import METRICS_FILE
@@ -118,8 +117,6 @@ _LINE_LIMIT = 300
 
 _NOTHING = ProgressReading()
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunSnapshot:
@@ -138,85 +135,58 @@ class RunSnapshot:
     line: str = ""
 
 
-class RunWatch:
-    """Looks at a run's directory again and again; a file that did not grow is not read again."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._known: dict[Path, tuple[tuple[int, int], Any]] = {}
-
-    def look(self, state: RunState) -> RunSnapshot:
-        """Return the facts now; what cannot be read is left out."""
-        stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
-        samples = self._read(self._run_dir / RESOURCES_FILE, _samples) or []
-        history = [(at, sample.disk_free_bytes) for sample in samples if (at := moment(sample.t)) is not None]
-        return RunSnapshot(
-            state=state,
-            stage=stage,
-            progress=self._progress(stage) if stage else _NOTHING,
-            doing=find_activity(stage, samples, self._bars(stage)) if stage else None,
-            sample=samples[-1] if samples else None,
-            full_in_s=estimate_seconds_until_disk_full(history),
-            line=self._last_line(stage) if stage else "",
-        )
-
-    def _progress(self, stage: StageState) -> ProgressReading:
-        logs = [self._read(path, _log_readings) or [] for path in self._logs(stage)]
-        rows = self._read(self._run_dir / METRICS_FILE, _rows) or []
-        own = [
-            found for row in rows if row.get("stage", stage.name) == stage.name and (found := parse_metrics_record(row))
-        ]
-        return merge_readings([*own, *(reading for readings in logs for reading in readings)])
-
-    def _bars(self, stage: StageState) -> dict[str, ProgressBar | None]:
-        return {path.stem: self._read(path, find_last_bar) for path in self._logs(stage)}
-
-    def _last_line(self, stage: StageState) -> str:
-        logs = sorted((path for path in self._logs(stage) if _stamp(path)), key=lambda path: _stamp(path)[0])
-        for path in reversed(logs):
-            if line := self._read(path, _last_line):
-                return f"{path.stem}: {line}"
-        return ""
-
-    def _logs(self, stage: StageState) -> list[Path]:
-        """Return the logs of a stage, its own last: what it says of itself counts most."""
-        folder = self._run_dir / stage.directory
-        return [*(folder / f"{service.name}.log" for service in stage.services), folder / "stage.log"]
-
-    def _read(self, path: Path, read: Callable[[bytes], T]) -> T | None:
-        key = path / read.__name__
-        stamp = _stamp(path)
-        known = self._known.get(key)
-        if known is None or known[0] != stamp:
-            self._known[key] = known = (stamp, read(read_last_bytes(path, _END_BYTES)) if stamp != (0, 0) else None)
-        found: T | None = known[1]
-        return found
+def look_at_run(run_dir: Path, state: RunState) -> RunSnapshot:
+    """Return what a run's directory tells now; what cannot be read is left out."""
+    stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
+    samples = _parse_samples(read_last_bytes(run_dir / RESOURCES_FILE, _END_BYTES))
+    history = [(at, sample.disk_free_bytes) for sample in samples if (at := moment(sample.t)) is not None]
+    sample, full_in_s = samples[-1] if samples else None, estimate_seconds_until_disk_full(history)
+    if stage is None:
+        return RunSnapshot(state=state, sample=sample, full_in_s=full_in_s)
+    # Its own log last: what a stage says of itself counts most.
+    paths = [*(f"{service.name}.log" for service in stage.services), "stage.log"]
+    logs = {
+        path: read_last_bytes(path, _END_BYTES)
+        for name in paths
+        if (path := run_dir / stage.directory / name).is_file()
+    }
+    rows = parse_json_lines(read_last_bytes(run_dir / METRICS_FILE, _END_BYTES).splitlines())
+    own = [
+        reading for row in rows if row.get("stage", stage.name) == stage.name and (reading := parse_metrics_record(row))
+    ]
+    return RunSnapshot(
+        state=state,
+        stage=stage,
+        progress=merge_readings([*own, *(reading for data in logs.values() for reading in _parse_readings(data))]),
+        doing=find_activity(stage, samples, {path.stem: find_last_bar(data) for path, data in logs.items()}),
+        sample=sample,
+        full_in_s=full_in_s,
+        line=_find_last_line(logs),
+    )
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _get_mtime_ns(path: Path) -> int:
     try:
-        facts = path.stat()
-    except OSError:
-        return 0, 0
-    return facts.st_mtime_ns, facts.st_size
+        return path.stat().st_mtime_ns
+    except OSError:  # a stage that is tried again moves its logs
+        return 0
 
 
-def _samples(data: bytes) -> list[Sample]:
+def _parse_samples(data: bytes) -> list[Sample]:
     return [sample for row in parse_json_lines(data.splitlines()) if (sample := parse_sample(row))]
 
 
-def _rows(data: bytes) -> list[dict[str, Any]]:
-    return list(parse_json_lines(data.splitlines()))
-
-
-def _log_readings(data: bytes) -> list[ProgressReading]:
+def _parse_readings(data: bytes) -> list[ProgressReading]:
     texts = (text.decode("utf-8", "replace") for _, line in find_progress_lines(data) for text in line.split(b"\r"))
-    return [found for text in texts if (found := parse_progress(text))]
+    return [reading for text in texts if (reading := parse_progress(text))]
 
 
-def _last_line(data: bytes) -> str:
-    lines = data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
-    for line in reversed(lines):
-        if shown := "".join(c if c.isprintable() else " " for c in strip_terminal_codes(line)[:_LINE_LIMIT]).strip():
-            return shown
+def _find_last_line(logs: Mapping[Path, bytes]) -> str:
+    """Return the last line of the log that grew last, with the log's name before it."""
+    for path in sorted(logs, key=_get_mtime_ns, reverse=True):
+        lines = logs[path].decode("utf-8", "replace").replace("\r", "\n").split("\n")
+        for line in reversed(lines):
+            text = "".join(c if c.isprintable() else " " for c in strip_terminal_codes(line)[:_LINE_LIMIT]).strip()
+            if text:
+                return f"{path.stem}: {text}"
     return ""

@@ -217,7 +217,6 @@ def render_report(
     made_at: str,
     other: RunRecord | None = None,
     live: bool = False,
-    scores: str = "",
 ) -> str:
     """Return the report of a run as one HTML document under `MOST_BYTES`, if need be with less detail.
 
@@ -229,8 +228,6 @@ def render_report(
         A run that is shown beside it, as the one before.
     live
         Whether the page asks again where it came from: what changed takes the place of what is shown.
-    scores
-        File beside the page that has the scores of the run's checkpoints.
 
     Raises
     ------
@@ -238,7 +235,7 @@ def render_report(
         The plan of one of two runs cannot be read.
     """
     text, template, words = "", page_template("report.html.j2"), load_page_labels()
-    known = {"live": live, "beside": compare_records(record, other) if other else None, "scores": scores}
+    known = {"live": live, "beside": compare_records(record, other) if other else None}
     for level in _LEVELS:
         text = template.render(_context(record, made_at, words, level), **known)
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:

@@ -6,9 +6,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
 from datetime import datetime, timezone
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rlbox.amounts import GIB, moment, size_text
 from rlbox.record.resources import GpuSample, PartSample, Sample
@@ -23,6 +24,8 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14
 _MOST_TICKS = 6
 
 Points = tuple[tuple[float, float], ...]
+S = TypeVar("S", Sample, GpuSample, PartSample)
+_MEAN_FIELDS = ("_pct", "_bps", "_w", "load", "utilization")
 _TICKS = 5
 _STRETCHES = 50
 
@@ -71,15 +74,15 @@ def merge_samples(samples: Iterable[Sample], limit: int) -> list[Sample]:
         waiting.append(sample)
         if len(waiting) < stride:
             continue
-        kept.append(_merged(waiting))
+        kept.append(_merge_samples(waiting))
         waiting = []
         if len(kept) >= 2 * limit:
-            kept = [_merged(kept[at : at + 2]) for at in range(0, len(kept), 2)]
+            kept = [_merge_samples(kept[at : at + 2]) for at in range(0, len(kept), 2)]
             stride *= 2
     if waiting:
-        kept.append(_merged(waiting))
+        kept.append(_merge_samples(waiting))
     while len(kept) > limit:
-        kept = [_merged(kept[at : at + 2]) for at in range(0, len(kept), 2)]
+        kept = [_merge_samples(kept[at : at + 2]) for at in range(0, len(kept), 2)]
     return kept
 
 
@@ -95,66 +98,33 @@ def axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def _merged(samples: Sequence[Sample]) -> Sample:
-    if len(samples) == 1:
-        return samples[0]
-    last, count = samples[-1], len(samples)
+def _merge(samples: Sequence[S], count: int) -> S:
+    """Return one row for `count` neighbours (0 where one is missing): means of rates, most memory, least disk."""
+    fields: dict[str, Any] = {}
+    for field in fields_of(samples[-1]):
+        values = [value for sample in samples if (value := getattr(sample, field.name)) is not None]
+        if field.name == "disk_free_bytes":
+            fields[field.name] = min(values)
+        elif field.name.endswith("_bytes"):
+            fields[field.name] = max(values)
+        elif field.name.endswith(_MEAN_FIELDS) and values:
+            fields[field.name] = math.fsum(values) / (count if len(values) == len(samples) else len(values))
+    return replace(samples[-1], **fields)
 
-    def mean(name: str) -> float:
-        return math.fsum(getattr(sample, name) for sample in samples) / count
 
-    def known(name: str) -> float | None:
-        told = [value for sample in samples if (value := getattr(sample, name)) is not None]
-        return math.fsum(told) / len(told) if told else None
-
+def _merge_samples(samples: Sequence[Sample]) -> Sample:
+    gpus: dict[int, list[GpuSample]] = {}
+    parts: dict[str, list[PartSample]] = {}
+    for sample in samples:
+        for gpu in sample.gpus:
+            gpus.setdefault(gpu.index, []).append(gpu)
+        for name, part in sample.parts.items():
+            parts.setdefault(name, []).append(part)
     return replace(
-        last,
-        cpu_pct=mean("cpu_pct"),
-        others_pct=mean("others_pct"),
-        share_pct=mean("share_pct"),
-        held_pct=known("held_pct"),
-        read_bps=mean("read_bps"),
-        write_bps=mean("write_bps"),
-        received_bps=mean("received_bps"),
-        sent_bps=mean("sent_bps"),
-        load=known("load"),
-        waits_cpu_pct=known("waits_cpu_pct"),
-        waits_io_pct=known("waits_io_pct"),
-        waits_memory_pct=known("waits_memory_pct"),
-        resident_bytes=max(sample.resident_bytes for sample in samples),
-        disk_free_bytes=min(sample.disk_free_bytes for sample in samples),
-        gpus=_merged_gpus([sample.gpus for sample in samples]),
-        parts=_merged_parts(samples),
+        _merge(samples, len(samples)),
+        gpus=tuple(_merge(rows, len(rows)) for __, rows in sorted(gpus.items())),
+        parts={name: _merge(rows, len(samples)) for name, rows in sorted(parts.items())},
     )
-
-
-def _merged_gpus(rows: Sequence[tuple[GpuSample, ...]]) -> tuple[GpuSample, ...]:
-    by_index: dict[int, list[GpuSample]] = {}
-    for gpu in (gpu for row in rows for gpu in row):
-        by_index.setdefault(gpu.index, []).append(gpu)
-    return tuple(
-        GpuSample(
-            index=index,
-            utilization=math.fsum(gpu.utilization for gpu in gpus) / len(gpus),
-            power_w=math.fsum(gpu.power_w for gpu in gpus) / len(gpus),
-            memory_bytes=max(gpu.memory_bytes for gpu in gpus),
-            total_bytes=gpus[-1].total_bytes,
-        )
-        for index, gpus in sorted(by_index.items())
-    )
-
-
-def _merged_parts(samples: Sequence[Sample]) -> dict[str, PartSample]:
-    names = sorted({name for sample in samples for name in sample.parts})
-    found = {}
-    for name in names:
-        own = [sample.parts[name] for sample in samples if name in sample.parts]
-        found[name] = PartSample(
-            cpu_pct=math.fsum(part.cpu_pct for part in own) / len(samples),
-            resident_bytes=max(part.resident_bytes for part in own),
-            read_bytes=max(part.read_bytes for part in own),
-        )
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from rlbox.report.read import RunRecord
 
 TOLD = ("run", "parameters", "source", "job file", "target spec", "lock", "environment", "secrets", "commands")
 OUTCOME = ("gates", "outcome", "metrics")
-_ENDED = ("secrets", "gates", "outcome")
 DURATIONS = "durations"
 """They always differ a little, so they do not make two runs different."""
 
@@ -39,9 +38,9 @@ def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
         The plan of one cannot be read.
     """
     found: list[Difference] = []
-    plans = load_run_plan(a.plan), load_run_plan(b.plan)
-    for part, facts in _FACTS.items():
-        found += _compare(part, facts(a, plans[0]), facts(b, plans[1]))
+    before, after = _collect_facts(a), _collect_facts(b)
+    for part in before:
+        found += _compare(part, before[part], after[part])
     locks = a.lock(), b.lock()
     if locks[0] and locks[1]:
         changes = list_lock_changes(locks[0], locks[1])
@@ -108,25 +107,48 @@ def _place_free(plan: RunPlan) -> Callable[[str], str]:
     return free
 
 
-def _run(record: RunRecord, plan: RunPlan) -> dict[str, str]:
-    return {"job": plan.job, "target": plan.target, "place": plan.place, "profile": plan.profile or "default"}
-
-
-def _parameters(record: RunRecord, plan: RunPlan) -> dict[str, str]:
+def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
+    """Return what can differ, part by part; paths of the run count as placeholders."""
+    plan = load_run_plan(record.plan)
     free = _place_free(plan)
+    stages = record.state.stages if record.began else ()
+    environment = {name: free(value) for name, value in sorted(plan.env.items())}
+    commands = {}
+    for stage in plan.stages:
+        commands[stage.name] = free(shlex.join(stage.argv))
+        environment |= {f"{stage.name}: {name}": free(value) for name, value in sorted(stage.env.items())}
+        for service in stage.services:
+            commands[f"service {service.name}"] = free(shlex.join(service.argv))
+            environment |= {f"{service.name}: {name}": free(value) for name, value in sorted(service.env.items())}
     return {
-        name: " ".join(filter(None, (free(format_scalar(value)), plan.units.get(name, ""), _origin(plan, name))))
-        for name, value in sorted(plan.params.items())
+        "run": {"job": plan.job, "target": plan.target, "place": plan.place, "profile": plan.profile or "default"},
+        "parameters": {name: _format_parameter(plan, name, free) for name in sorted(plan.params)},
+        "source": dict(_leaves(record.spec("source"), "")),
+        "job file": dict(_leaves(record.spec("job"), "")),
+        "target spec": dict(_leaves(record.spec("target"), "")),
+        "lock": {"lock.json": "there" if record.lock() else ""},
+        "environment": environment,
+        "secrets": dict.fromkeys(plan.secrets, "handed over"),
+        "commands": commands,
+        "gates": {f"{stage.name}: {free(rule.label)}": rule.state for stage in stages for rule in stage.gate},
+        "outcome": _collect_outcome(record, free) if record.began else {"run": "never began"},
+        "metrics": {name: f"{value:.6g}" for name, value in sorted(record.last_metrics().items())},
+        DURATIONS: {stage.name: duration_text(stage.seconds) for stage in stages if stage.seconds},
     }
 
 
-def _origin(plan: RunPlan, name: str) -> str:
-    origin = plan.origins.get(name, "")
-    return f"({origin})" if origin else ""
+def _format_parameter(plan: RunPlan, name: str, free: Callable[[str], str]) -> str:
+    origin = f"({plan.origins[name]})" if plan.origins.get(name) else ""
+    return " ".join(filter(None, (free(format_scalar(plan.params[name])), plan.units.get(name, ""), origin)))
 
 
-def _spec(name: str) -> Callable[[RunRecord, RunPlan], dict[str, str]]:
-    return lambda record, plan: dict(_leaves(record.spec(name), ""))
+def _collect_outcome(record: RunRecord, free: Callable[[str], str]) -> dict[str, str]:
+    outcome: dict[str, str] = {"run": record.state.state}
+    for stage in record.state.stages:
+        code = "" if stage.exit_code is None else f", exit code {stage.exit_code}"
+        cause = f": {free(stage.cause.what)}" if stage.cause else ""
+        outcome[stage.name] = f"{stage.state}{code}{cause}"
+    return outcome
 
 
 def _leaves(value: Any, path: str) -> Iterable[tuple[str, str]]:
@@ -139,71 +161,3 @@ def _leaves(value: Any, path: str) -> Iterable[tuple[str, str]]:
             yield from _leaves(item, f"{path}[{key}]")
     else:
         yield path, format_scalar(value) if isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def _environment(record: RunRecord, plan: RunPlan) -> dict[str, str]:
-    free = _place_free(plan)
-    found = {name: free(value) for name, value in sorted(plan.env.items())}
-    for stage in plan.stages:
-        found |= {f"{stage.name}: {name}": free(value) for name, value in sorted(stage.env.items())}
-        for service in stage.services:
-            found |= {f"{service.name}: {name}": free(value) for name, value in sorted(service.env.items())}
-    return found
-
-
-def _secrets(record: RunRecord, plan: RunPlan) -> dict[str, str]:
-    return dict.fromkeys(plan.secrets, "handed over")
-
-
-def _commands(record: RunRecord, plan: RunPlan) -> dict[str, str]:
-    free = _place_free(plan)
-    found = {}
-    for stage in plan.stages:
-        found[stage.name] = free(shlex.join(stage.argv))
-        found |= {f"service {service.name}": free(shlex.join(service.argv)) for service in stage.services}
-    return found
-
-
-def _gates(record: RunRecord, plan: RunPlan) -> dict[str, str]:
-    free = _place_free(plan)
-    stages = record.state.stages if record.began else ()
-    rules = [(stage.name, rule) for stage in stages for rule in stage.gate]
-    return {f"{name}: {free(rule.label)}": rule.state for name, rule in rules}
-
-
-def _outcome(record: RunRecord, plan: RunPlan) -> dict[str, str]:
-    if not record.began:
-        return {"run": "never began"}
-    free = _place_free(plan)
-    found: dict[str, str] = {"run": record.state.state}
-    for stage in record.state.stages:
-        code = "" if stage.exit_code is None else f", exit code {stage.exit_code}"
-        cause = f": {free(stage.cause.what)}" if stage.cause else ""
-        found[stage.name] = f"{stage.state}{code}{cause}"
-    return found
-
-
-def _metrics(record: RunRecord, plan: RunPlan) -> dict[str, str]:
-    return {name: f"{value:.6g}" for name, value in sorted(record.last_metrics().items())}
-
-
-def _durations(record: RunRecord, plan: RunPlan) -> dict[str, str]:
-    stages = record.state.stages if record.began else ()
-    return {stage.name: duration_text(stage.seconds) for stage in stages if stage.seconds}
-
-
-_FACTS: dict[str, Callable[[RunRecord, RunPlan], Mapping[str, str]]] = {
-    "run": _run,
-    "parameters": _parameters,
-    "source": _spec("source"),
-    "job file": _spec("job"),
-    "target spec": _spec("target"),
-    "lock": lambda record, plan: {"lock.json": "there" if record.lock() else ""},
-    "environment": _environment,
-    "secrets": _secrets,
-    "commands": _commands,
-    "gates": _gates,
-    "outcome": _outcome,
-    "metrics": _metrics,
-    DURATIONS: _durations,
-}

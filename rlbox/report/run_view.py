@@ -20,12 +20,11 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from rlbox.amounts import card_text, duration_text, moment, padded, precise_duration_text, size_text
-from rlbox.errors import SpecError
 from rlbox.gate.rule_state import HELD_UNLESS_BROKEN
 from rlbox.logs.progress import estimate_remaining_s, select_main_metrics
 from rlbox.record.resources import Sample
-from rlbox.record.state import RunState, StageState, load_run_state
-from rlbox.report.activity import RunSnapshot, RunWatch, activity_text
+from rlbox.record.state import RunState, StageState
+from rlbox.report.activity import RunSnapshot, activity_text, look_at_run
 from rlbox.terminal import remove_controls
 
 STYLES = {
@@ -61,33 +60,6 @@ def run_frame(facts: RunSnapshot, now_s: float, *, width: int, height: int) -> l
     details = [_detail(label, text) for label, text in _details(facts, now_s) if text]
     room = max(1, height - 1 - len(details))
     lines = [_head(facts, now_s), *_stages(facts, now_s, room), *details][:height]
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-    return lines
-
-
-def status_lines(facts: RunSnapshot, now_s: float, width: int) -> list[Text]:
-    """Return where the stage that goes on is, and what it does and uses, in two lines of `width` cells at most."""
-    stage, sample = facts.stage, facts.sample
-    if stage is None:
-        return []
-    name = stage.name
-    where = [
-        f"{name} {stage.state.upper()}",
-        _phase(facts),
-        stage_time(stage, now_s),
-        format_gate_count(stage),
-    ]
-    waits = _waits(stage)
-    metrics = [f"{name} {value:.4g}" for name, value in select_main_metrics(facts.progress.metrics, 2).items()]
-    used = (
-        [_use(sample), *([f"gpu {_gpus(sample)}"] if sample.gpus else []), f"disk {_disk(facts, sample)}"]
-        if sample
-        else []
-    )
-    doing = activity_text(facts.doing, now_s, bar=False) if facts.doing else ""
-    rows = ([*where, waits and f"waits {waits}"], [doing, speed_text(facts), *metrics, *used])
-    lines = [Text("── " + " · ".join(part for part in row if part), style="dim") for row in rows if any(row)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
@@ -284,7 +256,7 @@ class _Lines:
     """Off a terminal: a line for every change of a stage or of one of its services, and now and then how far it is."""
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._watch, self._clock = RunWatch(run_dir), clock
+        self._run_dir, self._clock = run_dir, clock
         self._seen: dict[str, str] = {}
         self._told_s = clock()
 
@@ -305,7 +277,7 @@ class _Lines:
 
     def _tell_far(self, state: RunState) -> None:
         """Tell how far it is: what starts or shows a bar soon, steps less often."""
-        facts = self._watch.look(state)
+        facts = look_at_run(self._run_dir, state)
         if facts.doing:
             far = activity_text(facts.doing, time.time(), bar=False)
         else:
@@ -324,8 +296,7 @@ class _Lines:
 
 class _Live:
     def __init__(self, run_dir: Path, painter: Painter) -> None:
-        self._watch = RunWatch(run_dir)
-        self._painter = painter
+        self._run_dir, self._painter = run_dir, painter
         self._state: RunState | None = None
         self._size = (0, 0)
         self._looked = -_LOOK_S
@@ -335,7 +306,7 @@ class _Live:
         if state == self._state and size == self._size and time.monotonic() - self._looked < _LOOK_S:
             return
         self._state, self._size, self._looked = state, size, time.monotonic()
-        self._painter.paint(run_frame(self._watch.look(state), time.time(), width=size[0], height=size[1]))
+        self._painter.paint(run_frame(look_at_run(self._run_dir, state), time.time(), width=size[0], height=size[1]))
 
 
 def summary_text(state: RunState) -> str:
@@ -346,69 +317,6 @@ def summary_text(state: RunState) -> str:
         took = stage_time(stage, now_s)
         rows.append(f"{padded(stage.name, width)}  {stage.state.upper():<11}  {took:>12}  {format_gate_count(stage)}")
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
-
-
-@contextmanager
-def status_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[StatusView]:
-    """Yield the status of a run that is followed; on a terminal (`live`) nothing of it is left when the block ends.
-
-    Elsewhere it is a line on standard error for every change of stage, phase or gate.
-    """
-    view = StatusView(run_dir, Painter() if live and can_paint() else None, quiet=quiet)
-    try:
-        yield view
-    finally:
-        view.hide()
-
-
-class StatusView:
-    """`hide` before anything is printed, `show` after it."""
-
-    def __init__(self, run_dir: Path, painter: Painter | None, *, quiet: bool) -> None:
-        self._run_dir = run_dir
-        self._watch = RunWatch(run_dir)
-        self._painter = painter
-        self._quiet = quiet
-        self._told: object = None
-        self._lines: list[Text] = []
-        self._looked = -_LOOK_S
-
-    def hide(self) -> None:
-        """Take the status away from the terminal."""
-        if self._painter:
-            self._painter.clear()
-
-    def show(self, *, after_line: bool) -> None:
-        """Show the status; not `after_line`, when the cursor stands behind an unfinished line, nothing is shown."""
-        if self._quiet or (self._painter and not after_line):
-            return
-        if time.monotonic() - self._looked >= _LOOK_S:
-            self._looked = time.monotonic()
-            self._look()
-        if self._painter:
-            self._painter.paint(self._lines)
-
-    def _look(self) -> None:
-        try:
-            facts = self._watch.look(load_run_state(self._run_dir))
-        except SpecError:
-            return
-        if self._painter is None:
-            self._tell(facts)
-            return
-        width, height = self._painter.size
-        lines = status_lines(facts, time.time(), width)
-        self._lines = lines if len(lines) < height else []
-
-    def _tell(self, facts: RunSnapshot) -> None:
-        stage = facts.stage
-        now = (stage.name, stage.state, stage.phase, sum(r.state == "held" for r in stage.gate)) if stage else None
-        if now in (None, self._told):
-            return
-        self._told = now
-        for line in status_lines(facts, time.time(), 10_000):
-            sys.stderr.write(f"-- {remove_controls(line.plain.strip('─ '))}\n")
-        sys.stderr.flush()
 
 
 def can_paint() -> bool:

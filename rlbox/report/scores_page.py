@@ -11,17 +11,11 @@ from rlbox.evaluation.files import (
     SUMMARY_FILE,
     AnswerStore,
     compute_answer_keys,
-    find_result_directories,
-    get_data_disk_path,
-    make_relative_to_disk,
     read_result,
 )
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
-from rlbox.foreign import parse_json
-from rlbox.record.run_dir import PLAN_FILE
 from rlbox.report.html import MOST_BYTES, load_page_labels, page_template
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.safe_files import read_bytes
 from rlbox.terminal import remove_controls
 
 MOST_TEXT = 24_000
@@ -79,26 +73,6 @@ def load_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
     paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
     found = [(path.parent, read_result(path)) for path in paths]
     return sorted(found, key=lambda one: (one[1].step, one[1].name))
-
-
-def load_run_results(folder: Path) -> list[tuple[Path, EvaluationResult]]:
-    """Return the results of the checkpoints that a run judged, as `load_results`; nothing where it judged none.
-
-    They lie where its plan says, on the data disk whose run it is; what leads out of that disk is left alone.
-    """
-    disk = folder.resolve().parents[1]
-    try:
-        plan = parse_json(read_bytes(folder / PLAN_FILE))
-    except (OSError, ValueError):
-        return []
-    if not isinstance(plan, dict):
-        return []
-    found: list[tuple[Path, EvaluationResult]] = []
-    for path in find_result_directories(plan):
-        place = (disk / make_relative_to_disk(path, [get_data_disk_path(plan), str(disk)])).resolve()
-        if place.is_relative_to(disk):
-            found += load_results(place)
-    return found
 
 
 def _problem(

@@ -22,7 +22,6 @@ from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     LinkerFacts,
     ProgramFacts,
-    check_image_files,
     check_linker,
     check_ray,
     check_torch,
@@ -61,7 +60,6 @@ LOAD = {"step": "load", "ok": False, "path": "/a.so", "error": ""}
         ((IMPORT, CPU), None),
         (({"step": "import", "ok": False, "error": "ImportError: libx"},), "torch-import"),
         ((IMPORT, {"step": "cpu", "ok": False, "error": "RuntimeError: Numpy"}), "torch-op"),
-        ((IMPORT | {"file": "/x/torch/__init__.py"}, CPU), "torch-elsewhere"),
         ((IMPORT, CPU, LOAD | {"error": "OSError: /a.so: libnuma.so.1: cannot open"}), "extension-load"),
         ((IMPORT, CPU, LOAD | {"error": "OSError: /a.so: undefined symbol: _ZN3c105ErrorC1E"}), "torch-abi"),
         ((IMPORT, CPU, LOAD | {"error": "OSError: /a.so: file too short"}), "file-truncated"),
@@ -73,13 +71,6 @@ LOAD = {"step": "load", "ok": False, "path": "/a.so", "error": ""}
 )
 def test_torch_that_does_not_work_is_named(steps: tuple[dict[str, Any], ...], name: str | None) -> None:
     assert torch(*steps) == ([name] if name else [])
-
-
-def test_a_base_has_its_torch_where_it_likes() -> None:
-    facts = ProgramFacts(steps=(IMPORT | {"file": "/usr/local/lib/python3.12/dist-packages/torch/__init__.py"}, CPU))
-    locked = replace(TARGET, packages={"py-cpuinfo": "9.0.0"})
-    assert ids(check_torch(facts, locked, "/opt/venv")) == []
-    assert ids(check_torch(facts, replace(TARGET, packages={"torch": "2.11.0"}), "/opt/venv")) == ["torch-elsewhere"]
 
 
 def test_a_busy_machine_is_no_fault_and_a_hang_is_one() -> None:
@@ -110,11 +101,6 @@ def test_link() -> None:
     assert (finding.id, finding.seen, finding.covers) == (
         "jit-link", "-lcudart: cannot find -lcudart", ("lcudart-link",),
     )  # fmt: skip
-
-
-def test_an_older_image_is_a_note() -> None:
-    assert list(check_image_files([])) == []
-    assert [(row.id, row.level) for row in check_image_files(["fixes.json"])] == [("image-older", "note")]
 
 
 @pytest.mark.parametrize(
