@@ -68,7 +68,7 @@ FAULTS: dict[str, tuple[ClusterProbe, str, str, str, str]] = {
         "usermod -aG docker ann",
     ),
     "engine hangs": (engine(state="silent", said="timed out"), "engine-silent", "error", "timed out", "restart docker"),
-    "old engine": (engine(version="19.3.1"), "engine-old", "error", "19.3.1, 20.10", "install a newer one"),
+    "old engine": (engine(version="19.3.1"), "engine-old", "error", "19.3.1, 23", "install a newer one"),
     "rootless engine": (
         engine(security=("name=rootless",)),
         "engine-rootless",
