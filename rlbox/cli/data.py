@@ -8,7 +8,7 @@ import click
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.cli.options import ActionChoice, NonNegativeNumber, disk_options, dry_run_option, shared_options
+from rlbox.cli.options import NonNegativeNumber, disk_options, dry_run_option, shared_options
 from rlbox.i18n import _
 from rlbox.run.data_disk import open_existing_run_store
 
@@ -72,7 +72,7 @@ def data(
 
 
 @click.command()
-@click.argument("action", type=ActionChoice(["ls", "check"]))
+@click.argument("action", type=click.Choice(["ls", "check"]))
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @disk_options
 @shared_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,24 +54,8 @@ def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--sandbox-url", default="", metavar="URL", help="Code sandbox that is up [one is started here].")
     @click.option("--python", default="", metavar="FILE", help="Interpreter of the programs [rlbox's own].")
     @functools.wraps(command)
-    def with_source(
-        *args: Any,
-        problems: Path | None,
-        manifests: Path | None,
-        packages: Path | None,
-        any_size: bool,
-        sandbox_url: str,
-        python: str,
-        **options: Any,
-    ) -> Any:
-        source = ProblemOptions(
-            problems=problems,
-            manifests=manifests,
-            packages=packages,
-            any_size=any_size,
-            sandbox_url=sandbox_url,
-            python=python,
-        )
+    def with_source(*args: Any, **options: Any) -> Any:
+        source = ProblemOptions(**{field.name: options.pop(field.name) for field in fields(ProblemOptions)})
         return command(*args, source=source, **options)
 
     return with_source

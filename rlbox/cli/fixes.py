@@ -9,7 +9,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.completers import complete_fix, complete_target
-from rlbox.cli.options import ActionChoice, shared_options
+from rlbox.cli.options import shared_options
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 
@@ -33,7 +33,7 @@ _NAMES = {
 
 
 @click.command()
-@click.argument("action", metavar="[ls|show|explain|find]", default="ls", type=ActionChoice(list(_NAMES)))
+@click.argument("action", metavar="[ls|show|explain|find]", default="ls", type=click.Choice(list(_NAMES)))
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
 @shared_options
 def fixes(app: App, action: str, name: str | None) -> int:

@@ -11,7 +11,7 @@ import click
 from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
-from rlbox.cli.options import ActionChoice, dry_run_option, place_option, shared_options, sources_option
+from rlbox.cli.options import dry_run_option, place_option, shared_options, sources_option
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -244,7 +244,7 @@ def _table(found: list[HostContact]) -> str:
 
 
 @click.command()
-@click.argument("action", metavar="[ls|probe]", default="ls", type=ActionChoice(["ls", "probe"]))
+@click.argument("action", metavar="[ls|probe]", default="ls", type=click.Choice(["ls", "probe"]))
 @click.option(
     "--target",
     default="local",

@@ -110,30 +110,20 @@ def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
 
 
 def _print(app: App, run_dir: Path, paths: Sequence[Path], lines: int | None) -> None:
-    """Print logs, or the last lines of each; of one that cannot be read nothing, and that is said at the end."""
+    """Print logs, or the last lines of each."""
     from rlbox.system.tail import FileFollower, find_last_lines_offset
 
-    problem: NodeError | None = None
     ended = True
     for path in paths:
         _head(app, run_dir, path, several=len(paths) > 1, ended=ended)
         stream = ControlFilter()
-        try:
-            tail = FileFollower(
-                path, 0 if lines is None else find_last_lines_offset(path, lines)
-            )  # it passes over what nobody wrote
-            with contextlib.closing(tail):
-                while block := tail.read():
-                    ended = block.endswith(b"\n")
-                    sys.stdout.buffer.write(stream.feed(block))
-        except OSError as error:
-            problem = problem or NodeError(
-                _("the log cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)
-            )
+        start = 0 if lines is None else find_last_lines_offset(path, lines)
+        with contextlib.closing(FileFollower(path, start)) as tail:  # it passes over holes of the file
+            while block := tail.read():
+                ended = block.endswith(b"\n")
+                sys.stdout.buffer.write(stream.feed(block))
         sys.stdout.buffer.write(stream.close())
         sys.stdout.flush()
-    if problem:
-        raise problem
 
 
 def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) -> None:

@@ -121,16 +121,6 @@ class DurationSeconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             return self.fail(str(error), param, ctx)
 
 
-class ActionChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
-    """What a noun is asked to do; `list`, as it was called, is answered with `ls`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As a choice, with the word that is used now."""
-        if value == "list":
-            raise click.UsageError(_("list: it is now `ls`"), ctx)
-        return super().convert(value, param, ctx)
-
-
 def disk_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--target` and `--data`, which say where the runs are."""
     for option in (

@@ -71,10 +71,6 @@ def _took(state: RunState) -> str:
     return duration_text((ended or time.time()) - begun) if begun is not None else ""
 
 
-_UNTOLD = ("notes", "run", "exit_code")
-_NAMES = ("stage", "phase", "started_at")
-
-
 @click.command("show")
 @click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 @disk_options
@@ -99,7 +95,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     stages = _stages(run_store, folder)
     source = load_source_record(folder)
     found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages, "source": source}
-    told = [(key, _shown(key, value)) for key, value in row.items() if value and key not in _UNTOLD]
+    told = [(key, str(value)) for key, value in row.items() if value and key not in ("notes", "run", "exit_code")]
     told += [("job", facts.job), ("folder", str(folder)), ("size", size_text(facts.size))]
     told += [("source", describe_source(source))] if source else []
     lines = [row["run"], *columns([(f"  {key}:", value) for key, value in told])]
@@ -108,10 +104,6 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     lines += [f"  checkpoint {path}" for path in facts.checkpoints]
     app.result({"run": found | {"checkpoints": list(facts.checkpoints)}}, "\n".join(lines))
     return 0
-
-
-def _shown(key: str, value: Any) -> str:
-    return value if key in _NAMES else str(value)
 
 
 def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
@@ -304,5 +296,4 @@ for command in (ls, show, diff, remove, prune):
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    shown = ({**row, "run": row["run"], "stage": row["stage"]} for row in rows)
-    return "\n".join(columns([_COLUMNS, *([row[name] for name in _COLUMNS] for row in shown)]))
+    return "\n".join(columns([_COLUMNS, *([row[name] for name in _COLUMNS] for row in rows)]))
