@@ -40,13 +40,6 @@ from rlbox.target.target import load_target
 _TOLD = {"target": "the target", "here": "this machine", "named": "--machine"}
 _SHOWN = 0.05 * GIB
 """Bytes of a part that is shown: less reads 0.0 GiB."""
-_SEED_BYTES = 12
-"""Bytes of a parameter by the usual rule of thumb: fp32 weight, AdamW's two moments; no gradients, no peak."""
-
-
-def seed_shard_gb(billions: float, gpus: int) -> float:
-    """Return the rule of thumb of a card's share of a model, GB: 84 / N for 7."""
-    return _SEED_BYTES * billions / gpus
 
 
 def needs_json(needs: RunNeeds, room: Capacity, lacks: Sequence[Shortage]) -> dict[str, Any]:

@@ -59,15 +59,6 @@ def test_a_stack_that_contradicts_itself(rlbox: Rlbox, folder: Folder) -> None:
     assert [row.get("fact", row.get("name")) for row in data["clash"]] == ["torch", "vllm", "vllm-0-11-1-torch"]
 
 
-def test_the_lock_refuses_it_and_asks_nobody(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine", SPEC.format(torch="2.8.0"))
-    said = rlbox("lock", "mine")
-    assert said.code == 2
-    assert said.err.splitlines()[0] == "rlbox: error: the stack of target mine contradicts itself:"
-    assert "  next:  set torch to 2.9.0; or else set vllm to 0.11.0; " in said.err
-    assert not (folder.path / "images/mine/lock.json").exists()
-
-
 def test_a_fact_left_out_is_not_judged(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine", FA3 + '[compat.off]\nflash-attn-3-hopper = "a build of ours"\n')
     assert rlbox("stack", "mine").code == 0
@@ -166,7 +157,7 @@ def test_a_verb_refuses_a_stack_that_contradicts_itself(rlbox: Rlbox, clashing: 
 
 
 @pytest.mark.usefixtures("no_engine")
-@pytest.mark.parametrize("name", [name for name in ASKING if not name.startswith("lock")])
+@pytest.mark.parametrize("name", ["build", "run"])
 def test_force_goes_on_with_a_stack_that_contradicts_itself(rlbox: Rlbox, clashing: Folder, name: str) -> None:
     words = [word.replace("PREFIX", str(clashing.path / "prefix")) for word in ASKING[name]]
     said = rlbox(*words, "--force", "--dry-run")

@@ -114,17 +114,6 @@ def test_solving_finds_a_set_for_what_is_left_open() -> None:
     assert found.values["cuda"] == "12.8"
 
 
-def test_a_driver_that_is_not_known_judges_nothing() -> None:
-    assert verdict("torch==2.11.0", hardware={"arch": "sm_120"}).fits
-
-
-def test_forward_compatibility_is_for_data_centre_cards_alone() -> None:
-    old, base = {"cuda_driver": "12.4"}, {"packages": ["cuda-compat-13-0"]}
-    assert verdict("torch==2.11.0", hardware={**GPU_A800, **old}, base=base).fits
-    found = verdict("torch==2.11.0", hardware={"arch": "sm_89", "grade": "consumer", **old}, base=base)
-    assert not found.fits
-
-
 def test_a_fact_can_be_left_out_with_a_reason() -> None:
     spec = ("verl==0.8.0", "vllm==0.13.0", "numpy==1.26.4")
     assert {rule.id for rule in verdict(*spec).clash_rules} == {"verl-0-7-0-with-vllm-vllm"}
@@ -272,19 +261,6 @@ def test_what_is_compiled_beforehand_wants_no_compiler(
     packages: tuple[str, ...], entries: tuple[dict[str, Any], ...], fits: bool
 ) -> None:
     assert compiles(*packages, entries=entries).fits is fits
-
-
-def test_a_compiler_of_cuda_13_is_for_a_torch_of_cuda_13() -> None:
-    found = compiles("torch==2.9.1", entries=(KERNELS,))
-    assert {"CUDA of torch >=13,<14  (stack.s.compile)", "torch ==2.9.1  (stack.s)"} <= {
-        *map(str, conflict_lines(found))
-    }
-
-
-def test_a_driver_too_old_for_what_is_compiled() -> None:
-    found = compiles("torch==2.11.0", entries=(KERNELS,), hardware={**GPU_5090, "cuda_driver": "12.8"})
-    assert not found.fits
-    assert "580" in " ".join([*conflict_lines(found), next_step("t", found)])
 
 
 def test_what_would_help_is_to_compile_it() -> None:
