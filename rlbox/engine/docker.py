@@ -419,7 +419,6 @@ class DockerEngine:
 
 
 def _refused(plan: ContainerPlan, message: str) -> EngineError:
-    message = message
     if "No such image" in message:
         target = plan.image.partition("/")[2].partition(":")[0]
         return EngineError(

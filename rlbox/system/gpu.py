@@ -101,8 +101,8 @@ class _Nvml:
         self._thread: threading.Thread | None = None
         self._library: Any = None
 
-    def query(self, read: Callable[[Any], tuple[T, ...]], timeout_s: float) -> tuple[T, ...]:
-        """Return what `read` makes of the library; nothing without a driver, or when it does not answer in time."""
+    def query(self, read: Callable[[Any, int], T], timeout_s: float) -> tuple[T, ...]:
+        """Return what `read` makes of the library for each GPU; nothing without a driver, or when it is silent."""
         if self._missing or (self._thread and self._thread.is_alive()):
             return ()
         answer: list[tuple[T, ...]] = []
@@ -112,7 +112,7 @@ class _Nvml:
         self._thread.join(timeout_s)
         return answer[0] if answer else ()
 
-    def _read(self, read: Callable[[Any], tuple[T, ...]]) -> tuple[T, ...]:
+    def _read(self, read: Callable[[Any, int], T]) -> tuple[T, ...]:
         try:
             if self._library is None:
                 library: Any = importlib.import_module("pynvml")
@@ -122,7 +122,7 @@ class _Nvml:
             self._missing, self.error = True, f"{type(error).__name__}: {error}"
             return ()
         try:
-            found = read(self._library)
+            found = tuple(read(self._library, index) for index in range(self._library.nvmlDeviceGetCount()))
         except self._library.NVMLError as error:
             self.error = f"{type(error).__name__}: {error}"
             return ()
@@ -135,17 +135,17 @@ _nvml = _Nvml()
 
 def probe_gpus() -> tuple[GpuStatus, ...]:
     """Return the GPUs by index; empty without a driver, or when it does not answer within half a second."""
-    return _nvml.query(_read_gpus, _SAMPLE_TIMEOUT_S)
+    return _nvml.query(_read_gpu, _SAMPLE_TIMEOUT_S)
 
 
 def probe_gpu_models() -> tuple[GpuModel, ...]:
     """Return the models of the GPUs by index; empty without a driver, or when it does not answer."""
-    return _nvml.query(_read_models, _MODEL_TIMEOUT_S)
+    return _nvml.query(_read_model, _MODEL_TIMEOUT_S)
 
 
 def probe_gpu_memory() -> tuple[GpuMemory, ...]:
     """Return the memory of the GPUs by index; raises `NvmlUnavailableError`."""
-    memory = _nvml.query(_read_all_memory, _MODEL_TIMEOUT_S)
+    memory = _nvml.query(_read_memory, _MODEL_TIMEOUT_S)
     if _nvml.error:
         raise NvmlUnavailableError(_nvml.error)
     return memory
@@ -167,19 +167,10 @@ def probe_cuda_driver() -> GpuDriver:
     )
 
 
-def _read_models(nvml: Any) -> tuple[GpuModel, ...]:
-    return tuple(
-        _read_model(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())
-    )
-
-
-def _read_model(nvml: Any, device: Any) -> GpuModel:
+def _read_model(nvml: Any, index: int) -> GpuModel:
+    device = nvml.nvmlDeviceGetHandleByIndex(index)
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(device)
     return GpuModel(name=_text(nvml.nvmlDeviceGetName(device)), arch=f"sm_{major}{minor}")
-
-
-def _read_all_memory(nvml: Any) -> tuple[GpuMemory, ...]:
-    return tuple(_read_memory(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
 
 
 def _read_memory(nvml: Any, index: int) -> GpuMemory:
@@ -197,10 +188,6 @@ def _read_memory(nvml: Any, index: int) -> GpuMemory:
         processes=tuple(GpuProcess(process.pid, int(process.usedGpuMemory or 0)) for process in processes),
         uncorrected_errors=errors,
     )
-
-
-def _read_gpus(nvml: Any) -> tuple[GpuStatus, ...]:
-    return tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
 
 
 def _read_gpu(nvml: Any, index: int) -> GpuStatus:
