@@ -151,8 +151,6 @@ def _hardware_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
         )
     if applies.nodes is not None:
         yield _counted(hardware.nodes, applies.nodes, ngettext("{count} node", "{count} nodes", hardware.nodes))
-    if applies.pids_per_core_below is not None:
-        yield _tight(target, applies.pids_per_core_below)
 
 
 def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, str]]:
@@ -169,8 +167,6 @@ def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
         yield _one_of(hardware.region, applies.region, "region")
     if applies.base:
         yield _one_of("bootstrap" if target.base.bootstrap else "image", (applies.base,), _("base is of kind"))
-    if applies.network:
-        yield _one_of(target.run.network, applies.network, _("network of containers"))
 
 
 def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
@@ -182,19 +178,3 @@ def _one_of(value: str, wanted: tuple[str, ...], what: str) -> tuple[bool, str]:
 def _counted(value: int, wanted: str, text: str) -> tuple[bool, str]:
     holds, fact = compare(value, wanted), text.format(count=value)
     return holds, fact if holds else _("{fact}, not {wanted}").format(fact=fact, wanted=wanted)
-
-
-def _tight(target: Target, per_core: int) -> tuple[bool, str]:
-    """A limit or a number of cores that nobody knows may be tight: then the fix decides on the machine itself."""
-    limits = [limit for limit in (target.hardware.pid_limit, target.run.pids) if limit]
-    cores = target.hardware.cores
-    if not limits:
-        unknown = bool(target.hardware.platform)
-        return unknown, _("process limit of the platform not known") if unknown else _("no process limit")
-    if not cores:
-        return True, _("process limit {limits}, number of cores not known").format(limits=min(limits))
-    holds = min(limits) < per_core * cores
-    bound = _("below {per_core} x {cores} cores").format(per_core=per_core, cores=cores)
-    return holds, _("process limit {limits} is {bound}").format(limits=min(limits), bound=bound) if holds else _(
-        "process limit {limits} is not {bound}"
-    ).format(limits=min(limits), bound=bound)

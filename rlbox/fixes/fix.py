@@ -100,8 +100,6 @@ class Applies(SpecModel):
     any_stack: tuple[SingleLine, ...] = Field((), description="packages of which one is in the stack")
     no_stack: tuple[SingleLine, ...] = Field((), description="packages of which none is in the stack")
     base: Literal["", "image", "bootstrap"] = Field("", description="what the base is made from")
-    network: tuple[SingleLine, ...] = Field((), description="network of containers, one of")
-    pids_per_core_below: int | None = Field(None, description="process limit below this many for each core")
 
 
 def _not_linked(path: str) -> str:
@@ -134,9 +132,7 @@ class BakedRun(SpecModel):
     """How containers are started: floors under the target's own `[run]`; sizes in GiB, 0 asks for nothing."""
 
     shm_gib: Annotated[float, Field(ge=0)] = 0.0
-    pids: Annotated[int, Field(ge=0)] = 0
     ulimits: dict[Name, SingleLine] = Field(default_factory=dict)
-    cap_add: tuple[SingleLine, ...] = ()
 
 
 class RayStartOptions(SpecModel):

@@ -105,9 +105,7 @@ class RenderedFixes:
     links: Mapping[str, str]
     ray: RayStartOptions
     shm_gib: float
-    pids: int
     ulimits: Mapping[str, str]
-    cap_add: tuple[str, ...]
 
     def build_env(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a container of an image that has `inherited` without the fixes."""
@@ -157,9 +155,7 @@ def render_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Re
         links={link.path: link.to for __, bake in filled for link in bake.link},
         ray=ray,
         shm_gib=max((fix.bake.run.shm_gib for fix in chosen), default=0.0),
-        pids=max((fix.bake.run.pids for fix in chosen), default=0),
         ulimits={name: limit for fix in chosen for name, limit in fix.bake.run.ulimits.items()},
-        cap_add=tuple(sorted({name for fix in chosen for name in fix.bake.run.cap_add})),
     )
     _check_agreement(baked)
     return baked

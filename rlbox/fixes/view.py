@@ -55,10 +55,6 @@ def _machine_words(applies: Applies) -> Iterator[str]:
         yield _("the machine is rented from {value}").format(value=_or(applies.platform))
     if applies.region:
         yield _("the machine stands in {value}").format(value=_or(applies.region))
-    if applies.pids_per_core_below is not None:
-        yield _("fewer than {pids_per_core_below} processes for each core are allowed").format(
-            pids_per_core_below=applies.pids_per_core_below
-        )
 
 
 def _stack_words(applies: Applies) -> Iterator[str]:
@@ -69,8 +65,6 @@ def _stack_words(applies: Applies) -> Iterator[str]:
         yield _("the stack has no {value}").format(value=_or(applies.no_stack))
     if applies.base:
         yield _("the base is bootstrapped from apt") if applies.base == "bootstrap" else _("the base is an image")
-    if applies.network:
-        yield _("containers are on the network {value}").format(value=_or(applies.network))
 
 
 def _or(values: tuple[str, ...]) -> str:
@@ -100,12 +94,9 @@ def _start_rows(bake: Bake) -> Iterator[BakeEntry]:
             name="shared memory",
             value=_("at least {asked_text}").format(asked_text=asked_text(bake.run.shm_gib)),
         )
-    if bake.run.pids:
-        yield BakeEntry(kind="run", name="processes", value=_("at least {pids}").format(pids=bake.run.pids))
     yield from (BakeEntry(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
     for name, limit in sorted(bake.run.ulimits.items()):
         yield BakeEntry(kind="run", name=f"ulimit {name}", value=limit)
-    yield from (BakeEntry(kind="run", name="capability", value=name) for name in bake.run.cap_add)
     for role, words in (("both", bake.ray.common), ("head", bake.ray.head), ("worker", bake.ray.worker)):
         yield from (BakeEntry(kind="ray", name=role, value=word) for word in words if word)
     if bake.ray.before:

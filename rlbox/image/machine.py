@@ -49,9 +49,8 @@ def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> C
     limits = {**rendered_fixes.ulimits, **run.ulimits}
     floors = {
         "shm_gib": max(run.shm_gib, rendered_fixes.shm_gib),
-        "pids": max(run.pids, rendered_fixes.pids) if run.pids else 0,  # no limit of its own is above every floor
         "ulimits": {name: limit for name, limit in sorted(limits.items()) if limit},
-        "cap_add": tuple(sorted({*rendered_fixes.cap_add, *run.cap_add})),
+        "cap_add": tuple(sorted(run.cap_add)),
         "devices": {path: use for path, use in sorted(run.devices.items()) if use},
         "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
         **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},

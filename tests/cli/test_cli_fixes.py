@@ -43,9 +43,7 @@ path = "/opt/answer"
 to = "{{ site }}"
 [bake.run]
 shm_gib = 16.0
-pids = 4096
 ulimits = { memlock = "-1" }
-cap_add = ["SYS_NICE"]
 [bake.ray]
 common = ["--disable-usage-stats"]
 head = ["--block"]
