@@ -382,9 +382,7 @@ def _hook_fix(path: str) -> str:
 def _limits(fix: Fix) -> list[str]:
     run = fix.bake.run
     found = [f"/dev/shm of {asked_text(run.shm_gib)}"] if run.shm_gib else []  # noqa: S108 - named, not written
-    found += [f"a limit of {run.pids} processes"] if run.pids else []
-    found += [f"the limit {name}={limit}" for name, limit in run.ulimits.items()]
-    return found + [f"the capability {name}" for name in run.cap_add]
+    return found + [f"the limit {name}={limit}" for name, limit in run.ulimits.items()]
 
 
 def _with_left(manifest: dict[str, Any], left: Iterable[SkippedItem]) -> str:
