@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,8 +145,6 @@ _RANKS_S = 5
 _MOST_BYTES = 4 << 20
 _DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _DUMP_DEFAULT = "/tmp/nccl_trace_rank_"  # noqa: S108 PyTorch's own default
-_DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-_DUMP_S = 2.0
 _MOST_DUMPS, _MOST_DUMP_BYTES = 64, 64 << 20
 _MOST_NAMES = 100_000
 
@@ -165,7 +162,6 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
         recreate_as_directory(folder)
         replace_file(folder / RAS_FILE, ras.encode("utf-8", "replace"))
         files.append(RAS_FILE)
-    _trigger_dumps(environments)
     for dump in _dumps(environments, since_unix):
         with contextlib.suppress(OSError):
             data = read_bytes(dump, _MOST_DUMP_BYTES)
@@ -229,23 +225,6 @@ def query_ras(host: str, port: int, timeout_s: float = _ANSWER_S) -> str:
         stream.write(b"VERBOSE STATUS\n")
         stream.flush()
         return stream.read(_MOST_BYTES).decode("utf-8", "replace")
-
-
-def _trigger_dumps(environments: Sequence[Mapping[str, str]]) -> None:
-    """Ask for dumps through the recorder's pipes, where they are switched on, and give it a moment."""
-    told = False
-    for prefix in {e[_DUMP_PIPE] for e in environments if e.get(_DUMP_PIPE)}:
-        for pipe in [path for path in _beginning(prefix) if path.suffix == ".pipe"][:_MOST_DUMPS]:
-            with contextlib.suppress(OSError):
-                handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    if stat.S_ISFIFO(os.fstat(handle).st_mode):  # the name is the workload's, the file may be anybody's
-                        os.write(handle, b"1\n")
-                        told = True
-                finally:
-                    os.close(handle)
-    if told:
-        time.sleep(_DUMP_S)
 
 
 def _dumps(environments: Sequence[Mapping[str, str]], since_unix: float) -> list[Path]:

@@ -14,8 +14,11 @@ from rlbox.system.counters import WAITS_CORES, ActivityRates, CpuUsage
 
 _By = Literal["limit", "cores", "disk"]
 _LEAST_S, _MOSTLY = 5.0, 2 / 3
-_STARVED = 0.5
-"""With less than this share of what they could use, processes are slow because something keeps them from it."""
+_STARVED = 0.6
+"""With less than this share of what they could use, processes are slow because something keeps them from it.
+
+Half of a core is what they get beside one other group of processes (autogroup), so the share must lie above it.
+"""
 _DISK = 0.5
 """Who waits for a disk longer than this, and is given bytes by it all the while, is slow because of it."""
 
@@ -34,8 +37,8 @@ class Slowness:
     seconds: float
     amount: float
 
-    def describe(self, cores: float, names: Sequence[str]) -> str:
-        """Return it as the first half of a cause; `names` are those that had most, none when they cannot be seen."""
+    def describe(self, cores: float) -> str:
+        """Return it as the first half of a cause; the machine has `cores`."""
         span, share = duration_text(self.seconds), f"{100 * self.share:.0f} %"
         if self.cause == "limit":
             return (
@@ -43,15 +46,13 @@ class Slowness:
                 f"back {100 - 100 * self.share:.0f} % of the time, over {span}"
             )
         if self.cause == "disk":
-            who = f"; others moved: {', '.join(names)}" if names else ", and nobody else who is seen from here used it"
             return (
                 f"this machine's disk is busy or slow: over {span} the stage's processes waited for it {share} of the "
-                f"time, and it moved {size_text(self.amount)}/s for them{who}"
+                f"time, and it moved {size_text(self.amount)}/s for them"
             )
-        who = f": {', '.join(names)}" if names else ", outside of what can be seen from here"
         return (
             f"this machine is busy: over {span} the stage's processes got {share} of the time that they could have "
-            f"used of a core; others had {self.amount:.1f} of {cores:g} cores{who}"
+            f"used of a core; others had {self.amount:.1f} of {cores:g} cores"
         )
 
 
@@ -144,7 +145,7 @@ class StartupTimer:
     """How long a service may take to start: `limit_s` by the clock of its pace, and longer while it gets on.
 
     What reads, writes or fills memory may take `stretch` times its limit, by the clock on the wall; what only computes
-    twice its limit. `read_bytes` is what its processes read so far.
+    twice its limit.
     """
 
     def __init__(self, limit_s: float, stretch: float, own_s: float, real_s: float) -> None:
@@ -152,12 +153,10 @@ class StartupTimer:
         self._own_s, self._real_s = own_s, real_s
         self._recent: deque[tuple[float, ActivityRates]] = deque()
         self._waits_disk = False
-        self.read_bytes = 0.0
 
     def add_rates(self, rates: ActivityRates, real_s: float, *, waits_disk: bool = False) -> None:
         """Take what the service's processes did up to `real_s`, and whether one of them sleeps until a disk answers."""
         self._waits_disk = waits_disk
-        self.read_bytes += rates.read * rates.seconds
         self._recent.append((real_s, rates))
         while len(self._recent) > 1 and real_s - self._recent[0][0] >= _DISK_SEEN_S:
             self._recent.popleft()

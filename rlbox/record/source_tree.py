@@ -138,42 +138,36 @@ def _with_git(folder: Path, package: str) -> dict[str, Any] | None:
     if commit is None:
         return None
     changes = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--relative", "HEAD", "--", ".")
-    names = _git(folder, "diff", "--name-only", "-z", "--relative", "HEAD", "--", ".")
     new = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
-    if changes is None or names is None or new is None:
+    if changes is None or new is None:
         return None
-    branch = (_git(folder, "symbolic-ref", "--short", "-q", "HEAD") or "").strip()
-    paths = sorted(name for name in new.split("\0") if name)
-    added = "".join(_added(folder, paths))
+    added = "".join(_format_new_file(folder, name) for name in sorted(filter(None, new.split("\0"))))
     return {
         "commit": commit.strip(),
-        "branch": branch,
-        "files_changed": len([name for name in names.split("\0") if name]) + len(paths),
+        "branch": (_git(folder, "symbolic-ref", "--short", "-q", "HEAD") or "").strip(),
+        "files_changed": len(re.findall("^diff --git ", changes + added, re.MULTILINE)),
         "diff": changes + added,
         "digest": hashlib.sha256("\0".join((commit, changes, added)).encode("utf-8", "replace")).hexdigest(),
     }
 
 
-def _added(folder: Path, names: list[str]) -> Iterator[str]:
-    """Yield the diffs of files that git does not know, in its form; what is large or no text is named with its size."""
-    total = 0
-    for name in names:
-        path, text = folder / name, None
-        size = path.stat().st_size if path.is_file() else 0
-        total += size
-        if path.is_file() and size <= _DIFF_BYTES and total <= _DIFF_BYTES:
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                text = path.read_bytes().decode()
-        head = f"diff --git a/{name} b/{name}\nnew file mode 100644\n"
-        if text is None:
-            yield f"{head}Binary files /dev/null and b/{name} differ ({size} bytes)\n"
-        elif not text:
-            yield head
-        else:
-            lines = text.removesuffix("\n").split("\n")
-            end = "" if text.endswith("\n") else "\\ No newline at end of file\n"
-            body = "".join(f"+{line}\n" for line in lines)
-            yield f"{head}--- /dev/null\n+++ b/{name}\n@@ -0,0 +1,{len(lines)} @@\n{body}{end}"
+def _format_new_file(folder: Path, name: str) -> str:
+    """Return the diff of a file that git does not know; what is large or no text is named with its size."""
+    path = folder / name
+    size = path.stat().st_size if path.is_file() else 0
+    head = f"diff --git a/{name} b/{name}\nnew file mode 100644\n"
+    try:
+        text = path.read_bytes().decode() if size <= _DIFF_BYTES else None
+    except (OSError, UnicodeDecodeError):
+        text = None
+    if text is None:
+        return f"{head}Binary files /dev/null and b/{name} differ ({size} bytes)\n"
+    if not text:
+        return head
+    lines = text.removesuffix("\n").split("\n")
+    end = "" if text.endswith("\n") else "\\ No newline at end of file\n"
+    body = "".join(f"+{line}\n" for line in lines)
+    return f"{head}--- /dev/null\n+++ b/{name}\n@@ -0,0 +1,{len(lines)} @@\n{body}{end}"
 
 
 def _files_digest(folder: Path) -> str:

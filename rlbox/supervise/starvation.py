@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from rlbox.amounts import size_text
 from rlbox.diagnose.cause import TIMEOUT_KINDS, Cause, CauseKind
-from rlbox.hang.slowness import REMEDIES, Slowness, StartupTimer, StarvationClock
+from rlbox.hang.slowness import REMEDIES, StartupTimer, StarvationClock
 from rlbox.hang.watch import ActivityProbe
 from rlbox.system.counters import (
     ActivitySample,
@@ -20,10 +18,8 @@ from rlbox.system.counters import (
     compute_cpu_usage,
     compute_rates,
     probe_activity,
-    probe_process_usage,
 )
 from rlbox.system.limits import count_usable_cores
-from rlbox.system.process_table import probe_processes
 from rlbox.system.run_processes import ChildProcess, RunProcesses
 
 _EVERY_S = 1.0
@@ -31,10 +27,6 @@ _CPU_SHARE = 0.002
 """Share of a core that looking may take."""
 _MEMBERS_S = 5.0
 _WINDOW_S = 300.0
-_WHO_S = 0.5
-_MOST_NAMED = 3
-_LEAST_CORES, _LEAST_BYTES = 0.1, 1e6
-"""What somebody else must have, of cores or of a disk (bytes a second), to be named."""
 
 
 class StarvationMonitor:
@@ -106,28 +98,9 @@ class StarvationMonitor:
         return dataclasses.replace(
             cause,
             kind=kind,
-            what=f"{slow.describe(self._cores, self._others(slow))}; then {cause.what}",
+            what=f"{slow.describe(self._cores)}; then {cause.what}",
             next_step="; ".join(step for step in (REMEDIES[slow.cause], cause.next_step) if step),
         )
-
-    def _others(self, slow: Slowness) -> list[str]:
-        """Return the processes of others that have most of the cores, or of the disks, the greediest first."""
-        if slow.cause == "limit" or (slow.cause == "cores" and slow.amount <= _LEAST_CORES):
-            return []
-        own = self._processes.list_tree_pids() | {os.getpid()}
-        before = {pid: probe_process_usage(pid) for pid in probe_processes() if pid not in own}
-        begun = time.monotonic()
-        time.sleep(_WHO_S)
-        measure, least = (_moved, _LEAST_BYTES) if slow.cause == "disk" else (_computed, _LEAST_CORES)
-        found = []
-        for pid, was in before.items():
-            now = probe_process_usage(pid) if was else None
-            if was and now and now.key == was.key:
-                found.append(((measure(now) - measure(was)) / (time.monotonic() - begun), f"{now.name} (pid {pid})"))
-        greedy = sorted((row for row in found if row[0] >= least), reverse=True)[:_MOST_NAMED]
-        return [
-            f"{name} {size_text(rate)}/s" if slow.cause == "disk" else f"{name} {rate:.1f}" for rate, name in greedy
-        ]
 
 
 class ServiceStartup:
@@ -163,11 +136,3 @@ class ServiceStartup:
 def _prober() -> ActivityProbe:
     group = CgroupReader()
     return lambda pids: probe_activity(pids, gpus=False, cgroup=group)
-
-
-def _computed(process: ProcessUsage) -> float:
-    return process.cpu_s
-
-
-def _moved(process: ProcessUsage) -> float:
-    return process.read_bytes + process.write_bytes

@@ -104,9 +104,9 @@ def test_starved_over_a_time() -> None:
     found = clock.find_slowness_since(30)
     assert found
     assert (found.cause, round(found.share, 2), found.seconds) == ("cores", 0.05, 30)
-    text = found.describe(2, ["burn (pid 7) 1.5"])
+    text = found.describe(2)
     assert text.startswith("this machine is busy: over 30 s the stage's processes got 5 % of ")
-    assert text.endswith("others had 1.9 of 2 cores: burn (pid 7) 1.5")
+    assert text.endswith("others had 1.9 of 2 cores")
     assert clock.find_slowness_since(60) is None
 
 
@@ -125,7 +125,7 @@ def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
     slow = find_slowness([found])
     assert slow
     assert slow.cause == "limit"
-    assert slow.describe(0.2, []) == (
+    assert slow.describe(0.2) == (
         "the container's own CPU limit (0.2 cores: --cpus, or a pod's) held the stage's processes back 80 % of the "
         "time, over 10 s"
     )
@@ -178,12 +178,9 @@ def test_who_waits_for_a_disk(found: CpuUsage, share: float) -> None:
 def test_a_busy_disk_has_its_name_and_a_dead_mount_has_not() -> None:
     slow = find_slowness([reading(10**8, "D")])
     assert slow
-    assert slow.describe(2, ["dd (pid 7) 300.0 MB/s"]) == (
+    assert slow.describe(2) == (
         "this machine's disk is busy or slow: over 10 s the stage's processes waited for it 100 % of the time, and it "
-        "moved 10.0 MB/s for them; others moved: dd (pid 7) 300.0 MB/s"
-    )
-    assert slow.describe(2, []).endswith(
-        "and it moved 10.0 MB/s for them, and nobody else who is seen from here used it"
+        "moved 10.0 MB/s for them"
     )
     assert find_slowness([reading(0, "D")]) is None
 
@@ -193,7 +190,6 @@ def test_a_start_that_gets_on_has_more_time() -> None:
     for second in range(1, 320):
         clock.add_rates(ActivityRates(seconds=1, read=2e6 if second < 200 else 0.0), second)
         assert clock.must_stop(second, second) == (second > 203)  # what was seen of it is five seconds old
-    assert clock.read_bytes == pytest.approx(199 * 2e6)
     assert clock.get_elapsed_s(320) == 320
 
 
