@@ -205,7 +205,7 @@ AGAIN = ("run", "two", "--place", "here")
 
 
 def test_what_took_too_long_is_the_machines(site: Site, follow: Follow, burner: int) -> None:
-    slow_job(site, WORK.format(seconds=4.5), prefix=PINNED)
+    slow_job(site, WORK.format(seconds=3.6), prefix=PINNED)
     step = follow(*AGAIN)
     assert step.said.code == 7
     assert site.cause().startswith("this machine is busy: over ")
@@ -218,7 +218,7 @@ def test_what_took_too_long_is_the_machines(site: Site, follow: Follow, burner: 
 def test_a_limit_of_its_own_is_named_as_one(site: Site, follow: Follow, limited: Path) -> None:
     """It is no busy machine, and what was held back is in the samples."""
     site.groups = [limited]
-    slow_job(site, WORK.format(seconds=2.5))
+    slow_job(site, WORK.format(seconds=0.9))
     step = follow(*AGAIN)
     assert step.said.code == 7
     assert site.cause().startswith("the container's own CPU limit (0.1 cores: --cpus, or a pod's) held the stage's ")
