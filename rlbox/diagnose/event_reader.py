@@ -21,7 +21,6 @@ from rlbox.diagnose.patterns import (
 )
 from rlbox.diagnose.signatures import SignatureSet
 from rlbox.diagnose.tracebacks import (
-    LearnedPrefixes,
     TracebackParser,
     ends_with_inner_exception_header,
     find_exception_name,
@@ -125,7 +124,6 @@ class EventReader:
         self._last_mark = 0
         self._unmarked: tuple[int, LineBlock] | None = None
         self._around = RecentLines()
-        self._foreign = LearnedPrefixes()
 
     def feed(self, first_number: int, block_offset: int, lines: Sequence[str]) -> None:
         """Read the next lines, the first of which has the number `first_number` and begins at byte `block_offset`."""
@@ -195,7 +193,7 @@ class EventReader:
         if hit:
             self._until = number + _GOES_ON
         for row in _split_lines(number, text):
-            self._see_row(self._foreign.strip_prefix(row), hit)
+            self._see_row(row, hit)
         if number % 16 == 0:
             self._give_up(number)
 

@@ -7,7 +7,7 @@ what is left of one whose head or indent was lost on the way.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rlbox.diagnose.lines import LogLine
 
@@ -249,56 +249,3 @@ def starts_traceback(body: str) -> bool:
 def _strip_box(body: str) -> str:
     rest = _GROUP.sub("", body) if body.lstrip()[:1] in "|+" else _BOX.sub("", body)
     return rest.rstrip(" │|")
-
-
-_HEAD = "Traceback (most recent call last)"
-_FRAME = '  File "'
-_LONGEST_PREFIX = 120
-_WITHIN = 8
-"""Lines, those of others counted, within which a frame must follow behind the same prefix."""
-_MOST = 8
-_QUOTE_MARKS = re.compile("[\"'{`]")
-_DIGITS = re.compile(r"\d+")
-
-
-class LearnedPrefixes:
-    """Prefixes of one log that no family knows, learnt from its tracebacks.
-
-    What stands before a traceback's head stands before its frames; where the head was cut off, what stands before one
-    frame stands before the next. Without this a traceback behind an unknown prefix has no frames, and no exception.
-    """
-
-    def __init__(self) -> None:
-        self._known: list[re.Pattern[str]] = []
-        self._guess: tuple[re.Pattern[str], int] | None = None
-
-    def strip_prefix(self, line: LogLine) -> LogLine:
-        for pattern in self._known:
-            if found := pattern.match(line.body):
-                return replace(line, body=line.body[found.end() :])
-        if self._guess:
-            pattern, last = self._guess
-            found = pattern.match(line.body)
-            if found and not FRAME_LINE.match(line.body[found.end() :]):
-                found = None
-            if found or line.number > last:
-                self._guess = None
-            if found:
-                self._known = [*self._known, pattern][-_MOST:]
-                return replace(line, body=line.body[found.end() :])
-        self._learn(line)
-        return line
-
-    def _learn(self, row: LogLine) -> None:
-        before, head, _ = row.body.partition(_HEAD)
-        if not head and ", line " in row.body:
-            before, head, _ = row.body.partition(_FRAME)
-        if head and before.strip() and len(before) <= _LONGEST_PREFIX and not _QUOTE_MARKS.search(before):
-            self._guess = _prefix_pattern(before), row.number + _WITHIN
-
-
-def _prefix_pattern(prefix: str) -> re.Pattern[str]:
-    """Return the pattern of a prefix whose numbers change, and whose last blanks an empty line lacks."""
-    told = r"\d+".join(re.escape(part) for part in _DIGITS.split(prefix.strip()))
-    blanks = re.escape(prefix[len(prefix.rstrip()) :])
-    return re.compile(rf"\s*{told}(?:{blanks}|$)")

@@ -36,16 +36,6 @@ ERRORS = (
     "[1;36m(APIServer pid=1)[0;0m ERROR 01-02 03:04:05 [core.py:7] boom",
     "                    ERROR    boom",
 )
-FOREIGN = ("> ", "   7\t", "trainer-7 main ", "node7\t", "<stderr 7> ", "Mon 03:04:07 job | ", "[svc] (Worker pid=7) ")
-TRACE = (
-    "Traceback (most recent call last):",
-    '  File "/data/job/train.py", line 3, in <module>',
-    "    check(batch)",
-    '  File "/data/job/train.py", line 1, in check',
-    "    raise ValueError(what)",
-    "ValueError: the batch holds nothing to learn from",
-    "",
-)
 CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
 ENDS = (
     "Unable to shutdown process 12 via 15, forcefully exitting via 9",
@@ -72,17 +62,6 @@ def test_lines_of_a_step_of_docker_that_failed_lose_their_seconds() -> None:
     assert parse_line(1, "12.34 tokens a second").body == "12.34 tokens a second"
 
 
-@pytest.mark.parametrize("prefix", FOREIGN)
-def test_a_traceback_is_one_behind_a_prefix_that_nobody_has_seen(tmp_path: Path, prefix: str) -> None:
-    """What stands before its head stands before its frames, too, with other numbers."""
-    log = tmp_path / "a.log"
-    log.write_text("".join(f"{prefix.replace('7', str(number))}{line}\n" for number, line in enumerate(TRACE, 7)))
-    root = diagnose_paths([log], CATALOGUE).root
-    assert root is not None
-    assert (root.text, root.number, len(root.event.frames)) == (TRACE[-2], 6, 2)
-    assert root.full_line == f"{prefix.replace('7', '12')}{TRACE[-2]}".strip()
-
-
 @pytest.mark.parametrize(
     "form",
     [
@@ -105,14 +84,6 @@ def test_what_a_panic_of_rust_says_needs_no_word_of_failure(tmp_path: Path) -> N
     log = tmp_path / "a.log"
     log.write_text("thread 'main' panicked at src/main.rs:12:5:\nodd layers\nnote: run with `RUST_BACKTRACE=1`\n")
     assert diagnose_paths([log], CATALOGUE).as_json()["first_fatal"]["line"] == 2
-
-
-def test_the_head_of_that_traceback_may_be_cut_off(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    log.write_text("".join(f"trainer-7 main {line}\n" for line in TRACE[1:]))
-    root = diagnose_paths([log], CATALOGUE).root
-    assert root is not None
-    assert root.text == TRACE[-2]
 
 
 @pytest.mark.parametrize("head", ["Error: ", "hit an exception: ", "batch 7: "])
