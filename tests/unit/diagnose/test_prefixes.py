@@ -36,6 +36,15 @@ ERRORS = (
     "[1;36m(APIServer pid=1)[0;0m ERROR 01-02 03:04:05 [core.py:7] boom",
     "                    ERROR    boom",
 )
+TRACE = (
+    "Traceback (most recent call last):",
+    '  File "/data/job/train.py", line 3, in <module>',
+    "    check(batch)",
+    '  File "/data/job/train.py", line 1, in check',
+    "    raise ValueError(what)",
+    "ValueError: the batch holds nothing to learn from",
+    "",
+)
 CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
 ENDS = (
     "Unable to shutdown process 12 via 15, forcefully exitting via 9",
