@@ -31,7 +31,7 @@ from rlbox.doctor.processes import check_processes, list_processes
 from rlbox.doctor.report import is_explained
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.sandbox import check_sandbox
-from rlbox.doctor.stack import ProgramFacts, StackProbe, check_linker, check_ray, check_torch, ran_out_of_time
+from rlbox.doctor.stack import ProgramFacts, StackProbe, check_linker, check_ray, check_torch
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.gpu import GpuDriver, probe_cuda_driver
@@ -78,9 +78,9 @@ class CheckContext:
         return self.stack.is_usable and self.requirements.has_package(package)
 
     def note_unfinished(self, facts: ProgramFacts, step: str, check: str) -> None:
-        """Note a program that did not reach `step` because the machine was busy, which is no finding."""
-        if ran_out_of_time(facts, step):
-            text = _("{name}: the machine was too busy to finish it in {seconds}")
+        """Note a program that was ended before `step`, which is no finding: the machine may be busy."""
+        if facts.exit_code is None and all(row["step"] != step for row in facts.steps):
+            text = _("{name}: no answer in {seconds}")
             self.unfinished.append(text.format(name=check, seconds=duration_text(facts.seconds)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,7 +19,6 @@ from rlbox.config.schema import SingleLine, SpecModel, validate_spec
 from rlbox.doctor.gpus import GpuFacts, check_all_reduce, check_gpu_kernels, check_gpus, probe_gpus
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
-    MANUAL_LOAD,
     LinkerFacts,
     ProgramFacts,
     StackLocation,
@@ -26,7 +26,6 @@ from rlbox.doctor.stack import (
     check_linker,
     check_ray,
     check_torch,
-    format_wait_command,
     open_stack_probe,
 )
 from rlbox.errors import NodeError
@@ -38,6 +37,8 @@ NO_GPU = "no GPU here"
 NOT_INSTALLED = "not in this stack"
 COMPONENTS_FILE = Path(__file__).with_name("components.toml")
 _DRIVER = "libcuda.so.1"
+_TORCH_CODE = "import torch; torch.ones(2, 2) @ torch.ones(2, 2)"
+_RAY_CODE = "import ray; ray.init()"
 _GPU_CODE = "import torch; torch.ones(1).cuda()"
 _DRIVER_CODE = f"import ctypes; ctypes.CDLL('{_DRIVER}').cuInit(0)"
 _CUDA_RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13")
@@ -135,16 +136,14 @@ def build_component_result(
     Parameters
     ----------
     code
-        Does the same by hand, for a program that only waited.
+        Does the same by hand, for a program that was ended.
     """
     if facts.exit_code is None:
-        late = f"no answer in {duration_text(facts.seconds)}"
-        if facts.was_idle:
-            next_step = format_wait_command(stack.python, code)
-            return _failed(name, f"{late}: it waits for something that does not come", next_step, facts.seconds)
+        python = f"{shlex.quote(stack.python)} -X faulthandler -c {shlex.quote(code)}"
         return ComponentResult(
-            name=name, state="late", detail=f"{late}: the machine was busy", seconds=facts.seconds,
-            next_step="once more: what was compiled is kept; or a larger --timeout",
+            name=name, state="late", detail=f"no answer in {duration_text(facts.seconds)}", seconds=facts.seconds,
+            # In the foreground, or timeout sends ABRT once more, which ends the interpreter while it writes its stacks.
+            next_step=f"a larger --timeout; where it waits shows: timeout --foreground -s ABRT 60 {python}",
         )  # fmt: skip
     error = next((finding for finding in findings if finding.level == "error"), None)
     if error is None:
@@ -164,9 +163,7 @@ def report_torch(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentRes
     findings = list(check_torch(facts, stack.requirements, stack.prefix))
     cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
     version = steps.get("import", {}).get("version", "")
-    yield build_component_result(
-        "torch", cpu, stack, findings, f"{version}, multiplies on the CPU", MANUAL_LOAD["torch"]
-    )
+    yield build_component_result("torch", cpu, stack, findings, f"{version}, multiplies on the CPU", _TORCH_CODE)
     if not steps.get("import", {}).get("ok"):
         return
     untimed = replace(facts, seconds=0.0) if facts.exit_code is not None else facts
@@ -235,7 +232,7 @@ def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentR
 def report_ray(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
     findings = check_ray(facts, stack.prefix)
     detail = f"{stack.packages.get('ray', '')}, one node did one task"
-    return build_component_result("Ray", facts, stack, findings, detail, MANUAL_LOAD["Ray"])
+    return build_component_result("Ray", facts, stack, findings, detail, _RAY_CODE)
 
 
 def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlbox.amounts import GIB, card_text, duration_text
+from rlbox.amounts import GIB, card_text
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
@@ -258,14 +258,11 @@ def _has_kernels(arch: str, archs: list[str]) -> bool:
 
 def check_all_reduce(facts: ProgramFacts, count: int) -> Iterator[Finding]:
     """Yield why the GPUs could not add up a tensor together."""
-    last = facts.steps[-1] if facts.steps else None
-    hangs = facts.exit_code is None and facts.was_idle and last is None
-    if hangs or (last is not None and not last.get("ok")):
-        yield Finding(
-            id="nccl-self-test", title=_("{count} GPUs cannot add up a tensor over NCCL").format(count=count),
-            seen=str(last.get("error")) if last else _("no answer in {seconds}").format
-                (seconds=duration_text(facts.seconds)),
-            where=_("NCCL"),
-            remedy=_("NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then "
+    for row in facts.steps:
+        if not row.get("ok"):
+            yield Finding(
+                id="nccl-self-test", title=_("{count} GPUs cannot add up a tensor over NCCL").format(count=count),
+                seen=str(row.get("error")), where=_("NCCL"),
+                remedy=_("NCCL_DEBUG=INFO shows the transport that fails; try NCCL_P2P_DISABLE=1, then "
 "NCCL_SHM_DISABLE=1"),
-        )  # fmt: skip
+            )  # fmt: skip

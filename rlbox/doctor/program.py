@@ -8,39 +8,29 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from rlbox.system.command import PIPE, ProcessOutput, communicate, start_command
-from rlbox.system.counters import probe_process_usage
+from rlbox.system.command import PIPE, communicate, start_command
 from rlbox.system.process_table import (
     Process,
     ProcessKey,
     find_by_environment,
     find_process_family,
     probe_processes,
-    read_text,
 )
 from rlbox.values import Command
 
 PROCESS_MARK = "RLBOX_DOCTOR"
-_TAIL_S = 2.0
 _LOOK_S = 0.01
 _END_S = 1.0  # for what was killed to be gone: it gives its memory back first
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramResult:
-    """What a program left behind. `exit_code` is negative for a signal; `was_idle` tells a hang from a busy machine.
-
-    `exit_code` is None when the time was over; `was_idle` is true then if the program hardly calculated in the last two
-    seconds although the machine had cores to spare.
-    """
+    """What a program left behind. `exit_code` is negative for a signal, None when the time was over."""
 
     exit_code: int | None
     stdout: str
     stderr: str
-    was_idle: bool = False
 
 
 class Program:
@@ -54,24 +44,13 @@ class Program:
 
     def communicate(self, deadline: float) -> ProgramResult:
         """Return what it said until it ended, or until `deadline` (monotonic)."""
-        is_idle = False
-        output = self._read(deadline - _TAIL_S)
-        if output is None:
-            before = self._measure()
-            output = self._read(deadline)
-            is_idle = output is None and _is_idle(before, self._measure())
+        output = communicate(self._popen, b"", max(deadline - time.monotonic(), 0.05))
         code = None if output is None else self._popen.returncode
         self.kill()
         stdout, stderr = output or self._popen.communicate()
         return ProgramResult(
-            exit_code=code,
-            stdout=stdout.decode("utf-8", "replace"),
-            stderr=stderr.decode("utf-8", "replace"),
-            was_idle=is_idle,
+            exit_code=code, stdout=stdout.decode("utf-8", "replace"), stderr=stderr.decode("utf-8", "replace")
         )
-
-    def _read(self, until: float) -> ProcessOutput | None:
-        return communicate(self._popen, b"", max(until - time.monotonic(), 0.05))
 
     def _family(self) -> list[Process]:
         """Return what lives of all that it ever started, as far as that is known.
@@ -96,26 +75,3 @@ class Program:
                 with contextlib.suppress(OSError):
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(_LOOK_S)
-
-    def _measure(self) -> _CpuTimes:
-        usages = [probe_process_usage(process.pid) for process in self._family()]
-        fields = read_text("/proc/stat").partition("\n")[0].split()
-        return _CpuTimes(
-            used_s=sum(usage.cpu_s for usage in usages if usage),
-            idle_s=int(fields[4]) / _TICKS if len(fields) > 4 else 0.0,
-            now_s=time.monotonic(),
-        )
-
-
-class _CpuTimes(NamedTuple):
-    """Seconds that a program and its children calculated, and that all cores idled, up to now (monotonic)."""
-
-    used_s: float
-    idle_s: float
-    now_s: float
-
-
-def _is_idle(before: _CpuTimes, after: _CpuTimes) -> bool:
-    passed = after.now_s - before.now_s
-    idle = after.idle_s - before.idle_s
-    return after.used_s - before.used_s < 0.1 * passed and idle > 0.5 * passed * (os.cpu_count() or 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-import shlex
 import shutil
 import signal
 import tempfile
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import duration_text
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.doctor.program import Program
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
@@ -28,21 +26,14 @@ from rlbox.system.command import run_command
 from rlbox.system.json_files import parse_json_lines, read_json_object
 from rlbox.values import OWN, VENV, Command
 
-MANUAL_LOAD = {"torch": "import torch; torch.ones(2, 2) @ torch.ones(2, 2)", "Ray": "import ray; ray.init()"}
-"""What the probe of each does, as somebody types it."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFacts:
-    """What a program said: its JSON lines, how it ended (None: its time was over), the last line of its errors.
-
-    `was_idle` says that it was not a busy machine that kept it from ending.
-    """
+    """What a program said: its JSON lines, how it ended (None: its time was over), the last line of its errors."""
 
     steps: tuple[Mapping[str, Any], ...] = ()
     exit_code: int | None = 0
     last_error: str = ""
-    was_idle: bool = False
     seconds: float = 0.0
 
 
@@ -115,38 +106,16 @@ def check_ray(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
 
 
 def _check_answer(facts: ProgramFacts, finding_id: str, program: str, venv: str) -> Iterator[Finding]:
-    """Yield why a program said nothing; a busy machine is no reason."""
-    if facts.exit_code is None and not facts.was_idle:
-        return
-    python = f"{venv}/bin/python"
+    """Yield why a program ended and said nothing."""
     if facts.exit_code is None:
-        finding_id += "-hangs"
-        title = _("{who} waits for something that does not come").format(who=program)
-        took = duration_text(facts.seconds)
-        seen = _("{seconds} were not enough, and the machine was idle").format(seconds=took)
-        remedy = format_wait_command(python, MANUAL_LOAD[program])
-    else:
-        title = _("{who} ends without an answer").format(who=program)
-        text = _("signal {exit_code}") if facts.exit_code < 0 else _("exit code {exit_code}")
-        seen = text.format(exit_code=abs(facts.exit_code)) + (f": {facts.last_error}" if facts.last_error else "")
-        remedy = _("start a new container; if it is in the image, build it again")
-    yield Finding(id=finding_id, title=title, seen=seen, where=python, remedy=remedy, breaks=("extension-*",))
-
-
-def format_wait_command(python: str, code: str) -> str:
-    """Return the line by which an interpreter says where it waits: ended by ABRT, it shows its stacks.
-
-    In the foreground, or timeout sends ABRT once more to its group, which ends the interpreter while it writes them.
-    """
-    line = _("timeout --foreground -s ABRT 60 {python} -X faulthandler -c {code}").format(
-        python=shlex.quote(python), code=shlex.quote(code)
-    )
-    return _("{line} shows where it waits; often a name, a proxy or a network disk").format(line=line)
-
-
-def ran_out_of_time(facts: ProgramFacts, step: str) -> bool:
-    """Return whether a program did not come to `step` because the machine was busy."""
-    return facts.exit_code is None and not facts.was_idle and all(row["step"] != step for row in facts.steps)
+        return
+    text = _("signal {exit_code}") if facts.exit_code < 0 else _("exit code {exit_code}")
+    yield Finding(
+        id=finding_id, title=_("{who} ends without an answer").format(who=program),
+        seen=text.format(exit_code=abs(facts.exit_code)) + (f": {facts.last_error}" if facts.last_error else ""),
+        where=f"{venv}/bin/python", remedy=_("start a new container; if it is in the image, build it again"),
+        breaks=("extension-*",),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +208,6 @@ class StackProbe:
             steps=parse_steps(result.stdout),
             exit_code=result.exit_code,
             last_error=errors[-1][:300] if errors else "",
-            was_idle=result.was_idle,
             seconds=time.monotonic() - began,
         )
 
