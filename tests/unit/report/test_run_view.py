@@ -86,22 +86,19 @@ def shown(run_dir: Path, width: int = 79, height: int = 23, state: RunState = ST
     return [remove_controls(line.plain) for line in lines]
 
 
-def test_a_run_that_others_slow_is_told_so(run_dir: Path) -> None:
-    row = {"t": "2027-01-15T07:56:00.000+00:00", "stage": "train", "cpu_pct": 4, "share_pct": 3, "others_pct": 190}
-    with open(run_dir / RESOURCES_FILE, "w") as rows:
-        rows.write(json.dumps(row) + "\n")
-    assert "cpu 4 %, 3 % of what it could use: others have 1.9 cores" in "\n".join(shown(run_dir, width=200))
-
-
 def test_the_limit_and_the_pressure_are_told(run_dir: Path) -> None:
     row = {"t": "2027-01-15T07:56:00.000+00:00", "stage": "train", "cpu_pct": 20, "held_pct": 80, "load": 4.06,
+           "share_pct": 3, "others_pct": 190,
            "waits_cpu_pct": 47.34, "waits_io_pct": 12, "waits_memory_pct": 0.2}  # fmt: skip
     with open(run_dir / RESOURCES_FILE, "w") as rows:
         rows.write(json.dumps(row) + "\n")
     lines = shown(run_dir, width=200)
-    assert any("cpu 20 %, the container's own CPU limit holds it back 80 % of the time" in line for line in lines)
+    (use,) = (line for line in lines if line.startswith("use"))
+    assert (
+        "cpu 20 %, 3 % of what it could use: others have 1.9 cores, the container's own CPU limit holds it back" in use
+    )
     assert "machine  load 4.1 · processes wait for a core 47 %, a disk 12 %" in lines
-    held_back_little = {**row, "held_pct": 5, "load": None, "waits_cpu_pct": None, "waits_io_pct": 0}
+    held_back_little = {**row, "share_pct": 100, "held_pct": 5, "load": None, "waits_cpu_pct": None, "waits_io_pct": 0}
     with open(run_dir / RESOURCES_FILE, "a") as rows:
         rows.write(json.dumps(held_back_little) + "\n")
     lines = shown(run_dir, width=200)
