@@ -71,7 +71,6 @@ class App:
     as_json: bool = False
     dry_run: bool = False
     verbosity: int = 0
-    colour: bool = True
     dry: DryRun = field(default_factory=DryRun)
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rlbox.evaluation.lock import EvaluationLock
@@ -123,30 +123,3 @@ def write_json(path: Path, data: Any) -> None:
 def _write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode("utf-8", "replace"))  # an answer may hold half a character
-
-
-def find_result_directories(plan: Mapping[str, Any]) -> list[str]:
-    """Return the directories of results of a run (its `plan.json`), as its processes see them: those of its gates."""
-    stages = plan.get("stages")
-    paths = [
-        PurePosixPath(str(file.get("path", "")))
-        for stage in (stages if isinstance(stages, list) else ())
-        for file in (isinstance(stage, Mapping) and stage.get("files")) or ()
-        if isinstance(file, Mapping)
-    ]
-    return list(dict.fromkeys(str(path.parent) for path in paths if path.name in (HISTORY_FILE, BEST_FILE)))
-
-
-def get_data_disk_path(plan: Mapping[str, Any]) -> str:
-    """Return the data disk as the processes of a run see it; empty where its plan does not say."""
-    paths = plan.get("paths")
-    return str(paths.get("data") or "") if isinstance(paths, Mapping) else ""
-
-
-def make_relative_to_disk(path: str, disks: Sequence[str]) -> str:
-    """Return a path below the data disk, which has several names; `ValueError` when it is below none."""
-    pure = PurePosixPath(path)
-    for disk in disks:
-        if disk and ".." not in pure.parts and pure.is_relative_to(disk):
-            return str(pure.relative_to(disk))
-    raise ValueError(_("{path} is not on the data disk {disk}").format(path=path, disk=disks[-1]))

@@ -63,42 +63,6 @@ def test_on_every_other_target(rlbox: Rlbox, job: str, profile: str, target: str
     assert fits != ((profile != "tiny" or target == "local") and hopeless(job, target))
 
 
-HOSTILE = [
-    ("gkd", "actor_gpus=3"),
-    ("gkd", "teacher_gpus=3"),
-    ("gkd", "max_model_len=3"),
-    ("gkd", "max_response=1000000"),
-    ("gkd", "save_freq=1 steps=1000000"),
-    ("grpo", "batch=5 n=3"),
-    ("grpo", "gpus=3"),
-    ("grpo", "gpu_memory=100%"),
-    ("grpo", "keep=0 save_freq=1"),
-    ("grpo", "max_model_len=1000"),
-    ("holdem", "tensor_parallel=3 engine_gpus=3 gpus=3"),
-    ("holdem", "engine_gpus=16"),
-    ("holdem", "max_tokens=1000000"),
-    ("holdem", "mem_fraction=90% max_tokens=32768"),
-    ("sft", "batch=10"),
-    ("sft", "gpus=3"),
-    ("sft", "keep_optimizer=0 save_every=1"),
-    ("sft", "max_length=1000000"),
-    ("sft", "offload=false"),
-    ("sft", "tensor_parallel=3"),
-    ("xdan", "context=1000 max_len=5000"),
-    ("xdan", "keep=100 export=true save_steps=1"),
-    ("xdan", "nodes=3 node_gpus=16 cluster_gpus=48"),
-    ("xdan", "samples=3 train_batch=100 rollout_batch=10"),
-]
-
-
-@pytest.mark.parametrize(("job", "settings"), HOSTILE)
-@pytest.mark.slow
-def test_what_nobody_should_ask_for(rlbox: Rlbox, job: str, settings: str) -> None:
-    asked = [word for setting in settings.split() for word in ("--set", setting)]
-    assert rlbox("run", job, "--dry-run", *asked, "--project", str(CHECKOUT)).code == 5
-    assert fits_or_says_what_does(rlbox, "run", job, *asked)
-
-
 @pytest.mark.parametrize("job", ["gkd", "grpo", "sft", "xdan"])
 def test_more_than_a_whole_gpu_is_no_share_of_one(rlbox: Rlbox, job: str) -> None:
     said = rlbox("run", job, "--dry-run", "--set", "gpu_memory=120%", "--project", str(CHECKOUT))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from fakes import ON_IMAGE, Folder, Rlbox, Said, h200
-from following import Follow
 
 from rlbox.amounts import GIB
 from rlbox.job.filler import RunPaths
@@ -276,11 +275,3 @@ def test_a_run_asks_the_card_that_is_there(
     assert said.code == 5
     assert "13.1 GiB there (14.0 GiB, less 0.9 GiB" in said.err
     assert said.err.endswith(f"rlbox run one --set rows=3 --data {tmp_path}\n")
-
-
-@pytest.mark.usefixtures("as_declared")
-@pytest.mark.parametrize("verb", [("plan", "one"), ("run", "one", "--dry-run")], ids=["plan", "run"])
-def test_the_nearest_that_fits_does(follow: Follow, one: Folder, verb: tuple[str, ...]) -> None:
-    step = follow(*verb, "--set", "rows=9", "--set", "keep=9")
-    (words,) = step.commands({})
-    follow.changed(step, [*words, "--dry-run"], 0)

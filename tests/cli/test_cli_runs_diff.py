@@ -144,12 +144,3 @@ def test_both_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Pa
     assert re.search(r"<td[^>]*>lock</td><th[^>]*>six</th><td[^>]*>1.16.0</td><td[^>]*>1.17.0</td>", text)
     beside = text[text.index('id="beside"') : text.index('id="timeline"')]
     assert re.findall(r'data-name="([^"]*)"', beside) == ["two-1", "two-2"]
-
-
-def test_an_equal_one_in_one_page(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Path) -> None:
-    for name in ("two-1", "two-2"):
-        make_run(folder, disk, plan_of(folder, disk, name))
-    page = tmp_path / "both.html"
-    words = ("report", "two-2", "two-1", "--out", str(page), "--target", "mine", "--data", str(disk))
-    assert rlbox(*words).code == 0
-    assert "The same: configuration, gates, outcome and metrics." in page.read_text()
