@@ -425,12 +425,6 @@ def load_target(project: Project, target_name: str) -> LoadedTarget:
 
 def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:
     path = project.target_file(name)
-    if above[-1:] == (name,):
-        raise SpecError(
-            _("target {name} includes itself").format(name=name),
-            where=display_path(path, project),
-            next_step=_("give its folder another name, or include another target"),
-        )
     if name in above:
         raise SpecError(
             _("targets include each other: {value}").format(value=" -> ".join((*above, name))),
