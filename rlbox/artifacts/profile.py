@@ -18,7 +18,7 @@ from rlbox.config.toml_files import display_path, load_toml, reject_key
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
-SourceKind = Literal["apt", "conda", "cuda-apt", "git", "http", "huggingface", "npm", "oci", "python", "torch-wheels"]
+SourceKind = Literal["apt", "conda", "cuda-apt", "git", "http", "huggingface", "oci", "python", "torch-wheels"]
 MirrorProtocol = Literal[
     "archive", "direct", "flat", "git-instead-of", "host", "index", "registry-prefix", "url-prefix"
 ]
@@ -32,7 +32,6 @@ PROTOCOLS: dict[str, tuple[str, ...]] = {
     "git": ("git-instead-of", "url-prefix"),
     "http": ("host", "url-prefix"),
     "huggingface": ("host",),
-    "npm": ("index",),
     "oci": ("host", "registry-prefix"),
     "python": ("flat", "index"),
     "torch-wheels": ("flat", "index"),
