@@ -58,14 +58,14 @@ def list_image_layers(engine_history: Sequence[Mapping[str, Any]], *, patched: b
     unnamed = iter(("runtime", "environment", *(["patches"] if patched else []), "fixes", "rlbox"))
     layers, part = [], "os"
     for command, size in rows:
-        if named := _NAMED.match(command):
+        if part in ("lock", "other"):  # above the lock is what of rlbox decides no image
+            part = "other"
+        elif named := _NAMED.match(command):
             part = named[1]
         elif command.startswith("COPY /out/"):
             part = next(unnamed, "")
         elif command.startswith("COPY lock/"):
             part = "lock"
-        elif part == "lock":
-            part = "other"
         layers.append(ImageLayer(part=part, size=size, command=command))
     return tuple(layers)
 

@@ -8,6 +8,7 @@ import pytest
 from fakes import PACKAGE, Folder, fitting_lock
 
 from rlbox.errors import SpecError
+from rlbox.image.image_info import list_image_layers
 from rlbox.image.layers import MAX_LAYERS, PythonLayer, plan_build_stages, plan_python_layers, wheel_dir_of_layer
 from rlbox.target.lock import Lock, LockedGroup, Package
 from rlbox.target.target import Target, load_target
@@ -141,3 +142,16 @@ def test_two_channels_in_one_stage(folder: Folder) -> None:
     layers = plan_python_layers(mine, lock(mine, torch=packages))
     with pytest.raises(SpecError, match=r"stack.torch: packages of two channels"):
         plan_build_stages(layers)
+
+
+def test_parts_of_an_image_by_the_commands_of_its_history() -> None:
+    commands = ("ADD rootfs.tar /", "/out/", "/out/", "/out/torch.large/", "/out/", "/out/", "COPY lock/1/ /", "/out/")
+    history = [
+        {"CreatedBy": f"COPY {command} / # buildkit" if command.startswith("/") else command, "Size": 1}
+        for command in commands
+    ]
+    history.insert(3, {"CreatedBy": "ENV A=1", "Size": 0})
+    layers = list_image_layers(history[::-1])
+    assert [layer.part for layer in layers] == [
+        "os", "runtime", "environment", "torch.large", "fixes", "rlbox", "lock", "other",
+    ]  # fmt: skip
