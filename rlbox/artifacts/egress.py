@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
-from rlbox.artifacts.index_pages import UnusableMirrorError, fetch_index_page
+from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page
 from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSources,

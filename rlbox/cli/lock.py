@@ -305,7 +305,7 @@ def _list(app: App, profile: Profile) -> None:
 
 def _probe(app: App, profile: Profile, target: str) -> int:
     from rlbox.artifacts.locator import probe_machine_sources
-    from rlbox.artifacts.mirror_probe import format_probes, list_unavailable_source_kinds, probe_mirrors
+    from rlbox.artifacts.source_selection import format_probes, list_unavailable_source_kinds, probe_mirrors
     from rlbox.system.network_settings import read_network_settings
     from rlbox.target.artifact import list_artifacts
     from rlbox.target.lock import load_lock

@@ -1,26 +1,34 @@
-"""What `rlbox build` does."""
+"""What `rlbox build` does: build an image unless it is current; with `--verify` twice, to compare digests."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import duration_text
+from rlbox.app import App
 from rlbox.engine.address import open_engine_connection_address
-from rlbox.engine.connection import find_image, read_engine_version
+from rlbox.engine.connection import connect_engine, find_image, read_engine_version
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
-from rlbox.image.buildkit import MIN_ENGINE_FOR_LINKED_COPIES, BuildClient, BuildOptions
+from rlbox.image.buildkit import (
+    MIN_ENGINE_FOR_LINKED_COPIES,
+    BuildClient,
+    BuildOptions,
+    BuildRequest,
+    build_image,
+    find_build_client,
+    plan_build_command,
+    show_build_progress,
+)
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.names import record_project_dir, tag_to_file_name
-from rlbox.image.plan import load_image_plan
+from rlbox.image.names import VERIFY_TAG_SUFFIX, record_project_dir, tag_to_file_name
+from rlbox.image.plan import ImagePlan, load_image_plan
+from rlbox.image.show import list_image_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from rlbox.app import App
-    from rlbox.image.buildkit import BuildRequest
-    from rlbox.image.plan import ImagePlan
 
 
 def build_target_image(app: App, target_name: str, options: BuildOptions) -> int:
@@ -78,7 +86,6 @@ class ImageBuild:
 
     def _build(self, outdated_reason: str | None) -> Path:
         """Build the image until it is checked and described, and verified where that is asked; return the log."""
-        from rlbox.image.buildkit import find_build_client
         from rlbox.image.check import cache_image_sbom, check_fixes_or_untag_image
         from rlbox.system.file_lock import hold_lock
 
@@ -94,14 +101,11 @@ class ImageBuild:
             app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
             cache_image_sbom(app, plan)
             if options.verify:
-                from rlbox.image.verify import verify_build_is_reproducible
-
                 verify_build_is_reproducible(app, plan, run, digest)
         return log
 
     def _run_builder(self) -> tuple[BuildRequest, Path, str]:
         """Write the context and build from it; return how, the log, and the digest of the image's manifest."""
-        from rlbox.image.buildkit import build_image, show_build_progress
         from rlbox.image.inputs import BuildInputs
 
         app = self._app
@@ -166,7 +170,6 @@ class ImageBuild:
         """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
         import shlex
 
-        from rlbox.image.buildkit import find_build_client, plan_build_command
         from rlbox.image.inputs import BuildInputs
         from rlbox.system.file_lock import require_unlocked
 
@@ -187,3 +190,57 @@ class ImageBuild:
             words = plan_build_command(run, builder, "SOURCES").argv
         lines = [shlex.join(words), _BY_HAND.format(target=plan.target)] if words else []
         return app.planned({**data, "command": words}, "\n".join(lines), would)
+
+
+def verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildRequest, first_digest: str) -> None:
+    """Build the image once more without cache and compare it with the one whose manifest has `first_digest`.
+
+    Raises
+    ------
+    WorkFailed
+        They differ; the layers that do are named.
+    """
+    again = f"{plan.tag}{VERIFY_TAG_SUFFIX}"
+    app.say("building once more, without cache, to compare")
+    try:
+        with show_build_progress(app) as on_step:
+            log, second = build_image(
+                plan.target, dataclasses.replace(request, tag=again, use_cache=False), on_step, app.say
+            )
+        if first_digest and first_digest == second:
+            app.say(f"verified: both builds have the digest {first_digest}")
+            return
+        different = _diff_layers(plan.tag, again)
+        if not first_digest and not different:
+            app.say("verified: both builds have the same layers; this engine's builder tells no digest to compare")
+            return
+        raise WorkFailed(
+            _("two builds of {target} differ: {digest} and {second}\n{value}").format(
+                target=plan.target,
+                digest=first_digest or _("first"),
+                second=second or _("second"),
+                value="\n".join(
+                    f"  {line}" for line in different or ("the layers are the same, the configuration differs",)
+                ),
+            ),
+            next_step=_("whole log: {log}").format(log=log),
+        )
+    finally:
+        connect_engine().remove_tag(again)
+
+
+def _diff_layers(first_tag: str, second_tag: str) -> list[str]:
+    """Return a line for each layer whose unpacked content differs between two images."""
+    first, second = (_list_layer_digests(tag) for tag in (first_tag, second_tag))
+    if len(first) != len(second):
+        return [f"{len(first)} and {len(second)} layers"]
+    commands = [layer.command for layer in list_image_layers(connect_engine().image_history(first_tag))]
+    if len(commands) != len(first):
+        commands = [""] * len(first)
+    rows = enumerate(zip(first, second, commands, strict=True), 1)
+    return [f"layer {number} ({command})" for number, (one, other, command) in rows if one != other]
+
+
+def _list_layer_digests(tag: str) -> list[str]:
+    image = connect_engine().find_image(tag) or {}
+    return list((image.get("RootFS") or {}).get("Layers") or ())

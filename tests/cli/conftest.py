@@ -82,7 +82,7 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.engine.setup.install_and_start_engine", lambda say: None)
     monkeypatch.setattr("rlbox.vast.api.find_api_key", str)  # that client takes seconds to import
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.artifacts.mirror_probe.probe_mirrors", lambda *asked: ())
+    monkeypatch.setattr("rlbox.artifacts.source_selection.probe_mirrors", lambda *asked: ())
     monkeypatch.setattr(
         "rlbox.artifacts.locator.probe_machine_sources", lambda site: MachineSources(network_settings=site)
     )

@@ -8,8 +8,8 @@ import pytest
 from fakes import PACKAGE, Folder, fitting_lock
 
 from rlbox.errors import SpecError
-from rlbox.image.image_info import list_image_layers
 from rlbox.image.layers import MAX_LAYERS, PythonLayer, plan_build_stages, plan_python_layers, wheel_dir_of_layer
+from rlbox.image.show import list_image_layers
 from rlbox.target.lock import Lock, LockedGroup, Package
 from rlbox.target.target import Target, load_target
 
