@@ -340,30 +340,23 @@ def _list_checks(
     probe: StackProbe, stack: StackInfo, deadline: float
 ) -> Iterator[Callable[[], Sequence[ComponentResult]]]:
     """Yield the checks: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
-    arch = stack.requirements.arch or _DEFAULT_ARCH
-    for name, run in (
-        (
-            "torch",
-            lambda: list(report_torch(probe.run("probe_torch.py", arch.removeprefix("sm_"), deadline=deadline), stack)),
-        ),
-        ("Ray", lambda: [report_ray(probe.run_ray_task(deadline), stack)]),
-    ):
-        component = Component(name=name, package=name.lower(), imports=(name.lower(),))
-        installed = component.package in stack.packages
-        yield run if installed else partial(_report_missing_components, [component], stack)
+    arch = (stack.requirements.arch or _DEFAULT_ARCH).removeprefix("sm_")
+    missing = [component for component in load_components() if component.module not in stack.modules]
+    if "torch" in stack.packages:
+        yield lambda: list(report_torch(probe.run("probe_torch.py", arch, deadline=deadline), stack))
+    else:
+        missing.append(Component(name="torch", package="torch", imports=("torch",)))
+    if "ray" in stack.packages:
+        yield lambda: [report_ray(probe.run_ray_task(deadline), stack)]
+    else:
+        missing.append(Component(name="Ray", package="ray", imports=("ray",)))
     yield lambda: [report_driver(probe_gpus(probe, deadline), stack)]
     yield lambda: list(report_linker(probe.probe_linker(stack.requirements, cuda=stack.uses_cuda), stack))
-    table = load_components()
-    for component in table:
-        if component.module in stack.modules:
+    for component in load_components():
+        if component not in missing:
             yield partial(_import_component, probe, stack, deadline, component)
     yield lambda: [_check_nccl(probe, stack, deadline)]
-    missing = [component for component in table if component.module not in stack.modules]
-    yield partial(_report_missing_components, missing, stack)
-
-
-def _report_missing_components(components: Sequence[Component], stack: StackInfo) -> list[ComponentResult]:
-    return [report_missing(component, stack) for component in components]
+    yield lambda: [report_missing(component, stack) for component in missing]
 
 
 def _import_component(

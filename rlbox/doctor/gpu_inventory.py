@@ -50,14 +50,8 @@ class LocalGpu:
 
     def as_json(self) -> dict[str, Any]:
         holders = [{"pid": holder.pid, "who": holder.description} for holder in self.holders]
-        memory = {"used": self.used_bytes, "total": self.total_bytes}
-        return {
-            "index": self.index,
-            "name": self.name,
-            **memory,
-            "holders": holders,
-            "free": self.has_little_memory_in_use,
-        }
+        memory = {"used": self.used_bytes, "total": self.total_bytes, "free": self.has_little_memory_in_use}
+        return {"index": self.index, "name": self.name, "holders": holders, **memory}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -182,20 +182,14 @@ def compare_records(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
 def _plots(record: RunRecord, other: RunRecord) -> Sequence[Plot]:
     """Return a plot for each metric that both runs have, over its steps."""
     before = {(one.stage, one.series.name): one for one in other.metrics}
-    pairs = [
-        (one, before[one.stage, one.series.name]) for one in record.metrics if (one.stage, one.series.name) in before
-    ]
-    drawn = (_plot(one, old, record, other) for one, old in pairs if one.x == old.x != "time")
-    return [plot for plot in drawn if plot][:MOST_COMPARED_PLOTS]
-
-
-def _plot(one: Metric, old: Metric, record: RunRecord, other: RunRecord) -> Plot | None:
-    series = [_named(old, other.state.run_id), _named(one, record.state.run_id)]
-    return draw_plot(one.series.name, series, unit=one.series.unit, note=one.stage, x=one.x)
-
-
-def _named(one: Metric, name: str) -> Series:
-    return replace(one.series, name=name)
+    plots = []
+    for metric in record.metrics:
+        old = before.get((metric.stage, metric.series.name))
+        if old and old.x == metric.x != "time":
+            series = [replace(old.series, name=other.state.run_id), replace(metric.series, name=record.state.run_id)]
+            name, unit = metric.series.name, metric.series.unit
+            plots.append(draw_plot(name, series, unit=unit, note=metric.stage, x=metric.x))
+    return [plot for plot in plots if plot][:MOST_COMPARED_PLOTS]
 
 
 MOST_BYTES = 2_000_000
