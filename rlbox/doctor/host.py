@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from rlbox.amounts import counted
 from rlbox.app import App
@@ -223,7 +222,7 @@ def run_doctor(
         return _plan(app, report)
     done: list[str] = []
     if fix and any(finding.fixable for finding in report.findings):
-        done = [f"{finding.id}: {text}" for finding, text in repair_findings(report.findings)]
+        done = list(repair_findings(report.findings))
         for text in done:
             app.say(_("fix: {text}").format(text=text))
         report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
@@ -258,24 +257,16 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
     return examine_host(app, name, data, gpus, budget_s)
 
 
-class Repair(NamedTuple):
-    """A finding that can be repaired, and what was done, or why it was not."""
-
-    finding: Finding
-    outcome: str
-
-
-def repair_findings(findings: Iterable[Finding]) -> Iterator[Repair]:
-    """Carry out what can safely be done."""
+def repair_findings(findings: Iterable[Finding]) -> Iterator[str]:
+    """Carry out what can safely be done, and yield for each finding what was done, or why it was not."""
     for finding in findings:
         if finding.repair:
             try:
-                yield Repair(finding, _carry_out(finding.repair))
+                outcome = _carry_out(finding.repair)
             except OSError as error:
-                yield Repair(
-                    finding,
-                    _("not repaired: {filename}: {strerror}").format(filename=error.filename, strerror=error.strerror),
-                )
+                text = _("not repaired: {filename}: {strerror}")
+                outcome = text.format(filename=error.filename, strerror=error.strerror)
+            yield f"{finding.id}: {outcome}"
 
 
 def _carry_out(words: tuple[str, ...]) -> str:
