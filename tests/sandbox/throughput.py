@@ -1,6 +1,7 @@
 """Programs a second in the sandbox, beside one bare `python -I` per program with the same resource limits, in turns.
 
-`throughput.py [--programs N] [--rounds N]`: prints a row of a table; a ratio, so that it holds on a busy machine, too.
+`throughput.py [--programs N] [--rounds N]`: prints medians and their ratio, and the ratio of processor time, which
+other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import math
 import os
 import resource
 import statistics
@@ -23,8 +23,8 @@ from pathlib import Path
 
 from campaign import Server
 
-EMPTY = "pass\n"
-SMALL = "import math\nrows = [math.sqrt(n) for n in range(20000)]\nprint(round(sum(rows)))\n"
+PROGRAMS = {"empty": "pass\n", "small": "import math\nprint(round(sum(math.sqrt(n) for n in range(20000))))\n"}
+CONNECTIONS = threading.local()
 
 
 def set_limits() -> None:
@@ -33,77 +33,62 @@ def set_limits() -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def bare(code: str) -> float:
-    """Run a program in an interpreter of its own; return how long it took, in seconds."""
-    began = time.monotonic()
+def run_bare(code: str) -> None:
     words = [sys.executable, "-I", "-"]
-    done = subprocess.run(words, input=code.encode(), capture_output=True, check=False, preexec_fn=set_limits)
-    assert done.returncode == 0, done.stderr
-    return time.monotonic() - began
+    subprocess.run(words, input=code.encode(), capture_output=True, check=True, preexec_fn=set_limits)
 
 
-def walled(server: Server) -> Callable[[str], float]:
-    """Return what runs a program in the sandbox, and says how long the answer took; a thread keeps its connection."""
-    kept = threading.local()
-
-    def run(code: str) -> float:
-        began = time.monotonic()
-        if not hasattr(kept, "connection"):
-            kept.connection = http.client.HTTPConnection("127.0.0.1", server.port)
-        body = json.dumps({"code": code, "language": "python", "stdin": ""})
-        kept.connection.request("POST", "/run_code", body)
-        answer = json.load(kept.connection.getresponse())
-        assert answer["status"] == "Success", answer
-        return time.monotonic() - began
-
-    return run
+def run_in_sandbox(server: Server, code: str) -> None:
+    if not hasattr(CONNECTIONS, "one"):
+        CONNECTIONS.one = http.client.HTTPConnection("127.0.0.1", server.port)
+    CONNECTIONS.one.request("POST", "/run_code", json.dumps({"code": code, "language": "python", "stdin": ""}))
+    answer = json.load(CONNECTIONS.one.getresponse())
+    assert answer["status"] == "Success", answer
 
 
-def rate(run: Callable[[str], float], code: str, count: int, at_once: int) -> float:
-    """Return programs a second, so many at once."""
+def read_cpu_s(pid: int) -> float:
+    """Return the processor time of a process, of all below it, and of those below that it waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(read_cpu_s(int(child)) for child in children)
+
+
+def measure(run: Callable[[str], None], code: str, count: int) -> float:
+    """Return programs a second, two at a time for each core."""
     began = time.monotonic()
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         list(pool.map(run, [code] * count))
     return count / (time.monotonic() - began)
 
 
-def p99(seconds: list[float]) -> float:
-    """Return what 99 of 100 are below."""
-    return sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
-
-
 def main() -> int:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=100, help="in a round")
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    cores = os.cpu_count() or 1
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         server = Server(Path(scratch), [])
-        ways = {"bare": bare, "sandbox": walled(server)}
-        for name, code in (("empty", EMPTY), ("small", SMALL)):
-            rates: dict[str, list[float]] = {way: [] for way in ways}
-            spans: dict[str, list[float]] = {way: [] for way in ways}
-            for run in ways.values():
-                run(code)
-            for _ in range(asked.rounds):
-                for way, run in ways.items():
-                    rates[way].append(rate(run, code, asked.programs, 2 * cores))
-                for _ in range(max(1, asked.programs // 2)):  # one at a time, in turns
-                    for way, run in ways.items():
-                        spans[way].append(run(code))
-            ratios = [one / other for one, other in zip(rates["sandbox"], rates["bare"], strict=True)]
-            ends = {way: 1000 * p99(row) for way, row in spans.items()}
-            told = ", ".join(
-                f"{way} {statistics.median(row):.0f} a second, p99 {ends[way]:.0f} ms" for way, row in rates.items()
-            )
+        for name, code in PROGRAMS.items():
+            rates: list[tuple[float, float]] = []
+            cpu_s = [0.0, 0.0]
+            measure(lambda code: run_in_sandbox(server, code), code, 8)  # all workers are there then
+            for _ in range(args.rounds):
+                own, served = read_cpu_s(os.getpid()) - read_cpu_s(server.process.pid), read_cpu_s(server.process.pid)
+                bare = measure(run_bare, code, args.programs)
+                cpu_s[0] += read_cpu_s(os.getpid()) - read_cpu_s(server.process.pid) - own
+                walled = measure(lambda code: run_in_sandbox(server, code), code, args.programs)
+                cpu_s[1] += read_cpu_s(server.process.pid) - served
+                rates.append((walled, bare))
+            ratios = [walled / bare for walled, bare in rates]
+            walled, bare = (statistics.median(rate[n] for rate in rates) for n in (0, 1))
             print(
-                f"{name}: {told}; ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-                f"p99 {ends['sandbox'] / ends['bare']:.2f} times",
+                f"{name}: {walled:.0f} a second, bare {bare:.0f}; ratio {statistics.median(ratios):.2f} "
+                f"({min(ratios):.2f} to {max(ratios):.2f}), of processor time {cpu_s[0] / cpu_s[1]:.2f}",
                 flush=True,
             )
-        print(f"strength {server.strength['strength']}, {cores} cores, {asked.rounds} rounds of {asked.programs}")
+        print(
+            f"strength {server.strength['strength']}, {os.cpu_count()} cores, {args.rounds} rounds of {args.programs}"
+        )
         server.stop()
     return 0
 
