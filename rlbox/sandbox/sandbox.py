@@ -25,9 +25,9 @@ from rlbox.sandbox.monitor import list_children
 from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_outcome, encode_message
 from rlbox.sandbox.request import LANGUAGES, ProgramLimits, ProgramRequest, compute_wall_limit
 from rlbox.sandbox.response import build_check_response, build_error_response, build_run_response
-from rlbox.sandbox.scratch import remove_folder
 from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
 from rlbox.system.libc import set_child_subreaper
+from rlbox.system.safe_files import remove_tree
 from rlbox.values import Command
 
 _PRINT_PREFIXES = "import json, sys; print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))"
@@ -82,7 +82,8 @@ class Sandbox:
         for worker in list(self._workers):
             worker.end(_END_S)
             self._remove_worker(worker)
-        remove_folder(self._folder)
+        with contextlib.suppress(OSError):
+            remove_tree(self._folder)
 
     def run(self, request: ProgramRequest, is_awaited: Callable[[], bool] = lambda: True) -> dict[str, Any]:
         """Return the answer to a request; it waits for its turn, and is not run if nobody awaits it any more."""
@@ -175,7 +176,8 @@ class Sandbox:
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(pid, 0)
             remove_cgroups(f"{os.getpid()}-{worker.process.pid}")
-            remove_folder(worker.scratch)
+            with contextlib.suppress(OSError):
+                remove_tree(worker.scratch)
 
 
 class _WorkerProcess:

@@ -1,4 +1,4 @@
-"""A program's folder: filled before it starts, measured while it runs, read and removed afterwards.
+"""A program's folder: filled before it starts, measured while it runs, read afterwards.
 
 What lies in it is the program's: nothing is opened through a link, and no depth of folders or mode of theirs matters.
 """
@@ -11,10 +11,8 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rlbox.system.command import run_command
 from rlbox.system.process_table import read_text
 from rlbox.system.safe_files import read_bytes
-from rlbox.values import Command
 
 _MAX_ENTRIES = 10_000
 """Files and folders that a program may make; more count as a full folder."""
@@ -111,14 +109,3 @@ def list_threads(pid: int) -> list[str]:
         return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return []
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder with whatever a program left in it: folders that are locked, or thousands deep."""
-    try:
-        folder.rmdir()
-    except FileNotFoundError:
-        return
-    except OSError:
-        run_command(Command(argv=("chmod", "-R", "u+rwX", "--", str(folder))))
-        run_command(Command(argv=("rm", "-rf", "--", str(folder))))

@@ -30,9 +30,10 @@ from rlbox.sandbox.plan import (
     encode_message,
 )
 from rlbox.sandbox.request import compute_wall_limit
-from rlbox.sandbox.scratch import read_files, remove_folder, write_files
+from rlbox.sandbox.scratch import read_files, write_files
 from rlbox.sandbox.streams import ProgramStreams
 from rlbox.system.libc import set_child_subreaper
+from rlbox.system.safe_files import remove_tree
 
 _PRIVATE_FOLDER = Path("/tmp/program")  # noqa: S108 in a /tmp of the programs' own
 
@@ -98,7 +99,8 @@ class Worker:
             if self._has_namespaces:
                 unmount_private_folders()
             else:
-                remove_folder(folder)
+                with contextlib.suppress(OSError):  # the server tries again at its end
+                    remove_tree(folder)
 
     def _run_in(self, folder: Path, plan: Plan, control: int, began: float) -> Outcome:
         if self._cgroup:  # files in memory count, too
