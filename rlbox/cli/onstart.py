@@ -20,15 +20,17 @@ if TYPE_CHECKING:
     from rlbox.target.target import Target
 
 
-_ADDED_BYTES = 1 << 20
-"""More than any script may hold, so that what is longer is refused as too long."""
-
-
 @click.command()
 @click.argument("name", metavar="TARGET", shell_complete=complete_target)
-@click.option("--add", "added", metavar="FILE", help="Shell commands of yours, run last at every start.")
+@click.option(
+    "--add",
+    "added",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Shell commands of yours, run last at every start.",
+)
 @shared_options
-def onstart(app: App, name: str, added: str | None) -> None:
+def onstart(app: App, name: str, added: Path | None) -> None:
     """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
 
     It runs at every start of the instance, may be run again at any time, and continues where it was cut off. Its log is
@@ -43,7 +45,7 @@ def onstart(app: App, name: str, added: str | None) -> None:
     from rlbox.vast.request import parse_container_options
 
     require_vast_target_by_name(app, name)
-    target, made = render_target_onstart(app, name, read_added_script(added))
+    target, made = render_target_onstart(app, name, _read_added_script(added))
     parse_container_options(target)  # for what it refuses
     facts = {
         "target": name,
@@ -112,19 +114,13 @@ def render_target_onstart(
     return loaded.target, render_onstart(loaded.target, folders, added_script, upload_dir, force=force)
 
 
-def read_added_script(path: str | None) -> str:
+def _read_added_script(path: Path | None) -> str:
     """Return the text of the file of `--add`, empty without one; `SpecError` when it is no text."""
-    if not path:
-        return ""
     try:
-        with Path(path).open("rb") as file:  # perhaps one that has no end
-            return file.read(_ADDED_BYTES).decode("utf-8")
-    except OSError as error:
-        why = error.strerror
-    except UnicodeDecodeError:
-        why = _("it is not UTF-8 text")
-    raise SpecError(
-        _("the file of --add cannot be read: {why}").format(why=why),
-        where=path,
-        next_step=_("name a file with shell text"),
-    )
+        return path.read_text("utf-8") if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(
+            _("the file of --add cannot be read: {why}").format(why=error),
+            where=str(path),
+            next_step=_("name a file with shell text"),
+        ) from error
