@@ -155,7 +155,7 @@ _LOST: dict[ExitKind, str] = {
     "restarted": "the container that rlbox runs in was restarted {when}",
     "engine": "the engine lost container {container} (exit code 255: it was restarted or killed) {when}",
     "again": "container {container} was started a second time, not by rlbox; its first start ended {when}",
-    "elsewhere": "the supervisor at host {host} is gone {when}: nothing of the run has grown since",
+    "elsewhere": "the supervisor at host {host} is gone {when}",
     "gone": "the supervisor is gone without a word (killed, with all that watched over it) {when}",
 }
 

@@ -51,13 +51,13 @@ def create_run_outcome(state: RunState) -> RunOutcome:
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
 
-def fail_on_unconfirmed_pass(state: RunState, exit_info: ExitInfo, passed_earlier: Iterable[str] | None) -> RunState:
+def fail_on_unconfirmed_pass(state: RunState, exit_info: ExitInfo, passed_earlier: Iterable[str]) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
 
     Parameters
     ----------
     passed_earlier
-        Stages that had passed before this attempt and did not run again; None when nobody knows them.
+        Stages that had passed before this attempt and did not run again.
     """
     if not exit_info.container or exit_info.kind not in _SEEN:
         return state
@@ -73,9 +73,7 @@ def fail_on_unconfirmed_pass(state: RunState, exit_info: ExitInfo, passed_earlie
     if again and lines.count(ATTEMPT_BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
         lines, passed_earlier = [], ()
     said = {name for name in passed if format_stage_passed_line(name) in lines}
-    unsaid = [name for name in passed if name not in said and (passed_earlier is None or name not in passed_earlier)]
-    if passed_earlier is None:  # the record of an earlier attempt is not on this host
-        unsaid = unsaid if state.attempt == 1 else []
+    unsaid = [name for name in passed if name not in said and name not in passed_earlier]
     if not unsaid:
         return state
     if exit_info.kind in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word

@@ -66,7 +66,7 @@ def write_final_state(
     run_dir: Path,
     plan: RunPlan,
     exit_info: ExitInfo,
-    passed_earlier: Iterable[str] | None = (),
+    passed_earlier: Iterable[str] = (),
     runtime_exit_info: ExitInfo | None = None,
 ) -> RunState:
     """Return the state of an ended run; when its supervisor left no last word, it is written now, from the facts.
@@ -182,7 +182,7 @@ def find_runtime_exit_info(
 
 
 def finish_dead_run(
-    run_dir: Path, plan: RunPlan, exit_info: ExitInfo | None, passed_earlier: Iterable[str] | None
+    run_dir: Path, plan: RunPlan, exit_info: ExitInfo | None, passed_earlier: Iterable[str]
 ) -> RunState | None:
     """End what is left of a run, write its end down and return it; one that never began stays as it is."""
     facts, life = load_supervisor_info(run_dir), read_boot_identity()

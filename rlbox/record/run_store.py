@@ -323,11 +323,8 @@ def _checked(plan: RunPlan, run: str) -> RunPlan:
     return plan
 
 
-def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...] | None:
-    """Return the stages that had passed before this attempt, and do not run in it; None when this host knows no more
-    of the run than its own files say."""
-    if not known.plan:
-        return None
+def _passed_before(plan: RunPlan, known: HostRecord) -> tuple[str, ...]:
+    """Return the stages that had passed before this attempt, and do not run in it, as far as this host knows."""
     names = [stage.name for stage in plan.stages]
     kept = names[: names.index(plan.begin_at)] if plan.begin_at in names else []
     return tuple(name for name in kept if known.verdict and name in known.verdict.passed)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import itertools
 import json
 import os
 import stat
@@ -38,8 +36,8 @@ from rlbox.supervise.evidence import (
     collect_texts,
     list_collectors,
 )
-from rlbox.system.files import is_disk_full
-from rlbox.system.safe_files import open_regular_file, recreate_as_directories, replace_file, walk_files
+from rlbox.system.files import compute_file_sha256, is_disk_full
+from rlbox.system.safe_files import recreate_as_directories, replace_file, walk_files
 
 _LINE = 300
 _STORY = 30
@@ -327,9 +325,6 @@ _STOPPED: frozenset[CauseKind] = frozenset({"silence", "total", "within", "busy"
 _NO_SPACE = ("No space left on device", "Disk quota exceeded", "[Errno 28]")
 
 MANIFEST_FILE = "manifest.json"
-_BLOCK = 1 << 20
-_SUMMED_BYTES = 4 << 30
-_MOST_FILES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,15 +430,12 @@ def write_manifest(
 ) -> None:
     """Write `manifest.json`: `files` (name, bytes, sha256, what it is) and `missing` (name to why it is not there).
 
-    Every file of the folder is named, also those that others put there, with secrets masked; of what is larger than
-    all evidence may be there is no sum.
+    Every file of the folder is named, also those that others put there, with secrets masked.
     """
-    rows, left = [], _SUMMED_BYTES
-    for name, facts in sorted(itertools.islice(_files(folder), _MOST_FILES)):
-        summed = facts.st_size <= left
-        left -= facts.st_size if summed else 0
-        row = {"name": name, "bytes": facts.st_size, "sha256": _sum(folder / name) if summed else ""}
-        rows.append({**row, "what": describe_file(descriptions, name)})
+    rows = [
+        {"name": name, "bytes": facts.st_size, "sha256": _sum(folder / name), "what": describe_file(descriptions, name)}
+        for name, facts in sorted(_files(folder))
+    ]
     data = {"schema": 1, "files": rows, "missing": dict(sorted(missing.items()))}
     replace_file(
         folder / MANIFEST_FILE, (json.dumps(masks.mask_json(data), indent=1, ensure_ascii=False) + "\n").encode()
@@ -463,11 +455,6 @@ def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _sum(path: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        with open_regular_file(path) as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-    except OSError:
-        return ""
-    return digest.hexdigest()
+    with contextlib.suppress(OSError):
+        return compute_file_sha256(path)
+    return ""

@@ -150,7 +150,7 @@ WHEN = "while stage train was running"
         ),
         (
             ExitInfo(kind="elsewhere", host="a"),
-            "the supervisor at host a is gone while stage train was running: nothing of the run has grown since",
+            "the supervisor at host a is gone while stage train was running",
         ),
         (ExitInfo(kind="rebooted"), "the machine was restarted while stage train was running"),
         (ExitInfo(kind="restarted"), "the container that rlbox runs in was restarted while stage train was running"),
