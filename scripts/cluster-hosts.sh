@@ -19,7 +19,7 @@
 #   CLUSTER_HOSTS_DIR      disks, keys and logs, on no tmpfs          (/var/lib/rlbox-hosts)
 #   CLUSTER_HOSTS_NET      first three octets of their network        (10.234.9)
 #   CLUSTER_HOSTS_SET      a word of six letters at most: hosts beside others, with a folder and a network of their own
-#   CLUSTER_HOSTS_ENGINES  engine of each host, the last for the rest: here (this machine's), none
+#   CLUSTER_HOSTS_ENGINES  engine of each host, the last for the rest: here (this machine's), 20 (Debian 12's own), none
 #   CLUSTER_HOSTS_IMAGES   name of what was kept that new engines begin with
 #   CLUSTER_HOSTS_DISK     size of a data disk                        (2G)
 #   CLUSTER_HOSTS_FOR      number of the process that the hosts are for, kept in the folder's `for`
@@ -56,8 +56,26 @@ inside() { # HOST CMD...
 
 path_of() { # ENGINE: the folders that a host has on PATH
   local first=''
-  [ "$1" != here ] || [ -x "$(command -v dockerd)" ] || first=/opt/rlbox-engine/bin:
+  case $1 in
+    20) first=$DIR/engine20/bin: ;;
+    here) [ -x "$(command -v dockerd)" ] || first=/opt/rlbox-engine/bin: ;;
+  esac
   echo "$first$DIR/bin-of-hosts:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+}
+
+bring_old_engine() { # Debian 12's own, unpacked
+  local d=$DIR/engine20 f
+  [ ! -e "$d/complete" ] || return 0
+  say "unpacking Docker 20.10"
+  rm -rf "$d"
+  mkdir -p "$d"/{bin,deb}
+  (cd "$d/deb" && apt-get -qq -o APT::Sandbox::User=root download docker.io/bookworm containerd/bookworm runc/bookworm tini/bookworm) >&2 ||
+    die "apt-get could not get docker.io of bookworm"
+  for f in "$d"/deb/*.deb; do dpkg-deb -x "$f" "$d/tree"; done
+  for f in "$d"/tree/usr/{s,}bin/{docker,dockerd,docker-proxy,containerd,containerd-shim-runc-v2,runc}; do [ ! -f "$f" ] || cp "$f" "$d/bin/"; done
+  cp "$d/tree/usr/bin/tini-static" "$d/bin/docker-init"
+  rm -rf "$d/deb" "$d/tree"
+  touch "$d/complete"
 }
 
 # ---- inside a host: its first process ---------------------------------------------------------------------------
@@ -134,6 +152,7 @@ prepare_host() { # HOST INDEX: its disk and the files of /etc that are its own
     [ -z "${CLUSTER_HOSTS_IMAGES:-}" ] || [ "$engine" != here ] || adopt "$DIR/kept/$CLUSTER_HOSTS_IMAGES" "$d/disk/var/lib/docker"
   }
   local store='{"buildkit": true, "containerd-snapshotter": true}'
+  [ "$engine" != 20 ] || store='{"buildkit": true}'
   printf '{"cgroup-parent": "/%s-%s", "features": %s, "insecure-registries": ["%s.0/24"]}\n' "$TAG" "$1" "$store" "$NET" >"$d/disk/etc/docker/daemon.json"
   [ -e "$d/disk/etc/ssh/ssh_host_ed25519_key" ] || ssh-keygen -q -t ed25519 -N '' -C "$1" -f "$d/disk/etc/ssh/ssh_host_ed25519_key"
   cat >"$d/disk/etc/ssh/sshd_config" <<CONF
@@ -196,6 +215,7 @@ up() { # [COUNT]
   exec 9>"$DIR/lock"
   flock 9
   [ -z "${CLUSTER_HOSTS_FOR:-}" ] || echo "$CLUSTER_HOSTS_FOR" >"$DIR/for"
+  [[ " ${CLUSTER_HOSTS_ENGINES:-} " != *" 20 "* ]] || bring_old_engine
   [ -e "$DIR/id_ed25519" ] || ssh-keygen -q -t ed25519 -N '' -C "$TAG" -f "$DIR/id_ed25519"
   ip link show "$BRIDGE" >/dev/null 2>&1 || {
     ip link add "$BRIDGE" type bridge

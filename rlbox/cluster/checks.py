@@ -36,7 +36,7 @@ class NodeNeeds:
     paths: tuple[str, ...] = ()
 
 
-_OLDEST_ENGINE = (23, 0)  # which unpacks zstd layers
+_OLDEST_ENGINE = (20, 10)
 _SKEW_S, _LARGE_SKEW_S = 1.0, 60.0
 _ALMOST_ALL = 0.97
 """Of a machine's memory, or of a GPU's: kernel and driver keep some to themselves."""
@@ -148,7 +148,7 @@ def check_engines(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             continue
         parts = engine.version.partition("+")[0].split(".")[:2]
         if tuple(int(part) for part in parts if part.isdigit()) < _OLDEST_ENGINE:
-            yield _error("engine-old", name, _("{version}, 23 or newer is needed").format(version=engine.version))
+            yield _error("engine-old", name, _("{version}, 20.10 or newer is needed").format(version=engine.version))
         if any("rootless" in option for option in engine.security):
             yield _error("engine-rootless", name, engine.socket)
 

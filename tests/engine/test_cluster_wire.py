@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from clusterbox import GATE, NODES, Hosts, wire_bytes
+from clusterbox import ENGINES, GATE, NODES, Hosts, wire_bytes
 from clusterstand import docker, healthy
 from following import Follow
 from projectbox import PROJECT
@@ -64,6 +64,7 @@ def test_a_layer_that_changed_is_all_that_is_sent(hosts: Hosts) -> None:
             assert hosts.on(node, f"docker exec {container} stat -c %s /opt/sent").strip() == str(LAYER)
 
 
+@pytest.mark.skipif("20" in ENGINES, reason="what such an engine is given is in test_cluster_engines.py")
 def test_a_registry_gives_it_to_each_node(hosts: Hosts, follow: Follow, tmp_path: Path) -> None:
     """One node cannot reach it at first; a layer that both lack is all that is pulled, and both have the very same."""
     assert hosts("cluster", "down", "pair").code == 0

@@ -53,7 +53,7 @@ USED = gpus(gpu(0, used=70 * GIB, users=("bob (77, python train.py)",)), gpu(1))
         (engine(state="absent"), "engine-absent", "/var/run/docker.sock"),
         (engine(state="denied", said="Permission denied"), "engine-denied", "Permission denied"),
         (engine(state="silent", said="timed out"), "engine-silent", "timed out"),
-        (engine(version="19.3.1"), "engine-old", "19.3.1, 23"),
+        (engine(version="19.3.1"), "engine-old", "19.3.1, 20.10"),
         (engine(security=("name=rootless",)), "engine-rootless", "docker.sock"),
         (placed(whole=False), "place-torn", "/opt/rlbox"),
         (placed(lock="2" * 64), "place-differs", "222222222222, here"),
