@@ -18,10 +18,12 @@ from rlbox.cluster.plan import ClusterPlan
 from rlbox.cluster.probe import ClusterProbe
 from rlbox.engine.archive import (
     ImageArchive,
+    convert_to_docker_archive,
     read_archive,
     read_diff_ids,
     read_verified_archive,
     save_image_archive,
+    unpacks_zstd,
 )
 from rlbox.engine.connection import require_image
 from rlbox.engine.container import TARGET_LABEL
@@ -167,11 +169,13 @@ def find_present_layers(engine: DockerEngine, archive: ImageArchive, manifest: M
 def send_archive(node: Node, archive: ImageArchive, tag: str, say: Callable[[str], None], report: Report) -> None:
     """Load the archive into a node's engine: without the layers that it has, or whole where it then lacks some."""
     engine, manifest = node.engine(), archive.manifests[0]
+    as_it_is = unpacks_zstd(engine.version())
     present = find_present_layers(engine, archive, manifest)
     total = sum(layer.size for layer in manifest.layers if layer.digest not in present)
     for omit in (present, set[str]()) if present else (set[str](),):
+        chunks = read_archive(archive, omit) if as_it_is else convert_to_docker_archive(archive, tag, omit)
         try:
-            rows = engine.load_image(_count(node, read_archive(archive, omit), total, report))
+            rows = engine.load_image(_count(node, chunks, total, report))
             error = next((str(row["error"]) for row in rows if row.get("error")), "")
         except EngineError as failure:
             error = failure.what

@@ -2,14 +2,17 @@
 
 An engine with the containerd store, and any engine from Docker 25 on, writes one; every engine from Docker 23 on loads
 one, since it has `manifest.json` beside `index.json`. Measured with Docker 26: an engine without that store unpacks
-zstd layers itself, and takes an archive without the layers that it has.
+zstd layers itself, and takes an archive without the layers that it has. Docker 20.10 knows neither: it gets the layers
+unpacked.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import tarfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,7 @@ from rlbox.engine.reference import shorten_image_name
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
+from rlbox.system.compression import zstd
 from rlbox.system.files import open_atomic
 
 ByteCallback = Callable[[int], None]
@@ -36,6 +40,7 @@ DOCKER_MANIFEST_FILE = "manifest.json"
 BLOBS_DIR = "blobs/sha256/"
 _BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1 << 20
+_FIRST_WITH_ZSTD = 23
 _AGAIN = _("copy the archive again, or write it again with `rlbox save`; nothing was loaded")
 
 
@@ -151,6 +156,48 @@ def read_archive(archive: ImageArchive, omit: Collection[str] = ()) -> Iterator[
     yield bytes(2 * _BLOCK)
 
 
+def unpacks_zstd(engine_version: str) -> bool:
+    """Return whether an engine loads an OCI archive with zstd layers: Docker from 23 on."""
+    major = engine_version.partition(".")[0]
+    return not major.isdigit() or int(major) >= _FIRST_WITH_ZSTD
+
+
+def convert_to_docker_archive(archive: ImageArchive, tag: str, omit: Collection[str] = ()) -> Iterator[bytes]:
+    """Yield the archive's image as a tar that every engine loads: its configuration, and layers that are not packed.
+
+    `omit`: digests of layers as they are in the archive; an engine that has a layer does not open its file.
+    Raises WorkFailed: a layer cannot be unpacked.
+    """
+    manifest = archive.manifests[0]
+    config = read_blob(archive, cast(Descriptor, manifest.config).digest)
+    names = [f"{digest.removeprefix('sha256:')}.tar" for digest in read_diff_ids(archive, manifest)]
+    yield from _tar_file("config.json", len(config), [config])
+    for name, layer in dict(zip(names, manifest.layers, strict=True)).items():
+        if layer.digest not in omit:
+            size = sum(map(len, _unpack_layer(archive, layer)))  # of a file in a tar, before its first byte
+            yield from _tar_file(name, size, _unpack_layer(archive, layer))
+    listing = json.dumps([{"Config": "config.json", "RepoTags": [tag], "Layers": names}]).encode()
+    yield from _tar_file(DOCKER_MANIFEST_FILE, len(listing), [listing])
+    yield bytes(2 * _BLOCK)
+
+
+def _unpack_layer(archive: ImageArchive, layer: Descriptor) -> Iterator[bytes]:
+    offset, size = archive.blobs[layer.digest]
+    with open(archive.path, "rb") as file:
+        file.seek(offset)
+        packed = cast(BinaryIO, _ChunkReader(iter(lambda: file.read(min(_CHUNK, offset + size - file.tell())), b"")))
+        try:
+            if layer.media_type.endswith("zstd"):
+                yield from _read_chunks(cast(BinaryIO, zstd.ZstdFile(packed)))
+            elif layer.media_type.endswith("gzip"):
+                yield from _read_chunks(cast(BinaryIO, gzip.GzipFile(fileobj=packed)))
+            else:
+                yield from _read_chunks(packed)
+        except (zstd.ZstdError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+            what = _("blob {digest} cannot be unpacked: {error}").format(digest=layer.digest, error=error)
+            raise WorkFailed(what, where=str(archive.path), next_step=_AGAIN) from error
+
+
 def load_image_archive(
     archive: ImageArchive, rename_tag: Callable[[str], str], on_bytes: ByteCallback = lambda count: None
 ) -> LoadedImage:
@@ -170,8 +217,11 @@ def load_image_archive(
             next_step=f"docker load --input {archive.path}",
         )
     tag, manifest = rename_tag(archive.tags[0]), archive.manifests[0]
-    with open(archive.path, "rb", buffering=0) as file:
-        _send(rename_archive_image(_count_chunks(_read_chunks(file), on_bytes), tag))
+    if unpacks_zstd(connect_engine().version()):
+        with open(archive.path, "rb", buffering=0) as file:
+            _send(rename_archive_image(_count_chunks(_read_chunks(file), on_bytes), tag))
+    else:
+        _send(_count_chunks(convert_to_docker_archive(archive, tag), on_bytes))
     # the containerd store calls an image by its manifest or index, the other store by its configuration
     digests = (archive.index.manifests[0].digest, manifest.config.digest if manifest.config else "")
     image = connect_engine().find_image(tag)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import io
 import json
 import tarfile
@@ -19,6 +20,7 @@ from rlbox.engine.archive import (
     BLOBS_DIR,
     DOCKER_MANIFEST_FILE,
     INDEX_FILE,
+    convert_to_docker_archive,
     read_blob,
     read_verified_archive,
     rename_archive_image,
@@ -34,6 +36,7 @@ from rlbox.engine.oci import (
     create_index,
 )
 from rlbox.errors import LockHeld, NodeError, WorkFailed
+from rlbox.system.compression import zstd
 from rlbox.system.files import open_atomic
 
 LAYERS = (b"first layer" * 90_000, b"second")
@@ -227,3 +230,29 @@ def test_an_engine_without_oci_archives(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(WorkFailed, match="the engine writes no OCI archive"):
         save_image_archive(0, "rlbox/mine:latest", "rlbox/mine:latest", tmp_path / "x.tar")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("packer", "kind"), [(zstd.compress, "tar+zstd"), (gzip.compress, "tar+gzip"), (bytes, "tar")])
+def test_convert_to_docker_archive_unpacks_layers(packer: Callable[[bytes], bytes], kind: str, tmp_path: Path) -> None:
+    config = json.dumps({"rootfs": {"diff_ids": [compute_digest(data) for data in LAYERS]}}).encode()
+    blobs = [packer(layer) for layer in LAYERS]
+    layers = [create_descriptor(blob, f"application/vnd.oci.image.layer.v1.{kind}") for blob in blobs]
+    body = create_image_manifest(create_descriptor(config, CONFIG_TYPE), layers)
+    named = replace(create_descriptor(body, MANIFEST_TYPE), annotations={CONTAINERD_NAME_ANNOTATION: NAME})
+    stored = {f"{BLOBS_DIR}{compute_digest(data)[7:]}": data for data in (config, body, *blobs)}
+    found = read_verified_archive(
+        write(tmp_path / "a.tar", {LAYOUT_FILE: LAYOUT, INDEX_FILE: create_index([named]), **stored})
+    )
+    converted = io.BytesIO(b"".join(convert_to_docker_archive(found, "mine:2", {layers[1].digest})))
+    with tarfile.open(fileobj=converted) as tar:
+        files = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    (image,) = json.loads(files["manifest.json"])
+    assert (image["RepoTags"], files[image["Config"]]) == (["mine:2"], config)
+    assert [files.get(name) for name in image["Layers"]] == [LAYERS[0], None]
+
+
+@pytest.mark.parametrize(
+    ("version", "unpacks"), [("20.10.24+dfsg1", False), ("23.0.1", True), ("26.1.5", True), ("", True)]
+)
+def test_unpacks_zstd_from_docker_23_on(version: str, unpacks: bool) -> None:
+    assert archive.unpacks_zstd(version) is unpacks
