@@ -135,15 +135,11 @@ class ContainerRef:
 
 @dataclass(frozen=True, kw_only=True)
 class HostRecord:
-    """What is known of one run: the plan it was started with, what carries it while that is there, how it ended.
-
-    `project` is the folder of the project that it was started from.
-    """
+    """What is known of one run: the plan it was started with, what carries it while that is there, how it ended."""
 
     plan: RunPlan | None = None
     note: ContainerRef | None = None
     verdict: RunOutcome | None = None
-    project: str = ""
 
 
 class HostRecordStore:
@@ -159,13 +155,7 @@ class HostRecordStore:
     def read(self, run: str) -> HostRecord:
         """Return what is known of a run; nothing when it was not started from here."""
         data = self._table(run)
-        project = data.get("project", "")
-        return HostRecord(
-            plan=_plan(data.get("plan")),
-            note=_note(data),
-            verdict=_verdict(data),
-            project=project if isinstance(project, str) else "",
-        )
+        return HostRecord(plan=_plan(data.get("plan")), note=_note(data), verdict=_verdict(data))
 
     def read_ref(self, run: str) -> ContainerRef | None:
         """Return what carries a run, its plan left unread; None when nothing is known to."""

@@ -143,15 +143,6 @@ class RunStore:
             raise
         return whole
 
-    def remember_project_dir(self, run: str, folder: Path) -> None:
-        """Write down from which project a run is started; a host that cannot knows it no more."""
-        with contextlib.suppress(OSError):
-            self._records.write(run, dataclasses.replace(self._records.read(run), project=str(folder)))
-
-    def read_project(self, run: str) -> str:
-        """Return the folder of the project that a run was started from; empty where this host does not know it."""
-        return self._records.read(run).project
-
     def find_current_stage(self, run: str) -> str:
         """Return the stage that a run is at now, in a word; empty when that cannot be told."""
         try:

@@ -81,7 +81,6 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         return app.planned({}, "", f"look for run {name}")
     run_dir = run_store.find_run(name)
     plan = run_store.load_plan(run_dir)
-    _require_project(app, run_store, plan)
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     backend = load_backend(plan.place, _with_cluster_of(options, plan))
@@ -113,18 +112,6 @@ def _with_cluster_of(options: RunOptions, plan: RunPlan) -> RunOptions:
     """Return the options with the cluster that the run is on, unless they name one."""
     named = options.cluster or (plan.cluster.name if plan.cluster else "")
     return dataclasses.replace(options, cluster=named)
-
-
-def _require_project(app: App, run_store: RunStore, plan: RunPlan) -> None:
-    """Refuse a run of another project: its job is none of this one's."""
-    other = run_store.read_project(plan.run_id)
-    if plan.job in app.project.jobs() or not other or other == str(app.project.folder):
-        return
-    raise SpecError(
-        _("run {run_id} is of another project, which has the job {job!r}").format(run_id=plan.run_id, job=plan.job),
-        where=other,
-        next_step=f"rlbox run --resume {plan.run_id} --project {shlex.quote(other)}",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

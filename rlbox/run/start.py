@@ -139,7 +139,6 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         if prepared.shares_host_ports:
             check_ports(app, plan)
         run_dir = run_store.create_run(plan, find_job_programs_dir(app, job), files)
-        run_store.remember_project_dir(plan.run_id, app.project.folder)
         app.say(f"run {plan.run_id}: {run_dir}")
         return WrittenRun(plan=plan, run_dir=run_dir)
 
