@@ -1,4 +1,4 @@
-"""docs/proof.md from tests/gpu/kept.tar.zst; `--check`: is it of its runs?
+"""docs/proof.md and rlbox/target/tested.json from tests/gpu/kept.tar.zst; `--check`: are they of its runs?
 
 A kept run is a folder of that archive (`tests/packed.py`): `run.json` as the run wrote it, `stages.log` with what its
 stages said, `about.json` with
@@ -22,12 +22,22 @@ sys.path.append(str(CHECKOUT / "tests"))
 from packed import read_packed  # noqa: E402
 
 KEPT, PAGE = CHECKOUT / "tests/gpu/kept.tar.zst", CHECKOUT / "docs/proof.md"
+TESTED = CHECKOUT / "rlbox/target/tested.json"
 JOBS = ("sft", "grpo", "gkd", "xdan", "holdem", "learn")
 HEAD = """<!-- made by: python scripts/proof.py -->
 # Verified runs on GPUs
 
-This page lists the kept runs of jobs on GPUs. A row is one run of the real framework with a small model
-that the run created. Everything else is **untested**: other GPUs, other lock files, several nodes, full-size models.
+This page lists the kept runs of jobs on GPUs. `rlbox targets` prints the status of each target:
+
+```console
+$ rlbox targets
+target  a800-cn              4 x A800-80GB, mainland China: slime 0.3.1, … (ran on 4 x NVIDIA H200, 2026-11-28)
+target  hopper               8 x H100 or H200: verl 0.9.1, vLLM 0.24, CUDA 13 (untested on NVIDIA H100)
+...
+```
+
+A row is one run of the real framework with a small model that the run created. Everything else is **untested**: other
+GPUs, other lock files, several nodes, full-size models.
 
 | column | meaning |
 |---|---|
@@ -153,13 +163,31 @@ def page() -> str:
     return HEAD + "".join(lines(kept()))
 
 
+def tested_runs() -> str:
+    """Return what `rlbox targets` reads: the passed runs of shipped locks, a line each."""
+    rows = [
+        {
+            "job": row["run"]["job"],
+            "profile": row["run"]["profile"],
+            "gpu": row["about"]["gpu"],
+            "gpus": row["about"]["gpus"],
+            "place": row["run"]["place"],
+            "date": row["about"]["date"],
+            "lock": row["about"]["lock"],
+        }
+        for row in kept()
+        if row["run"]["state"] == "passed" and row["about"].get("lock")
+    ]
+    return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
+
+
 def main() -> None:
     """Write both, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 when they are of other runs")
     told = parser.parse_args()
     curves = {PAGE.parent / row["about"]["curve"]: picture(row["learning"]) for row in kept() if "learning" in row}
-    for path, text in ({PAGE: page()} | curves).items():
+    for path, text in ({PAGE: page(), TESTED: tested_runs()} | curves).items():
         if not told.check:
             path.write_text(text, "utf-8")
         elif path.read_text("utf-8") != text:

@@ -39,7 +39,7 @@ _NAMES = {
 def fixes(app: App, action: str, name: str | None) -> int:
     """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.
 
-    `find` says what is known of a line of a log.
+    `find` finds the fix of a line of a log, or the fixes that have some words.
 
     Kinds: `baked` into the image, a `check` that only looks, a `remedy` that only advises, a `benign` warning.
 
@@ -81,15 +81,18 @@ def _show(app: App, name: str) -> int:
 
 
 def _find(app: App, text: str) -> int:
-    from rlbox.fixes.catalogue import find_fixes_by_log
-    from rlbox.fixes.view import fix_json, format_fix
+    from rlbox.fixes.catalogue import find_fixes_by_log, search_fixes
+    from rlbox.fixes.view import fix_json, format_catalogue, format_fix
 
     fixes, code = _readable(app)
     found = find_fixes_by_log(fixes, text)
+    if not found and (near := search_fixes(fixes, text)):
+        app.say("no fix knows that line; these have its words")
+        app.result({"fixes": [], "near": [fix_json(fix)["fix"] for fix in near]}, format_catalogue(near))
+        app.say("next: rlbox fixes show ID")
+        return code
     if not found:
-        raise WorkFailed(
-            _("no fix knows that line"), next_step=_("rlbox fixes ls, or check the whole log: rlbox lint FILE")
-        )
+        raise WorkFailed(_("no fix knows that line"), next_step=_("read the complete log: rlbox diagnose LOG"))
     told = "\n\n".join(format_fix(fix) for fix in found)
     app.result({"fixes": [fix_json(fix)["fix"] for fix in found]}, told)
     return code

@@ -44,14 +44,27 @@ def targets(app: App) -> int:
                 row["title"] = str(load_toml(path, app.project).get("title", ""))
             except SpecError as error:  # the others are there all the same
                 row |= {"title": "", "problem": error.what}
-            rows.append(row)
+            rows.append({**row, "status": _test_status(app, name) if kind == "target" else None})
     width = max((len(row["name"]) for row in rows), default=0)
     app.result({"found": rows}, "\n".join(_line(row, width) for row in rows))
     return SpecError.exit_code if any(row["problem"] for row in rows) else 0
 
 
+def _test_status(app: App, name: str) -> str | None:
+    """Return where a target's lock ran, or that it is untested; None for one without GPUs or that cannot be loaded."""
+    from rlbox.target.lock import load_lock
+    from rlbox.target.target import load_target
+    from rlbox.target.tested import describe_test_status
+
+    try:
+        return describe_test_status(load_target(app.project, name).target, load_lock(app.project.lock_file(name)))
+    except SpecError:
+        return None
+
+
 def _line(row: dict[str, Any], width: int) -> str:
-    return f"{row['kind']:<7} {padded(row['name'], width)}  {row['title'] or row['problem']}"
+    status = f" ({row['status']})" if row["status"] else ""
+    return f"{row['kind']:<7} {padded(row['name'], width)}  {row['title'] or row['problem']}{status}"
 
 
 @click.command()

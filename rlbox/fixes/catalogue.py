@@ -1,9 +1,10 @@
-"""The fix catalogue: read it, and find the fixes of a log line."""
+"""The fix catalogue: read it, find the fixes of a log line, search its texts."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,20 @@ def read_fix_translations(fix_files: Iterable[Path]) -> dict[str, str]:
             fix = toml_table(path.read_text("utf-8"))
             pairs |= {fix[key]: fix[f"{key}_zh"].strip() for key in TEXT_KEYS if key in fix and f"{key}_zh" in fix}
     return pairs | {text.strip(): translation for text, translation in pairs.items()}
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def search_fixes(fixes: Iterable[Fix], query: str) -> tuple[Fix, ...]:
+    """Return the fixes that have every word of `query` in their id, titles, failure, remedy or known lines."""
+    words = set(_WORD.findall(query.casefold()))
+    return tuple(fix for fix in fixes if words and words <= set(_WORD.findall(_searched_text(fix))))
+
+
+def _searched_text(fix: Fix) -> str:
+    texts = (fix.id, fix.title, fix.title_zh, fix.failure, fix.failure_zh, fix.remedy)
+    return " ".join((*texts, *(row.example for row in fix.signature))).casefold()
 
 
 def find_fixes_by_log(fixes: Iterable[Fix], log: str) -> tuple[Fix, ...]:

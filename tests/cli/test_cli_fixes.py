@@ -230,3 +230,10 @@ def test_a_broken_fix_hides_no_other_and_no_run(rlbox: Rlbox, folder: Folder) ->
     assert rlbox("fixes", "show", "lcudart-link").code == 2
     assert rlbox("runs", "--data", str(folder.path / "disk")).code == 0
     assert rlbox("show", "local").code == 2
+
+
+def test_find_searches_titles_and_texts_by_words(rlbox: Rlbox) -> None:
+    found = rlbox("fixes", "find", "undefined symbol")
+    assert (found.code, "torch-ext-abi-mismatch" in found.out) == (0, True)
+    missing = rlbox("fixes", "find", "qwertyuiop zxcvbnm")
+    assert (missing.code, "rlbox diagnose LOG" in missing.err) == (1, True)

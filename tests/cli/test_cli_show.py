@@ -72,6 +72,7 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
             "source": "shipped",
             "problem": "",
             "title": "CPU on any machine",
+            "status": None,
         },
         {
             "kind": "target",
@@ -79,6 +80,7 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
             "source": "project",
             "problem": "",
             "title": "smallest target",
+            "status": None,
         },
     ]
 

@@ -25,6 +25,7 @@ PROOF = script()
 
 def test_the_page_is_of_the_kept_runs() -> None:
     assert PROOF.PAGE.read_text("utf-8") == PROOF.page()
+    assert PROOF.TESTED.read_text("utf-8") == PROOF.tested_runs()
     assert {row["run"]["job"] for row in PROOF.kept()} == set(PROOF.JOBS)
 
 

@@ -1,0 +1,42 @@
+"""On which GPUs the lock of a target has run: the kept runs of docs/proof.md whose gates all held."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from rlbox.target.lock import Lock
+from rlbox.target.target import Target
+
+TESTED_RUNS = Path(__file__).with_name("tested.json")
+"""Written by `scripts/proof.py`."""
+
+
+class TestedRun(NamedTuple):
+    """One passed run: `lock` is the content digest of its lock."""
+
+    job: str
+    profile: str
+    gpu: str
+    gpus: int
+    place: str
+    date: str
+    lock: str
+
+
+def find_tested_runs(lock: Lock) -> list[TestedRun]:
+    """Return the kept runs of a lock, the oldest first."""
+    digest = lock.content_digest()
+    rows = [TestedRun(**row) for row in json.loads(TESTED_RUNS.read_text("utf-8"))]
+    return sorted((row for row in rows if row.lock == digest), key=lambda row: (row.date, row.gpus))
+
+
+def describe_test_status(target: Target, lock: Lock | None) -> str | None:
+    """Return `ran on GPUS, DATE` or `untested on GPU`; None for a target without GPUs."""
+    if not target.hardware.gpus:
+        return None
+    runs = find_tested_runs(lock) if lock else []
+    if runs:
+        return f"ran on {runs[-1].gpus} x {runs[-1].gpu}, {runs[-1].date}"
+    return f"untested on {target.hardware.gpu or 'GPUs'}"
