@@ -22,9 +22,12 @@ from typing import IO, Any
 from backports import zstd
 
 from rlbox.config.project import Project
-from rlbox.engine.oci import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, LAYOUT, LAYOUT_FILE, MANIFEST_TYPE
+from rlbox.engine.oci import INDEX_TYPE, LAYOUT, LAYOUT_FILE, MANIFEST_TYPE
 from rlbox.image.context import compute_build_digest, list_hashed_entries
 from rlbox.image.plan import load_image_plan
+
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 DRIVER = "/usr/local/nvidia"
