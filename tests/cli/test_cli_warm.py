@@ -58,7 +58,7 @@ def test_more_than_the_memory_is_refused_before_anything_is_read(
 
 
 def test_what_does_not_stay_is_said(rlbox: Rlbox, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.system.prefetch.count_cached_bytes", lambda handle, offset, length: length // 2)
+    monkeypatch.setattr("rlbox.system.prefetch._count_cached_bytes", lambda handle, size: size // 2)
     said = rlbox("warm", str(model), "--json")
     assert said.code == 1
     assert (said.data["read"], said.data["resident"], said.data["warm"]) == (2 * SIZE, 2 * (SIZE // 2), False)
