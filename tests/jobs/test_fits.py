@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fakes import CHECKOUT
-from jobplan import job_of, overrides, plan_of, settings_of, stage_of
+from jobplan import job_of
 from sft import plan as sft_plan
 
 from rlbox.amounts import GIB
@@ -115,26 +115,6 @@ def test_the_job_and_the_planner_ask_for_the_same_disk(profile: str, keep: str) 
     train = next(row.disk for row in found.stages if row.stage == "train")
     asked = sft_plan.room_needed(7.6, len(saves), int(keep))
     assert train["checkpoints"] + train["exports"] == pytest.approx(asked)
-
-
-@pytest.mark.parametrize("stage", ["smoke", "train"])
-@pytest.mark.parametrize("profile", ["", "low-memory"])
-def test_sft_leaves_weights_and_optimizer_in_host_memory(stage: str, profile: str) -> None:
-    """verl's param_offload and optimizer_offload bring all of it back for a step; FSDP2's policy does not."""
-    found = settings_of(overrides(stage_of(plan_of("sft", profile), stage), "sft.trainer"))
-    assert found["engine.offload_policy"] == "True"
-    assert not {"engine.param_offload", "engine.optimizer_offload"} & set(found)
-    assert (
-        settings_of(overrides(stage_of(plan_of("sft", profile, {"offload": "false"}), stage), "sft.trainer"))[
-            "engine.offload_policy"
-        ]
-        == "False"
-    )
-
-
-def test_gkd_takes_the_gpus_that_its_target_has() -> None:
-    values = plan_of("gkd").params
-    assert values["actor_gpus"] + values["teacher_gpus"] == 4
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -13,23 +13,7 @@ from fakes import CHECKOUT
 JOBS = CHECKOUT / "tests/gpu/project/jobs"
 sys.path.insert(0, str(JOBS))
 
-from learn.data import decisions, spoilt  # noqa: E402
 from learn.reward import compute_score  # noqa: E402
-
-
-def test_decisions_follow_from_the_price_of_a_call() -> None:
-    rows = decisions(2000)
-    assert len(dict(rows)) == 2000
-    for ask, right in rows:
-        pot, bet = (int(word) for word in ask.replace("you ", "").split() if word.isdigit())
-        assert right == ("check" if not bet else "fold" if bet > pot else "call" if bet * 2 > pot else "raise")
-
-
-def test_the_wanted_share_of_answers_is_wrong() -> None:
-    rows = decisions(4000)
-    wrong = sum(told != right for (_, told), (_, right) in zip(spoilt(rows, 0.3, 1), rows, strict=True))
-    assert 0.27 < wrong / len(rows) < 0.33
-    assert spoilt(rows, 0.0, 1) == rows
 
 
 @pytest.mark.parametrize(

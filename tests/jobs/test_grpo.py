@@ -21,54 +21,6 @@ def settings(profile: str) -> dict[str, str]:
     return settings_of(overrides(stage_of(plan_of("grpo", profile), "train"), MODULE))
 
 
-def test_the_standard_profile() -> None:
-    found = settings("standard")
-    expected = {
-        "data.train_batch_size": "4",
-        "data.max_prompt_length": "10240",
-        "data.max_response_length": "512",
-        "trainer.total_epochs": "20",
-        f"{ROLLOUT}.gpu_memory_utilization": "0.3",
-        f"{ROLLOUT}.enforce_eager": "False",
-    }
-    assert {key: found[key] for key in expected} == expected
-    assert int(found[f"{ROLLOUT}.max_model_len"]) >= 10240 + 512
-
-
-def changes(profile: str) -> dict[str, str]:
-    plain = settings("standard")
-    return {key: value for key, value in settings(profile).items() if value != plain.get(key)}
-
-
-def test_debug_and_fast_load_change_what_the_seed_documents_and_nothing_else() -> None:
-    assert changes("debug") == {
-        "data.train_files": '"/data/grpo/data/train_tiny.parquet"',
-        "data.train_batch_size": "1",
-        "actor_rollout_ref.actor.ppo_mini_batch_size": "1",  # at most the batch
-        "data.max_prompt_length": "512",
-        "data.max_response_length": "64",
-        "trainer.total_epochs": "1",
-        "trainer.logger": '["console"]',
-        "trainer.save_freq": "999",
-        "trainer.test_freq": "999",
-    }
-    assert changes("fast-load") == {
-        f"{ROLLOUT}.enforce_eager": "True",
-        f"{ROLLOUT}.load_format": "safetensors",
-        f"{ROLLOUT}.gpu_memory_utilization": "0.4",
-    }
-    env = {name: plan_of("grpo", name).env for name in ("standard", "fast-load")}
-    differ = {key for key, value in env["standard"].items() if env["fast-load"][key] != value}
-    assert differ == {"VLLM_WORKER_MULTIPROC_METHOD"}
-    assert env["fast-load"]["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
-    assert env["standard"]["TOKENIZERS_PARALLELISM"] == "false"
-
-
-def test_debug_is_bounded_to_five_minutes() -> None:
-    argv = stage_of(plan_of("grpo", "debug"), "train").argv
-    assert argv[:3] == ("timeout", "--kill-after=60", "300")
-
-
 def test_the_batch_can_be_shared() -> None:
     for profile in ("standard", "debug", "fast-load", "tiny"):
         found = settings(profile)

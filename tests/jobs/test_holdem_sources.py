@@ -6,11 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from holdem import sources
 from holdem.sources import ADAM, SourcesError, mend_adam, patch_megatron
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -111,39 +108,3 @@ def test_an_adam_of_another_library_is_left_alone(
     lay_optimizer(trees[0])
     assert mend_adam(trees[0], tmp_path / "out") == "Adam is Transformer Engine's or Apex's"
     assert not (tmp_path / "out").exists()
-
-
-def test_a_patch_that_half_applies_is_refused(
-    trees: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    megatron, patch = trees
-    plain = sources._git_apply
-
-    def fails(*words: Any) -> Any:
-        done = plain(*words)
-        return done if "--check" in words else SimpleNamespace(returncode=1, stderr=" disk full ")
-
-    monkeypatch.setattr(sources, "_git_apply", fails)
-    with pytest.raises(sources.SourcesError, match=r"could not be applied in .*: disk full"):
-        sources.patch_megatron(megatron, patch, tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("places", "patched", "said"),
-    [
-        (None, True, "SGLang is not installed"),
-        ([], True, "SGLang is not installed"),
-        (["/v/sglang"], True, "SGLang has slime's patch"),
-        (["/v/sglang"], False, "SGLang is the release, without slime's patch"),
-    ],
-)
-def test_whether_sglang_has_the_patch(
-    monkeypatch: pytest.MonkeyPatch, places: list[str] | None, patched: bool, said: str
-) -> None:
-    monkeypatch.setattr(sources, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=places))
-    asked: list[Any] = []
-    monkeypatch.setattr(sources, "fits", lambda *words, **named: asked.append((words, named)) or patched)
-    assert sources.tell_sglang(Path("p")) == said
-    assert asked == ([((Path("p"), Path("/v"), 2), {"backwards": True})] if places else [])
-    monkeypatch.setattr(sources, "find_spec", lambda name: None)
-    assert sources.tell_sglang(Path("p")) == "SGLang is not installed"

@@ -153,8 +153,3 @@ def _option(action: argparse.Action) -> str:
     told += [f"default {action.default!r}"] if action.default is not None else []
     told += [f"one of {list(action.choices)}"] if action.choices else []
     return ", ".join(told)
-
-
-def test_a_stage_is_left_out_with_a_profile() -> None:
-    names = [[stage.name for stage in plan_of("gkd", profile).stages] for profile in ("", "tiny")]
-    assert names == [["check", "distill"], ["tiny", "check", "distill"]]

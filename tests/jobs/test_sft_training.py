@@ -20,29 +20,6 @@ def settings(stage: str, profile: str = "", **given: str) -> dict[str, str]:
     return settings_of(overrides(stage_of(plan_of("sft", profile, given), stage), MODULE))
 
 
-def test_training_has_the_seeds_parameters() -> None:
-    found = settings("train")
-    expected = {
-        "data.train_batch_size": "16",
-        "data.micro_batch_size_per_gpu": "2",
-        "data.max_length": "4096",
-        "optim.lr": "2e-05",
-        "optim.lr_scheduler_type": "cosine",
-        "optim.lr_warmup_steps_ratio": "0.05",
-        "optim.clip_grad": "1.0",
-        "optim.weight_decay": "0.01",
-        "engine.strategy": "fsdp2",
-        "trainer.total_epochs": "3",
-        "trainer.save_freq": "100",
-        "trainer.test_freq": "100",
-        "trainer.resume_mode": "auto",
-        "trainer.n_gpus_per_node": "4",
-        "model.path": '"Qwen/Qwen2.5-Coder-7B-Instruct"',
-    }
-    assert {key: found[key] for key in expected} == expected
-    assert "hf_model" in found["checkpoint.save_contents"]
-
-
 def test_code_of_a_repository_must_lie_in_a_folder(tmp_path: Path) -> None:
     assert settings("train")["model.trust_remote_code"] == settings("smoke")["model.trust_remote_code"] == "False"
     trusting = overrides(stage_of(plan_of("sft", "", {"remote_code": "true"}), "train"), MODULE)
@@ -52,33 +29,6 @@ def test_code_of_a_repository_must_lie_in_a_folder(tmp_path: Path) -> None:
     )
     assert train.remote_code_problem([*trusting, f"model.path={tmp_path}"]) == ""
     assert train.remote_code_problem(["model.path=Qwen/x", "model.trust_remote_code=False"]) == ""
-
-
-def test_profiles_change_what_the_seed_says() -> None:
-    plain = settings("train")
-    changed = {
-        name: {key: value for key, value in settings("train", name).items() if value != plain[key]}
-        for name in ("rtx-6000-pro-x2", "rtx-4090-x4")
-    }
-    assert changed["rtx-4090-x4"] == {"data.micro_batch_size_per_gpu": "1", "data.max_length": "2048"}
-    assert changed["rtx-6000-pro-x2"] == {
-        "data.micro_batch_size_per_gpu": "4",
-        "trainer.n_gpus_per_node": "2",
-    }
-
-
-def test_the_smoke_test_is_one_gpu_and_ten_steps() -> None:
-    found = settings("smoke")
-    assert (found["trainer.total_training_steps"], found["trainer.save_freq"]) == ("10", "5")
-    argv = stage_of(plan_of("sft"), "smoke").argv
-    assert "--nproc-per-node=1" in argv
-    assert [stage.name for stage in plan_of("sft").stages] == ["data", "smoke", "train", "evaluate", "choose"]
-
-
-def test_paths_with_a_space_are_one_word() -> None:
-    assert '"/data/verl/coding_model_project/phase_1_ SFT/data/sft_train.parquet"' in settings("train").values()
-    argv = stage_of(plan_of("sft"), "evaluate").argv
-    assert "/data/runs/one/phase_1_ SFT/outputs/phase1" in argv
 
 
 def test_steps_and_accumulation() -> None:

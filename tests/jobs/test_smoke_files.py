@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -168,16 +166,6 @@ def test_damage_is_named(tmp_path: Path, damage, message: str) -> None:
     damage(tmp_path / "checkpoint" / "model.safetensors")
     with pytest.raises(JobError, match=message):
         checkpoint.verify(tmp_path / "checkpoint")
-
-
-def test_verify_from_the_command_line(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path / "checkpoint", save)
-    truncate(tmp_path / "checkpoint" / "model.safetensors")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "jobs")}
-    command = [sys.executable, "-m", "smoke.checkpoint", str(tmp_path / "checkpoint")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert "model.safetensors is truncated" in done.stderr
 
 
 def test_metrics_are_lines(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pokerkit", reason="pokerkit needs Python 3.11")
 
-from smoke import collect, deals, loop, metrics, program, rollout, servers, train
+from smoke import collect, deals, loop, metrics, rollout, servers
 from smoke.decision import Spot
 from smoke.program import JobError
 from smoke.servers import Sample
@@ -142,24 +142,6 @@ def test_rollouts_are_scored_and_kept(
     with pytest.raises(JobError, match="33% of the answers are well-formed, 50% wanted"):
         rollout.main()
     assert made == [6, 6]
-
-
-def test_training_makes_its_data_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--data", str(tmp_path), "--out", str(tmp_path), "--metrics", "m", "--train-rows", "3", "--eval-rows", "2"]
-    monkeypatch.setattr(sys, "argv", ["train", *words])
-    monkeypatch.setattr(program, "settle", lambda scratch, threads: None)
-    monkeypatch.setattr(train, "fit", lambda args, rows: [6.0, len(rows) / 3])
-    write, wrote = deals.write, []
-
-    def told(folder: Path, **named: Any) -> None:
-        wrote.append(named)
-        write(folder, **named | {"streets": ("river",)})
-
-    monkeypatch.setattr(deals, "write", told)
-    monkeypatch.setattr(train, "judge", lambda losses, margin: f"{losses} {margin}")
-    train.main()
-    train.main()
-    assert wrote == [{"seed": 0, "train": 3, "evaluate": 2, "streets": ("turn", "river")}]
 
 
 class Pool:

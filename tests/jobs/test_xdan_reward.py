@@ -10,12 +10,11 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from xdan.nodes import lacking, look
+from xdan.nodes import look
 
 JOBS = Path(__file__).parents[2] / "jobs"
 ENV = {**os.environ, "PYTHONPATH": str(JOBS), "PYTHONUNBUFFERED": "1"}
@@ -93,13 +92,6 @@ def test_probes(url: str) -> None:
     assert post(url, {}, "/other")[0] == 404
 
 
-def test_a_rollout_of_the_seed_at_once(url: str) -> None:
-    batch = {"query": [query(n % 50, "t " * 500 + GOOD.format(n % 50 + 1)) for n in range(256)]}
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: post(url, batch), range(4)))
-    assert all(status == 200 and reply["scores"] == [1.0] * 256 for status, reply in found)
-
-
 def test_a_taken_port_is_one_line(url: str, tmp_path: Path) -> None:
     data = tmp_path / "a.jsonl"
     data.write_text('{"message": "q", "answer": "1"}\n')
@@ -132,10 +124,3 @@ def test_a_node_says_what_it_lacks(url: str, tmp_path: Path) -> None:
     assert problems[0] == f"{missing} is not there"
     assert problems[1].startswith("http://127.0.0.1:1/get_reward does not answer: ")
     assert "does not answer" in look((), url + "/other")["problems"][0]
-
-
-def test_what_a_cluster_lacks() -> None:
-    node = {"Alive": True, "NodeManagerHostname": "gpu005", "Resources": {"GPU": 8.0}}
-    assert lacking([node, {**node, "NodeManagerHostname": "gpu004"}], 2, 16) == ""
-    assert lacking([node, {**node, "Alive": False}], 2, 16) == "1 of 2 nodes, 8 of 16 GPUs (gpu005)"
-    assert lacking([], 1, 8) == "0 of 1 nodes, 0 of 8 GPUs (none)"

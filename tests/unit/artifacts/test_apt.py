@@ -6,7 +6,7 @@ import shutil
 from typing import Any
 
 import pytest
-from fakes import ON_IMAGE, TARGET, Folder
+from fakes import TARGET, Folder
 
 from rlbox.artifacts.apt_lock import (
     AptSuite,
@@ -15,7 +15,6 @@ from rlbox.artifacts.apt_lock import (
     parse_print_uris,
     plan_apt_commands,
     render_apt_config_files,
-    render_image_apt_conf,
     resolve_debs,
     rewrite_source_lists,
 )
@@ -121,32 +120,6 @@ def test_commands_of_apt(folder: Folder) -> None:
 
 
 URLS = {MAIN.url: "debian", SECURITY.url: "debian-security"}
-
-
-def test_commands_on_an_image(folder: Folder) -> None:
-    folder.target("mine", ON_IMAGE.replace("[[stack]]", 'packages = ["python3", "git"]\n[[stack]]'))
-    _, install = plan_apt_commands(load_target(folder.project, "mine").target.base, "/r")
-    assert install.argv == ("apt-get", "install", "--yes", "--print-uris", "-qq", "git", "python3")
-
-
-def test_settings_on_an_image() -> None:
-    assert (
-        render_image_apt_conf("arm64", "/r")
-        == """\
-Dir "/r/";
-Dir::State::status "/r/var/lib/dpkg/status";
-Dir::Etc::trusted "/r/etc/apt/trusted.gpg";
-Dir::Etc::trustedparts "/r/etc/apt/trusted.gpg.d";
-APT::Architecture "arm64";
-APT::Architectures "arm64";
-APT::Install-Recommends "false";
-APT::Sandbox::User "root";
-Acquire::Languages "none";
-Acquire::ForceHash "SHA256";
-Acquire::Retries "3";
-Acquire::http::Timeout "30";
-"""
-    )
 
 
 ONE_LINE = """\

@@ -216,20 +216,6 @@ def test_gone_everywhere(store: ObjectStore, mirror: Mirror, other: Mirror) -> N
     assert (mirror.times()[FILE.file], other.times()[FILE.file]) == (1, 1)
 
 
-def test_nobody_lists_it(store: ObjectStore) -> None:
-    locator = FakeLocator()
-    locator.skips = [("tuna", "does not list six-1.16.0.whl")]
-    with pytest.raises(WorkFailed) as caught:
-        fetch_artifacts([FILE], locator, store, target="mine")
-    assert str(caught.value) == (
-        "1 file cannot be fetched\n"
-        "  no source offers six-1.16.0.whl any more (yanked or superseded)\n"
-        "    tuna: does not list six-1.16.0.whl\n"
-        "  next:  rlbox lock mine --upgrade six"
-    )
-    assert locator.skipped_mirrors == [("tuna", "does not list six-1.16.0.whl")]
-
-
 def test_no_index_answers(store: ObjectStore) -> None:
     """That is no reason to upgrade anything."""
     locator = FakeLocator()
@@ -284,15 +270,6 @@ def test_progress(store: ObjectStore, mirror: Mirror) -> None:
     assert [seen[0].state, seen[-1].state] == ["running", "done"]
     assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
     assert seen[-1] == FetchProgress(artifact=FILE, state="done", done_bytes=len(DATA), mirror="a")
-
-
-def test_an_object_that_somebody_wrote_to_is_fetched_again(store: ObjectStore, mirror: Mirror) -> None:
-    fetch(store, a=mirror.url)
-    path = store.path(FILE.sha256)
-    path.chmod(0o644)
-    path.write_bytes(b"y" + DATA[1:])
-    fetch(store, a=mirror.url)
-    assert holds(store)
 
 
 @pytest.mark.parametrize(

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mirror import FakeLocator
 
 from rlbox.artifacts.fetch import fetch_artifacts
 from rlbox.artifacts.git_tree import (
-    FILE,
-    SYMLINK,
-    TAR_END,
     GitTreeInfo,
-    format_tar_header,
-    format_tar_padding,
     resolve_git_ref,
 )
 from rlbox.artifacts.mirrors import FileUrl
@@ -149,24 +141,6 @@ def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -
 def test_no_such_ref(project: Path) -> None:
     with pytest.raises(WorkFailed, match=r"project: no place has nowhere\n  direct: "):
         lock(project, "nowhere")
-
-
-@given(
-    st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=1, max_size=300),
-    st.text(max_size=0) | st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=300),
-    st.binary(max_size=2000),
-)
-def test_any_name_is_read_back(name: str, link: str, data: bytes) -> None:
-    header = (
-        format_tar_header(name, SYMLINK, 0o777, link_target=link)
-        if link
-        else format_tar_header(name, FILE, 0o644, len(data))
-    )
-    body = header + (b"" if link else data + format_tar_padding(len(data))) + TAR_END
-    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
-        (entry,) = tar.getmembers()
-        assert (entry.name.rstrip("/"), entry.linkname) == (name.rstrip("/"), link)
-        assert link or tar.extractfile(entry).read() == data  # type: ignore[union-attr]
 
 
 def test_a_name_that_is_not_utf_8_is_refused(project: Path) -> None:

@@ -140,18 +140,3 @@ def test_a_host_that_does_not_answer_is_not_asked_again(hosts: list[MirrorServer
     assert found(artifact(b"", "rich.whl", name="rich")) == [f"{hosts[1].url}/rich.whl"]
     assert hosts[0].asked == ["/simple/six/"]
     assert len(found.said) == 1
-
-
-def test_files_and_repositories_by_address(client: HttpClient) -> None:
-    rules = [
-        MirrorRule(kind="http", protocol="url-prefix", url="https://p.example", match="https://github.com/"),
-        MirrorRule(kind="git", protocol="git-instead-of", url="https://g.example/", match="https://github.com/"),
-    ]
-    locator = Found(client, *rules).locator
-    assert locator.list_http_urls("https://github.com/a") == (
-        FileUrl(url="https://p.example/https://github.com/a", mirror="p.example"),
-    )
-    assert locator.list_git_urls("https://github.com/a.git") == (
-        FileUrl(url="https://g.example/a.git", mirror="g.example"),
-    )
-    assert list(locator.list_urls(artifact(b"", "x.tar", "git", origin="https://github.com/a.git " + "a" * 40))) == []

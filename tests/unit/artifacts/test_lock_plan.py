@@ -70,48 +70,6 @@ def names(lock: Lock) -> dict[str, list[str]]:
     return {group.name: [package.name for package in group.packages] for group in lock.groups}
 
 
-def test_real_notes_of_uv() -> None:
-    versions, parents = parse_pins(PINS)
-    assert versions == {
-        "antlr4-python3-runtime": "4.9.3",
-        "anyio": "4.16.0",
-        "certifi": "2026.10.18",
-        "click": "8.1.8",
-        "h11": "0.16.0",
-        "h2": "4.4.1",
-        "hpack": "4.2.0",
-        "httpcore": "1.0.9",
-        "httpx": "0.28.1",
-        "hyperframe": "6.1.0",
-        "idna": "3.20",
-        "markdown-it-py": "4.3.0",
-        "mdurl": "0.1.2",
-        "pygments": "2.21.0",
-        "pyyaml": "6.0.3",
-        "rich": "15.0.0",
-        "typing-extensions": "4.16.0",
-    }
-    assert parents == {
-        "antlr4-python3-runtime": ["-r framework.in"],
-        "anyio": ["httpx"],
-        "certifi": ["httpcore", "httpx"],
-        "click": ["-r framework.in"],
-        "h11": ["httpcore"],
-        "h2": ["-r framework.in", "httpx"],
-        "hpack": ["h2"],
-        "httpcore": ["httpx"],
-        "httpx": ["-r framework.in", "-r torch.in"],
-        "hyperframe": ["h2"],
-        "idna": ["anyio", "httpx"],
-        "markdown-it-py": ["rich"],
-        "mdurl": ["markdown-it-py"],
-        "pygments": ["rich"],
-        "pyyaml": ["-r engine.in"],
-        "rich": ["-r engine.in"],
-        "typing-extensions": ["anyio"],
-    }
-
-
 def test_real_files_of_uv(folder: Folder) -> None:
     found = select_package_files(
         target(folder, "torch"), replace(REAL["stack"], size_by_sha256={C: 7, SDIST.sha256: 117034})
@@ -154,12 +112,6 @@ def test_the_first_group_that_needs_a_package_owns_it(folder: Folder) -> None:
         "engine": ["markdown-it-py", "mdurl", "pygments", "pyyaml", "rich"],
         "framework": ["antlr4-python3-runtime", "click"],
     }  # fmt: skip
-
-
-def test_the_order_of_groups_decides(folder: Folder) -> None:
-    lock = build_python_lock(target(folder, "framework", "engine", "torch"), ("click",), REAL)
-    assert names(lock)["torch"] == []
-    assert names(lock)["framework"][:3] == ["antlr4-python3-runtime", "anyio", "certifi"]
 
 
 def test_a_package_that_nobody_asked_for_goes_to_the_last_group(folder: Folder) -> None:

@@ -11,8 +11,6 @@ from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSources,
     choose_archive_urls,
-    find_response_error,
-    is_image_allowed,
     list_file_urls,
     list_git_urls,
     list_http_urls,
@@ -191,32 +189,3 @@ def test_references_of_images() -> None:
         f"nvcr.io/nvidia/pytorch@{DIGEST}",
     ]
     assert urls(list_image_urls(f"quay.io/x@{DIGEST}", NONE)) == [f"quay.io/x@{DIGEST}"]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "image", "allowed"),
-    [
-        ("docker.io/vllm/*", "docker.io/vllm/vllm-openai", True),
-        ("docker.io/vllm/*", "docker.io/vllm/a/b", False),
-        ("nvcr.io/**", "nvcr.io/nvidia/cuda", True),
-        ("docker.io/slimerl/slime", "docker.io/slimerl/slime2", False),
-        ("docker.io/slimerl/slime", "dockerXio/slimerl/slime", False),
-    ],
-)
-def test_allow_lists(pattern: str, image: str, allowed: bool) -> None:
-    assert is_image_allowed(image, [pattern]) is allowed
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        ((200, "application/octet-stream", 3), None),
-        ((200, "", None), None),
-        ((206, "application/zip", 1), None),
-        ((404, "text/html", 3), "answered 404"),
-        ((200, "text/html; charset=utf-8", 3), "answered with a web page instead of the file"),
-        ((200, "application/zip", 4), "offers 4 bytes, the lock says 3"),
-    ],
-)
-def test_what_cannot_be_the_file(answer: tuple[int, str, int | None], why: str | None) -> None:
-    assert find_response_error(*answer, SIX) == why

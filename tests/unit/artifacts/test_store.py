@@ -30,7 +30,7 @@ from rlbox.artifacts.store_upkeep import (
     remove_objects,
 )
 from rlbox.errors import NodeError, SpecError, WorkFailed
-from rlbox.system.files import cache_path, link_or_copy
+from rlbox.system.files import cache_path
 from rlbox.target.lock import Lock, LockedGroup
 
 DATA = b"0123456789" * 1000
@@ -137,16 +137,6 @@ def test_a_second_writer_waits(store: ObjectStore) -> None:
     assert seen == [True]
 
 
-def test_an_object_that_was_written_to_is_summed_again(store: ObjectStore) -> None:
-    digest = put(store, DATA)
-    path = store.path(digest)
-    os.utime(path)
-    assert store.is_intact(digest)
-    flip(path)
-    assert path.stat().st_size == len(DATA)
-    assert not store.is_intact(digest, len(DATA))
-
-
 def test_a_link(store: ObjectStore, tmp_path: Path) -> None:
     digest = put(store, DATA)
     path = tmp_path / "deep/er/six.whl"
@@ -160,17 +150,6 @@ def test_a_link(store: ObjectStore, tmp_path: Path) -> None:
     assert path.read_bytes() == DATA
     with pytest.raises(WorkFailed, match=r"the store does not hold x \(ffff"):
         store.link_object("f" * 64, tmp_path / "x")
-
-
-@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK])
-def test_a_copy_where_no_link_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    def refuse(*args: object) -> None:
-        raise OSError(code, "no")
-
-    monkeypatch.setattr(os, "link", refuse)
-    (tmp_path / "a").write_bytes(DATA)
-    link_or_copy(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_bytes() == DATA
 
 
 @pytest.mark.parametrize("linked", [True, False])

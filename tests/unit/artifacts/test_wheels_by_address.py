@@ -15,7 +15,7 @@ from rlbox.errors import SpecError
 from rlbox.image.layers import plan_python_layers
 from rlbox.target.artifact import list_artifacts
 from rlbox.target.lock import compute_lock_spec_checksum, parse_lock
-from rlbox.target.target import Target, Wheel, load_target
+from rlbox.target.target import Target, load_target
 
 URL = "https://example.org/v1/flash_attn-2.8.3%2Bcu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
 SPEC = f"""
@@ -97,8 +97,3 @@ def test_what_is_no_wheel(folder: Folder, url: str) -> None:
     folder.target("mine", SPEC.replace(URL, url))
     with pytest.raises(SpecError, match="wheels"):
         load_target(folder.project, "mine")
-
-
-def test_a_wheel_knows_its_name() -> None:
-    wheel = Wheel(url=URL, sha256="a" * 64)
-    assert (wheel.distribution, wheel.version) == ("flash-attn", "2.8.3+cu12torch2.6cxx11abifalse")
