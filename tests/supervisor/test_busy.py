@@ -167,12 +167,6 @@ def slow_disk(tmp_path: Path) -> Iterator[Path]:
     made.rmdir()
 
 
-def test_a_start_from_a_slow_disk_succeeds(bench: Bench, weights: Path, slow_disk: Path) -> None:
-    bench.groups = [slow_disk]
-    stage(bench, loading(weights, free_port()))
-    assert bench.run() == 0, bench.cause()
-
-
 def slow_job(site: Site, program: str, *words: object, prefix: tuple[str, ...] = ()) -> None:
     """Write a job with a service that works for seconds before it listens, and gets no more time than it may take."""
     port = free_port()

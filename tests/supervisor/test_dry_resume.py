@@ -5,23 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from fakes import tree
 from launched import Site
 from supervised import wait_for
 
 GOES_ON = "echo there; while ! [ -e {run}/go ]; do sleep 0.05; done; echo two > {run}/made-2; echo done"
 FAILS_ONCE = "[ {attempt} = 2 ] && echo two > {run}/made-2"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 def test_what_would_be_taken_up(site: Site, tmp_path: Path) -> None:

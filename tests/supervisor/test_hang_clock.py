@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -119,12 +118,6 @@ def test_a_clock_that_goes_back_changes_nothing(machine: Machine) -> None:
     machine.now_s -= 200.0
     assert machine.lives(290) is None
     assert machine.lives(20) is not None
-
-
-def test_the_wall_clock_is_not_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 4e9)
-    machine.says("[SYNC] Waiting for rollout")
-    assert machine.lives(590) is None
 
 
 def test_phases_are_recorded_once_a_second_at_most(machine: Machine) -> None:

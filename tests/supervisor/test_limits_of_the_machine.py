@@ -16,30 +16,6 @@ ROOT = os.geteuid() == 0
 CGROUP_1 = Path("/sys/fs/cgroup/memory")
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=False)
-    if done.returncode:
-        pytest.skip("tmpfs cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False)
-
-
-@pytest.mark.skipif(not ROOT, reason="mounting needs root")
-def test_disk_filled_by_the_stage(tiny_disk: Path) -> None:
-    bench = Bench(tiny_disk / "run")
-    fill = "with open('big', 'wb') as f:\n  while True: f.write(b'x' * 65536); f.flush()"
-    bench.stage("train", python(fill))
-    bench.stage("later", ("true",))
-    assert bench.run() == 5
-    assert bench.cause().kind == "disk"
-    assert bench.cause().what.startswith("data disk full: ")
-    assert bench.states() == ["failed", "not started"]
-
-
-@pytest.mark.skipif(not ROOT, reason="mounting needs root")
 def test_disk_filled_while_the_stage_runs(tiny_disk: Path) -> None:
     bench = Bench(tiny_disk / "run")
     fill = (
@@ -54,7 +30,6 @@ def test_disk_filled_while_the_stage_runs(tiny_disk: Path) -> None:
     assert bench.state().state == "failed"
 
 
-@pytest.mark.skipif(not ROOT, reason="mounting needs root")
 def test_disk_full_before_the_start(tiny_disk: Path) -> None:
     bench = Bench(tiny_disk / "run")
     bench.stage("train", ("true",))

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from supervised import Bench, free_port, line_rule, python, service, wait_for
-from test_ray_stage import HEAD
+from supervised import Bench, line_rule, python, wait_for
 
-from rlbox.job.gate import Ready
-from rlbox.job.plan import RayPlan
 from rlbox.logs.pump import LogPump
 from rlbox.secrets.masks import SecretMasker
 
 SECRET = "planted-5ecret"
 SECRETS = {"RLBOX_SECRETS": "WANDB", "WANDB": SECRET}
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, check=False).returncode:
-        pytest.skip("tmpfs cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
 def events(bench: Bench, kind: str) -> list[dict[str, object]]:
@@ -50,27 +33,6 @@ def test_a_secret_never_reaches_the_log_however_it_is_cut(bench: Bench) -> None:
     bench.stage("train", python(code), require=(line_rule(r"^key \*\*\* end$", count=3),))
     assert bench.run() == 0
     assert bench.log("1-train/stage.log") == "key *** end\n" * 3 + "x" * 70000 + "***planted"
-
-
-def test_secrets_of_services_plots_and_ray_drivers_are_masked(bench: Bench, tmp_path: Path) -> None:
-    port = free_port()
-    head = service("ray", port, python(HEAD, str(port), str(tmp_path), ""), contains="")
-    told = ("sh", "-c", 'echo "service $WANDB"; exec "$@"', "sh", *head.argv)
-    bench.environment = SECRETS
-    bench.stage(
-        "smoke",
-        python("import os; print('driver', os.environ['WANDB'])"),
-        services=(replace(head, argv=told, ready=Ready(url=f"http://127.0.0.1:{port}/api/jobs/")),),
-        ray=RayPlan(dashboard=f"http://127.0.0.1:{port}", service="ray", temp_dir=str(tmp_path), submission_id="run"),
-        require=(line_rule(r"^driver \*\*\*$"), line_rule(r"^service \*\*\*$", log="ray")),
-    )
-    bench.plot = ("sh", "-c", 'echo "plot $WANDB"; exit 1')
-    (bench.run_dir / "job").mkdir(parents=True)
-    (bench.run_dir / "job/metrics.jsonl").touch()
-    assert bench.run() == 0
-    assert (bench.run_dir / "plot.log").read_text() == "plot ***\n"
-    found = [path for path in bench.run_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-    assert found == []
 
 
 def test_logs_that_fill_the_disk(tiny_disk: Path) -> None:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import socket
-from pathlib import Path
 
 import pytest
 from supervised import SERVER, Bench, free_port, line_rule, python, service
-
-from rlbox.config.project import Project
-from rlbox.job.filler import RunPaths
-from rlbox.job.load import load_job
-from rlbox.job.params import resolve_params
-from rlbox.job.plan import plan_run
 
 LISTEN = """
 import os, socket, sys, time
@@ -68,26 +59,3 @@ def test_a_service_is_for_this_machine_alone_unless_it_says_so(bench: Bench) -> 
     assert bench.run() == 1
     cause = bench.cause()
     assert f"of service reward listens on 0.0.0.0:{port}" in cause.what
-
-
-def low_port() -> int:
-    """Return a free port that the kernel gives nobody and that no shipped job declares."""
-    for port in range(3000, 3100):
-        with contextlib.suppress(OSError), socket.create_server(("", port)):
-            return port
-    raise AssertionError("all taken")
-
-
-@pytest.mark.parametrize(
-    ("name", "stage"), [("holdem", "smoke"), ("grpo", "train"), ("gkd", "distill"), ("xdan", "train")]
-)
-def test_a_planted_listener_ends_a_stage_of_a_shipped_job(bench: Bench, tmp_path: Path, name: str, stage: str) -> None:
-    """With what the job itself declares; the jobs' own services, tried by a stranger: engine tests."""
-    job = load_job(Project(folder=tmp_path), name)
-    paths = RunPaths(run="/r", job="/r/job", data="/d", python="python", rlbox="python")
-    plan = plan_run(job, resolve_params(job, (), {}), paths, run_id="one", place="here", target=job.target)
-    declared = next(each for each in plan.stages if each.name == stage).listens
-    port = low_port()
-    bench.stage("one", python(LISTEN, "0.0.0.0", str(port), "own"), listens=declared)
-    assert bench.run() == 1
-    assert f"of stage one listens on 0.0.0.0:{port}, which the job does not declare" in bench.cause().what

@@ -20,14 +20,6 @@ def test_a_run_that_goes_on_after_such_a_line_passes(bench: Bench) -> None:
     assert [(row["number"], row["log"]) for row in rows if row["event"] == "noted"] == [(4, "stage")]
 
 
-def test_a_run_that_ends_after_such_a_line_is_stopped(bench: Bench) -> None:
-    code = f"import time\nfor n in range(1, 4):\n    {STEP}\nprint('{OOM}', flush=True)"
-    bench.stage("train", python(code), forbid=(forbid_rule("CUDA out of memory"),))
-    assert bench.run() == 1
-    assert bench.cause().kind == "forbid"
-    assert OOM in bench.cause().line
-
-
 def test_a_quoted_failure_is_not_the_cause_of_another(bench: Bench) -> None:
     said = f"print('DEBUG: my answer'); print('{OOM}'); print('INFO: update done', flush=True)"
     code = f"{said}\nraise ValueError('the real one')"

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from launched import FIRST, SECOND, Site
+from launched import Site
 from supervised import wait_for
 
 GOES_ON = "echo there; while ! [ -e {run}/go ]; do sleep 0.05; done; echo two > {run}/made-2; echo done"
 FAILS_ONCE = "echo attempt {attempt}; [ {attempt} = 2 ] && echo two > {run}/made-2"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_run_that_is_left_alone(site: Site) -> None:
@@ -105,22 +95,6 @@ def test_resume(site: Site) -> None:
     assert site("logs", run, "--attempt", "1", "-q").out == "attempt 1\n"
     assert site("logs", run, "--stage", "second", "-q").out == "attempt 2\n"
     assert "has nothing left to do" in site("run", "--resume", run).err
-
-
-@pytest.mark.slow
-def test_specs_that_changed(site: Site) -> None:
-    site.job()
-    assert site.run().code == 0
-    run = site.run_dir().name
-    site.job(first=f"true; {FIRST}", second=SECOND)
-    changed = site("run", "--resume", run, "--from", "second")
-    assert changed.code == 2
-    assert f"run {run} cannot go on: spec/job.toml changed since its earlier stages passed" in changed.err
-    forced = site("run", "--resume", run, "--from", "second", "--force")
-    assert forced.code == 0, forced.err
-    entry = json.loads((site.run_dir() / "overrides.json").read_text())["entries"][-1]
-    assert (entry["from"], entry["force"], entry["changed_specs"]) == ("second", True, ["spec/job.toml"])
-    assert (site.run_dir() / "spec/attempt-1/job.toml").exists()
 
 
 def test_words_that_do_not_go_together(site: Site) -> None:

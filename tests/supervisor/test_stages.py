@@ -76,21 +76,6 @@ def test_pass(bench: Bench, tmp_path: Path) -> None:
     assert bench.events()[-1]["event"] == "run"
 
 
-def test_failed_exit_quotes_the_first_fatal_line(bench: Bench) -> None:
-    bench.stage("train", ("sh", "-c", "echo start; echo 'ValueError: no data'; echo 'more ERROR: late'; exit 3"))
-    bench.stage("later", ("true",))
-    assert bench.run() == 1
-    cause = bench.cause()
-    assert cause.what == "stage train ended with exit code 3"
-    assert (cause.where, cause.line) == ("stages/1-train/stage.log:2", "ValueError: no data")
-    assert bench.states() == ["failed", "not started"]
-    evidence = bench.run_dir / "stages/1-train/evidence"
-    assert ">      2 ValueError: no data" in (evidence / "first_fatal.txt").read_text()
-    facts = json.loads((evidence / "facts.json").read_text())
-    assert facts["exit_code"] == 3
-    assert any(package.startswith("urllib3==") for package in facts["packages"])
-
-
 def test_exit_0_without_the_line(bench: Bench) -> None:
     bench.stage("smoke", ("sh", "-c", "echo collecting; echo bye"), require=(line_rule("Final collected"),))
     bench.stage("later", ("true",))

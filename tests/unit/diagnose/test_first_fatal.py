@@ -337,8 +337,3 @@ def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:
     chosen = find_responsible_failure(cause, (fatal(STAGE, 100.0),), tmp_path)
     assert chosen is not None
     assert (chosen.log, chosen.line.number, chosen.line.text) == (VLLM, 2, "bye")
-
-
-def test_no_log_at_all() -> None:
-    assert find_responsible_failure(dataclasses.replace(EXIT, where=""), (), Path("none")) is None
-    assert find_responsible_failure(EXIT, (), Path("none")) is None

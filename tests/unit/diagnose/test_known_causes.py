@@ -19,7 +19,6 @@ from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import render_signatures
 
 FIXES = load_fixes(Project(folder=CHECKOUT))
-BY_ID = {fix.id: fix for fix in FIXES}
 
 
 @pytest.fixture
@@ -35,26 +34,6 @@ def known_of(run_dir: Path, *lines: str) -> KnownCause | None:
     finder = FirstFatalFinder(catalogue=load_run_signatures(run_dir))
     finder.feed(1, 0, lines)
     return finder.position.known if finder.position else None
-
-
-@pytest.mark.parametrize(
-    ("line", "known"),
-    [
-        ("/usr/bin/ld: cannot find -lcudart: No such file or directory", "lcudart-link"),
-        ("(TaskRunner pid=12, ip=10.0.0.2) /usr/bin/ld: cannot find -lcuda: No such file or directory", "lcuda-link"),
-        ("run.sh: line 9: ray: command not found", "ray-not-on-path"),
-        (
-            "AttributeError: 'AsyncEngineArgs' object has no attribute 'disable_log_requests'",
-            "vllm-disable-log-requests",
-        ),
-        ("ValueError: Backend TORCH_SDPA must be registered before use.", "vllm-backend-torch-sdpa"),
-        ("ModuleNotFoundError: No module named 'zmq'", "python-module-missing"),
-    ],
-)
-def test_a_line_that_the_catalogue_knows(run_dir: Path, line: str, known: str) -> None:
-    found = find_known_cause(line, run_dir)
-    assert found is not None
-    assert (found.id, found.remedy, found.title) == (known, BY_ID[known].remedy, BY_ID[known].failure)
 
 
 def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:

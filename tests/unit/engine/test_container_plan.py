@@ -11,7 +11,6 @@ from fakes import LIMITS
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.container import (
-    ContainerPlan,
     create_docker_py_options,
     docker_network_commands,
     format_docker_run_args,
@@ -43,24 +42,6 @@ LARGE = plan_container(
     data_dir="/disk",
     caller_uid_gid="1000:100",
 )
-
-
-def test_plan() -> None:
-    wanted = ContainerPlan(
-        image="rlbox/mine:latest",
-        name="n",
-        argv=("sh", "-c", "echo $HOME; exit 3"),
-        env={},
-        labels={},
-        mounts=(Mount(source="/disk", target="/data"),),
-        network="host",
-        shm_gib=1.0,
-        memory_gib=0.0,
-        cpus=0.0,
-        pids=0,
-        user="1000:1000",
-    )
-    assert wanted == SMALL
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,3 @@ def test_a_location_over_http_gets_no_login() -> None:
     assert wire._get_login("http://registry.example/v2/upload") == {}
     assert wire._get_login("https://other.example/v2/upload") == {}
     wire.__exit__()
-
-
-def test_what_is_no_address_gets_no_login() -> None:
-    assert not may_send_login("http://[::1")

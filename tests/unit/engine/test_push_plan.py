@@ -8,7 +8,6 @@ import pytest
 
 from rlbox.engine.oci import Descriptor
 from rlbox.engine.push import (
-    LayerProgress,
     PushCount,
     PushLog,
     count_pushed_layers,
@@ -57,17 +56,6 @@ def test_a_push_is_followed_and_counted(text: str) -> None:
     assert sorted(layer.state for layer in log.layers.values()) == ["present", "pushed"]
     count = count_pushed_layers(log.layers, STORED, [CONTENT_A, CONTENT_B])
     assert count == PushCount(total_layers=2, pushed_layers=1, pushed_bytes=700)
-
-
-def test_every_change_of_a_layer_is_told() -> None:
-    log = PushLog()
-    assert log.add_message(
-        {"status": "Pushing", "progressDetail": {"current": 1, "total": 9}, "id": "x"}
-    ) == LayerProgress(layer_id="x", state="pushing", done_bytes=1, total_bytes=9)
-    assert log.add_message({"status": "Pushed", "progressDetail": {}, "id": "x"}) == LayerProgress(
-        layer_id="x", state="pushed", done_bytes=1, total_bytes=9
-    )
-    assert log.add_message({"status": "The push refers to repository [x]"}) is None
 
 
 def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:

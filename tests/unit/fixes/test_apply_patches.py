@@ -234,11 +234,6 @@ def test_a_fix_that_finds_none_of_its_files_is_a_conflict(box: Box) -> None:
     ]
 
 
-def test_a_skipped_patch_says_why(box: Box) -> None:
-    said = box.apply(patch(CHANGE, skip="verl is not in the stack"))
-    assert said == (0, ["p: /opt: skipped, verl is not in the stack"], [])
-
-
 # ---- kinds of files ----
 
 
@@ -389,13 +384,3 @@ def test_a_patch_whose_lines_are_gone_stays_in_the_record(box: Box) -> None:
     assert box.reverse() == (1, [], ["p: opt/pkg/a.py: what the patch put at line 18 is not there any more"])
     assert path.read_text() == "a new release\n"
     assert [row["name"] for row in box.record()] == ["p"]
-
-
-def test_patches_of_two_runs_come_off(box: Box) -> None:
-    box.put(TEXT)
-    box.apply(patch(CHANGE))
-    box.apply(patch("--- a/pkg/a.py\n+++ b/pkg/a.py\n@@ -3,2 +3,2 @@\n 3\n-four\n+FOUR\n", "q"))
-    box.apply(patch(NEW, "r"))
-    assert [row["name"] for row in box.record()] == ["p", "q", "r"]
-    assert box.reverse()[0] == 0
-    assert box.files() == {"opt/pkg/a.py": TEXT.encode()}

@@ -58,18 +58,3 @@ def test_there_again_and_back(pair: tuple[str, str], context: int) -> None:
         assert box.reverse()[0] == 0
         assert path.read_bytes() == before.encode()
         assert box.record() == []
-
-
-@settings(max_examples=60, deadline=None)
-@given(edits(), st.lists(st.sampled_from(["moved", "here"]), min_size=1, max_size=20))
-def test_back_from_a_file_that_got_lines_above(pair: tuple[str, str], above: list[str]) -> None:
-    before, after = pair
-    diff = diff_of(before, after)
-    top = "".join(f"{word}\n" for word in above)
-    with tempfile.TemporaryDirectory() as folder:
-        box = Box(Path(folder), Quiet())  # type: ignore[arg-type]
-        path = box.put(top + before)
-        if before == after or box.apply(patch(diff, marker=MARK))[0] != 0:
-            return
-        assert box.reverse()[0] == 0
-        assert path.read_bytes() == (top + before).encode()

@@ -52,15 +52,6 @@ class Stage:
         assert self.lives(count, rates, each=lambda n: f"step {n} loss {2 / (n + 1):.3f}") is None
 
 
-def test_half_an_hour_of_slow_loading_is_no_hang_and_its_end_is() -> None:
-    stage = Stage()
-    stage.says("Loading checkpoint shards:   0%|          | 0/40 [00:00<?, ?it/s]")
-    assert stage.lives(1800, LOADING) is None
-    stall = stage.lives(3600)
-    assert stall
-    assert (stall.phase.name, stall.limit_s) == ("load", 1800.0)
-
-
 def test_steady_reading_is_life_in_a_stage_without_phases() -> None:
     stage = Stage(silence_s=60.0)
     assert stage.lives(1800, LOADING) is None
@@ -241,16 +232,6 @@ def test_a_log_that_ends_too_early_is_not() -> None:
     stall = replay(path.read_bytes() + b"\n2027-01-01 00:00:00 much later\n")
     assert stall
     assert stall.rule == "silence"
-
-
-def test_processes_are_looked_at_more_often_the_longer_the_log_is_still() -> None:
-    stage = Stage()
-    assert stage.judge.choose_probe_interval_s(stage.now_s) == 10.0
-    assert stage.judge.choose_probe_interval_s(stage.now_s + 3.0) == 5.0
-    stage.steps(30)
-    assert stage.judge.choose_probe_interval_s(stage.now_s) == 10.0
-    assert stage.judge.choose_probe_interval_s(stage.now_s + 2.0) == 1.0
-    assert Stage(silence_s=4.0).judge.choose_probe_interval_s(0.0) == 1.0
 
 
 def test_the_network_of_others_is_no_life() -> None:

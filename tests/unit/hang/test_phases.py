@@ -12,7 +12,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.hang.phases import PhaseFinder, load_phases
 from rlbox.job.job import Stage
-from rlbox.job.phase import FLOORS, Phase, plan_phases
+from rlbox.job.phase import Phase, plan_phases
 
 if sys.version_info >= (3, 11):
     from tomllib import loads as parse_toml
@@ -98,15 +98,6 @@ def test_of_a_flood_of_markers_the_last_counts() -> None:
     assert found[-1].phase
     assert found[-1].phase.name == "update"
     assert len(found) < 2000
-
-
-def test_floors_are_filled_in() -> None:
-    phase = validate_spec(Phase, {"name": "x", "begins": "y", "silence_s": 1, "progress": ["read", "gpu"]}, "here")
-    assert (phase.begins, phase.progress) == (("y",), {"read": FLOORS["read"], "gpu": FLOORS["gpu"]})
-    own = validate_spec(
-        Phase, {"name": "x", "begins": ["y", "z"], "silence_s": "10min", "progress": {"read": 9.5}}, "here"
-    )
-    assert (own.begins, own.silence_s, own.progress) == (("y", "z"), 600.0, {"read": 9.5})
 
 
 @pytest.mark.parametrize(

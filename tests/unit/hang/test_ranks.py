@@ -242,13 +242,6 @@ def test_time_goes_on_while_less_is_known(less: RankSample, at: int) -> None:
     assert judge.deadlock.description == "rank 0 waits in AllReduce 12, not called by rank 1"
 
 
-def test_time_begins_anew_with_another_rank() -> None:
-    judge = DeadlockTracker()
-    judge.add_sample(look("", "spins", "idle"), 0)
-    judge.add_sample(look("", "idle", "spins"), 2)
-    assert judge.get_duration_s(10) == 8
-
-
 @pytest.mark.parametrize("text", ["", "\0", "#0-0 (ab) MISMATCH", "  Rank 1 has launched up to", "#0-0 (a) X\n" * 1000])
 def test_any_answer_is_read(text: str) -> None:
     assert all(isinstance(one, Communicator) for one in parse_ras_report(text))

@@ -83,10 +83,6 @@ def test_a_main_thread_that_waits_for_another_says_what_that_one_does() -> None:
     assert describe_wait(process) == "waits for its thread 6 (feeder), which reads from a pipe"
 
 
-def test_a_process_without_threads_cannot_be_looked_into() -> None:
-    assert describe_wait(dataclasses.replace(wait(5, "futex", ""), threads=())) == "cannot be looked into"
-
-
 def test_calls_have_their_kernels_numbers() -> None:
     assert [get_syscall_name("x86_64", n) for n in (0, 45, 73, 202)] == ["read", "recvfrom", "flock", "futex"]
     assert [get_syscall_name("aarch64", n) for n in (63, 207, 32, 98)] == ["read", "recvfrom", "flock", "futex"]
