@@ -35,7 +35,6 @@ APART = tuple(f"tests/engine/test_{name}.py" for name in ("vast_there_and_back",
 QUICK = ("tests/fuzz", "tests/golden", "tests/cli", "tests/unit")
 
 NAMED_SKIPS = (
-    "no clone of slime in RLBOX_SLIME_REPOSITORY",
     "RLBOX_CORPUS names no corpus",  # a folder of real logs, which is no part of the repository
     "the notes lie beside the checkout, and are not there",  # nor are they
     "this machine lets nobody make a control group",  # none is mounted, or it is read-only, as in a rented container

@@ -63,13 +63,6 @@ def test_scores_by_kind_then_by_amount(given: str, label: str, score: float) -> 
     assert (found["score"], found["exact"]) == (score, score == 1.0)
 
 
-def test_better_answers_score_more() -> None:
-    order = ["nothing", "<action>fold</action>", "<action>bet 11</action>", "<action>raise 30</action>"]
-    scores = [judge(text, "raise 11")["score"] for text in [*order, "<action>raise 12</action>"]]
-    assert scores == sorted(scores)
-    assert len(set(scores)) == len(scores)
-
-
 def test_a_label_without_an_action_is_the_datas_fault() -> None:
     with pytest.raises(ValueError, match="the label 'maybe' names no action"):
         judge("<action>call</action>", "maybe")

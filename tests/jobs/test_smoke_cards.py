@@ -44,9 +44,3 @@ def test_order_of_seven_cards_is_pokerkits(dealt: list[str]) -> None:
     first, second = (StandardHighHand.from_game("".join(hand[:2]), "".join(hand[2:])) for hand in (one, two))
     assert (cards.strength(one) < cards.strength(two)) == (first < second)
     assert (cards.strength(one) == cards.strength(two)) == (first == second)
-
-
-def test_labels() -> None:
-    assert cards.label(("Ah", "2h", "3h", "4h", "5h")) == "straight flush"
-    assert cards.label(("Ah", "Ad", "3h", "3d", "5h", "5c")) == "two pair"
-    assert cards.label(("9h", "Td", "Jh", "Qd", "Kh", "2c", "2d")) == "straight"

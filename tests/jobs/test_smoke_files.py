@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pokerkit", reason="pokerkit needs Python 3.11")
 
-from smoke import cards, checkpoint, collect, deals, metrics, train
+from smoke import checkpoint, collect, deals, metrics, train
 from smoke.decision import Spot, best_action, expected_values
 from smoke.program import JobError
 from smoke.servers import Sample
@@ -53,31 +53,6 @@ def test_rows_state_what_is_true(data: Path) -> None:
         assert row["equity"] == round(spot.equity, 6)
         assert row["prompt"].splitlines()[-1].split() == list(spot.legal)
         assert all(card in row["prompt"] for card in spot.hole + spot.board)
-
-
-@pytest.mark.parametrize(
-    ("hole", "board", "text"),
-    [
-        ("Ah Kd", "Ks 7c 2d 3h", "top pair"),
-        ("Ah 7d", "Ks 7c 2d 3h", "middle pair"),
-        ("Ah 2s", "Ks 7c 2d", "bottom pair"),
-        ("Ah Ad", "Ks 7c 2d", "over pair"),
-        ("5h 5d", "Ks 7c 2d", "under pair"),
-        ("Ah Qd", "Ks 7c 7d", "board pair A high"),
-        ("Jh Qd", "Ks 7c 2d", "Q high"),
-        ("2h 3d", "Ah Kh Qd Jc Ts", "board straight"),
-        ("7h 2s", "Ks 7c 2d", "two pair"),
-    ],
-)
-def test_descriptions(hole: str, board: str, text: str) -> None:
-    assert deals.describe(tuple(hole.split()), tuple(board.split())) == text
-
-
-def test_outs_of_a_flush_draw_count_pairs_too() -> None:
-    hole, board = ("Ah", "Kh"), ("Qh", "7h", "2c", "4d")
-    lifted = [card for card in cards.DECK if card not in hole + board and (card[1] == "h" or card[0] in "AK")]
-    assert deals.outs(hole, board) == len(lifted) == 15
-    assert deals.outs(hole, (*board, "9s")) == 0
 
 
 def test_missing_and_damaged_data_are_one_line(tmp_path: Path) -> None:

@@ -78,15 +78,6 @@ def test_manifests(tmp_path: Path, manifest: Any, problem: str) -> None:
     assert check_file(file_rule(path, manifest=True), lambda: None).problem == problem
 
 
-def test_files(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "small").write_text("x")
-    problems = [
-        check_file(file_rule(tmp_path / name, min_bytes=2), lambda: None).problem for name in ("empty", "small", "none")
-    ]
-    assert problems == ["the folder holds no file", "has 1 bytes, at least 2 are due", "is not there"]
-
-
 def test_tail_reads_what_is_new_and_starts_again_when_the_file_shrank(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     tail = FileFollower(path)

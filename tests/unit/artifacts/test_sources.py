@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,65 +16,33 @@ CPU = TorchGroup(packages=("torch==2.13.0",), channel="cpu")
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"
 INDEX = "https://download.pytorch.org/whl/cpu"
 BEST = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+FROM_PYTORCH = {"UV_INDEX": INDEX, **BEST}
+FROM_MIRROR = {"UV_DEFAULT_INDEX": "https://mirror/simple", "PIP_INDEX_URL": "https://mirror/simple"}
+BOTH = TorchGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cpu")
 
 
 @pytest.mark.parametrize(
-    ("groups", "site", "plan"),
+    ("groups", "site", "env", "wheels"),
     [
-        ([], NetworkSettings(), PackageIndexSettings(env={}, local_wheels=())),
-        ([CPU], NetworkSettings(), PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, local_wheels=())),
-        (
-            [CPU],
-            NetworkSettings(find_links={"/w": (WHEEL,)}),
-            PackageIndexSettings(env={}, local_wheels=(f"/w/{WHEEL}",)),
-        ),
-        (
-            [CPU],
-            NetworkSettings(
-                find_links={"/w": ("torch-2.12.0+cpu-cp311-cp311-linux_x86_64.whl", "torch-2.13.0+cu128-x.whl")}
-            ),
-            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, local_wheels=()),
-        ),
-        (
-            [CPU],
-            NetworkSettings(index_url="https://mirror/simple"),
-            PackageIndexSettings(
-                env={
-                    "UV_DEFAULT_INDEX": "https://mirror/simple",
-                    "PIP_INDEX_URL": "https://mirror/simple",
-                    "UV_INDEX": INDEX,
-                    **BEST,
-                },
-                local_wheels=(),
-            ),
-        ),
-        (
-            [],
-            NetworkSettings(extra_index_urls=("file:///opt/index", "https://extra/simple")),
-            PackageIndexSettings(env={"UV_INDEX": "https://extra/simple", **BEST}, local_wheels=()),
-        ),
-        ([], NetworkSettings(extra_index_urls=("file:///opt/index",)), PackageIndexSettings(env={}, local_wheels=())),
-        # One of two packages lies here: the other must still be found.
-        (
-            [TorchGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channel="cpu")],
-            NetworkSettings(find_links={"/w": (WHEEL,)}),
-            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, local_wheels=(f"/w/{WHEEL}",)),
-        ),
-        # Two groups of one channel: the index is named once, a wheel of both once.
-        (
-            [CPU, TorchGroup(packages=("x==1",), channel="cpu")],
-            NetworkSettings(),
-            PackageIndexSettings(env={"UV_INDEX": INDEX, **BEST}, local_wheels=()),
-        ),
-        (
-            [CPU, CPU],
-            NetworkSettings(find_links={"/w": (WHEEL,)}),
-            PackageIndexSettings(env={}, local_wheels=(f"/w/{WHEEL}",)),
-        ),
+        ([], {}, {}, ()),
+        ([CPU], {}, FROM_PYTORCH, ()),
+        ([CPU], {"find_links": {"/w": (WHEEL,)}}, {}, (f"/w/{WHEEL}",)),
+        ([CPU], {"find_links": {"/w": ("torch-2.12.0+cpu-x.whl", "torch-2.13.0+cu128-x.whl")}}, FROM_PYTORCH, ()),
+        ([CPU], {"index_url": "https://mirror/simple"}, {**FROM_MIRROR, **FROM_PYTORCH}, ()),
+        ([], {"extra_index_urls": ("file:///opt/index", "https://e")}, {"UV_INDEX": "https://e", **BEST}, ()),
+        ([], {"extra_index_urls": ("file:///opt/index",)}, {}, ()),
+        # one of two packages lies here: the other must still be found
+        ([BOTH], {"find_links": {"/w": (WHEEL,)}}, FROM_PYTORCH, (f"/w/{WHEEL}",)),
+        # two groups of one channel: the index is named once, a wheel of both once
+        ([CPU, TorchGroup(packages=("x==1",), channel="cpu")], {}, FROM_PYTORCH, ()),
+        ([CPU, CPU], {"find_links": {"/w": (WHEEL,)}}, {}, (f"/w/{WHEEL}",)),
     ],
-)  # fmt: skip
-def test_plan_sources(groups: list[TorchGroup], site: NetworkSettings, plan: PackageIndexSettings) -> None:
-    assert plan_package_indexes(groups, site, Profile(name="direct", title="")) == plan
+)
+def test_plan_sources(
+    groups: list[TorchGroup], site: dict[str, Any], env: dict[str, str], wheels: tuple[str, ...]
+) -> None:
+    found = plan_package_indexes(groups, NetworkSettings(**site), Profile(name="direct", title=""))
+    assert found == PackageIndexSettings(env=env, local_wheels=wheels)
 
 
 def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
@@ -84,19 +53,14 @@ def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
     ("rule", "site", "env"),
     [
         (
-            mirror("python", "index", "https://m/simple/"),
+            mirror("python", "index", "https://mirror/simple/"),
             NetworkSettings(index_url="https://mine/simple"),
-            {
-                "UV_DEFAULT_INDEX": "https://m/simple",
-                "PIP_INDEX_URL": "https://m/simple",
-                "UV_INDEX": INDEX,
-                **BEST,
-            },
+            {**FROM_MIRROR, **FROM_PYTORCH},
         ),
         (
             mirror("python", "flat", "https://m/w/"),
             NetworkSettings(),
-            {"UV_FIND_LINKS": "https://m/w/", "UV_INDEX": INDEX, **BEST},
+            {"UV_FIND_LINKS": "https://m/w/", **FROM_PYTORCH},
         ),
         (
             mirror("torch-wheels", "index", "https://m/whl"),
@@ -105,7 +69,7 @@ def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
         ),
         (mirror("torch-wheels", "flat", "https://m/whl"), NetworkSettings(), {"UV_FIND_LINKS": "https://m/whl/cpu/"}),
         (mirror("torch-wheels", "flat", "https://m/whl"), NetworkSettings(find_links={"/w": (WHEEL,)}), {}),
-        (mirror("torch-wheels", "direct", ""), NetworkSettings(), {"UV_INDEX": INDEX, **BEST}),
+        (mirror("torch-wheels", "direct", ""), NetworkSettings(), FROM_PYTORCH),
     ],
 )
 def test_a_chosen_mirror(rule: MirrorRule, site: NetworkSettings, env: dict[str, str]) -> None:

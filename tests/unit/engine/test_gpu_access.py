@@ -19,6 +19,7 @@ from rlbox.engine.gpu_access import (
     GpuAccess,
     GpuRequest,
     GpuSupport,
+    assume_cdi_access,
     choose_gpu_access,
     choose_visible_gpu_env,
     parse_gpus_option,
@@ -233,6 +234,16 @@ def test_words_and_options_of_each_way() -> None:
 
 WISHES = (GpuRequest(count=2), GpuRequest(count=ALL_GPUS), GpuRequest(ids=("0", "1")))
 ASKED: tuple[dict[str, Any], ...] = ({"Count": 2}, {"Count": -1}, {"DeviceIDs": ["0", "1"]})
+
+
+def test_what_is_said() -> None:
+    assert choose_gpu_access(GpuRequest(count=2), CDI).describe() == "0, 1 through CDI"
+    assert choose_gpu_access(GpuRequest(count=2), RUNTIME).describe() == "2 through the engine's --gpus"
+    assert assume_cdi_access(GpuRequest(count=2)).names == NAMES[:2]
+    assert (assume_cdi_access(GpuRequest(count=ALL_GPUS)).names, assume_cdi_access(GpuRequest()).method) == (
+        NAMES[2:],
+        "none",
+    )
 
 
 @pytest.mark.parametrize(
