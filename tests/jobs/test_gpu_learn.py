@@ -32,6 +32,11 @@ def written(folder: Path, right: dict[int, int]) -> Path:
     return folder
 
 
+def judge(grpo: Path, control: Path) -> subprocess.CompletedProcess[str]:
+    words = ["--grpo", grpo, "--control", control, "--least", "0.1", "--out", grpo.parent / "out.json"]
+    return subprocess.run([sys.executable, "-m", "learn.judge", *words], cwd=JOBS, capture_output=True, text=True)
+
+
 @pytest.mark.parametrize(
     ("grpo", "control", "said"),
     [
@@ -43,18 +48,7 @@ def written(folder: Path, right: dict[int, int]) -> Path:
     ],
 )
 def test_the_judge(tmp_path: Path, grpo: dict[int, int], control: dict[int, int], said: str) -> None:
-    folders = {name: written(tmp_path / name, right) for name, right in (("grpo", grpo), ("control", control))}
-    words = [
-        "--grpo",
-        folders["grpo"],
-        "--control",
-        folders["control"],
-        "--least",
-        "0.1",
-        "--out",
-        tmp_path / "out.json",
-    ]
-    done = subprocess.run([sys.executable, "-m", "learn.judge", *words], cwd=JOBS, capture_output=True, text=True)
+    done = judge(written(tmp_path / "grpo", grpo), written(tmp_path / "control", control))
     assert said in done.stdout + done.stderr
     assert (done.returncode == 0) == (said == "[learn] passed")
 
@@ -62,7 +56,6 @@ def test_the_judge(tmp_path: Path, grpo: dict[int, int], control: dict[int, int]
 def test_questions_of_another_test_are_no_rise(tmp_path: Path) -> None:
     grpo = written(tmp_path / "grpo", {0: 90})
     (grpo / "10.jsonl").write_text(json.dumps({"input": "another", "score": 1.0}) + "\n")
-    words = ["--grpo", grpo, "--control", grpo, "--least", "0.1", "--out", tmp_path / "out.json"]
-    done = subprocess.run([sys.executable, "-m", "learn.judge", *words], cwd=JOBS, capture_output=True, text=True)
+    done = judge(grpo, grpo)
     assert done.returncode == 1
     assert "not of the same questions" in done.stderr

@@ -69,15 +69,8 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, player: Player, sandbox: str, monkeypatch: pytest.MonkeyPatch, *more: str) -> int | str | None:
     """Judge; the server that plays stands for the one that is started for each checkpoint."""
-    words = [
-        "--checkpoints",
-        str(project / "checkpoints"),
-        "--out",
-        str(project / "out"),
-        "--raw",
-        str(project / "raw"),
-    ]
-    words += ["--manifests", str(project / "manifests"), "--sandbox-url", sandbox]
+    words = [f"--{name}={project / name}" for name in ("checkpoints", "out", "raw", "manifests")]
+    words += ["--sandbox-url", sandbox]
     words += ["--any-size", "true", "--concurrency", "4", *more]
     http = create_loopback_client(60)
     played = lambda export, folder: contextlib.nullcontext(ModelClient([player.url], http))  # noqa: E731

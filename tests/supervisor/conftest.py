@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from following import Follow
-from launched import Site
+from launched import Disk, Site
 from supervised import Bench
 
 
@@ -29,6 +29,14 @@ def site(tmp_path: Path, follow: Follow) -> Iterator[Site]:
     """A project and a data disk, on which what is advised is typed; what it started ends with the test."""
     made = Site(tmp_path)
     follow.rlbox = made
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A data disk; what was started on it ends with the test."""
+    made = Disk(tmp_path / "data")
     yield made
     made.close()
 

@@ -29,13 +29,6 @@ STAYS = "echo there; sleep 600"
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    made = Disk(tmp_path / "data")
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     yield process

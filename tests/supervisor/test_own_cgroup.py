@@ -112,17 +112,21 @@ def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_pa
         group.leave()
 
 
+def place_with_check(folder: Path, run: str) -> Path:
+    """Lay an installation whose only fix is checked before a run."""
+    own = folder / "place/opt/rlbox"
+    (own / "share").mkdir(parents=True)
+    check = {"run": run, "when": ["run"]}
+    row = {"id": "mine", "title": "It is there", "remedy": "Put it there.", "heals": [], "check": check}
+    (own / "share/fixes.json").write_text(json.dumps({"fixes": [row]}))
+    return own
+
+
 def test_the_checks_of_a_place_come_before_the_first_stage(bench: Bench, tmp_path: Path) -> None:
-    own = tmp_path / "place/opt/rlbox"
-    (own / "libexec").mkdir(parents=True)
-    (own / "share").mkdir()
+    run = f'[ "$MADE_BY_A_HOOK" = yes ] && [ -e {tmp_path}/thing ] || {{ echo no thing; exit 1; }}'
+    own = place_with_check(tmp_path, run)
+    (own / "libexec").mkdir()
     (own / "libexec/init.sh").write_text("MADE_BY_A_HOOK=yes\nexport MADE_BY_A_HOOK\n")
-    row = {"id": "mine", "title": "It is there", "remedy": "Put it there.", "heals": []}
-    check = {
-        "run": f'[ "$MADE_BY_A_HOOK" = yes ] && [ -e {tmp_path}/thing ] || {{ echo no thing; exit 1; }}',
-        "when": ["run"],
-    }
-    (own / "share/fixes.json").write_text(json.dumps({"fixes": [{**row, "check": check}]}))
     bench.stage("train", ("true",))
     bench.environment = {"RLBOX_PLACE": str(own)}
     assert bench.run() == 5
@@ -136,11 +140,7 @@ def test_the_checks_know_what_the_engines_of_the_run_ask_for(
     bench: Bench, tmp_path: Path, command: tuple[str, ...], percent: str
 ) -> None:
     """A run without an inference engine was refused for lack of room for one."""
-    own = tmp_path / "place/opt/rlbox"
-    (own / "share").mkdir(parents=True)
-    row = {"id": "mine", "title": "t", "remedy": "r", "heals": []}
-    check = {"run": f'echo "$RLBOX_ENGINE_PERCENT" >{tmp_path}/percent', "when": ["run"]}
-    (own / "share/fixes.json").write_text(json.dumps({"fixes": [{**row, "check": check}]}))
+    own = place_with_check(tmp_path, f'echo "$RLBOX_ENGINE_PERCENT" >{tmp_path}/percent')
     bench.stage("train", command)
     bench.environment = {"RLBOX_PLACE": str(own)}
     assert bench.run() == 0

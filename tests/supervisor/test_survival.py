@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,6 @@ MAKES = "echo one > {run}/made-first"
 HANGS = "echo there; sleep 600"
 # a stage with a child that has no mark of the run in its environment and a session of its own
 HIDES = "env -i setsid sh -c 'echo $$ > {run}/hidden; exec sleep 601' & sleep 0.2; echo there; sleep 600"
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    made = Disk(tmp_path / "data")
-    yield made
-    made.close()
 
 
 def going(disk: Disk, second: str = HANGS) -> Path:

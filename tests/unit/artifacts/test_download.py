@@ -204,15 +204,9 @@ def test_a_redirect(store: ObjectStore, mirror: Mirror, other: Mirror) -> None:
 def test_gone_everywhere(store: ObjectStore, mirror: Mirror, other: Mirror) -> None:
     mirror.files.clear()
     other.files.clear()
-    with pytest.raises(WorkFailed) as caught:
+    with pytest.raises(WorkFailed, match="no source offers six") as caught:
         fetch(store, a=mirror.url, b=other.url)
-    assert str(caught.value) == (
-        "1 file cannot be fetched\n"
-        "  no source offers six-1.16.0.whl any more (yanked or superseded)\n"
-        "    a: answered 404\n"
-        "    b: answered 404\n"
-        "  next:  rlbox lock mine --upgrade six"
-    )
+    assert caught.value.next_step == "rlbox lock mine --upgrade six"
     assert (mirror.times()[FILE.file], other.times()[FILE.file]) == (1, 1)
 
 
@@ -220,14 +214,9 @@ def test_no_index_answers(store: ObjectStore) -> None:
     """That is no reason to upgrade anything."""
     locator = FakeLocator()
     locator.skips = [("tuna", "no connection"), ("other", "does not list six-1.16.0.whl")]
-    with pytest.raises(WorkFailed) as caught:
+    with pytest.raises(WorkFailed, match="    tuna: no connection") as caught:
         fetch_artifacts([FILE, artifact_of(b"1", "another-1.whl")], locator, store, target="mine", jobs=1)
-    assert str(caught.value) == (
-        "2 files cannot be fetched\n"
-        "  six-1.16.0.whl\n    other: does not list six-1.16.0.whl\n    tuna: no connection\n"
-        "  another-1.whl\n    tuna: no connection\n"
-        "  next:  rlbox fetch mine goes on where this one stopped"
-    )
+    assert caught.value.next_step == "rlbox fetch mine goes on where this one stopped"
 
 
 def test_all_failures_are_told_together(store: ObjectStore, mirror: Mirror) -> None:

@@ -41,30 +41,6 @@ def profile(*rules: MirrorRule) -> Profile:
 
 
 @pytest.mark.allow("sockets")
-def test_every_habit_is_named(hosts: list[MirrorServer]) -> None:
-    host, far = hosts[0], hosts[1]
-    for name, link in {
-        "good": far.file(f"/good/{SIX.file}", BODY),
-        "page": far.file(f"/page/{SIX.file}", b"<html>log in</html>", kind="text/html"),
-        "short": far.file(f"/short/{SIX.file}", BODY[:-1]),
-        "gone": f"{far.url}/gone/{SIX.file}",
-    }.items():
-        host.index(f"/{name}/six/", {SIX.file: link})
-    host.answers["/stall/six/"] = Answer(body=b"x", stalls=True)
-    names = ("page", "short", "gone", "stall", "nothing", "good")
-    probes = probe_mirrors(profile(*(index(host, name) for name in names)), MachineSources(), [SIX])
-    assert {probe.file for probe in probes} == {SIX.file}
-    assert {probe.mirror: probe.reason for probe in probes} == {
-        "good": None,
-        "page": "answered with a web page instead of the file",
-        "short": f"offers {len(BODY) - 1} bytes, the lock says {len(BODY)}",
-        "gone": "answered 404",
-        "stall": "stalls: nothing came for too long",
-        "nothing": "answered 404 for /nothing/six/",
-    }
-
-
-@pytest.mark.allow("sockets")
 def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) -> None:
     """The profile `direct`: an archive of apt, an index, and a wheel that lies here."""
     hosts[0].file("/debian/pool/p.deb", b"deb" * 99)

@@ -20,17 +20,6 @@ from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import GpuStatus
 
 HEAD = """NCCL version 2.28.9 compiled with CUDA 13.0
-CUDA runtime version 13000, driver version 13000
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      1          2            1          2        2
-
-Communicators... (0.000s)
-=============
 
 Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
     #  in group  per comm  per node  per comm  in group

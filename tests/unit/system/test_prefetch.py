@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from rlbox.errors import NodeError
-from rlbox.system.prefetch import CachedFile, PageCacheReport, format_report, require_free_memory
-
-GIB = 1 << 30
+from rlbox.system.prefetch import CachedFile, PageCacheReport, format_report
 
 
 def report(*files: tuple[int, int | None], read: int = 0) -> PageCacheReport:
@@ -15,12 +10,6 @@ def report(*files: tuple[int, int | None], read: int = 0) -> PageCacheReport:
         CachedFile(path=f"/m/{number}", size=size, resident=resident) for number, (size, resident) in enumerate(files)
     ]
     return PageCacheReport(files=tuple(rows), resident_before=None, read=read, seconds=2.0)
-
-
-def test_files_larger_than_the_memory_are_refused() -> None:
-    require_free_memory(report((30 * GIB, 0)), 30 * GIB)
-    with pytest.raises(NodeError, match=r"32.2 GB do not stay in memory: the page cache can have 17.2 GB here"):
-        require_free_memory(report((30 * GIB, 0)), 16 * GIB)
 
 
 def test_what_the_kernel_does_not_tell_is_not_claimed() -> None:
