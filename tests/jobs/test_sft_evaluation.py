@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 from playbox import Player, playing
-from sft import choose, evaluate, tiny
+from sft import choose, eval_config, evaluate, tiny
 from sft.checkpoints import find_checkpoints
 
 from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results
 from rlbox.evaluation.model_client import ModelClient
+from rlbox.evaluation.problems import ProblemError
 from rlbox.evaluation.sandbox_client import start_sandbox
+from rlbox.evaluation.suites import ProblemSources, load_suite, load_suites_with_problems
 from rlbox.system.http import create_loopback_client
+
+TIERS = {1: 317, 2: 817, 3: 1146}
 
 
 @pytest.fixture(scope="module")
@@ -127,19 +131,15 @@ def test_what_is_done_is_not_asked_again_and_one_bad_checkpoint_stops_nothing(
     assert len(player.bodies) == before + 1
 
 
-def test_a_higher_tier_asks_only_what_is_new(
+def test_a_higher_tier_of_one_checkpoint_asks_only_what_is_new(
     project: Path, player: Player, sandbox: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(project, player, sandbox, monkeypatch, "--only", "200") == 0
+    assert [(row["step"], len(row["scores"])) for row in history(project)] == [(200, 2)]
+    assert "no global_step_250" in str(run(project, player, sandbox, monkeypatch, "--only", "250"))
     before = len(player.bodies)
     assert run(project, player, sandbox, monkeypatch, "--only", "200", "--tier", "3") == 0
     assert len(player.bodies) == before + 3  # a problem of each suite that tier 3 has besides
-
-
-def test_one_checkpoint_alone(project: Path, player: Player, sandbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(project, player, sandbox, monkeypatch, "--only", "200") == 0
-    assert [(row["step"], len(row["scores"])) for row in history(project)] == [(200, 2)]
-    assert "no global_step_250" in str(run(project, player, sandbox, monkeypatch, "--only", "250"))
 
 
 def test_one_server_is_not_asked_for_several(
@@ -240,6 +240,19 @@ def test_what_was_not_judged_is_said(
     assert "step 100 was not judged on humaneval: --from evaluate --set only=100 --set tier=3" in said
     assert "judge the model before training for one: --set base=FOLDER" in said
     assert json.loads((project / "out" / BEST_FILE).read_text())["regression"] is False
+
+
+def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
+    suites = {name: load_suite(name) for name in eval_config.TIERS[3]}
+    assert {tier: sum(suites[name].rows for name in names) for tier, names in eval_config.TIERS.items()} == TIERS
+    assert eval_config.MINUTES == {1: 10, 2: 20, 3: 35}
+    for name, suite in suites.items():
+        assert suite.file == eval_config.raw_file(name)
+        assert (suite.decoding.temperature, suite.decoding.top_p, suite.decoding.max_tokens) == (0.0, 1.0, 2048)
+        assert (suite.decoding.samples, suite.limits.run_s, suite.limits.memory_mb) == (1, 30.0, 1024)
+    tiny.write_problems(tmp_path, each=2)
+    with pytest.raises(ProblemError, match="2 problems, it has 200"):
+        load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, manifests=tmp_path))
 
 
 def test_checkpoints_are_found_by_number(tmp_path: Path) -> None:

@@ -162,12 +162,7 @@ def _loads(data: bytes) -> Any:
 
 @pytest.mark.parametrize(
     ("reply", "cause"),
-    [
-        ((404, b"no\nmodel"), "404 no model"),
-        ((199, b""), "199"),
-        ((300, b""), "300"),
-        ((200, b"{"), "JSONDecodeError"),
-    ],
+    [((404, b"no\nmodel"), "404 no model"), ((199, b""), "199"), ((300, b""), "300"), ((200, b"{"), "JSONDecodeError")],
 )
 def test_a_server_that_fails_is_named(reply: tuple[int, bytes], cause: str) -> None:
     server = servers.Server("reward server", "http://h:1/", 5)

@@ -72,7 +72,7 @@ def test_a_failure_in_the_middle_of_noise(bench: Bench) -> None:
     assert len(page.splitlines()) < 80
 
 
-def test_the_manifest_names_every_file(bench: Bench) -> None:
+def test_the_manifest_names_every_file_and_the_report_is_a_value(bench: Bench) -> None:
     bench.stage("train", python(NOISY))
     bench.run()
     found = manifest(bench)
@@ -85,11 +85,6 @@ def test_the_manifest_names_every_file(bench: Bench) -> None:
         data = (evidence(bench) / row["name"]).read_bytes()
         assert (row["bytes"], row["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
     assert "resources.jsonl" in names | set(found["missing"])
-
-
-def test_the_report_as_a_value(bench: Bench) -> None:
-    bench.stage("train", python(NOISY))
-    bench.run()
     report = read_report(bench)
     assert (report.stage, report.exit_code, report.cause) == ("train", 1, bench.cause())
     assert [(row.log, row.number) for row in report.fatals] == [("stages/1-train/stage.log", 503)]

@@ -67,12 +67,7 @@ class Machine:
     def probe(self, pids: Iterable[int]) -> ActivitySample:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)
         return ActivitySample(
-            time_s=self.now_s,
-            received_bytes=0,
-            sent_bytes=0,
-            loopback_bytes=0,
-            gpus=(),
-            processes=(process,),
+            time_s=self.now_s, received_bytes=0, sent_bytes=0, loopback_bytes=0, gpus=(), processes=(process,)
         )
 
     def get_partial_line(self, name: str) -> str:

@@ -186,12 +186,6 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.stuck.set()
 
 
-def test_no_driver_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rlbox.system.gpu, "_nvml", rlbox.system.gpu._Nvml())
-    assert probe_gpus() == ()
-    assert probe_gpus() == ()
-
-
 @pytest.mark.skipif(sys.version_info < (3, 11), reason=NO_END_OF_SLEEP)
 @pytest.mark.parametrize(
     ("sleep_s", "waited_s", "is_pause"),

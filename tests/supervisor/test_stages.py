@@ -150,10 +150,7 @@ def test_service_dies_before_it_is_ready(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("argv", "contains", "answer"),
-    [
-        (("sleep", "100"), "", "connection refused"),
-        (None, "absent", "HTTP 200 without 'absent'"),
-    ],
+    [(("sleep", "100"), "", "connection refused"), (None, "absent", "HTTP 200 without 'absent'")],
 )
 def test_service_never_ready(bench: Bench, argv: tuple[str, ...] | None, contains: str, answer: str) -> None:
     port = free_port()
@@ -165,15 +162,7 @@ def test_service_never_ready(bench: Bench, argv: tuple[str, ...] | None, contain
 
 
 def test_forbidden_line_stops_the_stage(bench: Bench) -> None:
-    bench.stage(
-        "train",
-        ("sh", "-c", "echo one; echo 'loss nan'; sleep 100"),
-        forbid=(
-            line_rule(
-                "loss nan",
-            ),
-        ),
-    )
+    bench.stage("train", ("sh", "-c", "echo one; echo 'loss nan'; sleep 100"), forbid=(line_rule("loss nan"),))
     assert bench.run() == 1
     cause = bench.cause()
     assert cause.what == "stage train was stopped: its log held the forbidden line /loss nan/"

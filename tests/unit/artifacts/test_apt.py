@@ -27,10 +27,7 @@ A, B = "a" * 64, "b" * 64
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 MAIN = AptSuite(archive="debian", url="http://apt.example/debian", suite="bookworm", keyring=KEYRING)
 SECURITY = AptSuite(
-    archive="debian-security",
-    url="http://apt.example/debian-security",
-    suite="bookworm-security",
-    keyring=KEYRING,
+    archive="debian-security", url="http://apt.example/debian-security", suite="bookworm-security", keyring=KEYRING
 )
 
 

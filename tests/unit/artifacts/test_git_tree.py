@@ -12,10 +12,7 @@ import pytest
 from mirror import FakeLocator
 
 from rlbox.artifacts.fetch import fetch_artifacts
-from rlbox.artifacts.git_tree import (
-    GitTreeInfo,
-    resolve_git_ref,
-)
+from rlbox.artifacts.git_tree import GitTreeInfo, resolve_git_ref
 from rlbox.artifacts.mirrors import FileUrl
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed

@@ -24,12 +24,7 @@ from rlbox.artifacts.python_lock import (
 )
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import WorkFailed
-from rlbox.target.lock import (
-    Lock,
-    LockedGroup,
-    Package,
-    compute_lock_spec_checksum,
-)
+from rlbox.target.lock import Lock, LockedGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Target, load_target
 from rlbox.values import Command
 
@@ -201,49 +196,38 @@ torch==2.13.0+cpu
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "what"),
     [
-        ("", "uv resolved no package\n  next:  name packages in the groups of the target's stack"),
-        ("# a note\n", "uv resolved no package\n  next:  name packages in the groups of the target's stack"),
-        (
-            "six @ file:///tmp/six.whl\n",
-            "uv resolved a package that is not pinned by version: six @ file:///tmp/six.whl",
-        ),
-        ("-e ./six\n", "uv resolved a package that is not pinned by version: -e ./six"),
+        ("", "uv resolved no package"),
+        ("# a note\n", "uv resolved no package"),
+        ("six @ file:///tmp/six.whl\n", "not pinned by version: six @ file:///tmp/six.whl"),
+        ("-e ./six\n", "not pinned by version: -e ./six"),
     ],
 )
-def test_notes_that_cannot_be_locked(text: str, message: str) -> None:
-    with pytest.raises(WorkFailed) as caught:
+def test_notes_that_cannot_be_locked(text: str, what: str) -> None:
+    with pytest.raises(WorkFailed, match=what):
         parse_pins(text)
-    assert str(caught.value) == message
 
 
-NO_FIT = "six 1 has no file for Python 3.11 on x86_64-unknown-linux-gnu\n  where: python.version and python.platform"
+NO_FIT = "six 1 has no file for Python 3.11 on x86_64-unknown-linux-gnu"
 NO_HASH = {**wheel("six"), "wheels": [{"url": "https://files.example/six-1-py3-none-any.whl", "hashes": {"md5": "1"}}]}
 NO_VERSION = {"name": "six", "archive": {"path": "six.tar.gz", "hashes": {"sha256": A}}}
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "what"),
     [
         ([{"name": "six", "version": "1"}], NO_FIT),
         ([wheel("six", "1", A, "cp312-cp312-win_amd64")], NO_FIT),
-        (
-            [NO_HASH],
-            "six 1 is not pinned by version and sha256: "
-            "{'url': 'https://files.example/six-1-py3-none-any.whl', 'hashes': {'md5': '1'}}",
-        ),
-        (
-            [NO_VERSION],
-            f"six is not pinned by version and sha256: {{'path': 'six.tar.gz', 'hashes': {{'sha256': '{A}'}}}}",
-        ),
+        ([NO_HASH], "six 1 is not pinned by version and sha256: "),
+        ([NO_VERSION], "six is not pinned by version and sha256: "),
         ([], "uv found no file for six"),
     ],
 )
-def test_files_that_cannot_be_locked(folder: Folder, rows: list[dict[str, Any]], message: str) -> None:
+def test_files_that_cannot_be_locked(folder: Folder, rows: list[dict[str, Any]], what: str) -> None:
     with pytest.raises(WorkFailed) as caught:
         select_package_files(target(folder, "one"), resolution("six==1\n", *rows))
-    assert str(caught.value) == message
+    assert caught.value.what.startswith(what)
 
 
 def test_inputs(folder: Folder) -> None:

@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import CASES, CHECKOUT, Folder
 
-from rlbox.artifacts.profile import (
-    PROTOCOLS,
-    Profile,
-    create_machine_default_rule,
-    load_profile,
-)
+from rlbox.artifacts.profile import PROTOCOLS, Profile, create_machine_default_rule, load_profile
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
 

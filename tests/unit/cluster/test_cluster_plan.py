@@ -91,12 +91,7 @@ def test_no_port_of_the_plan_is_another_parts() -> None:
 
 def test_ray_is_started_with_these_words() -> None:
     made = plan()
-    common = (
-        "--min-worker-port=10002",
-        "--max-worker-port=11001",
-        "--num-gpus=2",
-        "--disable-usage-stats",
-    )
+    common = ("--min-worker-port=10002", "--max-worker-port=11001", "--num-gpus=2", "--disable-usage-stats")
     head = ("ray-start", "head", "--dashboard-host=127.0.0.1", "--node-ip-address=10.0.0.1", "--node-name=a", *common)
     worker = ("ray-start", "worker", "--address=10.0.0.1:8100", "--node-ip-address=10.0.0.2", "--node-name=b", *common)
     assert ray_argv(made, made.members[0]) == head

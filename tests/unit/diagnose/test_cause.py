@@ -17,8 +17,7 @@ from rlbox.diagnose.cause import (
 
 
 @pytest.mark.parametrize(
-    ("code", "text"),
-    [(3, "exit code 3"), (-9, "signal 9 (SIGKILL)"), (-15, "signal 15 (SIGTERM)"), (-99, "signal 99")],
+    ("code", "text"), [(3, "exit code 3"), (-9, "signal 9 (SIGKILL)"), (-15, "signal 15 (SIGTERM)"), (-99, "signal 99")]
 )
 def test_ended(code: int, text: str) -> None:
     assert describe_exit(code) == text
@@ -40,50 +39,22 @@ def test_exit_codes(kind: CauseKind, code: int) -> None:
 WHEN = "while stage train was running"
 
 
+def container_exit(code: int, *, out_of_memory: bool = False) -> ExitInfo:
+    return make_container_exit_info("c", code, out_of_memory=out_of_memory, note="")
+
+
 @pytest.mark.parametrize(
     ("last", "what"),
     [
-        (
-            make_process_exit_info(-9, ""),
-            "the supervisor was killed (signal 9 (SIGKILL)) while stage train was running",
-        ),
-        (
-            make_process_exit_info(7, "no secrets\n"),
-            "the supervisor died with exit code 7 while stage train was running: no secrets",
-        ),
-        (
-            make_container_exit_info("c", 137, out_of_memory=False, note=""),
-            "the supervisor was killed (signal 9 (SIGKILL)) while stage train was running",
-        ),
-        (
-            make_container_exit_info("c", 137, out_of_memory=True, note=""),
-            "out of memory: the engine ended container c while stage train was running",
-        ),
-        (
-            make_container_exit_info("c", 255, out_of_memory=False, note=""),
-            "the engine lost container c (exit code 255: it was restarted or killed) while stage train was running",
-        ),
-        (
-            make_container_exit_info("c", 1, out_of_memory=False, note=""),
-            "the supervisor died with exit code 1 " + WHEN,
-        ),
-        (
-            ExitInfo(kind="removed", container="c"),
-            "container c was removed, not by rlbox, while stage train was running",
-        ),
-        (
-            ExitInfo(kind="elsewhere", host="a"),
-            "the supervisor at host a is gone while stage train was running",
-        ),
-        (ExitInfo(kind="rebooted"), "the machine was restarted while stage train was running"),
-        (ExitInfo(kind="restarted"), "the container that rlbox runs in was restarted while stage train was running"),
-        (
-            ExitInfo(kind="gone"),
-            "the supervisor is gone without a word (killed, with all that watched over it) " + WHEN,
-        ),
+        (make_process_exit_info(7, "no secrets\n"), f"the supervisor died with exit code 7 {WHEN}: no secrets"),
+        (container_exit(137), f"the supervisor was killed (signal 9 (SIGKILL)) {WHEN}"),
+        (container_exit(137, out_of_memory=True), f"out of memory: the engine ended container c {WHEN}"),
+        (container_exit(255), f"the engine lost container c (exit code 255: it was restarted or killed) {WHEN}"),
+        (container_exit(1), f"the supervisor died with exit code 1 {WHEN}"),
+        (ExitInfo(kind="removed", container="c"), f"container c was removed, not by rlbox, {WHEN}"),
     ],
 )
-def test_every_end_is_named(last: ExitInfo, what: str) -> None:
+def test_how_a_container_or_supervisor_ended_is_named(last: ExitInfo, what: str) -> None:
     cause = make_lost_run_cause(last, WHEN, "smoke-1")
     assert cause.what == what
     assert cause.kind == ("oom" if last.kind == "memory" else "lost")

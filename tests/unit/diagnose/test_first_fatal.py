@@ -255,8 +255,7 @@ def test_a_log_that_is_gone_keeps_the_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "number", "quoted"),
-    [("a\nb\n\n \n", 2, "b"), ("a\nb", 2, "b"), ("a", 1, "a"), ("\n\nx\n", 3, "x")],
+    ("text", "number", "quoted"), [("a\nb\n\n \n", 2, "b"), ("a\nb", 2, "b"), ("a", 1, "a"), ("\n\nx\n", 3, "x")]
 )
 def test_the_last_line_that_is_not_blank(tmp_path: Path, text: str, number: int, quoted: str) -> None:
     log = tmp_path / "stage.log"

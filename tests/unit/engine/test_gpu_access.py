@@ -165,12 +165,7 @@ def test_doctor_counts_by_what_the_user_said() -> None:
 @pytest.mark.parametrize(
     ("wish", "given", "says", "step"),
     [
-        (
-            GpuRequest(count=4),
-            CDI,
-            "4 GPUs are wanted, this machine has 2",
-            LESS,
-        ),
+        (GpuRequest(count=4), CDI, "4 GPUs are wanted, this machine has 2", LESS),
         (
             GpuRequest(count=4),
             replace(RUNTIME, device_nodes=("/dev/nvidia0", "/dev/nvidia1")),
@@ -187,14 +182,10 @@ def test_a_machine_without_those_gpus(wish: GpuRequest, given: GpuSupport, says:
 
 
 def test_an_engine_that_offers_nothing() -> None:
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(EngineError, match="the engine cannot give a GPU to a container") as caught:
         choose_gpu_access(GpuRequest(count=1), GpuSupport(engine_address="unix:///e"))
-    assert str(caught.value) == (
-        "the engine cannot give a GPU to a container\n"
-        "  where: unix:///e: no runtime nvidia, CDI is off, no /dev/nvidia0\n"
-        "  next:  install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure && restart the engine; "
-        "without GPUs: --gpus none"
-    )
+    assert caught.value.where == "unix:///e: no runtime nvidia, CDI is off, no /dev/nvidia0"
+    assert "nvidia-ctk runtime configure" in caught.value.next_step
     with pytest.raises(EngineError) as caught:
         choose_gpu_access(GpuRequest(count=1), GpuSupport(cdi_spec_files=("/etc/cdi/nvidia.yaml",)))
     assert "daemon.json" in caught.value.next_step

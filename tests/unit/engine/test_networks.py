@@ -16,7 +16,6 @@ from rlbox.engine.docker import DockerEngine, PortTakenError
 from rlbox.errors import EngineError
 
 PLAN = ContainerPlan(image="i", name="n", argv=(), labels={}, network="own", published_ports=(8101, 8102))
-OPEN = '; or run.network = "host" in the target, which opens the container to whoever reaches this machine'
 
 
 @pytest.mark.parametrize(
@@ -48,26 +47,19 @@ def refusing(network: str = "", container: str = "") -> DockerEngine:
 
 
 @pytest.mark.parametrize(
-    ("words", "what", "step"),
+    ("words", "step"),
     [
-        (
-            "all predefined address pools have been fully subnetted",
-            "the engine has no addresses for one more network: {words}",
-            "docker network ls shows who has them, and docker network rm gives them back" + OPEN,
-        ),
-        (
-            "Failed to Setup IP tables: Unable to enable SKIP DNAT rule: No chain/target/match by that name",
-            "the engine cannot make a network for the container: {words}",
-            "restart the engine, which lays its bridges and firewall rules anew" + OPEN,
-        ),
+        ("all predefined address pools have been fully subnetted", "docker network ls shows who has them"),
+        ("Failed to Setup IP tables: Unable to enable SKIP DNAT rule: No chain/target/match", "restart the engine"),
     ],
 )
-def test_a_network_that_cannot_be_made(words: str, what: str, step: str) -> None:
+def test_a_network_that_cannot_be_made(words: str, step: str) -> None:
     engine = refusing(network=words)
     for begin in (lambda: engine.start_container(PLAN), lambda: engine.hold_container_network(PLAN).__enter__()):
-        with pytest.raises(EngineError) as refused:
+        with pytest.raises(EngineError, match=words) as refused:
             begin()
-        assert (refused.value.what, refused.value.next_step) == (what.format(words=words), step)
+        assert refused.value.next_step.startswith(step)
+        assert 'run.network = "host"' in refused.value.next_step
 
 
 @pytest.mark.parametrize(

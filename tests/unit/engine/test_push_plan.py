@@ -7,13 +7,7 @@ import json
 import pytest
 
 from rlbox.engine.oci import Descriptor
-from rlbox.engine.push import (
-    PushCount,
-    PushLog,
-    count_pushed_layers,
-    create_push_error,
-    is_transient_push_error,
-)
+from rlbox.engine.push import PushCount, PushLog, count_pushed_layers, create_push_error, is_transient_push_error
 from rlbox.engine.reference import ImageReference
 
 A, B = ("sha256:" + sign * 64 for sign in "ab")

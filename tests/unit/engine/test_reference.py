@@ -16,13 +16,7 @@ from rlbox.engine.oci import (
     format_referrers_tag,
     parse_manifest,
 )
-from rlbox.engine.reference import (
-    ImageReference,
-    is_loopback_host,
-    parse_push_destination,
-    parse_reference,
-    strip_port,
-)
+from rlbox.engine.reference import ImageReference, is_loopback_host, parse_push_destination, parse_reference, strip_port
 from rlbox.errors import SpecError
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4

@@ -17,13 +17,7 @@ from registry_server import PASSWORD, USER, Fault, RegistryServer, create_image_
 
 from rlbox.artifacts.base_image import download_blob
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.engine.oci import (
-    MANIFEST_TYPE,
-    Descriptor,
-    create_descriptor,
-    format_referrers_tag,
-    parse_manifest,
-)
+from rlbox.engine.oci import MANIFEST_TYPE, Descriptor, create_descriptor, format_referrers_tag, parse_manifest
 from rlbox.engine.push import attach_sbom
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.engine.registry_client import Registry
@@ -263,14 +257,6 @@ def filled(registry: Registry, folder: Path, counted: Callable[[int], None] = la
         download_blob(registry, "team/x", file, draft, lambda _, done: counted(done))
         draft.commit()
     return ObjectStore(folder / "store").path(digest).read_bytes()
-
-
-def test_a_blob_is_fetched_whole(server: RegistryServer, registry: Registry, tmp_path: Path) -> None:
-    server.add_blob(BLOB)
-    counted: list[int] = []
-    assert filled(registry, tmp_path, counted.append) == BLOB
-    assert counted[-1] == len(BLOB)
-    assert list(ObjectStore(tmp_path / "store").list_partials()) == []
 
 
 def test_a_blob_that_is_cut_is_resumed(

@@ -161,10 +161,7 @@ def look(text: str, *doing: str, **more: object) -> RankSample:
             id="many ranks, NCCL 2.24",
         ),
         pytest.param(
-            look(WELL, "spins", "spins"),
-            set(),
-            "ranks 0, 1 wait in a collective, each in another one",
-            id="order",
+            look(WELL, "spins", "spins"), set(), "ranks 0, 1 wait in a collective, each in another one", id="order"
         ),
         pytest.param(
             look("", "spins", "idle"), {579}, "rank 0 waits in a collective, not called by rank 1", id="without RAS"

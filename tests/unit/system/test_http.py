@@ -335,10 +335,7 @@ def test_what_may_pass_is_tried_again() -> None:
 
     assert retry(action, pause=waits.append, on_retry=told.append) == "done"
     assert waits == [0.5, 1.0]
-    assert [*map(str, told)] == [
-        "attempt 1 of 4 failed: a; again in 0.5 s",
-        "attempt 2 of 4 failed: b; again in 1 s",
-    ]
+    assert [*map(str, told)] == ["attempt 1 of 4 failed: a; again in 0.5 s", "attempt 2 of 4 failed: b; again in 1 s"]
 
 
 @pytest.mark.parametrize(("kind", "times"), [("cut", 4), ("address", 1)])
