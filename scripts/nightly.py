@@ -31,7 +31,7 @@ CLUSTER = "test_cluster_"
 SLOW = ("cli", "contract", "jobs", "supervisor", "unit")
 APART = ("test_eval_real", "test_faults")
 """Files of tests/engine that have parts of their own."""
-BESIDE = ("tests/unit/diagnose/test_corpus.py", "tests/unit/lint/test_lint_seeds.py", "tests/cli/test_cli_seeds.py")
+BESIDE = ("tests/unit/diagnose/test_corpus.py", "tests/cli/test_cli_seeds.py")
 """Tests of what lies beside the checkout: a corpus of logs (RLBOX_CORPUS) and the notes."""
 # SC1090, SC1091: a script reads files that only exist where it runs
 SHELLCHECK = """

@@ -36,7 +36,6 @@ QUICK = ("tests/fuzz", "tests/golden", "tests/cli", "tests/unit")
 
 NAMED_SKIPS = (
     "RLBOX_CORPUS names no corpus",  # a folder of real logs, which is no part of the repository
-    "the notes lie beside the checkout, and are not there",  # nor are they
     "this machine lets nobody make a control group",  # none is mounted, or it is read-only, as in a rented container
     "this machine has no C++ compiler",  # Ubuntu and Debian have none before somebody installs it
     "this machine gives a build no namespaces",  # a container without the privilege for them

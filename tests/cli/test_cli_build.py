@@ -298,18 +298,6 @@ def test_a_step_that_fails(
     assert sorted(line.split()[-1] for line in lines if line.startswith("  | 0.")) == ["bad", "worse"]
 
 
-@pytest.mark.allow("sockets", "processes")
-def test_a_client_that_lost_its_engine(
-    rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client, tmp_path: Path
-) -> None:
-    text = "ERROR: Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?"
-    (tmp_path / "shown").write_text(text + "\n")
-    client(tmp_path / "shown", code=1)
-    assert rlbox("build", "mine").err == (
-        f"rlbox: error: {text}\n  next:  `docker info` shows whether this user reaches the engine\n"
-    )
-
-
 CANCELED = "ERROR: failed to solve: Canceled: context canceled"
 LOST = "ERROR: failed to solve: failed to prepare x: parent snapshot sha256:1 does not exist: not found"
 
@@ -343,16 +331,6 @@ def test_what_a_step_says_is_no_reason_to_repeat_it(
     client(tmp_path / "shown", code=1)
     failed = rlbox("build", "mine")
     assert (failed.code, "building again" in failed.err) == (1, False)
-
-
-@pytest.mark.allow("sockets", "processes")
-def test_an_old_client_builds_by_itself(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client) -> None:
-    noted = client(version="20.10.24+dfsg1", buildx=False)
-    engine.images[TAG] = {"Id": "sha256:1", "Config": {"Labels": None}}
-    assert rlbox("build", "mine", "--no-cache").code == 0
-    words = noted.read_text().splitlines()
-    assert words[:2] == ["build", "--progress=plain"]
-    assert "--no-cache" in words
 
 
 @pytest.mark.allow("sockets", "processes")

@@ -88,14 +88,6 @@ def test_a_failed_run(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
     assert {f"smoke-1/{row['name']}" for row in rows} == set(files) - {"smoke-1/manifest.json"}
 
 
-def test_as_json(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
-    (run(disk) / "model.safetensors").write_bytes(b"x")
-    data = rlbox("bundle", "smoke", "--out", "b.tar.gz", "--json").data
-    assert (data["schema"], data["run"], data["file"]) == (1, "smoke-1", f"{tmp_path}/b.tar.gz")
-    assert data["bytes"] == (tmp_path / "b.tar.gz").stat().st_size
-    assert [row["name"] for row in data["left_out"]] == ["model.safetensors"]
-
-
 @pytest.mark.parametrize("broken", ["run.json", "plan.json", "events.jsonl"])
 def test_torn_and_lost_runs(rlbox: Rlbox, disk: Path, tmp_path: Path, broken: str) -> None:
     (run(disk) / broken).write_text("{torn")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from fakes import Folder, Rlbox, Said
-from following import Follow
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -128,11 +127,3 @@ def test_parquet(rlbox: Rlbox, folder: Folder, tmp_path: Path) -> None:
     folder.write("train.parquet", "PAR1 and torn")
     said = rlbox("data", "check", "train.parquet", "--python", python, "--json")
     assert said.data["problems"][0].startswith("ArrowInvalid: ")
-
-
-def test_more_time_is_given(follow: Follow, folder: Folder) -> None:
-    folder.write("train.jsonl", lines(turn(0)))
-    slow = folder.write("slow", f'#!/bin/sh\nsleep 2\nexec {sys.executable} "$@"\n')
-    slow.chmod(0o755)
-    step = follow("data", "check", "train.jsonl", "--python", str(slow), "--timeout", "1")
-    follow.again(step, *step.options({}), "60")

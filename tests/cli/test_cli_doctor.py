@@ -48,16 +48,6 @@ def test_a_warning_is_no_failure(rlbox: Rlbox, found: list[Report]) -> None:
     assert said.out.startswith("warning: shm-too-small")
 
 
-def test_json(rlbox: Rlbox, found: list[Report]) -> None:
-    found.append(Report(findings=(SMALL,), checks=31, seconds=4.2))
-    said = rlbox("doctor", "--json")
-    assert said.code == 1
-    assert {key: said.data[key] for key in ("schema", "checks", "seconds", "unfinished")} == {
-        "schema": 1, "checks": 31, "seconds": 4.2, "unfinished": [],
-    }  # fmt: skip
-    assert [(row["id"], row["fixable"]) for row in said.data["findings"]] == [("shm-too-small", False)]
-
-
 def test_fix_repairs_says_so_and_looks_again(rlbox: Rlbox, found: list[Report], tmp_path: Path) -> None:
     missing = Finding(id="folder-missing", title="", repair=("folder", f"{tmp_path}/cache"))
     found += [Report(findings=(missing,), checks=3), Report(checks=3)]

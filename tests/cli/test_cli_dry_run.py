@@ -213,19 +213,6 @@ def test_an_engine_on_another_machine_starts_nothing(
     assert (found["would"], found["not_checked"][0]["what"]) == ("look for run some", ["run some"])
 
 
-def test_a_build_of_what_is_there_is_none(rlbox: Rlbox, two: Folder, ready: EngineSocket) -> None:
-    said = rlbox("build", "mine", "--dry-run")
-    assert (said.code, said.out.splitlines()) == (
-        0,
-        [
-            f"{TAG}  sha256:0123456789ab  unchanged",
-            "",
-            "# verdict: this would build nothing: the image is what its specs say now",
-        ],
-    )
-    assert verdict(rlbox, "build", "mine", "--rebuild")["would"] == f"build {TAG}"
-
-
 @pytest.mark.usefixtures("as_declared", "remembering")
 def test_the_example_of_the_guide_is_what_is_said(rlbox: Rlbox) -> None:
     guide = (CHECKOUT / "docs/runs.md").read_text(encoding="utf-8")

@@ -207,10 +207,6 @@ def test_a_result_that_is_not_there_is_chosen(judged: Path, follow: Follow) -> N
     follow.instead(step, "eval/step_300", "eval/step_100")
 
 
-def test_where_there_is_no_result_it_is_said_how_one_is_made(site: Path, follow: Follow) -> None:
-    follow.types(follow("eval", "show", "eval"))
-
-
 def test_a_file_that_is_no_result_is_refused(judged: Path, rlbox: Rlbox) -> None:
     (judged / "summary.json").write_text("{}")
     said = rlbox("eval", "show", "summary.json")
@@ -228,16 +224,6 @@ def test_suites_are_listed(site: Path, rlbox: Rlbox) -> None:
     found = {row["name"]: row for row in rlbox("eval", "suites", "--json").data["suites"]}
     assert found["codecontests_valid"]["rows"] == 117
     assert found["humaneval"]["decoding"]["temperature"] == 0.0
-
-
-def test_a_suite_that_is_not_there_is_chosen(site: Path, follow: Follow) -> None:
-    step = follow("eval", "prove", "addin", "--problems", "problems")
-    follow.instead(step, "addin", next(name for name in step.choices() if name.startswith("addin")))
-
-
-def test_the_folder_of_the_problems_is_named(site: Path, sandbox_url: str, follow: Follow) -> None:
-    step = follow("eval", "prove", "adding", "--sandbox-url", sandbox_url)
-    follow.again(step, *step.options({"DIR": "problems"}))
 
 
 def test_a_suite_is_proven(site: Path, sandbox_url: str, rlbox: Rlbox) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from fakes import Folder, Rlbox
-from following import Follow
 from playbox import export
 
 pytestmark = pytest.mark.allow("processes")
@@ -33,19 +32,6 @@ def played(site: Path, *rows: object) -> str:
     path.write_text(f"#!{sys.executable}\n" + PLAYED.format(rows=f"{[*rows, TOKENIZER, END]!r}"))
     path.chmod(0o755)
     return str(path)
-
-
-def test_the_model_is_named(site: Path, follow: Follow) -> None:
-    (site / "global_step_1/model.safetensors").write_bytes(b"")
-    step = follow("eval", "check", "global_step_1", "--against", "global_step_1", "--python", played(site))
-    assert step.said.code == 2
-    follow.again(step, *step.options({"DIR": "base"}))
-
-
-def test_an_interpreter_that_has_torch_is_named(site: Path, follow: Follow) -> None:
-    step = follow("eval", "check", "global_step_1", "--against", "trainer", "--model", "base")
-    assert "lacks a package: ModuleNotFoundError: No module named 'torch'" in step.said.err
-    follow.again(step, *step.options({"FILE": played(site)}))
 
 
 def test_what_is_the_same_is_said(site: Path, rlbox: Rlbox) -> None:

@@ -27,19 +27,6 @@ def test_it_writes_a_file(rlbox: Rlbox, folder: Folder) -> None:
     assert (folder.path / "c.yaml").read_text() == printed
 
 
-def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine")
-    data = rlbox("export", "mine", "--format", "apptainer", "--image", "m.oci.tar", "--json").data
-    assert {key: data[key] for key in ("schema", "target", "form", "image", "file")} == {
-        "schema": 1,
-        "target": "mine",
-        "form": "apptainer",
-        "image": "m.oci.tar",
-        "file": "",
-    }
-    assert data["text"].startswith("Bootstrap: oci-archive\nFrom: m.oci.tar\n")
-
-
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -53,13 +40,6 @@ def test_what_is_refused(rlbox: Rlbox, folder: Folder, words: tuple[str, ...], c
     assert said.code == code
     assert says in said.err
     assert said.out == ""
-
-
-def test_targets_of_a_project_without_any(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in an image, whose rlbox has no targets."""
-    monkeypatch.setattr("rlbox.config.project.Project.targets", lambda self: {})
-    monkeypatch.setattr("rlbox.config.project.Project.jobs", lambda self: {})
-    assert rlbox("targets").code == 0
 
 
 def test_a_project_is_named_otherwise(follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

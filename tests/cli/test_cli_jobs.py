@@ -106,34 +106,6 @@ def test_a_missing_secret_is_found_before_anything_starts(rlbox: Rlbox, mine: Fo
     assert not (disk / "runs").exists()
 
 
-def test_a_bad_env_file(rlbox: Rlbox, mine: Folder) -> None:
-    mine.write("other.env", "HF_TOKEN='planted' too\nWANDB_API_KEY=planted y'z\n")
-    said = rlbox("run", "mine", "--profile", "smoke", "--dry-run", "--env-file", "other.env")
-    assert said.code == 2
-    assert "planted" not in said.out
-    assert refusals(said) == (
-        "other.env: 2 problems\n"
-        "  other.env: line 1: something follows the closing quote of HF_TOKEN: put quotes around the whole value\n"
-        "  other.env: line 2: a quote inside the value of WANDB_API_KEY: put quotes around the whole value\n"
-        "  next:  correct the lines named above\n"
-    )
-
-
-def test_several_problems_of_one_command_line(rlbox: Rlbox, mine: Folder) -> None:
-    words = [f"--set={word}" for word in ("rolouts=3", "patience=3h", "memory=70", "attention=flsh")]
-    said = rlbox("run", "mine", "--dry-run", *words)
-    assert (said.code, said.err) == (
-        2,
-        "rlbox: error: job mine: 5 problems\n"
-        "  --set rolouts: not a parameter of job mine (did you mean 'rollouts'?)\n"
-        "  --set data=: parameter data has no value: training data\n"
-        "  parameter patience is 10800 seconds, and must be at most 2h: longest wait for an answer\n"
-        "  --set memory=70: must carry its unit: 70% or 0.7 (got 70): share of the GPU's memory\n"
-        "  --set attention=flsh: must be one of flash, eager (did you mean 'flash'?): attention kernels\n"
-        "  next:  parameters: attention, cache, data, memory, optimizer, patience, rollouts, sampling\n",
-    )
-
-
 WANTED = ("run", "mine", "--profile", "smoke", "--dry-run")
 
 

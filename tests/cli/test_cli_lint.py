@@ -73,26 +73,6 @@ def test_notes_are_shown_when_asked_for(rlbox: Rlbox, folder: Folder) -> None:
     assert rlbox("lint", "x.sh", "--json").data["findings"][0]["severity"] == "note"
 
 
-def test_a_finding_as_data(rlbox: Rlbox, folder: Folder) -> None:
-    folder.write("x.sh", "  ray shutdown\n")
-    assert rlbox("lint", "x.sh", "--json").data == {
-        "schema": 1,
-        "files": 1,
-        "findings": [
-            {
-                "file": "x.sh",
-                "line": 1,
-                "column": 3,
-                "rule": "ray-shutdown",
-                "severity": "error",
-                "what": "Ray has no command `shutdown`: No such command 'shutdown'; ray.shutdown() is Python",
-                "next": "ray stop, in the container of your own cluster only",
-            }
-        ],
-        "unread": [],
-    }
-
-
 def test_an_empty_folder_has_nothing_to_say_about(rlbox: Rlbox) -> None:
     assert rlbox("lint") == Said(code=0, out="", err="")
     assert rlbox("lint", "--json").data == {"schema": 1, "files": 0, "findings": [], "unread": []}

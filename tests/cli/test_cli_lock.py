@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 from fakes import DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
-from following import Follow
 
 from rlbox.artifacts.python_lock import UpgradeRequest
 from rlbox.config.project import Project
@@ -259,12 +258,3 @@ def test_a_shipped_lock_that_fits_is_copied(rlbox: Rlbox, folder: Folder) -> Non
     said = rlbox("lock", "local")
     assert (said.code, said.out.splitlines()[-1], said.err) == (0, "lock.json written", "next: rlbox build local\n")
     assert (folder.path / "images/local/lock.json").read_bytes() == shipped.read_bytes()
-
-
-def test_what_drifted_is_locked_anew(follow: Follow, rlbox: Rlbox, folder: Folder, resolver: Resolver) -> None:
-    folder.target("mine")
-    rlbox("lock", "mine")
-    resolver.packages = (replace(PACKAGE, sha256="f" * 64),)
-    step = follow("lock", "mine", "--check")
-    follow.types(step)
-    follow.again(step)

@@ -35,18 +35,6 @@ def test_one_target(rlbox: Rlbox, folder: Folder) -> None:
     assert LOCAL not in folder.files()
 
 
-def test_as_json(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine")
-    said = rlbox("render", "mine", "local", "--json")
-    assert said.data == {
-        "schema": 1,
-        "targets": ["mine", "local"],
-        "files": [BASE, LOCAL, "images/local/compose.yaml", MINE, COMPOSE],
-        "changed": [BASE, LOCAL, "images/local/compose.yaml", MINE, COMPOSE],
-    }
-    assert rlbox("render", "mine", "local", "--json").data["changed"] == []
-
-
 def test_check(rlbox: Rlbox, folder: Folder) -> None:
     rlbox("render")
     assert rlbox("render", "--check") == Said(code=0, out=all_are("unchanged"), err="")

@@ -29,12 +29,6 @@ def test_the_latest_run_into_the_working_folder(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".holdem")] == []
 
 
-def test_json(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
-    path = tmp_path / "x.html"
-    said = rlbox("report", "holdem", "--out", str(path), "--json")
-    assert said.data == {"schema": 1, "run": "holdem-1", "state": "failed", "report": str(path)}
-
-
 def test_the_folder_of_a_run_from_elsewhere(rlbox: Rlbox, disk: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     (disk / "runs/holdem-1").rename(moved)

@@ -111,14 +111,6 @@ def test_different(rlbox: Rlbox, folder: Folder, disk: Path, golden: Callable[[s
     assert {"part": "metrics", "name": "train.loss", "before": "0.25", "after": "0.5"} in data["differences"]
 
 
-def test_other_packages(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
-    make_run(folder, disk, plan_of(folder, disk, "two-a"))
-    make_run(folder, disk, plan_of(folder, disk, "two-b"), version="1.17.0")
-    said = rlbox("runs", "diff", "two-a", "two-b", "--target", "mine", "--data", str(disk))
-    assert said.code == 1
-    assert "@@ lock\n-six: 1.16.0\n+six: 1.17.0\n" in said.out
-
-
 def test_only_what_came_out_differs(rlbox: Rlbox, folder: Folder, disk: Path) -> None:
     make_run(folder, disk, plan_of(folder, disk, "two-a"))
     run_dir = make_run(folder, disk, plan_of(folder, disk, "two-b"))

@@ -26,7 +26,6 @@ packages = ["torch=={torch}", "vllm==0.12.0"]
 [disk]
 host = "~/disk"
 """
-FA3 = SPEC.format(torch="2.9.0").replace("vllm==0.12.0", "flash-attn-3==3.0.0")
 
 
 def test_a_stack_that_fits(rlbox: Rlbox, folder: Folder) -> None:
@@ -57,21 +56,6 @@ def test_a_stack_that_contradicts_itself(rlbox: Rlbox, folder: Folder) -> None:
     assert data["fits"] is False
     assert data["changes"][:2] == [{"torch": "2.9.0"}, {"vllm": "0.11.0"}]
     assert [row.get("fact", row.get("name")) for row in data["clash"]] == ["torch", "vllm", "vllm-0-11-1-torch"]
-
-
-def test_a_fact_left_out_is_not_judged(rlbox: Rlbox, folder: Folder) -> None:
-    folder.target("mine", FA3 + '[compat.off]\nflash-attn-3-hopper = "a build of ours"\n')
-    assert rlbox("stack", "mine").code == 0
-
-
-@pytest.mark.parametrize("nth", [0, 1])
-def test_the_nearest_change_fits(follow: Follow, folder: Folder, nth: int) -> None:
-    folder.target("mine", SPEC.format(torch="2.8.0"))
-    step = follow("lock", "mine")
-    name, version = re.findall(r"set (\w+) to ([\d.]+)", step.text)[nth]
-    path = folder.path / "images/mine/target.toml"
-    path.write_text(re.sub(rf"\b{name}==[\d.*]+", f"{name}=={version}", path.read_text()))
-    assert "fits together" in follow.changed(step, ["stack", "mine"], 0).out
 
 
 WAYS = load_toml(Path(__file__).with_name("ways.toml"))

@@ -179,15 +179,3 @@ def later(checkout: Path, module: str) -> Path:
     with open(checkout / module, "a") as file:
         file.write("# a later version\n")
     return checkout
-
-
-def test_what_a_container_runs_of_rlbox_moves_only_its_own_layer(layers: Layers, tmp_path: Path) -> None:
-    assert layers.changed(checkout=later(tmp_path, "rlbox/values.py")) == {OWN}
-    assert layers.index.wheels_asked_for() == set()
-
-
-@pytest.mark.parametrize("module", ["rlbox/vast/offers.py", "rlbox/cli/root.py", "rlbox/version.py"])
-def test_the_rest_of_rlbox_keeps_the_image(layers: Layers, tmp_path: Path, module: str) -> None:
-    assert layers.changed() == set()
-    said = layers.box("build", NAME, "--json", PYTHONPATH=str(later(tmp_path, module)))
-    assert (said.code, said.data["state"]) == (0, "unchanged")

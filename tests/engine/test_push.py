@@ -174,15 +174,6 @@ def test_a_refusal_is_not_repeated(
     assert image_facts()["RepoTags"] == [TAG]
 
 
-def test_a_registry_that_is_not_there(make: Callable[..., Box], registry: str) -> None:
-    with proxied(registry) as proxy:
-        host = proxy.host
-    done = make(layers=1)("push", NAME, "--to", f"{host}/x:1")
-    assert (done.code, done.out) == (6, "")
-    assert done.err.count("attempt ") == 3
-    assert f"rlbox: error: {host} does not answer: " in done.err
-
-
 def test_blobs_of_another_repository_are_taken_from_there(make: Callable[..., Box], proxy: Proxy) -> None:
     box = make()
     other = f"{proxy.host}/{NAME}/first:1"
@@ -215,9 +206,6 @@ def test_the_sbom_is_attached(make: Callable[..., Box], proxy: Proxy, tmp_path: 
     assert [item.digest for item in listed] == data["attached"]
     assert [item.artifact_type for item in listed] == ["application/spdx+json"]
     assert box("push", NAME, "--to", f"{proxy.host}/{NAME}:1", "--json").data["attached"] == data["attached"]
-
-
-# ---- from one engine to another -----------------------------------------------------------------------------------
 
 
 # ---- archives -----------------------------------------------------------------------------------------------------

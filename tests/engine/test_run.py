@@ -89,20 +89,6 @@ def test_a_stage_that_dies_is_quoted(tiny: Box) -> None:
     assert "RuntimeError: the first cause" in result.err
 
 
-def test_a_stage_that_hangs_is_stopped_at_its_limit(tiny: Box) -> None:
-    write(tiny, second="sleep 600", silence=2)
-    result = tiny("run", "two")
-    assert result.code == 7
-    assert "wrote nothing for 2 s" in result.err
-
-
-def test_a_service_that_dies_is_the_cause(tiny: Box) -> None:
-    write(tiny, second="kill -9 $(grep -l 'http[.]server' /proc/[0-9]*/cmdline | cut -d/ -f3 | head -n 1); sleep 30")
-    result = tiny("run", "two")
-    assert result.code == 1
-    assert "service web ended with signal 9 (SIGKILL) while stage second was running" in result.err
-
-
 def test_lack_of_memory_is_named(tiny: Box) -> None:
     write(tiny, second="python3 -c 'x = bytearray(900 << 20)'")
     result = tiny("run", "two")

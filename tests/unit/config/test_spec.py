@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlbox.cli.schema import create_json_schema
 from rlbox.config.project import Project
-from rlbox.config.schema import suggest_similar, validate_spec
+from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.errors import SpecError
 from rlbox.job.job import Job
@@ -19,86 +19,6 @@ from rlbox.job.load import load_job
 from rlbox.target.target import DEFAULTS, Target, load_target
 
 SHIPPED = Project(folder=CHECKOUT)
-
-
-def test_defaults_complete_a_target(folder: Folder) -> None:
-    folder.target("mine")
-    loaded = load_target(folder.project, "mine")
-    assert loaded.target.model_dump(mode="json") == {
-        "name": "mine",
-        "title": "smallest target",
-        "hardware": {
-            "gpu": "",
-            "gpus": 0,
-            "gpu_memory_gib": 0.0,
-            "arch": "",
-            "grade": "",
-            "nodes": 1,
-            "cores": 0,
-            "memory_gib": 0.0,
-            "pid_limit": 0,
-            "platform": "",
-            "region": "",
-            "cuda_driver": "",
-        },
-        "fixes": {"off": {}},
-        "compat": {"off": {}},
-        "base": {
-            "bootstrap": "debian:bookworm",
-            "suites": [],
-            "image": "",
-            "packages": [],
-            "holds": {},
-            "holds_apt": [],
-        },
-        "python": {
-            "version": "3.11",
-            "interpreter": "/usr/bin/python3",
-            "platform": "x86_64-unknown-linux-gnu",
-            "exclude": [],
-            "build": ["setuptools", "wheel"],
-            "before": "",
-        },
-        "stack": [
-            {
-                "name": "tools",
-                "packages": ["six==1.16.0"],
-                "wheels": [],
-                "compile": [],
-                "source": "python",
-                "channel": "",
-            }
-        ],
-        "git": [],
-        "http": [],
-        "patches": [],
-        "sources": "direct",
-        "env": {},
-        "build": {"network": "host", "epoch": 1735689600, "own_layer_mib": 20, "bake_ca": False},
-        "run": {
-            "network": "own",
-            "open": False,
-            "shm_gib": 1.0,
-            "memory_gib": 0.0,
-            "cpus": 0.0,
-            "pids": 0,
-            "user": "caller",
-            "ulimits": {},
-            "cap_add": [],
-            "devices": {},
-        },
-        "disk": {"mount": "/data", "host": "~/disk", "create": True, "need_gib": 1.0, "archive": ""},
-        "vast": {
-            "mode": "ssh",
-            "gpu_name": "",
-            "image": "",
-            "options": "",
-            "max_price": 0.0,
-            "min_reliability": 0.95,
-        },
-        "cluster": {"nodes": [], "name": "", "port": 0},
-    }
-    assert loaded.files == (folder.path / "images/mine/target.toml", DEFAULTS)
 
 
 def test_an_include_lies_under_the_file(folder: Folder) -> None:
@@ -196,18 +116,6 @@ def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None
     assert folder.project.template_dirs() == [CHECKOUT / "templates"]
     folder.write("templates/base.j2", "")
     assert folder.project.template_dirs() == [folder.path / "templates", CHECKOUT / "templates"]
-
-
-@pytest.mark.parametrize(
-    ("given_", "known", "text"),
-    [
-        ("titel", ["title", "base"], " (did you mean 'title'?)"),
-        ("zzz", ["title", "base"], ""),
-        ("a", [], ""),
-    ],
-)
-def test_suggest(given_: str, known: list[str], text: str) -> None:
-    assert suggest_similar(given_, known) == text
 
 
 def keys_not_in(schema: dict[str, Any], node: dict[str, Any], value: Any, path: str = "") -> list[str]:

@@ -14,8 +14,6 @@ from rlbox.doctor.components import (
     Component,
     ComponentResult,
     StackInfo,
-    format_result,
-    format_summary,
     load_components,
     report_driver,
     report_import,
@@ -180,19 +178,6 @@ def test_a_component_of_the_lock_must_be_there() -> None:
     locked = replace(BARE, requirements=Requirements(packages={"vllm": "0.11.0"}))
     result = report_missing(VLLM, locked)
     assert (result.state, result.detail) == ("failed", "the lock has vllm, and vllm is not there")
-
-
-def test_results_are_lines_and_a_summary() -> None:
-    good = ComponentResult(name="torch", state="ok", detail="2.8.0", seconds=1.26)
-    bad = ComponentResult(name="Ray", state="failed", detail="no answer", next_step="look")
-    assert format_result(good) == "ok      torch              2.8.0, 1.3 s"
-    assert format_result(bad) == "failed  Ray                no answer\n        next: look"
-    assert format_summary([good, bad], 2.0) == "components: 1 ok, 1 failed, 2 s"
-
-
-def test_the_shipped_table_names_every_framework_of_the_notes() -> None:
-    names = {component.name for component in load_components()}
-    assert {"vLLM", "SGLang", "verl", "OpenRLHF", "slime", "Megatron", "flash-attn", "datasets"} <= names
 
 
 def test_a_directory_of_another_package_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,20 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.doctor.report import Report, format_report, format_summary, merge_reports, parse_report, resolve_findings
-from rlbox.findings import Finding, load_finding
+from rlbox.doctor.report import Report, format_report, merge_reports, parse_report, resolve_findings
+from rlbox.findings import Finding
 
 TRUNCATED = Finding(
     id="file-truncated", title="files of vllm are damaged", seen="12 bytes of 99", breaks=("extension-*",)
 )
 LOAD = Finding(id="extension-load", title="a compiled extension cannot be loaded")
 SMALL = Finding(id="shm-too-small", title="shared memory is too small", level="warning", covers=("nccl-shm",))
-
-
-def test_a_finding_survives_json() -> None:
-    full = replace(SMALL, seen="64 MiB", where="x", remedy="y", repair=("mode", "/x", "0755"), breaks=("ray-*",))
-    assert load_finding(full.as_json() | {"a key": "of a newer rlbox"}) == full
-    assert full.as_json()["fixable"] is True
 
 
 OVERWRITTEN = Finding(id="package-overwritten", title="", breaks=("file-*",))
@@ -59,16 +53,6 @@ def test_a_report_survives_json() -> None:
     assert parse_report(report.as_json()) == report
 
 
-def test_text_of_a_finding() -> None:
-    row = replace(TRUNCATED, where="/opt/x.so", remedy="start a new container", repair=("link", "a", "b"))
-    assert format_report(Report(findings=(row,))) == (
-        "error: file-truncated: files of vllm are damaged: 12 bytes of 99\n"
-        "  where: /opt/x.so\n"
-        "  next:  start a new container\n"
-        "         or: rlbox doctor --fix"
-    )
-
-
 def test_notes_and_what_follows_are_said_on_demand() -> None:
     report = Report(findings=(replace(SMALL, level="note"),), follows=(LOAD,))
     assert format_report(report) == ""
@@ -76,11 +60,3 @@ def test_notes_and_what_follows_are_said_on_demand() -> None:
         "note: shm-too-small: shared memory is too small",
         "follows: extension-load: a compiled extension cannot be loaded",
     ]
-
-
-def test_summary_line() -> None:
-    assert format_summary(Report(checks=31, seconds=4.21)) == "doctor: 31 checks, nothing found, 4.2 s"
-    late = Report(checks=9, findings=(LOAD, TRUNCATED, SMALL), unfinished=("torch: busy",), seconds=9)
-    assert format_summary(late) == "doctor: 9 checks, 2 errors, 1 warning, not finished: torch: busy, 9 s"
-    assert late.has_errors
-    assert not Report(findings=(SMALL,)).has_errors

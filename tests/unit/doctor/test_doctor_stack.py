@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.doctor.engine import RunContainer, check_containers, check_engine_info, check_image_state
+from rlbox.doctor.engine import RunContainer, check_containers, check_engine_info
 from rlbox.doctor.fix_checks import TIMEOUT_EXIT_CODE, add_explained_fix_checks, parse_failed_checks, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
@@ -16,7 +16,6 @@ from rlbox.doctor.gpus import (
     check_driver,
     check_gpu_kernels,
     check_gpus,
-    parse_required_cuda,
 )
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
@@ -25,7 +24,6 @@ from rlbox.doctor.stack import (
     check_linker,
     check_ray,
     check_torch,
-    parse_steps,
 )
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver, GpuMemory, GpuProcess
@@ -44,10 +42,6 @@ def ids(findings: Any) -> list[str]:
 
 def torch(*steps: dict[str, Any], **more: Any) -> list[str]:
     return ids(check_torch(ProgramFacts(steps=steps, **more), TARGET, "/opt/venv"))
-
-
-def test_steps_are_read_among_other_lines() -> None:
-    assert parse_steps('a warning\n{"step": "cpu", "ok": true}\n{"other": 1}\n[1]\n') == (CPU,)
 
 
 LOAD = {"step": "load", "ok": False, "path": "/a.so", "error": ""}
@@ -151,11 +145,6 @@ def test_driver() -> None:
     assert ids(check_driver(GpuDriver(), DriverRequirements(), Requirements())) == []
 
 
-def test_versions_are_compared_part_by_part() -> None:
-    assert parse_required_cuda("cuda>=13.10 brand=x") == (13, 10) > (13, 9)
-    assert parse_required_cuda("") == ()
-
-
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
@@ -184,11 +173,6 @@ def test_containers_of_ended_and_of_living_runs() -> None:
     (finding,) = check_containers([replace(left, is_live=True)])
     assert (finding.id, finding.level, finding.seen) == ("live-runs", "note", "a (uid 7)")
     assert "rlbox stop a " in finding.remedy
-
-
-def test_image() -> None:
-    assert ids(check_image_state("current", "mine")) == []
-    assert [(row.id, row.level) for row in check_image_state("outdated", "mine")] == [("image-outdated", "note")]
 
 
 ROW = {"id": "a", "title": "t", "remedy": "r", "heals": ["c"], "check": {"run": "true", "when": ["run", "doctor"]}}

@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from fakes import DEB, Folder
 
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError
 from rlbox.image.bootstrap import (
-    BOOTSTRAP_RECIPE,
     deb_file_name,
     ensure_rootfs_archive,
-    plan_mmdebstrap_command,
     render_packages_index,
-    render_release_file,
     rootfs_cache_path,
 )
 from rlbox.image.labels import compute_rootfs_checksum
-from rlbox.system.files import cache_path
-from rlbox.values import Command
 
 BASH = replace(DEB, name="bash", version="1:5", path="pool/main/b/bash/bash_5_amd64.deb", sha256="e" * 64, size=7)
-
-
-def test_the_command() -> None:
-    left_out = ("doc", "man", "info", "locale", "lintian")
-    removed = (
-        "var/log/apt",
-        "var/log/dpkg.log",
-        "var/log/alternatives.log",
-        "var/cache/ldconfig/aux-cache",
-        "etc/machine-id",
-        "etc/hostname",
-        "etc/resolv.conf",
-    )
-    assert plan_mmdebstrap_command(
-        "debian:bookworm", (BASH, DEB), 7, "/tmp/debs", "/h/merged-usr", "/out/os.tar"
-    ) == Command(
-        argv=(
-            "mmdebstrap",
-            "--variant=minbase",
-            "--quiet",
-            "--hook-dir=/h/merged-usr",
-            "--include=bash,python3",
-            *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in left_out),
-            *(f'--customize-hook=rm -rf "$1/{path}"' for path in removed),
-            "--customize-hook=echo '# made from locked packages; name an archive here to install more' "
-            '>"$1/etc/apt/sources.list"',
-            "bookworm",
-            "/out/os.tar",
-            "deb [trusted=yes] copy:/tmp/debs ./",
-        ),
-        env={"SOURCE_DATE_EPOCH": "7", "LC_ALL": "C"},
-        timeout_s=1800,
-    )
 
 
 def test_the_package_list() -> None:
@@ -70,18 +28,6 @@ def test_the_package_list() -> None:
     )
     assert render_packages_index((), {}) == ""
     assert deb_file_name(DEB) == "python3_3.11.2-1+b1_amd64.deb"
-
-
-def test_the_release() -> None:
-    assert render_release_file("bookworm", "amd64", "f" * 64, 12) == (
-        f"Codename: bookworm\nSuite: bookworm\nArchitectures: amd64\nSHA256:\n {'f' * 64} 12 Packages\n"
-    )
-
-
-def test_where_the_archive_lies() -> None:
-    """The recipe is part of the name: another one makes other bytes of the same packages."""
-    recipe = hashlib.sha256(f"{'2' * 64}{BOOTSTRAP_RECIPE}".encode()).hexdigest()
-    assert rootfs_cache_path("2" * 64) == cache_path("bootstrap", f"{recipe[:24]}.tar")
 
 
 def test_what_decides_the_bytes(folder: Folder) -> None:
@@ -103,16 +49,3 @@ def test_an_archive_that_is_there_is_not_made_again(folder: Folder) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"tar")
     assert ensure_rootfs_archive(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store")) == path
-
-
-def test_no_mmdebstrap(folder: Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder.target("mine")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NodeError) as caught:
-        ensure_rootfs_archive(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store"))
-    assert str(caught.value) == (
-        "mmdebstrap is not installed, and the target's base is bootstrapped from apt\n"
-        "  where: base.bootstrap\n"
-        "  next:  apt-get install mmdebstrap (or set base.image to an image by digest)"
-    )
-    assert not rootfs_cache_path("2" * 64).exists()

@@ -59,33 +59,7 @@ def read(name: str) -> tuple[BuildLogParser, list[BuildStep]]:
     return log, [step for line in lines if (step := log.feed_line(line))]
 
 
-def ends(name: str) -> list[tuple[int, str, str, float | None]]:
-    return [(step.number, step.name, step.state, step.seconds) for step in read(name)[0].steps.values()]
-
-
 FROM = "FROM docker.io/library/h4:base@sha256:cc9aba8401ad00242f56ce019ab0283d542d7c8289e7053e0547feb6ac4e1492"
-
-
-def test_a_failed_build_by_docker_26() -> None:
-    assert ends("failed-docker-26") == [
-        (1, "[internal] load build definition from Dockerfile", "done", 0.0),
-        (2, "[internal] load metadata for docker.io/library/h4:base", "done", 0.0),
-        (3, "[internal] load .dockerignore", "done", 0.0),
-        (4, f"[stage-0 1/4] {FROM}", "done", 0.0),
-        (5, "[stage-0 2/4] RUN echo one", "cached", None),
-        (6, "[stage-0 3/4] RUN echo bad; echo worse >&2; exit 7", "failed", None),
-    ]
-
-
-def test_a_failed_build_by_docker_20_10() -> None:
-    assert ends("failed-docker-20.10") == [
-        (1, "[internal] load build definition from Dockerfile", "done", 0.1),
-        (2, "[internal] load .dockerignore", "done", 0.1),
-        (4, "[1/2] FROM docker.io/library/h4:base", "cached", None),
-        (3, "[internal] load metadata for docker.io/library/h4:base", "done", 0.0),
-        (5, "[stage-0 2/4] RUN echo one", "cached", None),
-        (6, "[stage-0 3/4] RUN echo bad; echo worse >&2; exit 7", "failed", None),
-    ]
 
 
 def test_steps_that_run_at_once_take_turns() -> None:

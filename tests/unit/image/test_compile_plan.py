@@ -10,18 +10,15 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import SpecError, WorkFailed
-from rlbox.image.compile import WheelResult, format_wheel_results, wheel_results_json
 from rlbox.image.compile_env import (
-    BuildDirs,
     choose_job_count,
     parse_build_backend,
     plan_build_environment,
-    plan_wheel_build_command,
 )
 from rlbox.image.compile_run import explain_build_failure
 from rlbox.image.compile_wheel import list_different_files, parse_gpu_archs, require_gpu_archs, write_reproducible_wheel
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import RECIPE_VERSION, CompileInputs, Package
+from rlbox.target.lock import RECIPE_VERSION
 from rlbox.target.target import Target
 
 GIB = 2**30
@@ -79,30 +76,6 @@ def test_headers_and_libraries_of_cuda_wheels_are_found() -> None:
     assert env["LIBRARY_PATH"] == "/mnt/rlbox/site/nvidia/cudnn/lib:/mnt/rlbox/site/nvidia/nccl/lib"
     assert plan_build_environment(spec(), entry(env={"CPATH": "/mine"}), 1, ["cudnn"])["CPATH"] == "/mine"
     assert "CPATH" not in plan_build_environment(spec(), entry(), 1)
-
-
-def test_the_command_of_a_build() -> None:
-    folders = BuildDirs(system_root="/s", build_dir="/b", site_dir="/t", objects_dir="/o")
-    command = plan_wheel_build_command(
-        folders,
-        "/p",
-        ("/usr/bin/python3", "hatchling.build"),
-        {"B": "2", "A": "1 2"},
-        source_subdir="sub",
-        use_user_namespace=True,
-    )
-    assert command.argv == (
-        "unshare", "--user", "--map-root-user", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child",
-        "sh", "/p/enter.sh", "/s", "/b", "/t", "/o",
-        "env", "-i", "--chdir=/mnt/rlbox/source/sub", "A=1 2", "B=2",
-        "/usr/bin/python3", "/mnt/rlbox/build_wheel.py", "/mnt/rlbox/out", "hatchling.build",
-    )  # fmt: skip
-    assert (
-        "--user"
-        not in plan_wheel_build_command(
-            folders, "/p", ("python3", "b"), {}, source_subdir="", use_user_namespace=False
-        ).argv
-    )
 
 
 def test_the_backend_of_a_source() -> None:
@@ -216,18 +189,3 @@ def test_what_differs_between_wheels(tmp_path: Path) -> None:
                 wheel.writestr(name, text)
     assert list_different_files(*paths) == ["a", "c"]
     assert list_different_files(paths[0], paths[0]) == []
-
-
-def test_what_is_told() -> None:
-    source = Package(name="f", version="1", file="f.tar.gz", sha256="a" * 64, size=1)
-    row = CompileInputs(name="flash-attn", group="k", recipe="ab" * 32, source=source, tools=())
-    wheel = Package(name="flash-attn", version="1", file="f.whl", sha256="cd" * 32, size=2_000_000, source=row.origin)
-    told = (
-        WheelResult(inputs=row, state="to compile", archs=("sm_80",)),
-        WheelResult(inputs=row, state="in the store", archs=("sm_80",), wheel=wheel),
-    )
-    lines = format_wheel_results(told).splitlines()
-    assert lines[0].endswith("to compile")
-    assert "sha256 cdcdcdcdcdcd" in lines[1]
-    data = wheel_results_json("mine", told)
-    assert (data["wheels"][0]["sha256"], data["wheels"][1]["file"]) == ("", "f.whl")

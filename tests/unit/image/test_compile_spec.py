@@ -17,7 +17,6 @@ from rlbox.artifacts.compiled_lock import (
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
 from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
 from rlbox.errors import SpecError
-from rlbox.image.labels import compute_image_spec_checksum
 from rlbox.target.artifact import list_all_artifacts, list_artifacts, list_compile_inputs
 from rlbox.target.compiled import build_arch_env
 from rlbox.target.lock import (
@@ -200,20 +199,6 @@ def test_the_lock_is_of_what_decides(folder: Folder) -> None:
     ]
     assert checksums[0] != checksums[1]
     assert checksums[0] == checksums[2]
-
-
-def test_a_spec_that_compiles_nothing_has_the_checksums_it_had(folder: Folder) -> None:
-    """Those of images made before there was such a key: the fields of a group do not name it."""
-    plain = target(folder, SPEC[: SPEC.index("[[stack.compile]]")] + '[disk]\nhost = "~/disk"\n')
-    assert "compile" not in str(compute_image_spec_checksum.__doc__)
-    later = {"sources": True, "vast": True, "cluster": True, "disk": {"archive"}}
-    fields = plain.model_dump(mode="json", exclude=later)
-    for group in fields["stack"]:
-        del group["compile"]
-    import hashlib
-    import json
-
-    assert compute_image_spec_checksum(plain) == hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def test_a_lock_with_compiled_wheels(folder: Folder) -> None:

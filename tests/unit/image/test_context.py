@@ -11,7 +11,7 @@ import pytest
 from fakes import image_plan
 
 from rlbox.config.project import PACKAGE
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import NodeError
 from rlbox.image.context import (
     HASHED_PACKAGES,
     compute_build_digest,
@@ -19,7 +19,6 @@ from rlbox.image.context import (
     list_hashed_entries,
     list_locked_entries,
     list_unhashed_entries,
-    require_replaceable_context_dir,
     write_build_context,
 )
 from rlbox.image.plan import ImagePlan
@@ -324,20 +323,3 @@ def test_what_the_lock_names_is_linked(tmp_path: Path, name: str) -> None:
     (tmp_path / "context/files/object").unlink()
     write_build_context({}, folder)
     assert (kept.read_text(), f"{kept.stat().st_mode:o}", kept.stat().st_mtime) == ("x", "100444", SEAL)
-
-
-def test_a_folder_of_the_user_is_not_emptied(tmp_path: Path) -> None:
-    require_replaceable_context_dir(tmp_path / "new")
-    (tmp_path / "empty").mkdir()
-    require_replaceable_context_dir(tmp_path / "empty")
-    write_build_context(list_locked_entries(image_plan(), None, {}, {}, complete=False), tmp_path / "context")
-    require_replaceable_context_dir(tmp_path / "context")
-    source(tmp_path / "photos/one.jpg", "x")
-    for folder in (tmp_path / "photos", tmp_path / "photos/one.jpg"):
-        with pytest.raises(SpecError) as caught:
-            require_replaceable_context_dir(folder)
-        assert str(caught.value) == (
-            "this is not a build context that rlbox wrote, and writing one would remove what is there\n"
-            f"  where: {folder}\n"
-            "  next:  name an empty or a new folder"
-        )

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from fakes import CHECKOUT, LIMITS, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock, image_plan
+from fakes import CHECKOUT, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock
 
-from rlbox.fixes.render import render_fix_manifest
 from rlbox.image.labels import (
     build_image_labels,
     compute_image_spec_checksum,
-    compute_rootfs_checksum,
 )
 from rlbox.image.layers import map_parts_to_context_paths
-from rlbox.image.machine import machine_requirements_json
 from rlbox.image.plan import ImagePlan, plan_image
-from rlbox.target.artifact import TorchGroup
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, create_locked_patch
 from rlbox.target.target import Target, load_target
 
@@ -37,60 +33,6 @@ def load(folder: Folder, text: str = TARGET) -> Target:
 def mine(folder: Folder, text: str = TARGET) -> ImagePlan:
     target = load(folder, text)
     return plan_image(target, fitting_lock(target, ("rich",)), ("rich",), TEMPLATES)
-
-
-def test_the_whole_plan(folder: Folder) -> None:
-    folder.write("templates/Dockerfile.j2", "FROM {{ target.name }}\n")
-    folder.write("templates/base.j2", "base\n")
-    folder.write("templates/compose.yaml.j2", "name: mine\n")
-    for script in ("install.sh", "apply_patches.py", "unified_diff.py", "entrypoint.sh", "init.sh"):
-        folder.write(f"templates/scripts/{script}", f"{script}\n")
-    target = load(folder, 'sources = "cn"\n' + TARGET + '[env]\nA = "1"\n[run]\nmemory_gib = 2.5\n')
-    rich = replace(PACKAGE, name="rich", version="15.0.0", sha256="c" * 64)
-    tools = LockedGroup(name="build", packages=(replace(PACKAGE, name="wheel", version="0.45"),))
-    lock = replace(
-        fitting_lock(target, ("rich",)), runtime=LockedGroup(name="runtime", packages=(rich, UV)), build=tools
-    )
-    limits = replace(LIMITS, network="own", memory_gib=2.5, host="~/disk", create=True)
-    assert plan_image(target, lock, ("rich",), [folder.path / "templates"]) == image_plan(
-        tag="",
-        rendered_files={
-            "images/mine/Dockerfile": "FROM mine\n",
-            "images/mine/compose.yaml": "name: mine\n",
-            "Dockerfile.base": "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile.\n\nbase\n",
-        },
-        context_files={
-            "Dockerfile": "FROM mine\n",
-            "files/opt/rlbox/libexec/apply_patches.py": "apply_patches.py\n",
-            "files/opt/rlbox/libexec/unified_diff.py": "unified_diff.py\n",
-            "files/opt/rlbox/libexec/entrypoint.sh": "entrypoint.sh\n",
-            "files/opt/rlbox/libexec/init.sh": "init.sh\n",
-            "fixes/opt/rlbox/share/fixes.json": render_fix_manifest(
-                (), target, {}, machine_requirements_json(target, {})
-            ),
-            f"lock/{lock.checksum()[:12]}/opt/rlbox/share/lock.json": lock.to_json_text(),
-            "scripts/apply_patches.py": "apply_patches.py\n",
-            "scripts/unified_diff.py": "unified_diff.py\n",
-            "scripts/install.sh": "install.sh\n",
-            "wheels/build.txt": f"wheel==0.45 --hash=sha256:{'a' * 64}\n",
-            "wheels/tools/tools/requirements.txt": f"six==1.16.0 --hash=sha256:{'a' * 64}\n",
-            "wheels/runtime/requirements.txt": (
-                f"rich==15.0.0 --hash=sha256:{'c' * 64}\nuv==0.9.1 --hash=sha256:{UV.sha256}\n"
-            ),
-        },
-        lock_checksum=lock.checksum(),
-        spec_checksum=compute_image_spec_checksum(target),
-        rootfs_checksum=compute_rootfs_checksum(lock, 1735689600),
-        sources_profile="cn",
-        epoch=1735689600,
-        env={"A": "1"},
-        container=limits,
-    )
-
-
-def test_torch_groups_of_a_plan(folder: Folder) -> None:
-    plan = mine(folder, TARGET + CHANNEL)
-    assert plan.torch_groups == (TorchGroup(packages=("torch==2.13.0",), channel="cpu"),)
 
 
 def test_without_a_lock_there_are_no_requirements(folder: Folder) -> None:

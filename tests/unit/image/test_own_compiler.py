@@ -35,19 +35,6 @@ def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
     assert rooms.hash_host_compiler(replace(WHOLE, toolchain=(gcc,))) == ""
 
 
-def test_a_python_that_the_build_cannot_see_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = "/tmp/conda/bin/python3.12\n"
-    monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=0, stdout=found))
-    target = load_target_with_fixes(Project(folder=CHECKOUT), "a800-cn").target
-    monkeypatch.setattr(Path, "exists", lambda path: True)
-    with pytest.raises(NodeError) as refused:
-        rooms.prepare_build_system(target, WHOLE, ObjectStore(tmp_path))
-    assert str(refused.value) == (
-        "this machine's Python 3.11 lies where a build has folders of its own: /tmp/conda/bin/python3.12\n"
-        "  next:  install Python 3.11 outside of /tmp"
-    )
-
-
 @pytest.mark.parametrize(
     ("there", "next_step"),
     [((), "apt-get install g++"), (("g++", "c++"), "install Python 3.11 with its headers")],

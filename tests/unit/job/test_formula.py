@@ -63,7 +63,3 @@ def test_what_is_no_formula(formula: str) -> None:
 def test_a_formula_without_a_value(formula: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         evaluate(formula, NAMES)
-
-
-def test_names() -> None:
-    assert find_names("max(a, b) if c else count(d)") == {"a", "b", "c", "d"}

@@ -15,8 +15,6 @@ from rlbox.job.param import merge_profiles
 from rlbox.job.params import (
     ParamValues,
     build_override_entry,
-    format_param_lines,
-    list_param_units,
     parse_settings,
     resolve_default_params,
     resolve_params,
@@ -118,16 +116,6 @@ def test_the_layers_and_where_values_came_from(job: Job) -> None:
     }
 
 
-def test_full_and_smoke_differ_in_what_the_seed_says(job: Job) -> None:
-    smoke, full = (resolve_params(job, name, {}).params for name in ("smoke", "full"))
-    assert {name: (smoke[name], full[name]) for name in smoke if smoke[name] != full[name]} == {
-        "rollouts": (2, 50),
-        "mem_frac": (0.45, 0.7),
-        "concurrency": (96, 128),
-        "dynamic": (False, True),
-    }
-
-
 @pytest.mark.parametrize(
     ("names", "order"),
     [
@@ -196,12 +184,6 @@ def test_profiles_that_are_not_there(job: Job) -> None:
     assert str(caught.value) == (
         "job seed has no profile 'smok' and 'ful'\n  next:  choose one of: base, debug, full, smoke"
     )
-
-
-def test_parameters_for_people(job: Job) -> None:
-    values = resolve_params(job, "smoke", {"dynamic": "on"})
-    lines = map(str, format_param_lines(values.params, values.origins, list_param_units(job)))
-    assert {"dynamic = true  (--set)", "timeout = 600 seconds", "data = /data/x  (profile base)"} < set(lines)
 
 
 def test_settings_of_a_command_line() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from fakes import CHECKOUT, Folder
@@ -13,11 +12,10 @@ from hypothesis import strategies as st
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.filler import RunPaths
-from rlbox.job.gate import FileRule, ForbidRule, Ready, RequireRule
 from rlbox.job.job import Job
 from rlbox.job.load import load_job
 from rlbox.job.params import ParamValues, resolve_params
-from rlbox.job.plan import RayPlan, RunPlan, ServicePlan, StagePlan, load_run_plan, plan_run
+from rlbox.job.plan import RunPlan, load_run_plan, plan_run
 
 JOB = """
 title = "two stages"
@@ -88,83 +86,6 @@ def planned(job: Job, values: ParamValues | None = None, paths: RunPaths = PATHS
     return plan_run(job, values or resolve_params(job, "", {}), paths, run_id="j-1", place="docker", target="local")
 
 
-def test_the_whole_plan(job: Job) -> None:
-    run = "/d/runs/j-1"
-    server = ServicePlan(
-        name="server",
-        title="answers",
-        argv=("/opt/venv/bin/python", "-m", "server", "--port=8100"),
-        env={"DATA": "/d"},
-        ports={"http": 8100},
-        ready=Ready(url="http://127.0.0.1:8100/v1", method="POST", body='{"prompt": "none", "n": 2}', contains="ok"),
-        start_s=7.0,
-        log="server.log",
-    )
-    head = ServicePlan(
-        name="head",
-        title="Ray",
-        argv=("ray",),
-        env={},
-        ports={"ray_port": 8101},
-        ready=Ready(url="http://127.0.0.1:8101", method="GET", body="", contains=""),
-        start_s=120.0,
-        log="head.log",
-    )
-    train = StagePlan(
-        name="train-only",
-        title="train",
-        directory="stages/1-train-only",
-        argv=("/opt/venv/bin/python", "train.py", "--lr", "0.5", "{not a placeholder}", "a{3}"),
-        env={},
-        services=(),
-        needs=(),
-        ray=None,
-        require=(),
-        forbid=(),
-        files=(),
-        total_s=60.0,
-        silence_s=600.0,
-        silence_stated=False,
-    )
-    loop = StagePlan(
-        name="loop",
-        title="loop",
-        directory="stages/2-loop",
-        argv=("/opt/venv/bin/python", "loop.py"),
-        env={"ROUNDS": "2"},
-        services=(head, server),
-        needs=(
-            FileRule(
-                path=f"{run}/checkpoint/manifest.json", min_bytes=1, manifest=True, why="the stage before wrote it"
-            ),
-        ),
-        ray=RayPlan(dashboard="http://127.0.0.1:8101", service="head", temp_dir="/d/ray", submission_id="j-1-loop"),
-        require=(
-            RequireRule(pattern=r"saved \d+ to /d/runs/j\-1/out\.$", log="stage", count=2, why=""),
-            RequireRule(pattern="POST", log="server", count=1, why="it asked"),
-        ),
-        forbid=(ForbidRule(pattern="NaN"),),
-        files=(FileRule(path=f"{run}/out", min_bytes=10, manifest=False, why=""),),
-        total_s=3600.0,
-        silence_s=600.0,
-        silence_stated=False,
-    )
-    assert planned(job) == RunPlan(
-        run_id="j-1",
-        job="two",
-        target="local",
-        place="docker",
-        profile="",
-        params={"rounds": 2, "lr": 0.5, "note": "none"},
-        paths=PATHS,
-        env={"PYTHONPATH": f"{run}/job"},
-        stages=(train, loop),
-        plot=("/opt/venv/bin/python", f"{run}/job/plot.py", f"{run}/metrics.jsonl"),
-        curves=f"{run}/curves.png",
-        origins={"rounds": "default", "lr": "default", "note": "default"},
-    )
-
-
 def test_the_plan_survives_its_file(job: Job) -> None:
     plan = planned(job)
     assert load_run_plan(json.loads(json.dumps(plan.as_json()))) == plan
@@ -231,22 +152,6 @@ def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: st
 
 
 @pytest.mark.parametrize(
-    ("profile", "settings", "params"),
-    [
-        ("", {}, {"rounds": 2, "lr": 0.5, "note": "none"}),
-        ("learn", {}, {"rounds": 8, "lr": 0.5, "note": "none"}),
-        ("learn", {"rounds": "9", "lr": "1"}, {"rounds": 9, "lr": 1.0, "note": "none"}),
-        ("", {"lr": "1e-3", "note": "a=b, c"}, {"rounds": 2, "lr": 0.001, "note": "a=b, c"}),
-        ("", {"rounds": "1", "note": ""}, {"rounds": 1, "lr": 0.5, "note": ""}),
-    ],
-)
-def test_parameters(job: Job, profile: str, settings: dict[str, str], params: dict[str, Any]) -> None:
-    values = resolve_params(job, profile, settings)
-    assert values == ParamValues(profile=profile, params=params)
-    assert {name: type(value) for name, value in values.params.items()} == {"rounds": int, "lr": float, "note": str}
-
-
-@pytest.mark.parametrize(
     ("profile", "settings", "message"),
     [
         ("lern", {}, "job two has no profile 'lern'\n  next:  choose one of: learn"),
@@ -273,12 +178,6 @@ def test_parameters_that_cannot_be(job: Job, profile: str, settings: dict[str, s
     own = "" if "next:" in message else "\n  next:  rlbox show two tells what each parameter may be"
     assert str(caught.value) == message + own
     assert caught.value.exit_code == 2
-
-
-def test_a_profile_out_of_range(folder: Folder) -> None:
-    folder.job("two", JOB.replace("rounds = 8", "rounds = 80"))
-    with pytest.raises(SpecError, match="parameter rounds is 80, and must be from 1 to 9"):
-        resolve_params(load_job(folder.project, "two"), "learn", {})
 
 
 @pytest.mark.parametrize("name", Project(folder=CHECKOUT).jobs())

@@ -34,11 +34,6 @@ def test_what_follows_the_head_moves_with_it(name: str) -> None:
     assert stage.ray.dashboard == "http://127.0.0.1:8201"
 
 
-def test_nothing_moves_by_nothing() -> None:
-    job = shipped("xdan")
-    assert shift_ports(job, 0) == job
-
-
 @pytest.mark.parametrize("by", [60000, -8000])
 def test_a_port_that_nobody_may_have(by: int) -> None:
     with pytest.raises(SpecError, match=rf"--shift-ports {by} moves port \w+ of job xdan to "):

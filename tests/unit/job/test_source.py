@@ -83,11 +83,6 @@ def test_a_parameter_named_source_beside_the_table_is_refused(folder: Folder) ->
         plan_of(folder, JOB + '[params]\nsource = { default = "", help = "x" }\n', "")
 
 
-def test_a_container_sees_each_tree_at_a_path_of_its_own() -> None:
-    assert source_mount_path("") == ""
-    assert source_mount_path("/srv/me/a/verl") != source_mount_path("/srv/me/b/verl")
-
-
 @pytest.mark.parametrize("name", TRAINERS)
 def test_every_trainer_job_takes_a_source(name: str) -> None:
     job = load_job(Project(folder=CHECKOUT), name)

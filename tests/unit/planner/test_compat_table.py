@@ -8,7 +8,7 @@ import re
 import pytest
 from packaging.version import Version
 
-from rlbox.planner.requirements import REQUIREMENTS, load_releases
+from rlbox.planner.requirements import REQUIREMENTS
 from rlbox.planner.stack_facts import CompatTable, load_compat
 from rlbox.planner.stack_solver import Fact, parse_condition, solve
 
@@ -85,14 +85,3 @@ def test_the_generated_file_is_well_formed() -> None:
         assert {one for release in row["releases"] for one in release["versions"].split()} <= set(versions), name
     ids = [fact.id for fact in TABLE.all_facts()]
     assert sorted(one for one in set(ids) if ids.count(one) > 1) == []
-
-
-def test_metadata_is_known() -> None:
-    (fact,) = (fact for fact in load_releases().facts if fact.id == "verl-0-9-0-transformers")
-    assert [str(one) for one in fact.needs] == ["transformers!=5.6.0,<5.11,>=5.5.3"]
-    assert load_releases().read["flashinfer-cubin"][0] == "0.6.13"
-    assert load_releases().nccl["2.11.0"] == "2.28.9"
-    known = {"sglang": "0.5.15.post1", "vllm": "0.22.1", "openrlhf": "0.10.4", "sglang-kernel": "0.4.4"}
-    known |= {"slime": "0.3.1"}
-    for name, version in known.items():
-        assert version in TABLE.known_versions(name), name

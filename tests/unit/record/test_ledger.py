@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import StageState, create_run_state, find_run_cause, load_run_state, write_run_state
-from rlbox.run.backend import BACKEND_MODULES, open_runtime
+from rlbox.run.backend import open_runtime
 from rlbox.secrets.masks import SecretMasker
 
 pytestmark = pytest.mark.allow("processes")
@@ -126,11 +125,6 @@ def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
     run_store = RunStore(data_dir=tmp_path, open_runtime=silent)
     assert run_store.end_dead_runs(ME).unresolved == {"r-1": "cannot be settled now: there does not answer"}
     assert find_run_cause(load_run_state(run_store.find_run("r-1"))) is None
-
-
-@pytest.mark.parametrize("module", BACKEND_MODULES.values())
-def test_every_backend_is_a_module(module: str) -> None:
-    assert find_spec(module)
 
 
 def test_a_place_of_another_rlbox() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rlbox.logs.progress import ProgressBar
 from rlbox.record.resources import RESOURCES_FILE, PartSample, Sample
 from rlbox.record.state import RunState, ServiceState, StageState
-from rlbox.report.activity import Activity, activity_text, bar_text, find_activity
+from rlbox.report.activity import Activity, activity_text, find_activity
 from rlbox.report.run_view import _Lines
 
 BEGAN, NOW = "2027-01-15T08:00:00.000+00:00", 1_800_000_030.0
@@ -61,11 +61,6 @@ def test_a_bar_of_the_stage() -> None:
     found = find_activity(starting(state="ready"), [], {"stage": bar})
     assert found == Activity(share=0.25, left_s=75, label="Evaluating step 40")
     assert activity_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
-
-
-@pytest.mark.parametrize(("share", "shown"), [(0.0, "░" * 16 + " 0 %"), (1.0, "█" * 16 + " 100 %")])
-def test_the_bar(share: float, shown: str) -> None:
-    assert bar_text(share) == shown
 
 
 @pytest.fixture
