@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from supervised import Bench, file_rule
+from supervised import file_rule
 
-from rlbox.diagnose.cause import Cause
 from rlbox.errors import SpecError
 from rlbox.gate.files import check_file
-from rlbox.job.plan import load_run_plan
-from rlbox.record.state import RUN_FILE, create_run_state, load_run_state, replace_stage, write_run_state
-from rlbox.secrets.masks import SecretMasker
+from rlbox.record.state import RUN_FILE, load_run_state
 from rlbox.system.tail import FileFollower
 
 
 def sum_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def test_state_survives_writing(bench: Bench) -> None:
-    bench.stage("train", ("true",))
-    bench.write_plan()
-    plan = load_run_plan(json.loads((bench.run_dir / "plan.json").read_text()))
-    state = replace_stage(create_run_state(plan, 7), "train", state="failed", cause=Cause(kind="exit", what="x"))
-    write_run_state(bench.run_dir, state, SecretMasker({}))
-    assert load_run_state(bench.run_dir) == state
-    assert {path.name for path in bench.run_dir.iterdir()} == {"plan.json", "run.json"}
-    write_run_state(bench.run_dir, dataclasses.replace(state, state="failed"), SecretMasker({}))
-    assert load_run_state(bench.run_dir).state == "failed"
 
 
 @pytest.mark.parametrize(
