@@ -62,7 +62,7 @@ def take(out: Path, env: str) -> int:
         text = path.read_text(encoding="utf-8")
         try:
             label = keep(by_name[path.stem], env, Ran(code=told["code"], logs={"": text}, versions=told["versions"]))
-            sys.stdout.write(f"{path.stem}: line {label['line']}: {label['text'][:140]}\n")
+            sys.stdout.write(f"{path.stem}: line {label['line']}\n")
         except Missed as error:
             missed += 1
             sys.stdout.write(f"{path.stem}: MISSED: {error}\n{text[-1500:]}\n")

@@ -22,7 +22,6 @@ from packed import read_packed, write_packed  # noqa: E402
 
 LOGS = LAB / "logs.tar.zst"
 MOST_BYTES = 400_000
-LABEL_LETTERS = 160
 """A recipe that prints more is not bounded."""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
 _HOSTS = ("py" + "pi.org", "files.python" + "hosted.org", "deb.debian" + ".org")
@@ -46,22 +45,22 @@ def label_of(recipe: Recipe, ran: Ran, logs: dict[str, str]) -> dict[str, Any]:
     if recipe.exit is not None and ran.code != recipe.exit:
         raise Missed(f"it ended with {ran.code}, not {recipe.exit}")
     if not recipe.fatal:
-        return {"exit": ran.code, "versions": ran.versions, "line": 0, "text": "", "file": ""}
+        return {"exit": ran.code, "versions": ran.versions, "line": 0}
     file = "" if set(logs) == {""} else recipe.file
     if file not in logs:
         raise Missed(f"there is no log {file!r} among {sorted(logs)}")
-    number, text = _line_of(recipe, logs[file])
-    return {"exit": ran.code, "versions": ran.versions, "line": number, "text": text[:LABEL_LETTERS], "file": file}
+    label = {"exit": ran.code, "versions": ran.versions, "line": _line_of(recipe, logs[file])}
+    return {**label, "file": file} if file else label
 
 
-def _line_of(recipe: Recipe, log: str) -> tuple[int, str]:
+def _line_of(recipe: Recipe, log: str) -> int:
     left = recipe.nth
     for number, line in enumerate(log.split("\n"), 1):
         bare = _CODES.sub("", line).strip()
         if re.search(recipe.root, bare) and not re.match(r"(?:\[rank\d+\]:)?\s*raise ", bare):
             left -= 1
             if left == 0:
-                return number, bare
+                return number
     raise Missed(f"no line {recipe.root!r}")
 
 
@@ -89,7 +88,7 @@ def keep(recipe: Recipe, env: str, ran: Ran) -> dict[str, Any]:
             path = f"{form}/{name or 'launch.log'}" if several else f"{form}.log"
             files[f"{recipe.name}/{path}"] = scrubbed(text).encode()
         if several and labels[form]["line"]:
-            labels[form]["file"] = labels[form]["file"] or "launch.log"
+            labels[form].setdefault("file", "launch.log")
     write_packed(LOGS, files)
     _write_labels(recipe, labels)
     return labels[min(labels)]
@@ -114,7 +113,7 @@ def relabel(recipe: Recipe) -> None:
             print(f"{recipe.name} on {env}: {error}")
             continue
         if new != label:
-            print(f"{recipe.name} on {env}: line {label['line']} -> {new['line']}: {new['text'][:120]}")
+            print(f"{recipe.name} on {env}: line {label['line']} -> {new['line']}")
             _write_labels(recipe, {env: new})
 
 
@@ -198,7 +197,7 @@ def _one(recipe: Recipe, env: str, *, trial: bool, only_list: bool) -> int:
                 print(f"--- exit {ran.code}", label_of(recipe, ran, logs))
         else:
             label = keep(recipe, env, ran)
-            print(f"  exit {label['exit']}, line {label['line']}: {label['text'][:150]}", flush=True)
+            print(f"  exit {label['exit']}, line {label['line']}", flush=True)
     except Missed as error:
         _remember(recipe, env)
         print(f"  MISSED: {error}; exit {ran.code}", flush=True)

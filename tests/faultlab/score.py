@@ -49,7 +49,7 @@ class Case:
     @property
     def accepted(self) -> set[tuple[str, int]]:
         """The lines that are right: the labelled one, and the other exceptions of its chain."""
-        file, line = self.label["file"], self.label["line"]
+        file, line = self.label.get("file", ""), self.label["line"]
         log = self.logs.get(file, "")
         raised = list(raised_lines(log))
         chain = {one.chain for one in raised if one.number == line}

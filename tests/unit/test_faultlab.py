@@ -14,7 +14,6 @@ sys.path.append(str(CHECKOUT / "tests/faultlab"))
 from covered import PAGE, page
 from exceptions import bare
 from faultrecipe import HALVES, LAB, recipes
-from record import LABEL_LETTERS
 from score import Case, cases
 
 FAULTS, CAUSES, HEALTHY, VERSIONS, CASCADES = 120, 70, 30, 2, 40
@@ -44,10 +43,9 @@ def test_each_label_is_a_line_of_its_log(case: Case) -> None:
     if not case.recipe.fatal:
         assert case.label["line"] == 0
         return
-    line = case.logs[case.label["file"]].split("\n")[case.label["line"] - 1]
-    assert bare(line)[:LABEL_LETTERS] == case.label["text"]
-    assert re.search(case.recipe.root, bare(line))
-    assert (case.label["file"], case.label["line"]) in case.accepted
+    file, number = case.label.get("file", ""), case.label["line"]
+    assert re.search(case.recipe.root, bare(case.logs[file].split("\n")[number - 1]))
+    assert (file, number) in case.accepted
 
 
 def test_no_log_names_a_place_of_the_machine_that_recorded_it() -> None:
