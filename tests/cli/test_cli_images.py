@@ -86,8 +86,3 @@ def test_rm_takes_what_is_named_and_no_other(rlbox: Rlbox, engine: EngineSocket)
     assert unknown.code == 2
     assert f"rlbox built no image 'rlbox/mine:lates' in this engine (did you mean '{OLD}'?)" in unknown.err
     assert unknown.err.endswith("next:  rlbox images ls\n")
-
-
-def test_no_image_yet(rlbox: Rlbox, engine: EngineSocket) -> None:
-    assert engine.images == {}
-    assert rlbox("images").out == "no image yet\n"

@@ -87,13 +87,6 @@ def test_again(rlbox: Rlbox, folder: Folder) -> None:
     assert (folder.path / "jobs/mine/train.py").read_text() == "print('mine')\n"
 
 
-def test_a_dry_run_writes_nothing(rlbox: Rlbox, folder: Folder) -> None:
-    said = rlbox("init", "mine", "--machine", "5090", "--framework", "verl", "--dry-run", "--json")
-    assert (said.code, said.data["includes"]) == (0, "vast-5090")
-    assert set(said.data["files"].values()) == {"to be written"}
-    assert folder.files() == []
-
-
 def test_an_editor_is_told_of_every_key(rlbox: Rlbox, folder: Folder) -> None:
     rlbox("init", "mine", "--machine", "cpu")
     for path, kind in (("images/mine/target.toml", "target"), ("jobs/mine.toml", "job")):

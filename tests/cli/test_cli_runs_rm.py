@@ -87,14 +87,6 @@ def test_rm_wants_a_yes_where_nobody_can_be_asked(rlbox: Rlbox, disk: Path) -> N
     assert names(disk) == ["two-1", "two-2", "two-3"]
 
 
-def test_a_dry_run_removes_nothing_and_says_what_it_would(rlbox: Rlbox, disk: Path) -> None:
-    said = rlbox("runs", "rm", "two-1", "--dry-run")
-    assert said.code == 0
-    assert "would remove run two-1, " in said.out
-    assert "would free " in said.out
-    assert names(disk) == ["two-1", "two-2", "two-3"]
-
-
 def test_prune_keeps_the_latest_and_the_latest_that_passed(rlbox: Rlbox, disk: Path) -> None:
     said = rlbox("runs", "prune", "--yes")
     assert said.code == 0

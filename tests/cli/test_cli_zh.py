@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -91,12 +90,6 @@ def test_a_diagnosis_is_translated_but_for_the_log(rlbox: Rlbox, folder: Folder)
     assert "训练进程显存不足" in said.out
     assert english_lines(said.out.replace(LINE, "")) == []
     assert rlbox("diagnose", "train.log", "--json").data["cause"] == "gpu-oom-training"
-
-
-def test_doctor_is_translated(rlbox: Rlbox, tmp_path: Path) -> None:
-    said = rlbox("doctor", "--data", str(tmp_path / "nosuch"), "-v")
-    assert "项检查" in said.err
-    assert english_lines(said.out + said.err) == []
 
 
 def test_a_title_that_happens_to_be_a_message_stays(rlbox: Rlbox, folder: Folder) -> None:

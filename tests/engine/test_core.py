@@ -1,10 +1,9 @@
-"""What `make test` looks at, beside tests that are marked `core` elsewhere: doctor, apply, resume, a cluster."""
+"""What `make test` looks at, beside tests that are marked `core` elsewhere: doctor, resume, a cluster."""
 
 from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from clusterbox import NODES, Hosts
@@ -46,14 +45,6 @@ def test_doctor_names_the_limit_of_a_container_that_is_too_low(tiny: Box) -> Non
     found = {row["id"]: row for row in report.data["findings"] if row["level"] == "error"}
     assert found["pids-limit"]["seen"].startswith("limit 200, ")
     assert found["pids-limit"]["remedy"]
-
-
-def test_apply_dry_run_names_what_it_would_do_and_changes_nothing(tiny: Box, tmp_path: Path) -> None:
-    prefix = tmp_path / "prefix"
-    planned = tiny("apply", "tiny", "--prefix", str(prefix), "--dry-run", "--json")
-    assert planned.code == planned.data["verdict"]["exit_code"], planned.err
-    assert planned.data["verdict"]["would"]
-    assert not prefix.exists()
 
 
 def test_a_run_whose_supervisor_was_killed_resumes_where_it_was(tiny: Box) -> None:

@@ -174,9 +174,3 @@ def test_every_key_changes_the_checksum(folder: Folder) -> None:
         PATCHED,
     ]
     assert len({compute_image_spec_checksum(load(folder, text)) for text in texts}) == len(texts)
-
-
-def test_where_files_come_from_is_no_part_of_the_checksum(folder: Folder) -> None:
-    assert compute_image_spec_checksum(load(folder, 'sources = "cn"\n' + TARGET)) == compute_image_spec_checksum(
-        load(folder)
-    )

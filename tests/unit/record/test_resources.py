@@ -105,10 +105,6 @@ def test_the_pressure_of_the_machine(tmp_path: Path) -> None:
     assert probe_pressure(tmp_path / "none") == Pressure()
 
 
-def test_the_pressure_here() -> None:
-    assert (probe_pressure().load or 0) >= 0
-
-
 def test_when_the_disk_will_be_full() -> None:
     assert estimate_seconds_until_disk_full([(0, 1000), (50, 900), (100, 800)]) == 400
     assert estimate_seconds_until_disk_full([(0, 1000), (100, 1000)]) is None
