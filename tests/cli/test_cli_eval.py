@@ -201,12 +201,6 @@ def test_a_result_is_shown(judged: Path, rlbox: Rlbox) -> None:
     assert set(found["result"]["parts"]) >= {"suites", "prompts", "tokenizer", "decoding", "engine", "sandbox"}
 
 
-def test_a_result_that_is_not_there_is_chosen(judged: Path, follow: Follow) -> None:
-    step = follow("eval", "show", "eval/step_300")
-    assert step.choices() == ["eval/step_100", "eval/step_200"]
-    follow.instead(step, "eval/step_300", "eval/step_100")
-
-
 def test_a_file_that_is_no_result_is_refused(judged: Path, rlbox: Rlbox) -> None:
     (judged / "summary.json").write_text("{}")
     said = rlbox("eval", "show", "summary.json")

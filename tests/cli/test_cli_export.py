@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from fakes import Folder, Rlbox
-from following import Follow
 
 pytestmark = pytest.mark.usefixtures("remembering")
 COMPOSE = "# Rendered by `rlbox export mine --format compose` from images/mine/target.toml"
@@ -40,14 +39,3 @@ def test_what_is_refused(rlbox: Rlbox, folder: Folder, words: tuple[str, ...], c
     assert said.code == code
     assert says in said.err
     assert said.out == ""
-
-
-def test_a_project_is_named_otherwise(follow: Follow, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.target("mine")
-    monkeypatch.setenv("RLBOX_PROJECT_NAME", "my project")
-    step = follow("export", "mine", "--format", "compose")
-    assert "'my project' cannot name a project" in step.said.err
-    monkeypatch.delenv("RLBOX_PROJECT_NAME")
-    follow.again(step)
-    monkeypatch.setenv("RLBOX_PROJECT_NAME", "my-project")
-    assert '"rlbox/mine:my-project"' in follow.again(step).out

@@ -189,12 +189,6 @@ def test_a_check_that_fails_once_only_is_no_finding(tmp_path: Path) -> None:
     assert run_fix_checks("run", {"fixes": [row]}) == ()
 
 
-def test_a_missing_or_torn_manifest_has_no_fixes(tmp_path: Path) -> None:
-    assert read_json_object(tmp_path / "none") == {}
-    (tmp_path / "torn").write_text('{"fixes": [')
-    assert read_json_object(tmp_path / "torn") == {}
-
-
 def test_repairs(tmp_path: Path) -> None:
     def done(*words: str) -> str:
         findings = [Finding(id="a", title="", repair=words), Finding(id="b", title="")]
