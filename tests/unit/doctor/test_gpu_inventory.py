@@ -60,10 +60,6 @@ def test_more_than_there_are(
     assert (placed(split), split.problems) == (expected, problems)
 
 
-def test_gpus_that_stay_idle_are_noted() -> None:
-    assert plan_split(EIGHT, GpuSplitRequest(actor=2, rollout=2, required_total=8)).notes == ("4 of 8 GPUs stay idle",)
-
-
 def test_a_gpu_that_someone_holds_is_named() -> None:
     held = replace(FREE[1], used_bytes=70 * GIB, holders=(GpuProcess(pid=42, description="ann: python serve.py"),))
     facts = GpuInventory(gpus=(FREE[0], held, replace(FREE[2], used_bytes=9 * GIB)), ray_error="no head answers at U")

@@ -60,21 +60,11 @@ def test_groups_keep_the_order_of_the_spec(folder: Folder) -> None:
     assert names(found) == [("z", ["s"]), ("a", ["p"]), ("m.q", ["q"]), ("m", ["r"])]
 
 
-def test_an_empty_group_is_a_layer(folder: Folder) -> None:
+def test_a_group_without_packages_is_a_layer(folder: Folder) -> None:
     mine = target(folder, "one", "two")
-    assert names(plan_python_layers(mine, lock(mine, one=(package("six"),), two=()))) == [("one", ["six"]), ("two", [])]
-
-
-def test_no_lock(folder: Folder) -> None:
-    assert plan_python_layers(target(folder, "one", "two"), None) == (
-        PythonLayer(name="one", group="one", packages=()),
-        PythonLayer(name="two", group="two", packages=()),
-    )
-
-
-def test_a_lock_that_lacks_a_group(folder: Folder) -> None:
-    mine = target(folder, "one", "two")
-    assert names(plan_python_layers(mine, lock(mine, one=(package("six"),)))) == [("one", ["six"]), ("two", [])]
+    for groups in ({"two": ()}, {}):
+        layers = plan_python_layers(mine, lock(mine, one=(package("six"),), **groups))
+        assert names(layers) == [("one", ["six"]), ("two", [])]
 
 
 def test_too_many_large_wheels(folder: Folder) -> None:
