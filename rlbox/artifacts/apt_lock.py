@@ -160,7 +160,9 @@ def parse_print_uris(apt_output: str, archive_names: Mapping[str, str]) -> tuple
         row = _ROW.match(line)
         base = next((url for url in archives if row and row["url"].startswith(url)), None)
         if row is None or base is None:
-            raise WorkFailed(_("apt printed what is no package of its archives: {line}").format(line=line))
+            raise WorkFailed(
+                _("apt printed a line that does not name a package of its archives: {line}").format(line=line)
+            )
         name, version, __ = row["file"].split("_", 2)
         debs.append(
             Deb(

@@ -245,7 +245,7 @@ def extract_image_files(
                     _take(tar, member, directory)
         except (tarfile.TarError, zstd.ZstdError, EOFError) as error:
             raise WorkFailed(
-                _("{file} is no archive: {error}").format(file=file.file, error=error), where=base_image
+                _("{file} is not an archive: {error}").format(file=file.file, error=error), where=base_image
             ) from error
         except (FileExistsError, NotADirectoryError, IsADirectoryError, ValueError) as error:
             raise WorkFailed(

@@ -63,7 +63,7 @@ def _root(text: str, versions: Mapping[str, str]) -> str:
         asked = Requirement(text)
     except InvalidRequirement as error:
         raise SpecError(
-            _("stack.compile.needs: {text!r} is no requirement: {error}").format(text=text, error=error)
+            _("stack.compile.needs: {text!r} is not a requirement: {error}").format(text=text, error=error)
         ) from error
     version = versions.get(canonicalize_name(asked.name))
     return f"{text}=={version}" if version and not asked.specifier else text

@@ -116,7 +116,7 @@ def fetch_index_page(http: HttpClient, page_url: str) -> tuple[ListedFile, ...]:
     try:
         return parse_index_page(text, kind, final)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnusableMirrorError(_("its page is no list of files: {error}").format(error=error)) from error
+        raise UnusableMirrorError(_("its page is not a list of files: {error}").format(error=error)) from error
 
 
 def _read_folder(directory: Path) -> str:

@@ -166,7 +166,7 @@ def map_suites_to_archives(base: Base) -> dict[str, str]:
     for further in base.suites:
         if further.partition("-")[0] != suite:
             raise SpecError(
-                _("base.suites: {further!r} is no suite of {bootstrap}").format(
+                _("base.suites: {further!r} is not a suite of {bootstrap}").format(
                     further=further, bootstrap=base.bootstrap
                 )
             )

@@ -45,7 +45,7 @@ def _address(text: str) -> str:
         return text
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https", "file") or (parts.scheme != "file" and not parts.hostname):
-        raise ValueError(_("{text!r} is no address: http://, https:// or file://").format(text=text))
+        raise ValueError(_("{text!r} is not an address: http://, https:// or file://").format(text=text))
     if parts.username or parts.password:
         raise ValueError(_("holds a user or password: put them into ~/.netrc"))
     return text

@@ -122,7 +122,7 @@ _MOST_NAMED = 8
 def require_unchanged_lock(target: str, previous_lock: Lock | None, lock: Lock) -> None:
     if previous_lock is None or previous_lock.to_json_text() != lock.to_json_text():
         raise WorkFailed(
-            _("the lock of target {target} drifted: its sources no longer offer what it names\n{lock_diff}").format(
+            _("the lock of target {target} drifted: its sources no longer offer the locked files\n{lock_diff}").format(
                 target=target,
                 lock_diff=format_lock_diff(previous_lock.to_json_text() if previous_lock else "", lock.to_json_text()),
             ),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--no-packages", "packages", is_flag=True, flag_value=False, default=True, help="Do not touch apt.")
 @click.option("--python", metavar="FILE", default="", help="The interpreter here that has the framework.")
 @click.option(
-    "--accept", metavar="NAME==VERSION", multiple=True, help="What that has in another version than the base image."
+    "--accept", metavar="NAME==VERSION", multiple=True, help="Package whose version may differ from the base image."
 )
 @click.option("--data", metavar="DIR", help="Directory that is the data disk [RLBOX_DATA].")
 @click.option("--yes", is_flag=True, help="Do not ask before changing the machine's own paths.")

@@ -34,7 +34,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @cluster_options
 @click.option("--port", type=click.IntRange(0, 65000), default=0, metavar="N", help="First of 20 ports; 0: that fit.")
-@click.option("--path", "paths", multiple=True, metavar="PATH", help="What every node has to have.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
 @click.option("--image", default="", metavar="REF", help="Image in a registry, which nodes that lack it pull.")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
 @click.option("--prove", is_flag=True, help="Give the nodes work whose result is known; a bad one is named.")
@@ -55,8 +55,9 @@ def up(
 ) -> int:
     """Bring up a cluster: every node is checked, gets the image, and is started with a token of the cluster's own.
 
-    What is wrong is told of all nodes at once, and nothing is started then. A failure, Ctrl-C or a lost connection
-    leaves nothing of this call. A cluster that stands is left as it is, but for what died of it.
+    If a node has problems, all problems are printed and nothing is started. After a failure, Ctrl-C or a lost
+    connection, nothing of this call remains. A running cluster is not changed, except that its dead parts are
+    started again.
 
     \b
     Examples:
@@ -129,7 +130,7 @@ def submit(
     env_file: str,
     detach: bool,
 ) -> int:
-    """Run COMMAND on the head of a cluster, as a job of Ray's, and print what it writes until it ends.
+    """Run COMMAND on the head of a cluster as a Ray job, and print its output until it ends.
 
     Its exit code is rlbox's. Ctrl-C, or a lost connection, leaves the job alone. Secrets come to the command in its
     environment, and stand in no command line, label or record of Ray's.
@@ -167,14 +168,14 @@ def submit(
 
 @click.command()
 @cluster_options
-@click.option("--job", default="", metavar="JOB", help="Only what a job's driver and workers wrote.")
+@click.option("--job", default="", metavar="JOB", help="Only the output of a job's driver and workers.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
 @shared_options
 def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int | None) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
-    Each line has its time (UTC), node and log before it. A line without a time of its own goes with the one before it.
+    Each line begins with its time (UTC), node and log. A line without a time follows the line before it.
 
     \b
     Example:
@@ -204,7 +205,7 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
 @click.argument("job", metavar="JOB")
 @shared_options
 def stop(app: App, options: ClusterOptions, job: str) -> int:
-    """End JOB; the cluster stays. Of a job that has ended nothing is changed, and that is no error.
+    """Stop JOB; the cluster stays. Stopping a job that has ended changes nothing and succeeds.
 
     \b
     Example:
@@ -245,14 +246,14 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
 
 @click.command()
 @cluster_options
-@click.option("--path", "paths", multiple=True, metavar="PATH", help="What every node has to have.")
-@click.option("--prove", is_flag=True, help="Give the nodes of a cluster that stands work whose result is known.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="Path that every node must have.")
+@click.option("--prove", is_flag=True, help="Run a calculation with a known result on the nodes of a running cluster.")
 @shared_options
 def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: bool) -> int:
-    """Ask every node everything that `up` asks, and say all that is wrong; of a cluster that stands, too.
+    """Run every check of `up` on every node and print all problems. It also works on a running cluster.
 
-    Nothing is changed. With --prove every node all-reduces by itself and with its neighbours, beside whatever runs
-    there. Exit code 1 where something is wrong.
+    Nothing is changed. With --prove, every node runs an all-reduce alone and with its neighbours, in parallel
+    with running jobs. Exit code 1 if there is a problem.
 
     \b
     Examples:

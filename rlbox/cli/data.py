@@ -33,7 +33,7 @@ _FILE = click.Path(path_type=Path)
     metavar="SECONDS",
     default=300.0,
     show_default=True,
-    help="Time limit for the whole check.",
+    help="Time limit for the complete check.",
 )
 @dry_run_option
 @shared_options
@@ -52,7 +52,8 @@ def data(
     python: str,
     timeout: float,
 ) -> int:
-    """Check rows, columns, conversations, lengths and overlap of FILE, or write its first rows to a file of their own.
+    """Check rows, columns, conversations, lengths and overlap of FILE, or write its first rows to a separate
+    file.
 
     The stack's own interpreter reads the data: in an image, on an applied machine, or one named with --python.
 
@@ -77,10 +78,11 @@ def data(
 @disk_options
 @shared_options
 def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str | None) -> int:
-    """List the checkpoints below PATH, by default those on the data disk, or check that all are whole.
+    """List the checkpoints below PATH, by default on the data disk, or check that all are complete.
 
-    Those of verl, Megatron and slime, DeepSpeed and OpenRLHF, and Hugging Face are known. `ls` also says what can be
-    removed and removes nothing; `check` gives exit code 1 when one is torn, or the tracker names one that is missing.
+    Supports checkpoints of verl, Megatron and slime, DeepSpeed and OpenRLHF, and Hugging Face. `ls` also lists
+    removable checkpoints and removes nothing; `check` gives exit code 1 if one is incomplete, or the tracker
+    names a missing one.
 
     \b
     Examples:
@@ -112,8 +114,9 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
 def warm(app: App, paths: tuple[Path, ...]) -> int:
     """Read files, or all files of folders, into memory, so that the next load does not wait for the disk.
 
-    What is in memory already is not read again. Afterwards the kernel is asked what is in memory: anything missing
-    gives exit code 1. Files larger than the memory are refused, since reading them would only evict others.
+    Files in memory are not read again. Afterwards rlbox asks the kernel which pages are in memory: a missing
+    page gives exit code 1. Files larger than the memory are rejected, since reading them would only evict
+    others.
 
     \b
     Examples:

@@ -38,7 +38,7 @@ _ASKED_S = 300.0
     multiple=True,
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder of signatures of another team, beside the shipped ones.",
+    help="Folder with your own log patterns, in addition to the shipped ones.",
 )
 @click.option("--follow", "-f", "grow", is_flag=True, help="Keep reading new lines until the logs say how it ended.")
 @click.option(

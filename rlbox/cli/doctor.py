@@ -13,7 +13,9 @@ from rlbox.i18n import _
 @click.command()
 @click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
 @click.option(
-    "--fix", is_flag=True, help="Repair what is safe to repair (links, folders, modes), and say what was done."
+    "--fix",
+    is_flag=True,
+    help="Repair problems that are safe to repair (links, folders, modes), and print the changes.",
 )
 @click.option("--data", metavar="DIR", help="Host directory that is the data disk [RLBOX_DATA].")
 @place_option
@@ -29,8 +31,9 @@ def doctor(
 
     Where `rlbox apply` laid a target, and with --place here, it is examined as its runs find it.
 
-    In seconds, on a busy machine within a minute: limits, disks, paths, tokens, ports, mirrors, processes left over,
-    every file of the stack, a calculation, one Ray task, the checks of all fixes. Errors give exit code 1, warnings 0.
+    Takes seconds, on a busy machine up to a minute. Checks limits, disks, paths, tokens, ports, mirrors,
+    leftover processes, every file of the stack, a calculation, one Ray task, and the checks of all fixes.
+    Errors give exit code 1, warnings 0.
 
     \b
     Examples:
@@ -145,9 +148,10 @@ def components(
 ) -> int:
     """Test the parts of the stack: torch, CUDA, linking, Triton, NCCL, Ray, each framework.
 
-    In a container of an image it tests what is there; with TARGET, from a host, the target's image in a container, or
-    with --place here what `rlbox apply` laid on this machine. What a part needs a GPU for is not tested where there is
-    none. A part that fails gives exit code 1, one that is not done in time 7.
+    In a container of an image it tests the components of that image. With TARGET, on a host, it tests the
+    target's image in a container, or with --place here the environment that `rlbox apply` installed. Without a
+    GPU, parts that need one are skipped. A part that fails gives exit code 1, one that exceeds its time limit
+    7.
 
     \b
     Examples:

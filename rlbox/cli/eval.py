@@ -47,9 +47,9 @@ def check(
 ) -> int:
     """Compare EXPORT, a checkpoint in Hugging Face's form, with the trainer's shards, tensor by tensor and bit by bit.
 
-    Shards are merged first, into TMPDIR, by the framework that wrote them: those of FSDP by verl.model_merger, those of
-    DeepSpeed (ZeRO 1 to 3) by its zero_to_fp32. Tokenizer, chat template and configuration must be those of --model.
-    Exit code 1 where something differs.
+    Shards are first merged into TMPDIR by the framework that wrote them: FSDP by verl.model_merger, DeepSpeed
+    (ZeRO 1 to 3) by its zero_to_fp32. Tokenizer, chat template and configuration must match --model. Exit code
+    1 if there is a difference.
 
     \b
     Examples:
@@ -92,7 +92,8 @@ def check(
 @click.argument("path", metavar="RESULT", type=click.Path(path_type=Path))
 @shared_options
 def show(app: App, path: Path) -> None:
-    """Say what RESULT is of, and each suite's scores with their intervals; -v names what was not solved.
+    """Print the model of RESULT, and the scores of each benchmark with their intervals; -v lists the unsolved
+    problems.
 
     \b
     Examples:
@@ -121,10 +122,10 @@ def _find_similar_names(name: str, names: list[str]) -> list[str]:
 @click.option("--across", multiple=True, metavar="FIELD", help="Field of the lock that may differ; may be repeated.")
 @shared_options
 def compare(app: App, one: Path, other: Path, across: tuple[str, ...]) -> None:
-    """Say how RESULT stands to OTHER, suite by suite: the difference and its interval, problems won and lost.
+    """Compare RESULT with OTHER per benchmark: the difference and its interval, problems gained and lost.
 
-    Results that were made with different evaluation locks are refused, with exit code 1 and the fields. A FIELD is
-    dotted, and stands for all below it: `engine`, `decoding.humaneval.max_tokens`.
+    Results with different evaluation fingerprints are rejected, with exit code 1 and the fields. A FIELD is
+    dotted, and includes all fields below it: `engine`, `decoding.humaneval.max_tokens`.
 
     \b
     Examples:
@@ -166,7 +167,8 @@ def _make_comparison_error(error: LocksDifferError, command: str) -> WorkFailed:
 @click.option("--by", multiple=True, metavar="SUITE", help="Suite that decides [codecontests_valid]; may be repeated.")
 @shared_options
 def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[str, ...]) -> int:
-    """Say which of the results below FOLDER is the best checkpoint, and whether it has lost what the baseline could.
+    """Find the best checkpoint among the results below FOLDER, and check whether it lost abilities of the
+    baseline.
 
     Of those whose programs run, none clearly more often, the one that is right most often; of those, the earliest.
     `Clearly` is a paired interval without 0. Exit code 1 when GUARD has clearly dropped below the baseline.
@@ -204,8 +206,8 @@ def choose(app: App, folder: Path, baseline: Path | None, guard: str, by: tuple[
 def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 
-    Of a problem: what was asked, what each checkpoint answered, the verdict, and what the program wrote or why it
-    failed. Long texts are cut so that the file stays below 2 MB.
+    For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its
+    error. Long texts are cut so that the file stays below 2 MB.
 
     \b
     Examples:

@@ -231,7 +231,9 @@ def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
     type=click.IntRange(0, 64),
     default=1,
     show_default=True,
-    help="vLLMs that share the work, from --port on, each on free GPUs of its own; 0: as many as GPUs are free.",
+    help=(
+        "Number of vLLMs that share the work, from --port on, each on its own free GPUs; 0: as many as GPUs are free."
+    ),
 )
 @click.option(
     "--at-once", type=click.IntRange(1, 4096), default=32, show_default=True, help="Answers asked of each at a time."
@@ -257,7 +259,7 @@ def judge(
 ) -> int:
     """Ask the model of each EXPORT, a checkpoint in Hugging Face's form, the problems of suites, and judge its answers.
 
-    What was answered and judged is kept: typed again, it goes on. Code that a model wrote runs in the sandbox alone.
+    Answers and verdicts are kept: the same command continues. Code that a model wrote runs only in the sandbox.
 
     \b
     Examples:

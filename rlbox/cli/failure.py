@@ -29,7 +29,7 @@ _NEXT_STEPS = {
     errno.ENOTDIR: _OTHER,
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.EIO: _("name another place: `dmesg` shows what is wrong with this disk"),
+    errno.EIO: _("name another path: `dmesg` shows the problem of this disk"),
 }
 """Errors of the machine, which are no bug wherever they come from, and the next step of each."""
 

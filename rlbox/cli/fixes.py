@@ -37,7 +37,7 @@ _NAMES = {
 @click.argument("name", metavar="[ID|TARGET|TEXT]", required=False, shell_complete=complete_fix_or_target)
 @shared_options
 def fixes(app: App, action: str, name: str | None) -> int:
-    """List the fix catalogue, show one fix, or explain which fixes a target gets, why, and what they bake.
+    """List the fix catalog, show one fix, or explain which fixes a target gets, why, and with which settings.
 
     `find` finds the fix of a line of a log, or the fixes that have some words.
 

@@ -76,7 +76,9 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
             _("container {container} is made from {shown}").format(
                 container=held[0].containers[0], shown=held[0].display_name
             ),
-            next_step=_("docker rm {container}, once nobody needs it").format(container=held[0].containers[0]),
+            next_step=_("docker rm {container}, once it is not needed any more").format(
+                container=held[0].containers[0]
+            ),
         )
     freed, lines = sum_image_bytes(rows), format_images_to_remove(rows)
     data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": freed}
@@ -195,8 +197,8 @@ def load(app: App, file: Path) -> int:
 def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -> int:
     """Push the image of TARGET to REF and print the name that always means these bytes.
 
-    REF without a tag gets `latest`; a REF that ends in '/' gets the target's name. Credentials are those of
-    `docker login`. What the registry has already is not sent again.
+    REF without a tag gets `latest`; a REF that ends in '/' gets the target's name. Credentials come from
+    `docker login`. Content that the registry already has is not sent again.
 
     \b
     Examples:

@@ -151,7 +151,7 @@ def write_project_file(app: App, relative_path: str, content: str) -> None:
 def _parse_arch(text: str) -> str:
     """Return an architecture as compilers name it, `sm_90`."""
     if text and not re.fullmatch(r"sm_\d{2,3}", text):
-        raise click.UsageError(_("{text!r} is no architecture: sm_80, sm_89, sm_120").format(text=text))
+        raise click.UsageError(_("{text!r} is not an architecture: sm_80, sm_89, sm_120").format(text=text))
     return text
 
 
@@ -170,7 +170,7 @@ def _parse_arch(text: str) -> str:
 @dry_run_option
 @shared_options
 def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: int | None, framework: str) -> int:
-    """Write a target and a job of your own, by the name of this folder or NAME, into the project folder.
+    """Write your own target and job into the project folder, named NAME or after this folder.
 
     The target includes the shipped one that fits machine and framework, and begins with its lock. The job runs at once:
     replace its train.py by your training. Existing files are left as they are. A GPU that rlbox does not know is
@@ -205,7 +205,9 @@ def _checked(app: App, name: str) -> str:
 
     if not re.fullmatch(NAME_PATTERN, name):
         raise SpecError(
-            _("{name!r} is no name of a target: lower-case letters, digits and dashes, 63 at most").format(name=name),
+            _("{name!r} is not a valid target name: lower-case letters, digits and dashes, 63 at most").format(
+                name=name
+            ),
             next_step="rlbox init NAME",
         )
     if kind := find_shipped_spec_kind(app.project, name):

@@ -34,10 +34,10 @@ _SEVERITIES = ("error", "warning", "note")
 def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) -> int:
     """Find variables, flags, ports and commands that do not work (any more) in FILES, with line and working form.
 
-    FILES are shell scripts, Dockerfiles, YAML, TOML, Markdown with command blocks, folders of these, or - for
-    standard input; without FILES your own specs and jobs, or with --target those of one. A job is judged by the
-    versions that its target pins. A comment `# rlbox: ignore=RULE` on the line switches a rule off. Exit 1 when there
-    is an error among the findings.
+    FILES are shell scripts, Dockerfiles, YAML, TOML, Markdown with command blocks, folders with such files, or
+    - for standard input. Without FILES, rlbox checks your own specs and jobs, or with --target one target and
+    its jobs. A job is checked against the versions that its target pins. A comment `# rlbox: ignore=RULE` on
+    the line disables a rule. Exit 1 when there is an error among the findings.
 
     \b
     Examples:
@@ -135,7 +135,7 @@ def _version_ranges(rule: DriftRule) -> str:
 @click.option("--solve", is_flag=True, help="Leave the lock aside, and print a set of versions that fits the spec.")
 @shared_options
 def stack(app: App, name: str, solve: bool) -> int:
-    """Judge the stack of TARGET by what is known to fit together: GPU, driver, CUDA, torch, engines, kernels.
+    """Check the stack of TARGET against known compatibility rules: GPU, driver, CUDA, torch, engines, kernels.
 
     A stack that contradicts itself is explained by the fewest facts that do, with their sources and the nearest change.
     A version that nothing is known of is named: no verdict is given on it.

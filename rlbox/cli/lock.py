@@ -177,8 +177,9 @@ def fetch(
 def egress(app: App, name: str, closed: bool, sources: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
 
-    Hosts that software contacts by itself (usage statistics, kernels, vocabularies) are among them. What the clients'
-    own defaults lead to is asked now; hosts that cannot be asked are marked.
+    The list includes hosts that software contacts without being asked (usage statistics, kernels,
+    vocabularies). The hosts behind the clients' own defaults are looked up now. Hosts that cannot be looked up
+    are marked.
 
     \b
     Examples:

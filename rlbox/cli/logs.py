@@ -193,7 +193,7 @@ POINTS = 400
 def watch(app: App, name: str | None, port: int, opened: str, target: str, data: str | None) -> int:
     """Show RUN (by default the latest) as a page that follows it, on this machine alone; Ctrl-C ends the page.
 
-    It shows what the report shows, updates itself while the run is in progress, and never changes the run.
+    It shows the same content as the report, updates while the run is in progress, and never changes the run.
 
     \b
     Examples:

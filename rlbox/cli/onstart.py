@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def onstart(app: App, name: str, added: Path | None) -> None:
     """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
 
-    It runs at every start of the instance, may be run again at any time, and continues where it was cut off. Its log is
-    onstart.log on the data disk, its outcome onstart.status beside it.
+    It runs at every start of the instance, may be run again at any time, and continues where it was cut off. It
+    writes its log to onstart.log on the data disk, and its outcome to onstart.status in the same folder.
 
     \b
     Examples:
@@ -80,12 +80,12 @@ def require_vast_target_by_name(app: App, target_name: str, job_name: str = "") 
         names = ", ".join(_for_vast(app))
         if job_name:
             error.next_step = _(
-                "--target NAME, one of {names}; or one of your own: rlbox init NAME --machine 5090"
+                "--target NAME, one of {names}; or create your own: rlbox init NAME --machine 5090"
             ).format(names=names)
         else:
-            error.next_step = _(
-                'choose one of: {names}; or in a target of your own, hardware.platform = "vast"'
-            ).format(names=names)
+            error.next_step = _('choose one of: {names}; or in your own target, hardware.platform = "vast"').format(
+                names=names
+            )
         raise
     return target
 

@@ -103,7 +103,9 @@ class NonNegativeNumber(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As a float range, without `nan`."""
         number = super().convert(value, param, ctx)
-        return self.fail(_("{value!r} is no number.").format(value=value), param, ctx) if number != number else number
+        return (
+            self.fail(_("{value!r} is not a number.").format(value=value), param, ctx) if number != number else number
+        )
 
 
 class DurationSeconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -188,7 +190,7 @@ def _place_option(places: Iterable[str], words: str) -> Callable[[Callable[..., 
 place_option = _place_option(SINGLE_MACHINE_PLACES, "In a container, or in place.")
 """One of the places of one machine."""
 
-run_place_option = _place_option(PLACES, "In a container, in place, or on a cluster that stands.")
+run_place_option = _place_option(PLACES, "In a container, on the host without one, or on a running cluster.")
 """One of all where runs can take place."""
 
 

@@ -30,7 +30,7 @@ COMPLETION = "_RLBOX_COMPLETE"
 
 SECTIONS = {
     "Begin": {
-        "init": "write a target and a job of your own, to begin with",
+        "init": "write your own target and job to start from",
     },
     "Images: lock, build, look, ship": {
         "build": "build a target's image, unless nothing changed",
@@ -55,22 +55,22 @@ SECTIONS = {
         "bundle": "write an archive with all that explains a run",
         "diagnose": "say what broke first in logs, why, and what to do",
         "logs": "print or follow the logs of a run",
-        "plan": "show what a job needs of a machine, and whether it fits",
+        "plan": "show the resources that a job needs, and whether a machine has them",
         "report": "write a run as one HTML file",
         "run": "run a job stage by stage, stopping at the first fatal line",
         "runs": "list the runs on the data disk, or compare two",
         "stop": "stop a run in progress, from any shell",
         "watch": "show a run as a live page in a browser",
     },
-    "Scores: what a checkpoint can do, and how sure that is": {
+    "Scores: evaluate checkpoints, with confidence intervals": {
         "eval": "judge checkpoints, compare their scores, choose the best",
     },
-    "Machines: see what they have, and bring them to a target": {
+    "Machines: inspect them, and install a target": {
         "apply": "bring this machine, which has no Docker, to a target's lock",
-        "ckpt": "list checkpoints, or check that they are whole",
+        "ckpt": "list checkpoints, or check that they are complete",
         "components": "test the parts of a stack: torch, CUDA, Ray, each framework",
         "data": "check training data, or make a tiny set of them",
-        "doctor": "find what is wrong with this machine, a container, or a target's image",
+        "doctor": "find problems of this machine, a container, or a target's image",
         "engine": "start a Docker engine where none answers, or show its state",
         "gpus": "show who holds which GPU, and whether a split of them fits",
         "prune": "free what nothing needs: images, fetched files, caches",
@@ -83,12 +83,12 @@ SECTIONS = {
         "onstart": "print the on-start script of a target of vast.ai",
         "vast": "rent a machine on vast.ai, run a job there, fetch everything, shut it down",
     },
-    "Rules: what is fixed, what no longer works, what fits together": {
-        "fixes": "list the fixes, show one, or explain what a target gets",
+    "Rules: fixes, outdated settings, compatible versions": {
+        "fixes": "list the fixes, show one, or explain the fixes of a target",
         "lint": "find what no longer works in scripts, notes, specs and jobs",
         "stack": "judge whether a target's versions fit together, or find a set that does",
     },
-    "Besides": {
+    "Other": {
         "completion": "print the completion script of a shell",
     },
 }

@@ -179,9 +179,9 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
 @dry_run_option
 @shared_options
 def stop(app: App, name: str | None, grace: int, target: str, data: str | None) -> int:
-    """Stop RUN (by default the one in progress): its stages end in order, then whatever is left is killed.
+    """Stop RUN (by default the one in progress): end its stages in order, then kill the remaining processes.
 
-    Stopping a run that has ended changes nothing and is no error.
+    Stopping a run that has ended changes nothing and succeeds.
 
     \b
     Examples:
@@ -224,10 +224,12 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
 @click.command()
 @click.argument("name", metavar="JOB", shell_complete=complete_job)
 @job_options
-@click.option("--machine", metavar="GPUSxGB", help="Another machine: 4x24 is four cards of 24 GB, 2x8x80 two nodes.")
+@click.option("--machine", metavar="GPUSxGB", help="Another machine: 4x24 is four GPUs of 24 GB, 2x8x80 two nodes.")
 @gpus_option
 @click.option("--data", metavar="DIR", help="Data disk with earlier runs of JOB [RLBOX_DATA].")
-@click.option("--calibrate", metavar="RUN", default="", help="Take the hours of this run, whatever its parameters.")
+@click.option(
+    "--calibrate", metavar="RUN", default="", help="Use the hours of this run, even if its parameters differ."
+)
 @click.option("--price", metavar="DOLLARS", default="", help="Price of an hour: 1.60, or 1.60-2.40.")
 @shared_options
 def plan(
@@ -242,10 +244,12 @@ def plan(
     calibrate: str,
     price: str,
 ) -> int:
-    """Show what a run of JOB needs: GPUs and their memory, host memory, disk, and whether the target has it.
+    """Show the resources that JOB needs: GPUs and their memory, host memory, disk, and whether the target has
+    them.
 
-    Then how many hours each stage takes and what they cost: by the last run of it on the data disk that passed with the
-    same parameters, scaled to other numbers of steps; else by an assumption of the job, which is marked.
+    Then the hours and the cost of each stage. They come from its last passed run on the data disk with the same
+    parameters, scaled to other numbers of steps. Without such a run, an assumption of the job is used and
+    marked.
 
     Nothing is started or measured. Exit code 5: it does not fit, with the nearest setting that does.
 

@@ -76,7 +76,7 @@ def _took(state: RunState) -> str:
 @disk_options
 @shared_options
 def show(app: App, name: str | None, target: str, data: str | None) -> int:
-    """Show RUN (by default the latest): its stages, its folder, what it holds.
+    """Show RUN (by default the latest): its stages, its folder, its content.
 
     A unique prefix of its name is enough.
 
@@ -188,7 +188,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
     metavar="TIME",
     help="Only runs that began so long ago, such as 7d or 12h.",
 )
-@click.option("--checkpoints", is_flag=True, help="Runs that hold checkpoints, too.")
+@click.option("--checkpoints", is_flag=True, help="Also remove runs that hold checkpoints.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @disk_options
 @dry_run_option
@@ -196,7 +196,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
 def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
     """Remove the runs that nothing needs, and say what stays and why.
 
-    The latest run of each job stays, its latest that passed, what has not ended, and runs that hold checkpoints.
+    Kept: the latest run of each job, its latest passed run, runs in progress, and runs that hold checkpoints.
 
     \b
     Examples:

@@ -46,7 +46,7 @@ def _open_store(store_dir: str | None) -> ObjectStore:
 @_store_option
 @shared_options
 def ls(app: App, store_dir: str | None) -> None:
-    """List the store's objects: what each is, and the targets that use it."""
+    "List the objects in the store, with their kind and the targets that use them."
     from rlbox.amounts import size_text
     from rlbox.artifacts.store_upkeep import describe_object, map_objects_to_targets
 

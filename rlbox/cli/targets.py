@@ -142,7 +142,9 @@ def _lines(data: Any, path: str = "") -> list[str]:
 @click.command()
 @click.argument("names", metavar="[TARGET]...", nargs=-1, shell_complete=complete_target)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when a rendered file is stale.")
-@click.option("--context", metavar="FOLDER", help="Also write the whole build context there, for plain docker build.")
+@click.option(
+    "--context", metavar="FOLDER", help="Also write the complete build context there, for plain docker build."
+)
 @click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
 @dry_run_option
 @shared_options

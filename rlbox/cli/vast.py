@@ -68,8 +68,9 @@ class FetchResult:
 def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, only: bool) -> int:
     """Fetch every run and every complete checkpoint of instance ID, and PATH on its data disk as well.
 
-    A file counts as fetched once its sha256 is that of the instance. Called again, it fetches what changed and
-    continues where it was cut off; DIR then is a data disk: `rlbox runs --data DIR`. Links are not fetched.
+    A file counts as fetched once its sha256 matches the file on the instance. A repeated call fetches changed
+    files and continues where it was cut off. DIR is then a data disk: `rlbox runs --data DIR`. Links are not
+    fetched.
 
     \b
     Example:
@@ -84,7 +85,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     from rlbox.vast.remote_job import path_below_disk
 
     if only and not paths:
-        raise click.UsageError(_("--only brings what is named: add a PATH on the instance's data disk."))
+        raise click.UsageError(_("--only downloads the named paths: add a PATH on the instance's data disk."))
     one = find_own_instance(number)
     disk = find_instance_disk(app, one)
     more = [path_below_disk(path, disk) for path in paths]
@@ -435,7 +436,7 @@ def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
 def vast() -> None:
     """Rent a machine on vast.ai, run a job there, fetch everything, and shut it down.
 
-    The API key is VAST_API_KEY, or what the platform's own client stored.
+    The API key is read from VAST_API_KEY, or from the file of the platform's own client.
 
     \b
     Examples:

@@ -63,7 +63,7 @@ def require_published(app: App, image: str) -> None:
 def search(app: App, name: str, price: float, disk: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
-    Exit code 1: no offer fits; what the nearest ones lack is listed.
+    Exit code 1: no offer fits; the missing resources of the nearest offers are listed.
 
     \b
     Examples:
@@ -173,10 +173,10 @@ def rent_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @dry_run_option
 @shared_options
 def create(app: App, name: str, terms: RentalOptions) -> int:
-    """Create an instance for TARGET with its on-start script, after stating what it costs.
+    """Create an instance for TARGET with its on-start script, after printing the price.
 
-    Nothing is rented without a price limit. With --dry-run nothing is rented; without an API key the price limit stands
-    in for the price, and renting would be refused.
+    Nothing is rented without a price limit. With --dry-run nothing is rented. Without an API key, the dry run
+    uses the price limit as the price, and a real run would fail.
 
     \b
     Examples:
@@ -289,7 +289,7 @@ _ANY = {"ignore_unknown_options": True}
 @click.command("ls")
 @shared_options
 def list_them(app: App) -> None:
-    """List the instances that rlbox created, with what each costs; those of others are not shown.
+    """List the instances that rlbox created, with their prices; instances of other users are not shown.
 
     \b
     Example:
@@ -382,7 +382,8 @@ def stop(app: App, number: int) -> int:
 @dry_run_option
 @shared_options
 def start(app: App, number: int, timeout: float) -> int:
-    """Start instance ID again, and wait until it is ready; a job of `vast up` that was cut off resumes by itself.
+    """Start instance ID again, and wait until it is ready; an interrupted job of `vast up` resumes
+    automatically.
 
     \b
     Example:
@@ -458,7 +459,7 @@ def _require_fetched(app: App, one: Instance) -> None:
     step = _("rlbox vast fetch {id}, or --unfetched to lose it").format(id=one.id)
     if one.status != "running":
         raise NodeError(
-            _("instance {id} is {status}: what is on its disk cannot be checked").format(
+            _("instance {id} is {status}: its disk cannot be checked").format(
                 id=one.id, status=one.status or _("being made")
             ),
             next_step=_("rlbox vast start {id}, {step}").format(id=one.id, step=step),

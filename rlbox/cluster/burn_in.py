@@ -90,7 +90,7 @@ def _check_way(way: AllReduceResult, result: BurnInResult) -> Iterator[Finding]:
         yield Finding(id="reduce-failed", title=title, seen=way.said, where=where, remedy=look)
     elif way.wrong:
         title, seen = _("sums of an all-reduce are wrong there"), _("{wrong} of them").format(wrong=way.wrong)
-        remedy = _("take another node, and have the card, or memory and processor, looked at")
+        remedy = _("use another node, and have the GPU, memory and processor of this one checked")
         yield Finding(id="reduce-wrong", title=title, seen=seen, where=where, remedy=remedy)
     elif len(way.nodes) == 2 and way.bytes_s < possible * _SLOW_LINK:
         inner = f", {size_text(min(within))}/s within the nodes" if within else ""

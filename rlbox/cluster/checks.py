@@ -76,32 +76,32 @@ _TEXTS = {
     ),
     "disk-missing": (_("its data disk is not there"), _("make or mount it there, or name another with --data")),
     "disk-denied": (_("user {user} may not write to its data disk"), _("chown {user} {path} there")),
-    "disk-full": (_("its data disk has too little room"), _("free space there, or name another with --data")),
+    "disk-full": (_("its data disk has too little free space"), _("free space there, or name another with --data")),
     "disk-open": (_("everybody may remove what lies on its data disk"), _("chmod 700 {path} there")),
     "memory-small": (
         _("it has less memory than the target says"),
         _("take another node, or correct hardware.memory_gib"),
     ),
-    "clock-skew": (_("its clock is not that of the other nodes"), _("set it there: timedatectl set-ntp true")),
-    "path-missing": (_("what the job reads is not there"), _("copy it there, from a node that has it")),
+    "clock-skew": (_("its clock differs from the other nodes"), _("set it there: timedatectl set-ntp true")),
+    "path-missing": (_("an input of the job is missing"), _("copy it there, from a node that has it")),
     "no-address": (
         _("it has no address of IPv4 by which other nodes could reach it"),
         _("name its address: cluster.nodes with address"),
     ),
     "ports-taken": (
         _("ports of the cluster are taken there"),
-        _("--port N: the first of 20 others, or end what has them if it is yours"),
+        _("--port N chooses the first of 20 other ports; or stop the processes on these ports if they are yours"),
     ),
     "ports-closed": (
         _("{source} does not reach ports of it"),
         _("let {source} through in its firewall: {span}; or name another address of it: cluster.nodes with address"),
     ),
     "mtu-differs": (
-        _("packets of its interface have another size than those of the other nodes"),
+        _("the packet size of its interface differs from the other nodes"),
         _("ip link set {interface} mtu {most} there"),
     ),
     "drivers-differ": (
-        _("its GPU driver is another than that of the other nodes"),
+        _("its GPU driver differs from the other nodes"),
         _("bring all nodes to one driver: NCCL is tried between equal ones"),
     ),
     "gpus-few": (
@@ -118,7 +118,7 @@ _TEXTS = {
     ),
     "gpu-ill": (
         _("memory of its GPUs has errors that were not corrected"),
-        _("have the card reset or replaced before a long run"),
+        _("reset or replace the GPU before a long run"),
     ),
     "gpus-taken": (_("its GPUs are in use"), _("ask their owner, wait, or take another node")),
     "gpus-given": (

@@ -108,7 +108,7 @@ def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
     """Return why Ray has ended, by what its engine, its machine and Ray say; the first rule that holds counts."""
     killed = _("its Ray was killed") if instance.is_inplace else _("its container was killed")
     ended = _("its Ray ended") if instance.is_inplace else _("Ray ended in its container")
-    restarted = _("its machine was started anew: a restart, or its power was cut")
+    restarted = _("its machine was restarted: a reboot, or its power was cut")
     part, __, part_code = instance.said.partition(" ")
     part_killed = _("a part of its Ray was killed, by hand or for memory")
     full = _format_space(member.disk) if member.disk and member.disk.is_full else ""

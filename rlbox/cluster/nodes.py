@@ -71,7 +71,7 @@ def select_nodes(target: Target, names: str = "", data: str = "") -> tuple[NodeS
     wrong = next((spec for spec in specs if not spec.data.startswith("/")), None)
     if wrong:
         raise SpecError(
-            _("the data disk of node {wrong} is {data!r}, which is no whole path").format(
+            _("the data disk of node {wrong} is {data!r}, which is not an absolute path").format(
                 wrong=wrong.name, data=wrong.data
             ),
             where=f"images/{target.name}/target.toml: disk.host",
@@ -91,7 +91,7 @@ def resolve_cluster_name(target: Target, option: str = "") -> str:
     name = option or target.cluster.name or target.name
     if not re.fullmatch(NAME_PATTERN, name):
         raise SpecError(
-            _("{name!r} is no name of a cluster").format(name=name),
+            _("{name!r} is not a valid cluster name").format(name=name),
             where="--name",
             next_step=_("small letters, digits and dashes, 63 of them at most: --name pair"),
         )
@@ -102,5 +102,5 @@ def _split_names(text: str) -> list[str]:
     names = [name for name in (word.strip() for word in text.split(",")) if name]
     for name in names:
         if not _NODE.match(name):
-            raise SpecError(_("{name!r} is no name of a node").format(name=name), next_step=_WRITE)
+            raise SpecError(_("{name!r} is not a valid node name").format(name=name), next_step=_WRITE)
     return names

@@ -58,7 +58,7 @@ def _require_usable(context: ClusterContext) -> tuple[RunningCluster, ClusterPro
     head = context.require_head(cluster)
     if probe.facts[head.name].engine.state != "ok":
         raise NodeError(
-            _("the head has no engine that answers: the run's container would be beside it"), where=head.name
+            _("Docker is not reachable on the head node, which must start the run's container"), where=head.name
         )
     require_healthy(context, probe, cluster)
     return cluster, probe, head

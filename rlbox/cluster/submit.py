@@ -88,7 +88,9 @@ def _check_size(directory: Path, sizes: Mapping[str, int]) -> None:
             total=size_text(total), most=size_text(LARGEST_PACKAGE), named=f"{largest} {size_text(size)}"
         ),
         where=str(directory),
-        next_step=_("--exclude {largest}; what a job reads belongs on the nodes' data disks").format(largest=largest),
+        next_step=_("--exclude {largest}; put the input data of a job on the data disks of the nodes").format(
+            largest=largest
+        ),
     )
 
 

@@ -107,7 +107,7 @@ def _require_tokens(context: ClusterContext) -> None:
     """Refuse a Ray that takes commands of anybody."""
     if not has_tokens(context.ray):
         raise SpecError(
-            _("Ray {ray} takes commands of anybody: tokens came with 2.52").format(
+            _("Ray {ray} accepts commands from any client: tokens came with 2.52").format(
                 ray=context.ray or _("of an unknown version")
             ),
             where=f"images/{context.options.target}/target.toml: stack",
@@ -214,7 +214,7 @@ def _require_same_nodes(context: ClusterContext, plan: ClusterPlan) -> None:
     now, then = [spec.name for spec in context.specs], [member.name for member in plan.members]
     if set(now) != set(then):
         raise NodeError(
-            _("cluster {plan} stands on {then}, not on {now}").format(
+            _("cluster {plan} runs on {then}, not on {now}").format(
                 plan=plan.name, then=", ".join(then), now=", ".join(now)
             ),
             next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(then=",".join(then)),

@@ -77,7 +77,9 @@ def validate_pattern(pattern: str) -> str:
         raise ValueError(_find_unsupported(pattern) or str(error)) from error
     if all(compiled.search(probe) for probe in _ANY):
         raise ValueError(
-            _("{text!r} fits every line, the empty one too; write what the line must hold").format(text=pattern)
+            _("{text!r} matches every line, even an empty one; write the required text of the line").format(
+                text=pattern
+            )
         )
     return pattern
 
@@ -94,7 +96,7 @@ def compile_re2(pattern: str) -> re2._Regexp[str]:
     except re2.error as error:
         told = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
         raise ValueError(
-            _("{text!r} is no regular expression of RE2: {told}{hint}").format(
+            _("{text!r} is not a regular expression of RE2: {told}{hint}").format(
                 text=pattern, told=told, hint=_hint(told)
             )
         ) from error
@@ -144,5 +146,5 @@ def _hint(told: str) -> str:
     if told.startswith("invalid repetition size"):
         return _(" (at most 1000 times)")
     if told.startswith(("no argument", "missing", "unexpected", "trailing")):
-        return _("; write \\ before a character that stands for itself: \\( \\[ \\* \\+ \\?")
+        return _("; write \\ before a literal character: \\( \\[ \\* \\+ \\?")
     return ""

@@ -63,7 +63,7 @@ _MUST_BE = {
     "dict_type": _("a table"),
     "finite_number": _("a finite number"),
     "float_type": _("a number"),
-    "int_type": _("a whole number"),
+    "int_type": _("an integer"),
     "model_type": _("a table"),
     "string_type": "text",
     "tuple_type": _("a list"),

@@ -49,7 +49,7 @@ def reject_key(data: dict[str, Any], source_name: str, key: str) -> dict[str, An
     """Return `data`; a `SpecError` when it holds `key`, which is the folder's or file's own."""
     if key in data:
         raise SpecError(
-            _("{shown}: {key}: unknown key, the name is that of the folder or file").format(shown=source_name, key=key),
+            _("{shown}: {key}: unknown key, the name comes from the folder or file").format(shown=source_name, key=key),
             next_step=_("remove the key"),
         )
     return data

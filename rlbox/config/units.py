@@ -115,7 +115,7 @@ def _factor(kind: UnitKind, unit: str) -> Fraction:
     exact = [name for name in known if name.lower() == unit.lower()]
     near = _(" (did you mean {exact!r}?)").format(exact=exact[0]) if exact else suggest_similar(unit, list(known))
     raise ValueError(
-        _("{unit!r} is no unit of a {kind}{near}; known: {known}").format(
+        _("{unit!r} is not a unit of a {kind}{near}; known: {known}").format(
             unit=unit, kind=kind, near=near, known=", ".join(known)
         )
     )

@@ -105,7 +105,7 @@ def _in_folder(directory: Path, before: str = "") -> list[LogSource]:
     if not found:
         raise SpecError(
             _("{folder}: no log in it").format(folder=directory),
-            next_step=_("name the log itself, whatever it is called"),
+            next_step=_("name the log file itself; any file name works"),
         )
     return found
 
@@ -129,7 +129,7 @@ def _opened_archive(archive: Path) -> Iterator[tarfile.TarFile]:
             yield tar
     except (tarfile.TarError, OSError, EOFError) as error:
         raise SpecError(
-            _("{archive}: this is no archive").format(archive=archive), next_step=_("name a log or a folder")
+            _("{archive}: not an archive").format(archive=archive), next_step=_("name a log or a folder")
         ) from error
 
 

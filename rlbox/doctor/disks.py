@@ -167,7 +167,11 @@ def _check_free_space(
     if free >= need:
         return
     tight = free < (min(need, _DATA_ERROR) if is_data else _TMP_ERROR)
-    more = _(", or name another disk with --data DIR; what a job needs says `rlbox plan JOB`") if is_data else ""
+    more = (
+        _(", or name another disk with --data DIR; `rlbox plan JOB` prints the space that a job needs")
+        if is_data
+        else ""
+    )
     yield directory.make_finding(
         "full", _("{title} is too full"),
         _("{free} free of {total}, {need} are needed").format
@@ -181,8 +185,8 @@ def _make_missing_finding(directory: RunDirectory, path: str, on_host: bool) -> 
     quoted = shlex.quote(directory.path)
     repair: tuple[str, ...] = ()
     if os.path.lexists(path):
-        title, seen = _("{title} is no directory"), _("there is something else")
-        remedy = _("move what is there out of the way, then: mkdir -p {path}").format(path=quoted)
+        title, seen = _("{title} is not a directory"), _("there is something else")
+        remedy = _("move the existing files away, then: mkdir -p {path}").format(path=quoted)
     else:
         title, seen = _("{title} is missing"), _("no such folder")
         remedy = _("mkdir -p {path}").format(path=quoted)
@@ -215,7 +219,7 @@ def _make_write_finding(
             covers = ("disk-full", "paths-off-data-disk")
             return directory.make_finding("full", _("{title} is full"), seen, remedy, covers=covers)
         case errno.EIO:
-            remedy = _("name another place: `dmesg` shows what is wrong with this disk")
+            remedy = _("name another path: `dmesg` shows the problem of this disk")
             return directory.make_finding("broken", _("{title} has errors"), reason, remedy)
         case __:
             user = _("uid {getuid}").format(getuid=os.getuid())

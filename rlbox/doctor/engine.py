@@ -68,7 +68,7 @@ def check_engine_info(info: Mapping[str, Any], requirements: Requirements) -> It
         yield Finding(
             id="engine-disk-full", title=_("the engine's disk is nearly full"), level="warning",
             seen=_("{room} free").format(room=size_text(free)), where=str(root),
-            remedy=_("remove images that nobody needs (`docker image ls`), or move its data-root"),
+            remedy=_("remove unused images (`docker image ls`), or move its data-root"),
             covers=("disk-full",),
         )  # fmt: skip
     skew = _compute_skew(str(info.get("SystemTime", "")))

@@ -42,7 +42,7 @@ def parse_dotenv(path: str, text: str) -> DotEnvFile:
             continue
         match = re.match(r"^(?:export\s+)?([A-Za-z_]\w*)(\s*)=(\s*)(.*)$", bare)
         if not match:
-            broken.append(_("line {number} is no NAME=value").format(number=number))
+            broken.append(_("line {number} is not NAME=value").format(number=number))
             continue
         name, before, after, value = match.groups()
         if before or (after and value and not value.startswith("#")):
@@ -128,7 +128,7 @@ def check_tokens(
 def _check_dotenv(file: DotEnvFile, environ: Mapping[str, str]) -> Iterator[Finding]:
     if file.broken_lines:
         yield Finding(
-            id="env-file-broken", title=_("lines of .env are not what a shell reads"),
+            id="env-file-broken", title=_("a shell reads lines of .env differently"),
             seen="; ".join(file.broken_lines[:4]),
             where=file.path,
             remedy=_("write NAME=value, no blanks around =, line ends of Unix (`sed -i 's/\\r$//'`)"),

@@ -152,7 +152,7 @@ _DRIVER_ERRORS = {
         _("start it with --gpus all; unset CUDA_VISIBLE_DEVICES"),
     ),
     803: ("cuda-compat-shadows-driver", _("another driver library hides the host's"), _COMPAT_REMEDY),
-    804: ("cuda-compat-shadows-driver", _("forward compatibility is not for this card"), _COMPAT_REMEDY),
+    804: ("cuda-compat-shadows-driver", _("forward compatibility does not support this GPU"), _COMPAT_REMEDY),
     999: ("cuda-after-restart", _("the driver lost the GPU"), _("restart the container; then the host's driver")),
 }
 _UNKNOWN_DRIVER_ERROR = (

@@ -196,7 +196,7 @@ class _ImageCheck:
             title=_("the engine does not start a container of the image"),
             seen=reason[:500],
             where=self._image.tag,
-            remedy=_("docker's own words say what it misses; limits are in the target's [run]"),
+            remedy=_("docker's own message names the missing resource; limits are in the target's [run]"),
         )
 
     def end(self, is_running: Callable[[], bool]) -> None:
@@ -249,7 +249,7 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
     if (here := find_local_stack()) or is_in_image():
         if name and here and here.requirements.target != name:
             raise NodeError(
-                _("the stack here is that of target {target!r}").format(target=here.requirements.target),
+                _("the installed stack belongs to target {target!r}").format(target=here.requirements.target),
                 where=here.python,
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )

@@ -70,7 +70,7 @@ def _check_shm(facts: LimitFacts, requirements: Requirements) -> Iterator[Findin
         "start the container with --shm-size={shm_wanted:g}g (rlbox does), or --ipc=host"
     ).format(shm_wanted=wanted)  # fmt: skip
     if total is None:
-        name, title, seen = "shm-missing", _("there is no shared memory"), _("{shm} is no directory").format(shm=SHM)
+        name, title, seen = "shm-missing", _("there is no shared memory"), _("{shm} is not a directory").format(shm=SHM)
     elif total < 0.9 * wanted * GIB:
         name, title = "shm-too-small", _("shared memory is too small")
         seen = _("{shm_total}, the target wants {asked_text}").format(

@@ -81,7 +81,7 @@ def _check_versions(installed: dict[str, list[str]], requirements: Requirements,
     pins = " ".join(f"{name}=={version}" for name, version in wrong[:_MAX_PINS])
     yield Finding(
         id="package-overwritten" if any(name in installed for name, __ in wrong) else "package-missing",
-        title=_("packages of the stack are not those of the lock"), seen=listed(texts), where=site,
+        title=_("packages of the stack do not match the lock"), seen=listed(texts), where=site,
         remedy=_("start a new container, or put back: uv pip install --no-deps {pins}").format(pins=pins),
         breaks=(*STACK_PROGRAM_FINDINGS, *_FIX_CHECKS, "file-*"), covers=("numpy2-abi", "python-constraints"),
     )  # fmt: skip

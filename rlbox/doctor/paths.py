@@ -119,7 +119,7 @@ def _check_libraries(
         yield Finding(
             id="cuda-compat-shadows-driver", title=_("CUDA's forward-compatibility library hides the driver"),
             seen=", ".join(compat), where="LD_LIBRARY_PATH",
-            remedy=_("take it off: GeForce and workstation cards have no forward compatibility (errors 803 and 804)"),
+            remedy=_("remove it: GeForce and workstation GPUs have no forward compatibility (errors 803 and 804)"),
             breaks=("gpu-*",), covers=("cuda-compat-shadows-driver",),
         )  # fmt: skip
 
@@ -177,7 +177,7 @@ def _check_cuda_home(variable: str) -> Iterator[Finding]:
         missing = [name for name, names in _CUDA_FILES.items() if not any(os.path.exists(f"{home}/{n}") for n in names)]
     if missing:
         yield Finding(
-            id="cuda-home", title=_("CUDA_HOME is no CUDA toolkit"), where=home,
+            id="cuda-home", title=_("CUDA_HOME is not a CUDA toolkit"), where=home,
             seen=_("{cuda_home} lacks {cuda_missing}").format(cuda_home=home, cuda_missing=", ".join(missing)),
             remedy=_("set CUDA_HOME to a toolkit with bin/nvcc and lib64/libcudart.so, or unset it"),
             breaks=("jit-*",), covers=("cuda-home",),

@@ -21,7 +21,7 @@ def check_sandbox(timeout_s: float) -> Iterator[Finding]:
         yield Finding(
             id="sandbox-weak",
             level="warning",
-            title=_("there is no wall here for code that a model wrote: the sandbox refuses to run any"),
+            title=_("this machine cannot isolate code that a model wrote: the sandbox does not run any"),
             seen=listed([f"{layer}: {reason}" for layer, reason in sorted(level.missing.items())]) or level.name,
             where=_("container"),
             remedy=_("take a machine whose kernel has Landlock (5.13 or newer)"),

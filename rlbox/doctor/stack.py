@@ -148,7 +148,7 @@ def check_linker(facts: LinkerFacts) -> Iterator[Finding]:
         yield Finding(
             id="jit-compile", title=_("the C compiler does not make a program"), seen=facts.error,
             where=facts.compiler,
-            remedy=_("install gcc and libc6-dev whole (build-essential)"), covers=("triton-cc-build-failed",),
+            remedy=_("install gcc and libc6-dev completely (build-essential)"), covers=("triton-cc-build-failed",),
             breaks=("jit-link",),
         )  # fmt: skip
     failed = {name: error for name, error in facts.error_by_library.items() if error}
@@ -158,7 +158,10 @@ def check_linker(facts: LinkerFacts) -> Iterator[Finding]:
             id="jit-link", title=_("a JIT object cannot be linked"),
             seen=f"{names}: {next(iter(failed.values()))}",
             where=facts.compiler,
-            remedy=_("put the folder of the library on LIBRARY_PATH, and the name without a version beside it"),
+            remedy=_(
+                "put the folder of the library on LIBRARY_PATH, with a link without the version in the same "
+                "folder"
+            ),
             covers=tuple(_LINK_CAUSES[name] for name in failed if name in _LINK_CAUSES),
         )  # fmt: skip
 

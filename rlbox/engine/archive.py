@@ -118,7 +118,9 @@ def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: Non
             manifests = tuple(_list_images(tar, blobs, index, path))
     except tarfile.TarError as error:
         raise WorkFailed(
-            _("this is no archive, or cut short: {error}").format(error=error), where=str(path), next_step=_AGAIN
+            _("this is not an archive, or it is truncated: {error}").format(error=error),
+            where=str(path),
+            next_step=_AGAIN,
         ) from error
     names = (item.annotations.get(CONTAINERD_NAME_ANNOTATION) for item in index.manifests)
     return ImageArchive(
@@ -141,7 +143,7 @@ def read_diff_ids(archive: ImageArchive, manifest: Manifest) -> list[str]:
     """Return the digests of the unpacked layers of an image."""
     if manifest.config is None:
         raise WorkFailed(
-            _("blob {digest} is no image").format(digest=manifest.digest), where=str(archive.path), next_step=_AGAIN
+            _("blob {digest} is not an image").format(digest=manifest.digest), where=str(archive.path), next_step=_AGAIN
         )
     return list(parse_json(read_blob(archive, manifest.config.digest))["rootfs"]["diff_ids"])
 
@@ -304,7 +306,7 @@ def _read_index(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], pa
     if INDEX_FILE not in members:
         step = f"docker load --input {path}" if DOCKER_MANIFEST_FILE in members else "rlbox save TARGET FILE"
         raise WorkFailed(
-            _("this is no OCI archive: it has no index.json, or is cut short"), where=str(path), next_step=step
+            _("this is not an OCI archive: it has no index.json, or is truncated"), where=str(path), next_step=step
         )
     try:
         return parse_manifest(cast(IO[bytes], tar.extractfile(members[INDEX_FILE])).read(), INDEX_TYPES[0])
@@ -341,7 +343,7 @@ def _list_images(
         try:
             manifest = parse_manifest(cast(IO[bytes], tar.extractfile(blobs[item.digest])).read(), item.media_type)
         except ValueError as error:
-            what = _("blob {digest} is no manifest: {error}").format(digest=item.digest, error=error)
+            what = _("blob {digest} is not a manifest: {error}").format(digest=item.digest, error=error)
             raise WorkFailed(what, where=str(path), next_step=_AGAIN) from error
         if manifest.descriptor.media_type in INDEX_TYPES:
             yield from _list_images(tar, blobs, manifest, path)

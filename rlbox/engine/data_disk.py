@@ -42,7 +42,7 @@ def choose_data_dir(target_default: str, data_option: str | None) -> Path:
         raise NodeError(
             _("this folder is the system's own, and no data disk"),
             where=str(directory),
-            next_step=_("name one of your own with --data DIR"),
+            next_step=_("name your own folder with --data DIR"),
         )
     return directory
 

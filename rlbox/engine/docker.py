@@ -42,11 +42,11 @@ _BRIDGE = "bridge"
 _FRESH_S = 120.0
 """How long a network may be without its container, which is made next."""
 
-_OUT = _('run.network = "host" in the target, which opens the container to whoever reaches this machine')
+_OUT = _('run.network = "host" in the target, which opens the container to anyone who can reach this machine')
 _NO_ROOM_STEP = _("docker network ls shows who has them, and docker network rm gives them back; or {out}").format(
     out=_OUT
 )
-_FAILED_STEP = _("restart the engine, which lays its bridges and firewall rules anew; or {out}").format(out=_OUT)
+_FAILED_STEP = _("restart the engine, which creates its bridges and firewall rules again; or {out}").format(out=_OUT)
 
 
 def has_bridge_network(client: docker.DockerClient) -> bool:
@@ -96,7 +96,7 @@ _SILENCE_S = 1800  # unpacking one layer of several gigabytes says nothing meanw
 _CONFLICT = 409
 _ABOUT_GPUS = ("could not select device driver", "CDI device", "/dev/nvidia", "nvidia-container")
 _TAKEN = re.compile(rf"{re.escape(LOOPBACK)}:(\d+)")
-_GPU_STEP = _("rlbox doctor TARGET tells what it offers; without GPUs: --gpus none")
+_GPU_STEP = _("rlbox doctor TARGET prints the available GPUs; without GPUs: --gpus none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,7 +386,7 @@ class DockerEngine:
         try:
             yield
         except JSONDecodeError as error:
-            what = _("this is no Docker engine: it answered {doc!r}").format(doc=error.doc[:200])
+            what = _("this is not a Docker engine: it answered {doc!r}").format(doc=error.doc[:200])
             raise EngineError(what, where=self._address) from error
         except APIError as error:
             raise EngineError(

@@ -118,7 +118,10 @@ def is_transient_push_error(engine_error: str) -> bool:
 
 def create_push_error(engine_error: str, reference: ImageReference) -> RegistryError:
     """Return the error with the engine's words, and what to do about it where that is known."""
-    host, step = reference.host, _("check the network and the registry, then repeat: what it has is not sent again")
+    host, step = (
+        reference.host,
+        _("check the network and the registry, then repeat: content that the registry has is not sent again"),
+    )
     if _TLS.search(engine_error):
         what = _("the engine cannot speak TLS with {host}").format(host=host)
         step = _(
@@ -232,11 +235,11 @@ def push_and_verify_image(
         manifest = registry.get_manifest(reference.repository, reference.tag)
         if manifest.digest != (stored or log.digest):
             raise RegistryError(
-                _("{reference} is {digest} in the registry; what was pushed is {wanted}").format(
+                _("{reference} is {digest} in the registry, but rlbox pushed {wanted}").format(
                     reference=reference, digest=manifest.digest, wanted=stored or log.digest
                 ),
                 where=reference.name,
-                next_step=_("somebody else may push to this tag; choose another, or repeat"),
+                next_step=_("another user may push to this tag; choose another tag, or repeat"),
             )
     count = count_pushed_layers(log.layers, manifest.layers, diff_ids)
     return PushResult(manifest=manifest, count=count, is_engine_manifest=bool(stored))

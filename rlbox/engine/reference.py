@@ -110,6 +110,6 @@ def _split_host(name: str) -> tuple[str, str]:
 
 def _refused(text: str, why: str) -> SpecError:
     return SpecError(
-        _("{text!r} is no name of an image: {why}").format(text=text, why=why),
+        _("{text!r} is not a valid image name: {why}").format(text=text, why=why),
         next_step=_("write it as HOST/NAMESPACE/NAME:TAG"),
     )

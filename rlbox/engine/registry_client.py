@@ -99,7 +99,7 @@ class Registry:
         response = self._request("GET", "/v2/", expect=(200, 404))
         if response.status != 200 or "html" in response.headers.get("Content-Type", ""):
             raise RegistryError(
-                _("{host} is no registry: it answered {status} {words}").format(
+                _("{host} is not a registry: it answered {status} {words}").format(
                     host=self.host, status=response.status, words=_read_error_text(response)
                 ),
                 where=response.url,

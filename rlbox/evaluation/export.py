@@ -40,7 +40,9 @@ def find_export(path: Path) -> Export:
     directory = next((directory for directory in directories if (directory / "config.json").is_file()), None)
     if directory is None:
         raise ValueError(
-            _("{path} has no config.json, nor has {path2}: it is no export").format(path=path, path2=directories[1])
+            _("{path} is not a Hugging Face checkpoint: neither it nor {path2} has a config.json").format(
+                path=path, path2=directories[1]
+            )
         )
     resolved = directory.resolve()
     for part in reversed(resolved.parts):

@@ -295,7 +295,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(_("{folder} cannot be read: {error}").format(folder=path, error=error)) from error
     if not isinstance(config, dict):
-        raise ValueError(_("{folder} is no table").format(folder=path))
+        raise ValueError(_("{folder} is not a table").format(folder=path))
     return config
 
 

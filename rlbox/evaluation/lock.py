@@ -67,7 +67,7 @@ class EvaluationLock:
 def parse_lock(document: Any) -> EvaluationLock:
     """Return the lock of a JSON document; `ValueError` where it is none, or does not have the digest that it names."""
     if not isinstance(document, dict) or document.get("schema") != 1 or not isinstance(document.get("parts"), dict):
-        raise ValueError(_("this is no evaluation lock"))
+        raise ValueError(_("this is not an evaluation fingerprint"))
     missing = [name for name in LOCK_PARTS if name not in document["parts"]]
     if missing:
         raise ValueError(_("the evaluation lock lacks {missing}").format(missing=", ".join(missing)))

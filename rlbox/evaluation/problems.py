@@ -99,7 +99,7 @@ def parse_problems(
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             keys = ", ".join(map(str, row))
             raise ProblemError(
-                _("a row with the keys {row} is no problem: {error!r}").format(row=keys, error=error)
+                _("a row with the keys {row} is not a problem: {error!r}").format(row=keys, error=error)
             ) from error
         if problem.id in problems:
             raise ProblemError(_("two problems are called {id!r}").format(id=problem.id))

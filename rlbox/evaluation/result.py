@@ -61,7 +61,7 @@ class EvaluationResult:
 def parse_result(document: Any) -> EvaluationResult:
     """Return the result of a JSON document; `ValueError` where it is none."""
     if not isinstance(document, dict) or document.get("schema") != 1:
-        raise ValueError(_("this is no result of an evaluation"))
+        raise ValueError(_("this is not an evaluation result"))
     try:
         return EvaluationResult(
             name=str(document["name"]),
@@ -74,7 +74,7 @@ def parse_result(document: Any) -> EvaluationResult:
             },
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(_("this is no result of an evaluation: {error!r}").format(error=error)) from error
+        raise ValueError(_("this is not an evaluation result: {error!r}").format(error=error)) from error
 
 
 def _parse_values(values: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -164,7 +164,7 @@ def select_problems(
         raise ProblemError(_("{suite} has no problem").format(suite=suite.name))
     if suite.rows and len(names) != suite.rows and not any_size:
         raise ProblemError(
-            _("{suite}: {count} problems, it has {rows}; bring the whole file").format(
+            _("{suite}: {count} problems, expected {rows}; put the complete file there").format(
                 suite=suite.name, count=len(names), rows=suite.rows
             )
         )
@@ -216,7 +216,7 @@ def _read_manifest(suite: str, directory: Path) -> Iterator[str]:
     if path.is_file():
         names = parse_json(path.read_bytes())
         if not isinstance(names, list):
-            raise ProblemError(_("{whole} is no list of ids").format(whole=path))
+            raise ProblemError(_("{whole} is not a list of ids").format(whole=path))
         yield from map(str, names)
     elif lines.is_file():
         for row in read_problem_rows(lines):

@@ -159,7 +159,7 @@ def _platform_facts(applies: Applies, target: Target) -> Iterator[tuple[bool, st
         rented = bool(hardware.platform)
         yield (
             rented == applies.rented,
-            _("rented from {platform}").format(platform=hardware.platform) if rented else _("a machine of one's own"),
+            _("rented from {platform}").format(platform=hardware.platform) if rented else _("your own machine"),
         )
     if applies.platform:
         yield _one_of(hardware.platform, applies.platform, "platform")

@@ -42,7 +42,7 @@ class FixPatch(PatchFacts):
     @model_validator(mode="after")
     def _diff_is_marked(self) -> FixPatch:
         added = map_files_to_added_text(self.diff)
-        problems = [] if added else [_("diff: this is no unified diff")]
+        problems = [] if added else [_("diff: not a unified diff")]
         problems += [
             _("diff: {path} does not get the marker").format(path=path)
             for path, text in added.items()

@@ -54,7 +54,7 @@ def _machine_words(applies: Applies) -> Iterator[str]:
     if applies.platform:
         yield _("the machine is rented from {value}").format(value=_or(applies.platform))
     if applies.region:
-        yield _("the machine stands in {value}").format(value=_or(applies.region))
+        yield _("the machine is in {value}").format(value=_or(applies.region))
 
 
 def _stack_words(applies: Applies) -> Iterator[str]:
@@ -176,11 +176,11 @@ def _fix_lines(fix: Fix) -> Iterator[str]:
     conditions = describe_conditions(fix.applies) or (_("every target"),)
     yield from ("", _("## applies when"), *(join("", ("- ", text)) for text in conditions))
     rows = [line for row in list_bake_entries(fix, fix.bake) for line in _row_lines(row, whole=True)]
-    yield from ("", _("## what is baked"), *(rows or [_("nothing")]))
+    yield from ("", _("## settings in the image"), *(rows or [_("nothing")]))
     if fix.check:
         yield from ("", _("## check ({when})").format(when=", ".join(fix.check.when)), *_indented(fix.check.run))
     if fix.signature:
-        yield from ("", _("## what the log says"), *(f"  {row.example}" for row in fix.signature))
+        yield from ("", _("## log patterns"), *(f"  {row.example}" for row in fix.signature))
     yield from ("", _("## remedy"), *(fix.remedy_zh if get_language() == "zh" else fix.remedy).strip().splitlines())
     if fix.source:
         yield from ("", _("## source"), *(f"- {text}" for text in fix.source))

@@ -78,7 +78,7 @@ def _spans(header: dict[str, Any]) -> list[_Span]:
     """
     told = header.get("__metadata__", {})
     if not all(isinstance(text, str) for text in told.values()):
-        raise ValueError(_("metadata that are no texts"))
+        raise ValueError(_("metadata that are not texts"))
     spans = [_span(entry) for name, entry in header.items() if name != "__metadata__"]
     spans.sort(key=lambda span: (span.begin, span.end))
     last = 0
@@ -93,7 +93,7 @@ def _span(entry: dict[str, Any]) -> _Span:
     begin, end = entry["data_offsets"]
     numbers = [begin, end, *entry["shape"]]
     if not all(type(number) is int and number >= 0 for number in numbers):
-        raise ValueError(_("a place or a side that is no number"))
+        raise ValueError(_("an offset or a dimension is not a number"))
     if end < begin or (math.prod(entry["shape"]) * _BITS[entry["dtype"]] + 7) // 8 != end - begin:
         raise ValueError(_("a tensor of another length than its shape says"))
     return _Span(begin=begin, end=end)

@@ -70,7 +70,7 @@ class ImageBuild:
         image = find_image(plan.tag)
         if image is None:
             what = _("the build ended well, but the engine has no image {tag}").format(tag=plan.tag)
-            raise WorkFailed(what, next_step=_("whole log: {log}").format(log=log))
+            raise WorkFailed(what, next_step=_("full log: {log}").format(log=log))
         return self._report(image["Id"], "verified" if options.verify else "built", log)
 
     def ensure_built(self) -> None:
@@ -223,7 +223,7 @@ def verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildReques
                     f"  {line}" for line in different or ("the layers are the same, the configuration differs",)
                 ),
             ),
-            next_step=_("whole log: {log}").format(log=log),
+            next_step=_("full log: {log}").format(log=log),
         )
     finally:
         connect_engine().remove_tag(again)

@@ -339,11 +339,11 @@ def _build_error(text: str, failed: BuildStep | None, code: int, log_path: Path)
             return EngineError(text, next_step=_("`docker info` shows whether this user reaches the engine"))
         return WorkFailed(
             _("the build failed (exit code {code})\n{text}").format(code=code, text=text),
-            next_step=_("whole log: {log_path}").format(log_path=log_path),
+            next_step=_("full log: {log_path}").format(log_path=log_path),
         )
     mine = [line for line in lines if line.startswith(f"#{failed.number} ") and " RUN --mount" not in line]
     quoted = "\n".join(f"  | {line.partition(' ')[2]}" for line in mine[-12:])
     return WorkFailed(
         _("build step failed: {failed}\n{quoted}").format(failed=failed.name, quoted=quoted),
-        next_step=_("whole log: {log_path}").format(log_path=log_path),
+        next_step=_("full log: {log_path}").format(log_path=log_path),
     )

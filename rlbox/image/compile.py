@@ -98,7 +98,8 @@ def _lock_wheel(app: App, name: str, row: CompileInputs, wheel: Package) -> None
     lock = load_lock(app.project.lock_file(name))
     if lock is None or row not in lock.compiled:
         raise SpecError(
-            _("the lock of target {name} was made anew meanwhile").format(name=name), next_step=f"rlbox compile {name}"
+            _("the lock of target {name} was written again meanwhile").format(name=name),
+            next_step=f"rlbox compile {name}",
         )
     write_and_report_lock(app, lock, lock.with_compiled_wheel(row, wheel))
 
@@ -107,7 +108,7 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     name = recipe.target.name
     if not recipe.target.list_compile_entries:
         own = app.project.target_file(name).is_relative_to(app.project.folder)
-        names = _("name what it compiles in [[stack.compile]] ({page})").format(page=page("compile"))
+        names = _("name the packages that it compiles in [[stack.compile]] ({page})").format(page=page("compile"))
         raise SpecError(
             _("the stack of target {name} compiles nothing").format(name=name),
             where=f"images/{name}/target.toml",

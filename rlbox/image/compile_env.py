@@ -221,8 +221,8 @@ def _own_python(version: str) -> str:
     if not all(Path("/usr/bin", name).exists() for name in ("g++", "c++")):
         raise NodeError(
             _(
-                "this machine has no C++ compiler, and the target's base is an image: what it compiles is "
-                "made with this machine's"
+                "this machine has no C++ compiler; the target has a base image, so its packages are "
+                "compiled with the compiler of this machine"
             ),
             next_step="apt-get install g++",
         )
@@ -230,8 +230,8 @@ def _own_python(version: str) -> str:
     if not found.ok:
         raise NodeError(
             _(
-                "this machine has no Python {version}, and the target's base is an image: what it compiles "
-                "is made with this machine's"
+                "this machine has no Python {version}; the target has a base image, so its packages are "
+                "compiled with the Python of this machine"
             ).format(version=version),
             where="python.version",
             next_step=_("install Python {version} with its headers").format(version=version),
@@ -239,7 +239,7 @@ def _own_python(version: str) -> str:
     python = Path(found.stdout.strip()).resolve()  # a virtual environment's packages are not the build's
     if python.parts[1] in _HIDDEN:
         raise NodeError(
-            _("this machine's Python {version} lies where a build has folders of its own: {python}").format(
+            _("this machine's Python {version} is in a folder that a build replaces with its own: {python}").format(
                 version=version, python=python
             ),
             next_step=_("install Python {version} outside of /{part}").format(version=version, part=python.parts[1]),
@@ -257,7 +257,7 @@ def install_build_requirements(target: Target, inputs: CompileInputs, store: Obj
     """
     if sources := [package.file for package in inputs.tools if not package.is_wheel]:
         raise WorkFailed(
-            _("what a build imports must be wheels: {sources}").format(sources=", ".join(sources)),
+            _("the imports of a build must be wheels: {sources}").format(sources=", ".join(sources)),
             where="stack.compile.needs",
         )
     pins = format_requirements(inputs.tools)

@@ -104,7 +104,7 @@ def should_create_user_namespace() -> bool:
             return mapped
         said = said or tried.stderr.strip()
     raise NodeError(
-        _("this machine gives a build no namespaces of its own, and so no place without network: {said}").format(
+        _("this machine does not allow namespaces for a build, so the build cannot run without network: {said}").format(
             said=said
         ),
         next_step=_(
@@ -149,8 +149,8 @@ def run_wheel_build(
     if entry.units and not (box / "linked").exists():
         raise WorkFailed(
             _(
-                "the library of {entry} was linked by a program of another name than rlbox stands before, "
-                "so that what units leaves out is undefined in it"
+                "the library of {entry} was linked by a linker that rlbox does not intercept, so symbols of "
+                "the units left out are undefined in it"
             ).format(entry=entry.name),
             where=str(log_path),
             next_step=_(
@@ -202,5 +202,5 @@ def _failed(entry: Compile, code: int, log: Path) -> WorkFailed:
         where=str(log),
         next_step=failure.next_step
         if failure
-        else _("read its log; what was compiled is kept, and the same command goes on"),
+        else _("read its log; compiled packages are kept, and the same command continues"),
     )

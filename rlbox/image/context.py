@@ -200,7 +200,7 @@ def require_replaceable_context_dir(directory: Path) -> None:
         return
     if not directory.is_dir() or any(directory.iterdir()):
         raise SpecError(
-            _("this is not a build context that rlbox wrote, and writing one would remove what is there"),
+            _("rlbox did not write this build context, and writing one would remove its files"),
             where=str(directory),
             next_step=_("name an empty or a new folder"),
         )

@@ -169,7 +169,7 @@ def _import(app: App, lock: Lock, store: ObjectStore, directory: Path, options: 
                 files=", ".join(names.get(digest, digest[:12]) for digest in damaged)
             ),
             where=str(directory),
-            next_step=_("export again and repeat the import, which takes only what is missing"),
+            next_step=_("export again and repeat the import, which takes only the missing parts"),
         )
     _remember(app, lock, store)
     missing = [file.file for file in files if not store.is_intact(file.sha256, file.size)]

@@ -159,7 +159,7 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
     labels = (image.get("Config") or {}).get("Labels") or {}
     if not labels.get(_TARGET):
         raise SpecError(
-            _("{word} is no image of rlbox: it has no label {target}").format(word=reference, target=_TARGET),
+            _("{word} is not an image of rlbox: it has no label {target}").format(word=reference, target=_TARGET),
             next_step=f"docker image inspect {reference}",
         )
     lock, no_lock_reason = _read_lock(image["Id"])

@@ -43,7 +43,7 @@ def require_cluster(job: Job) -> ClusterTable:
         raise SpecError(
             _("job {job} runs on one machine: it has no table [cluster]").format(job=job.name),
             where=f"jobs/{job.name}.toml",
-            next_step=_("rlbox run {job}, without --place cluster; {page} says what the table holds").format(
+            next_step=_("rlbox run {job}, without --place cluster; {page} describes the table").format(
                 job=job.name, page=page("cluster")
             ),
         )

@@ -87,7 +87,7 @@ def _compile(expression: str) -> _Compiled:
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(_("is no formula: {error}").format(error=error)) from error
+        raise ValueError(_("invalid formula: {error}").format(error=error)) from error
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return _Compiled(_build(tree), frozenset(names - FUNCTIONS.keys()))
 
@@ -120,7 +120,7 @@ def _build(node: ast.expr) -> _Program:
             function, arguments = FUNCTIONS[name], [_build(part) for part in args]
             return lambda names: function(*[part(names) for part in arguments])
     raise ValueError(
-        _("{unparse!r} is no arithmetic; functions are {functions}").format(
+        _("{unparse!r} is not arithmetic; functions are {functions}").format(
             unparse=ast.unparse(node), functions=", ".join(FUNCTIONS)
         )
     )

@@ -68,7 +68,7 @@ def find_fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable
     """Return what is wrong with a job's table, each with its dotted path."""
     known = {*params, CARD}
     problems = [
-        _("fits.{where}: {name!r} is no parameter{suggest}").format(
+        _("fits.{where}: {name!r} is not a parameter{suggest}").format(
             where=where, name=name, suggest=suggest_similar(name, list(params))
         )
         for where, names in (("size", (*fits.size, *fits.size.values())), ("turn", fits.turn))
@@ -94,7 +94,7 @@ def find_fits_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable
 def _find_unknown(where: str, formula: str, known: set[str]) -> list[str]:
     unknown = sorted(find_names(formula) - known)
     return [
-        _("{where}: {name!r} is no parameter and no amount{suggest}").format(
+        _("{where}: {name!r} is neither a parameter nor an amount{suggest}").format(
             where=where, name=name, suggest=suggest_similar(name, list(known))
         )
         for name in unknown

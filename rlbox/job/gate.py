@@ -188,7 +188,7 @@ class FileRule(Rule):
         if self.manifest and self.format not in ("", "json"):
             yield _("format: a manifest is JSON, not {format}").format(format=self.format)
         if self.min_bytes == 0 and (self.manifest or self.format in ("json", "safetensors")):
-            yield _("min_bytes: an empty file is no {format}; leave min_bytes out").format(
+            yield _("min_bytes: an empty file is not {format}; leave min_bytes out").format(
                 format=self.format or "manifest"
             )
 
@@ -317,11 +317,11 @@ class Probe(Rule):
 
     def find_problems(self) -> Iterator[str]:
         if self.url and not self.url.startswith(("http://", "https://")):
-            yield _("url: {url!r} is no address; write http://127.0.0.1:{{port.NAME}}/…").format(url=self.url)
+            yield _("url: {url!r} is not an address; write http://127.0.0.1:{{port.NAME}}/…").format(url=self.url)
         if self.equals is not None and not self.json_path:
             yield _("equals: says nothing without json_path")
         if self.json_path and not _PATH.fullmatch(self.json_path):
-            yield _("json_path: {json_path!r} is no path; write for example choices[0].message.content").format(
+            yield _("json_path: {json_path!r} is not a path; write for example choices[0].message.content").format(
                 json_path=self.json_path
             )
         if self.body and self.method == "GET":

@@ -330,6 +330,6 @@ def _hidden_exits(command: tuple[str, ...]) -> Iterator[tuple[int, str]]:
         if re.search(r"\|&?\s*tee\b", word) and "pipefail" not in word and "PIPESTATUS" not in word:
             yield index, _("ends with the exit code of tee; leave tee out (the log is kept), or use set -o pipefail")
         if re.search(r"(?:\|\||;|\n)\s*(?:true|:)\s*;?\s*$", word):
-            yield index, _("ends well whatever happened before; leave the last `true` out")
+            yield index, _("always succeeds, even after failures; leave the last `true` out")
         if re.search(r"[^&]&\s*$", word):
             yield index, _("leaves its work in the background and ends at once; leave the last & out")

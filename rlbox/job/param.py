@@ -19,7 +19,7 @@ ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 ParamType = Literal["int", "float", "str", "bool", "duration", "size", "fraction"]
 Scalar = bool | int | float | str
 
-_MUST_BE = {"int": _("a whole number"), "float": _("a number"), "str": _("text"), "bool": _("true or false")}
+_MUST_BE = {"int": _("an integer"), "float": _("a number"), "str": _("text"), "bool": _("true or false")}
 _DEFAULT_UNITS: dict[str, str] = {"duration": "seconds", "size": "bytes", "fraction": "fraction"}
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 # What guides write where a value belongs; `<think>` and the like are values.
@@ -195,7 +195,9 @@ def find_param_problems(name: str, param: Param) -> list[str]:
     if param.unit and param.type and param.type != PARAMETER_UNITS[param.unit][0]:
         return [
             *problems,
-            _("{where}.unit: {unit} is no unit of type {type}").format(where=where, unit=param.unit, type=param.type),
+            _("{where}.unit: {unit} is not a unit of type {type}").format(
+                where=where, unit=param.unit, type=param.type
+            ),
         ]
     if param.default is None and param.required and not (param.type or param.unit or param.choices):
         problems.append(_("{where}.type: missing, for there is no default to tell it").format(where=where))

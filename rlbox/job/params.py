@@ -170,7 +170,7 @@ class _Problems:
         step = (
             known
             if self._unknown
-            else _("rlbox show {job} tells what each parameter may be").format(job=self._job.name)
+            else _("rlbox show {job} prints the allowed values of each parameter").format(job=self._job.name)
         )
         raise SpecError(what, next_step=step)
 

@@ -36,7 +36,7 @@ def read_files(names: Sequence[str], problems: list[str]) -> Iterator[tuple[str,
             if len(data) > LARGEST:
                 size = size_text(LARGEST)
                 problems.append(
-                    _("{file}: is larger than {largest}, so it is no script").format(file=shown, largest=size)
+                    _("{file}: is larger than {largest}, so it is not a script").format(file=shown, largest=size)
                 )
             elif b"\0" in data:
                 problems.append(_("{file}: is a binary file, it holds NUL bytes").format(file=shown))

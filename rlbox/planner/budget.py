@@ -58,7 +58,7 @@ def parse_price(text: str) -> HourlyPrice:
     low, high = (float(found[1]), float(found[2] or found[1])) if found else (1.0, 0.0)
     if low > high:
         raise SpecError(
-            _("--price {text!r} is no price").format(text=text),
+            _("invalid --price {text!r}").format(text=text),
             next_step=_("say dollars an hour, a price or a range (1.60-2.40)"),
         )
     return HourlyPrice(low=low, high=high, basis="--price")

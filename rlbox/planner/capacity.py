@@ -78,8 +78,8 @@ def parse_machine(text: str, like: Capacity) -> Capacity:
     found = _MACHINE.fullmatch(text)
     if not found or not all(float(part) for part in found.groups() if part):
         raise SpecError(
-            _("--machine {text!r} is no machine").format(text=text),
-            next_step=_("say GPUs x GB of a card: 4x32, 2x8x80 for two nodes"),
+            _("invalid --machine {text!r}").format(text=text),
+            next_step=_("use GPUSxGB: 4x32, 2x8x80 for two nodes"),
         )
     nodes, gpus, sold = found.groups()
     # 31.8 of 32 GB, sold as either, is what the table knows; any other card has its least

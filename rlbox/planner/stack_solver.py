@@ -46,7 +46,7 @@ def parse_condition(text: str) -> Condition:
     """Return the condition that `NAME`, `!NAME` or `NAME` with a version range means; `ValueError` for all else."""
     found = _CONDITION.fullmatch(text)
     if not found or (found["absent"] and found["range"]):
-        raise ValueError(_("{text!r} is no condition: NAME, !NAME, or NAME with a version range").format(text=text))
+        raise ValueError(_("{text!r} is not a condition: NAME, !NAME, or NAME with a version range").format(text=text))
     try:
         SpecifierSet(found["range"] or "")
     except InvalidSpecifier as error:

@@ -178,9 +178,7 @@ def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
     broken += [f"{crashed}: its import ended the interpreter"] if crashed else []
     if broken:
         raise NodeError(
-            _("what this machine has of the target's base image does not work: {words}").format(
-                words="; ".join(broken)
-            ),
+            _("parts of the target's base image on this machine do not work: {words}").format(words="; ".join(broken)),
             where=base.python,
             next_step=_("repair it there, or name another interpreter with --python FILE"),
         )

@@ -191,7 +191,7 @@ def convert_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         full = is_disk_full(error)
         raise NodeError(
-            _("the disk is full: what was laid so far is whole")
+            _("the disk is full: the files written so far are complete")
             if full
             else _("cannot be laid: {strerror}").format(strerror=error.strerror),
             where=str(path),

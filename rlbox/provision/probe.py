@@ -117,7 +117,7 @@ def read_record(layout: Layout) -> InstallRecord | None:
         return None
     except OSError as error:
         raise NodeError(
-            _("what was laid here cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)
+            _("cannot read the installed files: {strerror}").format(strerror=error.strerror), where=str(path)
         ) from error
     from pydantic import TypeAdapter, ValidationError
 
@@ -125,9 +125,9 @@ def read_record(layout: Layout) -> InstallRecord | None:
         return TypeAdapter(InstallRecord).validate_json(data)
     except ValidationError as error:
         raise NodeError(
-            _("the record of what was laid here is torn, or of another rlbox"),
+            _("the record of the installed files is corrupt, or from another rlbox version"),
             where=str(path),
-            next_step=_("move it away, and apply again: files of yours are in the folder backup beside it"),
+            next_step=_("move it away, and apply again: your files are in the folder backup next to it"),
         ) from error
 
 

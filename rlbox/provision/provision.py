@@ -377,7 +377,7 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
         return RemovalResult("unchanged")
     if record.target != target:
         raise NodeError(
-            _("what was laid here is target {target}").format(target=record.target),
+            _("target {target} is installed on this machine").format(target=record.target),
             where=layout.record_file,
             next_step=f"{layout.format_apply_command(record.target)} --remove",
         )

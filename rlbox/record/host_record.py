@@ -178,7 +178,7 @@ class HostRecordStore:
 
     def _path(self, run: str) -> Path:
         if Path(run).name != run or run in ("", ".."):
-            raise SpecError(_("{run!r} is no name of a run").format(run=run))
+            raise SpecError(_("{run!r} is not a valid run name").format(run=run))
         return self.folder / f"{run}.json"
 
 

@@ -310,7 +310,7 @@ class RunStore:
 def _checked(plan: RunPlan, run: str) -> RunPlan:
     """Return the plan of a run; `SpecError` when it is that of another, as one that a program of the run wrote."""
     if plan.run_id != run:
-        raise SpecError(_("its plan is that of {run_id}").format(run_id=plan.run_id), where=run)
+        raise SpecError(_("its plan belongs to {run_id}").format(run_id=plan.run_id), where=run)
     return plan
 
 
@@ -359,7 +359,7 @@ def remove_run(run_store: RunStore, run: str) -> None:
             raise NodeError(
                 _("run {run} cannot be removed: {strerror}").format(run=run, strerror=error.strerror)
                 if whole
-                else _("run {run} cannot be removed whole: {strerror}").format(run=run, strerror=error.strerror),
+                else _("run {run} cannot be removed completely: {strerror}").format(run=run, strerror=error.strerror),
                 where=str(error.filename or run_store.run_dir(run)),
                 next_step=_("do it as the user whose files they are, or as root"),
             ) from error

@@ -82,7 +82,8 @@ def write_supervisor_info(run_dir: Path, *, place: str, container: str, attempt:
     except FileExistsError as error:
         raise NodeError(
             _(
-                "attempt {attempt} of run {run_dir} has begun before, and what it left would count for this start"
+                "attempt {attempt} of run {run_dir} has started before, and its leftover files would "
+                "count for this start"
             ).format(attempt=attempt, run_dir=run_dir.name),
             where=str(run_dir / SUPERVISOR_FILE),
             next_step=_("take it up as a new attempt: rlbox run --resume {run_dir}").format(run_dir=run_dir.name),

@@ -160,7 +160,7 @@ def run_in_remote_container(
     folder = f"{tunnel.home}{folder[1:]}" if folder.startswith("~") else folder
     if not folder.startswith("/"):
         raise SpecError(
-            _("on a remote engine the data disk is named by its whole path there"),
+            _("with a remote engine, pass the absolute path of the data disk on that host"),
             where=folder or "disk.host",
             next_step="--data /PATH/ON/THE/REMOTE/HOST",
         )

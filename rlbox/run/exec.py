@@ -148,7 +148,8 @@ def is_inside_target(name: str) -> bool:
     here = find_local_stack()
     if here and here.requirements.target != name:
         raise NodeError(
-            _("the stack here is that of target {target!r}").format(target=here.requirements.target), where=here.python,
+            _("the installed stack belongs to target {target!r}").format(target=here.requirements.target),
+            where=here.python,
             next_step=_("rlbox components, or rlbox components {name} outside of this container").format(name=name),
         )  # fmt: skip
     return here is not None

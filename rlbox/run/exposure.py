@@ -91,9 +91,9 @@ def resolve_exposure(
         if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
             if not opened:
                 raise SpecError(
-                    _("job {job} would be open: {why}, so whoever reaches this machine's ports runs code in it").format(
-                        job=plan.job, why=why
-                    ),
+                    _(
+                        "job {job} would be open: {why}, so anyone who can reach this machine's ports runs code in it"
+                    ).format(job=plan.job, why=why),
                     next_step=_(
                         "rlbox run --allow-unauthenticated, on a network that only its nodes reach; "
                         "it is recorded with the run"

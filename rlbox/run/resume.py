@@ -248,7 +248,7 @@ def _refuse(
         app.dry.first.append(f"run {run}, which nothing carries out any more, is settled")
     elif state and state.state not in FINISHED_STATES:
         raise SpecError(
-            _("run {run} could not be settled, so nobody knows whether it goes on").format(run=run),
+            _("run {run} could not be reconciled: it may still be in progress").format(run=run),
             next_step="rlbox runs",
         )
     if state and not options.first_stage and all(stage.state in DONE for stage in state.stages):

@@ -148,7 +148,7 @@ def parse_request(document: object, *, has_tests: bool = False) -> ProgramReques
 def _parse_check(document: Mapping[str, Any]) -> ProgramCheck:
     names = tuple(_parse_names(document, "names"))
     if invalid := [name for name in names if not name.isidentifier()]:
-        raise InvalidRequestError(_("names: {name!r} is no name").format(name=invalid[0]))
+        raise InvalidRequestError(_("names: {name!r} is not a valid name").format(name=invalid[0]))
     tests = _parse_text(document, "tests", None)
     return ProgramCheck(tests=tests, before=_parse_text(document, "before", ""), names=names)
 
@@ -190,7 +190,7 @@ def _parse_files(document: Mapping[str, Any]) -> dict[str, bytes]:
         try:
             files[_check_path(name)] = base64.b64decode(text or "", validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise InvalidRequestError(_("files: {name!r} is no base64").format(name=name)) from error
+            raise InvalidRequestError(_("files: {name!r} is not base64").format(name=name)) from error
     if sum(map(len, files.values())) > _MAX_TEXT:
         raise InvalidRequestError(_("files: more than {longest} bytes").format(longest=_MAX_TEXT))
     return files
@@ -201,5 +201,5 @@ def _check_path(name: str) -> str:
     parts = name.removeprefix("./").split("/")
     is_text = name == name.encode("utf-8", "ignore").decode()  # a lone surrogate names no file
     if not is_text or "\0" in name or any(part in ("", ".", "..") for part in parts) or len(name) > 500:
-        raise InvalidRequestError(_("{name!r} is no path below the program's folder").format(name=name))
+        raise InvalidRequestError(_("{name!r} is not a path below the program's folder").format(name=name))
     return "/".join(parts)

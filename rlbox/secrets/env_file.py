@@ -74,14 +74,14 @@ def _read(text: str, place: int) -> tuple[str, str, int]:
         raise _BadLine(_("no '=' in it: write NAME=value"))
     name = assign["name"]
     if not _NAME.fullmatch(name):
-        raise _BadLine(_("what stands before '=' is no name: letters, digits and _, no digit first"))
+        raise _BadLine(_("the text before '=' is not a name: letters, digits and _, no digit first"))
     if text[assign.end() : assign.end() + 1] in ("'", '"'):
         return (name, *_read_quoted(name, text, assign.end()))
     end = text.find("\n", assign.end())
     begin = assign.end() - len(assign["blank"])  # a comment may begin right after blanks
     value = _COMMENT.split(text[begin : len(text) if end < 0 else end], maxsplit=1)[0].strip(" \t")
     if "'" in value or '"' in value:
-        raise _BadLine(_("a quote inside the value of {name}: put quotes around the whole value").format(name=name))
+        raise _BadLine(_("a quote inside the value of {name}: put quotes around the complete value").format(name=name))
     if _SECOND.search(value):
         raise _BadLine(_("two assignments on one line: part them, or quote the value"))
     return name, value, len(text) if end < 0 else end + 1
@@ -99,7 +99,7 @@ def _read_quoted(name: str, text: str, place: int) -> tuple[str, int]:
     rest = _SKIPPED.match(text, place)
     if rest is None:
         raise _BadLine(
-            _("something follows the closing quote of {name}: put quotes around the whole value").format(name=name)
+            _("text follows the closing quote of {name}: put quotes around the complete value").format(name=name)
         )
     return value, rest.end()
 

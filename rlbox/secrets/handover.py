@@ -112,7 +112,9 @@ def _parse(line: bytes, names: tuple[str, ...]) -> dict[str, str]:
     except ValueError:  # its text would quote the line
         data = None
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
-        raise SpecError(_("what came over standard input are no secrets: one line of JSON, names to texts")) from None
+        raise SpecError(
+            _("the standard input does not hold secrets: expected one line of JSON, names to texts")
+        ) from None
     if missing := [name for name in names if name not in data]:
         raise SpecError(
             _("secrets that did not come over standard input: {missing}").format(missing=", ".join(missing))

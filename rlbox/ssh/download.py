@@ -52,7 +52,7 @@ class DownloadDirectory:
             raise NodeError(
                 _("{need} come home, and {free} are free").format(need=size_text(need), free=size_text(free)),
                 where=str(self.path),
-                next_step=_("make room, or name another folder with --to DIR"),
+                next_step=_("free disk space, or name another folder with --to DIR"),
             )
         unrecorded = 0
         try:

@@ -242,7 +242,7 @@ def send_file(shell: SshConnection, path: Path, target: str, report: ReportBytes
         if shell.check_output(commit, _SEND_ERROR, timeout_s=_LONG_COMMAND_S).strip() == "sent":
             return
     raise WorkFailed(
-        _("{path} does not arrive whole").format(path=path),
+        _("{path} changes while it is transferred").format(path=path),
         where=shell.name,
         next_step=_("the same command again, when nothing writes it"),
     )
@@ -273,7 +273,7 @@ def _explain_write_errors(part: Path) -> Iterator[None]:
         raise NodeError(
             _("{part} cannot be written: {strerror}").format(part=part.name, strerror=error.strerror),
             where=str(part.parent),
-            next_step=_("make room, and the same command again: what is here stays"),
+            next_step=_("free disk space, then repeat the same command: downloaded files are kept"),
         ) from error
 
 

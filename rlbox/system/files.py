@@ -208,7 +208,7 @@ def _check_parent(path: Path, other: str) -> None:
         return
     if any(os.path.lexists(one) and not one.is_dir() for one in (parent, *parent.parents)):
         raise NodeError(
-            _("this lies below what is no folder"), where=str(path), next_step=_("name {other}").format(other=other)
+            _("its parent is not a folder"), where=str(path), next_step=_("name {other}").format(other=other)
         )
     raise NodeError(
         _("the folder of this is not there"),

@@ -63,9 +63,9 @@ class Compile(SpecModel):
         if self.cuda and int(self.cuda.partition(".")[0]) < _FIRST_CUDA:
             raise ValueError(
                 _(
-                    "the compiler of CUDA {cuda} is in no wheel (that of CUDA 12 has ptxas alone): take a "
-                    "published wheel by checksum ([[stack.wheels]]), or a base image that has the compiler (a "
-                    "devel image)"
+                    "no wheel has the compiler of CUDA {cuda} (the CUDA 12 wheel has ptxas alone): use a "
+                    "published wheel by checksum ([[stack.wheels]]), or a base image that has the compiler "
+                    "(a devel image)"
                 ).format(cuda=self.cuda)
             )
         return self
@@ -83,7 +83,7 @@ class Compile(SpecModel):
         found = []
         if self.distribution in indexed:
             found.append(
-                _("stack.compile: {name} is among the packages of the stack, too: name it once").format(name=self.name)
+                _("stack.compile: {name} is also among the packages of the stack: name it once").format(name=self.name)
             )
         if self.cuda and not (self.archs or hardware_arch):
             found.append(

@@ -89,7 +89,7 @@ class Base(SpecModel):
             raise ValueError(_("set exactly one of bootstrap and image"))
         if self.bootstrap and (self.holds or self.holds_apt):
             raise ValueError(
-                _("holds and holds_apt say what an image has: a bootstrapped base has nothing but packages")
+                _("holds and holds_apt describe the content of an image: a bootstrapped base has nothing but packages")
             )
         if self.image and not _PINNED.fullmatch(self.image):
             raise ValueError(_("image must be pinned: NAME@sha256:DIGEST"))
@@ -183,7 +183,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(_("{text!r} is no regular expression: {error}").format(text=text, error=error)) from error
+        raise ValueError(_("{text!r} is not a regular expression: {error}").format(text=text, error=error)) from error
     return text
 
 

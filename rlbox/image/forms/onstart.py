@@ -106,7 +106,7 @@ def render_onstart(
             _("the script has {count} bytes, {text_count} packed, and the on-start field takes {limit}").format(
                 count=len(script.encode()), text_count=len(text), limit=ONSTART_FIELD_LIMIT
             ),
-            next_step=_("put what is added into the image or on the data disk, and add the line that calls it"),
+            next_step=_("put the added lines into the image or on the data disk, and add the line that calls them"),
         )
     return OnstartScript(target=target.name, script=script, field_text=text, encoding="gzip")
 
