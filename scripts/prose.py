@@ -149,8 +149,8 @@ def groups() -> list[Group]:
             long_share=0.03,
         ),
         Group(name="fix pages", texts=read_pages("docs/fixes/*.md"), markers=2, long_share=0.03),
-        Group(name="help", texts=read_help(), markers=10, long_share=0.03),
-        Group(name="messages", texts=read_messages(), markers=14, long_share=0.03),
+        Group(name="help", texts=read_help(), markers=1, long_share=0.03),
+        Group(name="messages", texts=read_messages(), markers=1, long_share=0.03),
     ]
 
 

@@ -38,7 +38,7 @@ NAMED_SKIPS = (
     "RLBOX_CORPUS names no corpus",  # a folder of real logs, which is no part of the repository
     "this machine lets nobody make a control group",  # none is mounted, or it is read-only, as in a rented container
     "this machine has no C++ compiler",  # Ubuntu and Debian have none before somebody installs it
-    "this machine gives a build no namespaces",  # a container without the privilege for them
+    "this machine does not allow namespaces for a build",  # a container without the privilege for them
     "this machine has no FUSE",  # a container without the device
     "this machine has no loop device",  # the same
     "this distribution has no chromium-headless-shell",  # Ubuntu's chromium is no package that can be unpacked

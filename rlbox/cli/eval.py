@@ -153,7 +153,7 @@ def _make_comparison_error(error: LocksDifferError, command: str) -> WorkFailed:
     parts = dict.fromkeys(difference.field.partition(".")[0] for difference in error.differences)
     allowed = " ".join(f"--across {part}" for part in parts)
     return WorkFailed(
-        _("not comparable, the evaluation locks differ in{lines}").format(lines=lines),
+        _("not comparable, the evaluation fingerprints differ in{lines}").format(lines=lines),
         next_step=_("judge both with one lock; or, to compare just that: {again} {allowed}").format(
             again=command, allowed=allowed
         ),

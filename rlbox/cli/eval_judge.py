@@ -134,7 +134,7 @@ def make_locks_error(error: LocksDifferError, directory: Path) -> SpecError:
     """Return the refusal to choose among results of two locks, which names the fields."""
     fields = "".join(f"\n  | {difference}" for difference in error.differences)
     return SpecError(
-        _("not comparable, the evaluation locks differ in{fields}").format(fields=fields), where=str(directory)
+        _("not comparable, the evaluation fingerprints differ in{fields}").format(fields=fields), where=str(directory)
     )
 
 

@@ -1,4 +1,4 @@
-"""The evaluation lock: all that decides a score, as one JSON document with a digest.
+"""The evaluation fingerprint: all that decides a score, as one JSON document with a digest.
 
 Two results with one lock measure the same thing. The weights, which a comparison is about, are the lock's `subject` and
 not part of the digest; the machine is written elsewhere.
@@ -70,10 +70,10 @@ def parse_lock(document: Any) -> EvaluationLock:
         raise ValueError(_("this is not an evaluation fingerprint"))
     missing = [name for name in LOCK_PARTS if name not in document["parts"]]
     if missing:
-        raise ValueError(_("the evaluation lock lacks {missing}").format(missing=", ".join(missing)))
+        raise ValueError(_("the evaluation fingerprint lacks {missing}").format(missing=", ".join(missing)))
     lock = EvaluationLock(parts=document["parts"], subject=document.get("subject") or {})
     if lock.digest != document.get("digest"):
-        raise ValueError(_("the evaluation lock was changed: its digest is another"))
+        raise ValueError(_("the evaluation fingerprint was changed: its digest does not match"))
     return lock
 
 

@@ -99,7 +99,7 @@ def resolve_exposure(
                         "it is recorded with the run"
                     ),
                 )
-            notes.append(f"{_OPEN}{why}; whoever reaches this machine's ports runs code in the run")
+            notes.append(f"{_OPEN}{why}; anyone who can reach this machine's ports runs code in the run")
     for note in notes:
         app.say(note)
     known = (note for note in plan.notes if not note.startswith(_NOTES))

@@ -81,7 +81,7 @@ def test_the_image_of_another_target(rlbox: Rlbox, folder: Folder, monkeypatch: 
     monkeypatch.setenv("RLBOX_PLACE", str(folder.path / "p/opt/rlbox"))
     said = rlbox("components", "vast-5090")
     assert said.code == 5
-    assert said.err.startswith("rlbox: error: the stack here is that of target 'local'\n")
+    assert said.err.startswith("rlbox: error: the installed stack belongs to target 'local'\n")
 
 
 def test_a_target_on_a_host_is_tested_in_a_container(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:

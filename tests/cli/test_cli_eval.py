@@ -101,7 +101,7 @@ def test_a_dry_run_judges_nothing(site: Path, rlbox: Rlbox) -> None:
     [
         (("global_step_100",), "Either --url URL of a server that is up, or --engine FILE to start one."),
         (("global_step_100", "global_step_200", "--url", "http://127.0.0.1:9"), "--url is one server"),
-        (("problems", "--url", "http://127.0.0.1:9"), "it is no export"),
+        (("problems", "--url", "http://127.0.0.1:9"), "is not a Hugging Face checkpoint"),
         (("global_step_100", "global_step_100", "--engine", "python"), "two exports have one name"),
     ],
 )
@@ -204,11 +204,11 @@ def test_a_result_is_shown(judged: Path, rlbox: Rlbox) -> None:
 def test_a_file_that_is_no_result_is_refused(judged: Path, rlbox: Rlbox) -> None:
     (judged / "summary.json").write_text("{}")
     said = rlbox("eval", "show", "summary.json")
-    assert (said.code, "this is no result of an evaluation" in said.err) == (2, True)
+    assert (said.code, "this is not an evaluation result" in said.err) == (2, True)
     path = judged / "eval/step_100/summary.json"
     path.write_text(path.read_text().replace('"version": "0.0.1"', '"version": "9"'))
     said = rlbox("eval", "compare", "eval/step_200", "eval/step_100")
-    assert (said.code, "the evaluation lock was changed: its digest is another" in said.err) == (2, True)
+    assert (said.code, "the evaluation fingerprint was changed: its digest does not match" in said.err) == (2, True)
 
 
 def test_suites_are_listed(site: Path, rlbox: Rlbox) -> None:

@@ -179,7 +179,7 @@ def test_a_hundred_megabytes_are_no_script(rlbox: Rlbox, folder: Folder) -> None
     said = rlbox("lint", "big.sh")
     assert (said.code, said.err.splitlines()[0]) == (
         2,
-        "rlbox: error: big.sh: is larger than 1.0 MB, so it is no script",
+        "rlbox: error: big.sh: is larger than 1.0 MB, so it is not a script",
     )
 
 

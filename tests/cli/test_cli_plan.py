@@ -200,7 +200,7 @@ def test_a_computed_refusal_can_be_overridden(rlbox: Rlbox, one: Folder) -> None
         ("2x20", 0, ""),
         ("2x16", 5, "14.9 GiB needed (weights 7.5 GiB, activations 7.5 GiB), 14.6 GiB there"),
         ("1x80", 5, "2 GPUs of a machine, there are 1"),
-        ("2x0", 2, "--machine '2x0' is no machine"),
+        ("2x0", 2, "invalid --machine '2x0'"),
     ],
 )
 def test_another_machine(rlbox: Rlbox, one: Folder, machine: str, code: int, told: str) -> None:

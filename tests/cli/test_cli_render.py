@@ -89,7 +89,7 @@ def test_context_does_not_empty_a_folder(rlbox: Rlbox, folder: Folder) -> None:
     folder.target("mine", TARGET)
     keep = folder.write("keep.txt", "x")
     rlbox("render", "local", "--context", ".").check_error(
-        2, "this is not a build context that rlbox wrote, and writing one would remove what is there"
+        2, "rlbox did not write this build context, and writing one would remove its files"
     )
     assert keep.read_text() == "x"
 

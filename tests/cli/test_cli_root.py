@@ -97,7 +97,7 @@ def test_a_bug_without_a_place_for_its_report(rlbox: Rlbox, monkeypatch: pytest.
     ("number", "next_step"),
     [
         (errno.ENOSPC, "free space there, or name another place"),
-        (errno.EIO, "name another place: `dmesg` shows what is wrong with this disk"),
+        (errno.EIO, "name another path: `dmesg` shows the problem of this disk"),
     ],
 )
 def test_what_this_machine_refuses(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch, number: int, next_step: str) -> None:

@@ -169,7 +169,7 @@ def test_an_engine_without_manifests(rlbox: Rlbox, mine: Folder, built: Build) -
 
 def test_an_image_that_is_not_of_rlbox(rlbox: Rlbox, engine: EngineSocket) -> None:
     engine.images["debian"] = {"Id": ID, "Config": {"Labels": None}}
-    rlbox("show", "debian").check_error(2, "debian is no image of rlbox: it has no label rlbox.target")
+    rlbox("show", "debian").check_error(2, "debian is not an image of rlbox: it has no label rlbox.target")
 
 
 @pytest.mark.parametrize("word", [f"registry.example/team/x@sha256:{'1' * 64}", "team/x", "x:1"])

@@ -198,7 +198,7 @@ def test_what_cannot_be_seen_is_not_destroyed(rlbox: Rlbox, platform: Platform) 
     platform.instances[20000001]["actual_status"] = "exited"
     said = rlbox("vast", "destroy", "20000001", "--yes")
     assert said.code == 5
-    assert "instance 20000001 is exited: what is on its disk cannot be checked" in said.err
+    assert "instance 20000001 is exited: its disk cannot be checked" in said.err
     assert "next:  rlbox vast start 20000001, rlbox vast fetch 20000001, or --unfetched to lose it" in said.err
     assert platform.calls("DELETE") == []
 

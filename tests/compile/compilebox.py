@@ -82,7 +82,7 @@ def needs_spaces() -> None:
     try:
         should_create_user_namespace()
     except NodeError:
-        pytest.skip("this machine gives a build no namespaces")
+        pytest.skip("this machine does not allow namespaces for a build")
 
 
 @dataclass(frozen=True, kw_only=True)

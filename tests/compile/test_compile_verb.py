@@ -183,7 +183,7 @@ def test_it_sees_no_network_and_nothing_of_the_caller(tmp_path: Path) -> None:
         (
             "    raise SystemExit(7)",
             "small cannot be compiled (exit code 7)",
-            "read its log; what was compiled is kept, and the same command goes on",
+            "read its log; compiled packages are kept, and the same command continues",
         ),
     ],
 )
@@ -261,4 +261,4 @@ def test_a_library_that_was_linked_behind_its_back(tmp_path: Path) -> None:
     behind = '    made.append("three.cpp")\n    os.environ["PATH"] = "/usr/bin:/bin"'
     done = make_box(tmp_path / "behind", behind, more='units = ["one*"]').rlbox("compile", "mine")
     assert done.code == 1
-    assert "the library of small was linked by a program of another name than rlbox stands before" in done.err
+    assert "the library of small was linked by a linker that rlbox does not intercept" in done.err

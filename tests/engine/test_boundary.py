@@ -145,7 +145,7 @@ def test_a_container_that_is_started_again_starts_nothing(attacked: Box) -> None
     docker("kill", "--signal=KILL", name)
     docker("start", name)
     docker("wait", name)
-    assert f"attempt 1 of run {run.name} has begun before" in docker("logs", name) + _errors(name)
+    assert f"attempt 1 of run {run.name} has started before" in docker("logs", name) + _errors(name)
     found = row(attacked)
     assert found["state"] == "failed"
     assert f"container {name} was started a second time, not by rlbox" in found["cause"]

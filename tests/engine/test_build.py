@@ -74,7 +74,7 @@ def test_a_failing_step_is_named_with_its_last_lines(tiny: Box) -> None:
     assert "build step failed" in result.err
     assert "[tools 1/1] RUN sh /opt/tools/install.sh layers /usr/bin/python3" in result.err
     assert "ash mismatch" in result.err
-    assert "next:  whole log: " in result.err
+    assert "next:  full log: " in result.err
     assert "Traceback" not in result.err
 
 

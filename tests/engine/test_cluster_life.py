@@ -219,7 +219,7 @@ def test_a_ray_without_tokens_is_refused(hosts: Hosts, follow: Follow) -> None:
     docker("tag", f"rlbox/pair:{PROJECT}", f"rlbox/open:{PROJECT}")
     try:
         dry = hosts("cluster", "up", "open", "--dry-run")
-        assert (dry.code, "takes commands of anybody" in dry.err + dry.out) == (2, True), dry.err
+        assert (dry.code, "accepts commands from any client" in dry.err + dry.out) == (2, True), dry.err
     finally:
         docker("rmi", f"rlbox/open:{PROJECT}")
 
@@ -228,7 +228,7 @@ def test_down_names_what_it_cannot_reach(hosts: Hosts, follow: Follow) -> None:
     """A cluster of both, of which one has its cable cut; then it is plugged in again."""
     healthy(hosts("cluster", "up", "pair", "--json"))
     other = follow("cluster", "up", "pair", "--nodes", "node0")
-    assert "stands on node0, node1, not on node0" in other.said.err
+    assert "runs on node0, node1, not on node0" in other.said.err
     follow.changed(other, ["cluster", "up", "pair", *other.text.partition(";")[0].split()], 0)
     script("cut", "node1")
     try:

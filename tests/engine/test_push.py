@@ -192,7 +192,7 @@ def test_other_bytes_in_the_registry_are_met(make: Callable[..., Box], proxy: Pr
     box = make(layers=1)
     done = box("push", NAME, "--to", f"{proxy.host}/{NAME}:1")
     assert (done.code, done.out) == (6, "")
-    assert f"what was pushed is {image_facts()['Id']}" in done.err
+    assert f"but rlbox pushed {image_facts()['Id']}" in done.err
 
 
 def test_the_sbom_is_attached(make: Callable[..., Box], proxy: Proxy, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_damaged_archive_loads_nothing(make: Callable[..., Box], tmp_path: Pat
     whole = file.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
-    for data, words in ((bytes(flipped), "is damaged"), (whole[: len(whole) // 2], "cut short")):
+    for data, words in ((bytes(flipped), "is damaged"), (whole[: len(whole) // 2], "truncated")):
         file.write_bytes(data)
         done = box("load", str(file))
         assert (done.code, done.out) == (1, "")

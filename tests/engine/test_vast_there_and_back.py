@@ -179,8 +179,7 @@ def test_up_cut_resumed_fetched_destroyed(rented: Rented, tmp_path: Path) -> Non
     stopped = rented.rlbox("stop", str(number))  # the machine goes off while the training works
     assert stopped.code == 0, stopped.err
     assert (
-        f"instance {number} is exited: what is on its disk cannot be checked"
-        in rented.rlbox("destroy", str(number), "--yes").err
+        f"instance {number} is exited: its disk cannot be checked" in rented.rlbox("destroy", str(number), "--yes").err
     )
     started = rented.rlbox("start", str(number))
     assert started.code == 0, started.err

@@ -119,8 +119,8 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path, follow: Follow) -> 
     differ = rf"two builds of {NAME} differ: sha256:[0-9a-f]{{64}} and sha256:[0-9a-f]{{64}}"
     assert re.fullmatch(differ, error[0]), result.err
     assert error[-2] == "  layer 3 (COPY /out/ /)"
-    assert error[-1].startswith("  next:  whole log: ")
-    assert "install.sh venv" in Path(step.text.removeprefix("whole log: ")).read_text()
+    assert error[-1].startswith("  next:  full log: ")
+    assert "install.sh venv" in Path(step.text.removeprefix("full log: ")).read_text()
     script.write_text(shipped)
     follow.again(step)
 

@@ -138,12 +138,12 @@ def test_judge_several_answers_to_a_problem_seeds_and_counts_them(site: Path, sa
     ("rows", "message"),
     [
         ("", "adding has no problem"),
-        ('{"task_id": 1}\n', "is no problem"),
+        ('{"task_id": 1}\n', "is not a problem"),
         ("no json\n", "adding.jsonl:1: no JSON"),
         ("[]\n", "a row is an object"),
         (None, "is missing: bring the raw problem sets"),
         ("".join(json.dumps(row) + "\n" for row in adding(1) * 2), "two problems are called 'Add/0'"),
-        ("".join(json.dumps(row) + "\n" for row in adding(3)), "3 problems, it has 12"),
+        ("".join(json.dumps(row) + "\n" for row in adding(3)), "3 problems, expected 12"),
     ],
 )
 def test_judge_rows_that_are_no_problems_are_refused(

@@ -167,7 +167,7 @@ def test_what_cannot_be_judged_is_said(
     assert "--max-model-len 2047 has no room for 2048 new tokens" in small
     assert "113 problems" not in small
     seed = str(run(project, player, sandbox, monkeypatch, "--any-size", "false"))
-    assert "1 problems, it has 117" in seed
+    assert "1 problems, expected 117" in seed
     (project / "raw/mbpp_reg_raw.jsonl").unlink()
     assert "mbpp_reg_raw.jsonl is missing" in str(run(project, player, sandbox, monkeypatch))
     other = project / "empty"
@@ -251,7 +251,7 @@ def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
         assert (suite.decoding.temperature, suite.decoding.top_p, suite.decoding.max_tokens) == (0.0, 1.0, 2048)
         assert (suite.decoding.samples, suite.limits.run_s, suite.limits.memory_mb) == (1, 30.0, 1024)
     tiny.write_problems(tmp_path, each=2)
-    with pytest.raises(ProblemError, match="2 problems, it has 200"):
+    with pytest.raises(ProblemError, match="2 problems, expected 200"):
         load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, manifests=tmp_path))
 
 

@@ -58,13 +58,13 @@ def test_an_attempt_that_is_started_a_second_time_is_refused(disk: Disk) -> None
     run_dir = disk.run_dirs[-1]
     before = (run_dir / "run.json").read_bytes()
     disk.begin(plan)
-    wait_for(lambda: "has begun before" in (run_dir / "supervisor.log").read_text())
+    wait_for(lambda: "has started before" in (run_dir / "supervisor.log").read_text())
     disk.wait_until_free()
     said = (run_dir / "supervisor.log").read_text()
-    assert f"error: attempt 1 of run {run_dir.name} has begun before, and what it left would count" in said
+    assert f"error: attempt 1 of run {run_dir.name} has started before, and its leftover files would count" in said
     assert f"rlbox run --resume {run_dir.name}" in said
     assert ((run_dir / "starts").read_text(), (run_dir / "run.json").read_bytes()) == ("x\n", before)
-    with pytest.raises(NodeError, match="has begun before"):
+    with pytest.raises(NodeError, match="has started before"):
         write_supervisor_info(run_dir, place="here", container="", attempt=1, warden=0)
 
 
@@ -109,7 +109,7 @@ def test_a_plan_that_is_another_runs_is_told(disk: Disk) -> None:
     plan = disk.make(("only", STAYS))
     write_run_plan(disk.run_dirs[-1], dataclasses.replace(plan, run_id="other-1"))
     found = disk.end_dead_runs()
-    assert found.unresolved == {plan.run_id: "cannot be settled now: its plan is that of other-1"}
+    assert found.unresolved == {plan.run_id: "cannot be settled now: its plan belongs to other-1"}
 
 
 ORPHANS = """

@@ -191,7 +191,7 @@ def test_what_comes_is_no_secrets(planted: Bench) -> None:
     planted.start()
     code, err = planted.finish()
     assert (code, "planted" in err) == (2, False)
-    assert "what came over standard input are no secrets" in err
+    assert "the standard input does not hold secrets" in err
 
 
 def test_a_run_without_secrets_waits_for_nothing(bench: Bench) -> None:

@@ -61,7 +61,7 @@ def test_suites_and_their_archives(folder: Folder, more: str, suites: dict[str, 
 def test_a_suite_of_another_release(folder: Folder) -> None:
     with pytest.raises(SpecError) as caught:
         map_suites_to_archives(base(folder, 'suites = ["trixie-security"]'))
-    assert str(caught.value) == "base.suites: 'trixie-security' is no suite of debian:bookworm"
+    assert str(caught.value) == "base.suites: 'trixie-security' is not a suite of debian:bookworm"
 
 
 def test_the_folder_of_apt() -> None:
@@ -191,7 +191,7 @@ WEAK = "'http://apt.example/debian/pool/a_1_all.deb' a_1_all.deb 1 MD5Sum:012345
 def test_what_is_no_package_of_the_archives(line: str) -> None:
     with pytest.raises(WorkFailed) as caught:
         parse_print_uris(line + "\n", {MAIN.url: "debian"})
-    assert str(caught.value) == f"apt printed what is no package of its archives: {line}"
+    assert str(caught.value) == f"apt printed a line that does not name a package of its archives: {line}"
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,8 @@ def test_each_bad_habit_is_said_and_the_next_mirror_asked(hosts: list[MirrorServ
     reasons = dict(found.said)
     assert reasons["gone"] == "answered 404 for /gone/six/"
     assert reasons["login"] == f"does not list {SIX.file}"
-    assert reasons["torn"].startswith("its page is no list of files: Expecting value")
-    assert reasons["odd"] == "its page is no list of files: no list of files in the index's JSON"
+    assert reasons["torn"].startswith("its page is not a list of files: Expecting value")
+    assert reasons["odd"] == "its page is not a list of files: no list of files in the index's JSON"
     assert reasons["liar"] == f"lists {SIX.file} with another sha256 than the lock"
     assert reasons["stall"] == "stalls: nothing came for too long"
     assert reasons["dead"] == "cannot reach 127.0.0.1: Connection refused"

@@ -47,12 +47,12 @@ def test_nodes_of_the_target_and_of_the_line() -> None:
     [
         (Own(), "", "", "target mine names no nodes", "--nodes gpu005,gpu006, or cluster.nodes of the target"),
         (Own(), "a,b,a", "", "node a is named twice", "--nodes"),
-        (Own(), "a,-oProxyCommand=x", "", "'-oProxyCommand=x' is no name of a node", "--nodes"),
+        (Own(), "a,-oProxyCommand=x", "", "'-oProxyCommand=x' is not a valid node name", "--nodes"),
         (
             Own(disk="~/x"),
             "a",
             "",
-            "the data disk of node a is '~/x', which is no whole path",
+            "the data disk of node a is '~/x', which is not an absolute path",
             "--data /PATH/ON/THE/NODES",
         ),
     ],

@@ -17,9 +17,9 @@ from rlbox.logs.patterns import compile_pattern, compile_pattern_set, strip_anch
     ("text", "told"),
     [
         ("", "is empty"),
-        (".*", "fits every line"),
-        ("(x)?", "fits every line"),
-        ("^", "fits every line"),
+        (".*", "matches every line"),
+        ("(x)?", "matches every line"),
+        ("^", "matches every line"),
         ("a(?=b)", "(?= at character 2 is a look-ahead"),
         ("a(?!b)", "negative look-ahead"),
         ("(?<=a)b", "look-behind"),

@@ -41,7 +41,7 @@ def ids(findings: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "name", "level", "seen"),
     [
-        ({"shm_total": None}, "shm-missing", "error", "is no directory"),
+        ({"shm_total": None}, "shm-missing", "error", "is not a directory"),
         ({"shm_total": 64 * MIB}, "shm-too-small", "error", "67.1 MB, the target wants 2.1 GB (2 GiB)"),
         ({"shm_total": int(1.5 * GIB)}, "shm-too-small", "warning", "1.6 GB, the target wants 2.1 GB (2 GiB)"),
         (
@@ -257,7 +257,7 @@ def test_dotenv_as_a_shell_reads_it() -> None:
     file = parse_dotenv("e", "# c\nA=1\nexport B='2'\n\nC = 3\nD=4\r\nnonsense\n")
     assert file.values == {"A": "1", "B": "2", "C": "3", "D": "4"}
     assert file.broken_lines == (
-        "line 5: blanks around = of C", "line 6: a carriage return ends the value of D", "line 7 is no NAME=value",
+        "line 5: blanks around = of C", "line 6: a carriage return ends the value of D", "line 7 is not NAME=value",
     )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def test_processes_with_numbers_of_their_own_are_not_ours() -> None:
         while not inner and outer.poll() is None and time.monotonic() < end:
             inner = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
         if not inner:
-            pytest.skip("this machine gives a build no namespaces")
+            pytest.skip("this machine does not allow namespaces for a build")
         wait_until_named(int(inner[0]), "raylet")
         assert int(inner[0]) not in {row.pid for row in list_processes()}
     finally:

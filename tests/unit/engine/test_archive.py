@@ -139,7 +139,7 @@ def test_a_cut_archive_is_refused(file: Path) -> None:
         cut = tar.getmember(largest(make_files())).offset_data + 10
     file.write_bytes(file.read_bytes()[:cut])
     what, where, step = refusal(file)
-    assert (what.startswith("this is no archive, or cut short: "), where, step) == (True, str(file), AGAIN)
+    assert (what.startswith("this is not an archive, or it is truncated: "), where, step) == (True, str(file), AGAIN)
 
 
 def test_a_missing_blob_is_named(tmp_path: Path) -> None:

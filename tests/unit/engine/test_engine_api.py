@@ -70,7 +70,7 @@ def test_images(engine: EngineSocket) -> None:
     assert str(odd.value) == (f"""the engine refused: disk full\n  where: {engine.address}""")
     with pytest.raises(EngineError) as page:
         find_image("html")
-    assert str(page.value) == f"this is no Docker engine: it answered '<html>'\n  where: {engine.address}"
+    assert str(page.value) == f"this is not a Docker engine: it answered '<html>'\n  where: {engine.address}"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_name_is_read_as_docker_does(text: str, wanted: ImageReference) -> Non
 def test_what_is_no_name(text: str, why: str) -> None:
     with pytest.raises(SpecError) as error:
         parse_reference(text)
-    assert error.value.what == f"{text!r} is no name of an image: {why}"
+    assert error.value.what == f"{text!r} is not a valid image name: {why}"
     assert error.value.next_step == "write it as HOST/NAMESPACE/NAME:TAG"
 
 

@@ -201,7 +201,7 @@ def test_a_page_instead_of_a_registry(server: RegistryServer, registry: Registry
     with pytest.raises(RegistryError) as error:
         registry.require_registry()
     assert refused(error) == (
-        f"{server.host} is no registry: it answered 200 <html>log in",
+        f"{server.host} is not a registry: it answered 200 <html>log in",
         "check the address; a proxy or a login page may stand in front of it",
     )
     with pytest.raises(RegistryError) as error:

@@ -60,7 +60,7 @@ def test_it_is_read_as_it_was_written() -> None:
     "document", [None, [], {}, {"schema": 1}, {"schema": 2, "parts": PARTS}, {"schema": 1, "parts": {}}]
 )
 def test_what_is_no_lock_is_refused(document: Any) -> None:
-    with pytest.raises(ValueError, match="evaluation lock"):
+    with pytest.raises(ValueError, match="evaluation fingerprint"):
         parse_lock(document)
 
 

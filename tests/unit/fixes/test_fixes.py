@@ -61,7 +61,7 @@ def target(folder: Folder, text: str = "") -> Target:
         ({"gpus": "<4"}, A800, False, "4 GPUs a node, not <4"),
         ({"nodes": ">1"}, "", False, "1 node, not >1"),
         ({"rented": True}, VAST, True, "rented from vast"),
-        ({"rented": True}, "", False, "a machine of one's own"),
+        ({"rented": True}, "", False, "your own machine"),
         ({"rented": False}, VAST, False, "rented from vast"),
         ({"platform": ["autodl"]}, VAST, False, "platform vast, not autodl"),
         ({"region": ["cn"]}, A800, True, "region cn"),
@@ -227,10 +227,10 @@ def test_packages_become_part_of_the_base(folder: Folder) -> None:
     ("text", "message"),
     [
         ("title = 1", "title: must be text (got 1)"),
-        ('id = "x"', "id: unknown key, the name is that of the folder or file"),
+        ('id = "x"', "id: unknown key, the name comes from the folder or file"),
         ("titel = 'x'", "titel: unknown key (did you mean 'title'?)"),
         ("[[bake.file]]\npath = '/lib64/x'\ntext = 'x'", "bake.file[0].path: /lib64/x: a layer would put a folder"),
-        ("[[signature]]\npattern = '['\nexample = 'x'", "signature[0].pattern: '[' is no regular expression"),
+        ("[[signature]]\npattern = '['\nexample = 'x'", "signature[0].pattern: '[' is not a regular expression"),
         ("[[signature]]\npattern = 'a'\nexample = 'x'", "signature[0]: 'a' does not match its own example"),
         (
             "[[signature]]\npattern = 'a'\nunless = 'b'\nexample = 'ab'",

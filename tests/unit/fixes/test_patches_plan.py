@@ -113,10 +113,10 @@ def test_the_manifest_is_what_the_script_reads(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"diff": "hello"}, "diff: this is no unified diff"),
+        ({"diff": "hello"}, "diff: not a unified diff"),
         ({"marker": "# other"}, "diff: b/verl/a.py does not get the marker"),
         ({"files": {"b.py": "0" * 64}}, "files: the diff does not change b.py"),
-        ({"upstream_has": "("}, "'(' is no regular expression"),
+        ({"upstream_has": "("}, "'(' is not a regular expression"),
         ({"made_for": ""}, "made_for"),
         ({"files": {"verl/a.py": "12"}}, "files"),
     ],

@@ -102,7 +102,7 @@ CUDA = 'cuda = "13.0"'
         (
             CUDA,
             'cuda = "12.8"',
-            "stack[1].compile[0]: the compiler of CUDA 12.8 is in no wheel (that of CUDA 12 has ptxas alone): take a "
+            "stack[1].compile[0]: no wheel has the compiler of CUDA 12.8 (the CUDA 12 wheel has ptxas alone): use a "
             "published wheel by checksum ([[stack.wheels]]), or a base image that has the compiler (a devel image)",
         ),
         (CUDA, 'archs = ["sm_90"]', "stack.compile: Flash_Attn has archs without cuda, which compiles for them"),
@@ -119,7 +119,7 @@ CUDA = 'cuda = "13.0"'
         (
             '"einops"',
             '"einops", "flash-attn==2.8.3"',
-            "stack.compile: Flash_Attn is among the packages of the stack, too: name it once",
+            "stack.compile: Flash_Attn is also among the packages of the stack: name it once",
         ),
         ("memory_gib = 6.5", "memory_gib = 0", "stack[1].compile[0].memory_gib: input should be greater than 0"),
         (

@@ -165,7 +165,7 @@ def test_what_was_typed_stands_for_itself(job: Job) -> None:
                 "job seed: 5 problems",
                 "  --set dynamic=maybe: must be true or false: dynamic sampling",
                 "  --set rolouts: not a parameter of job seed (did you mean 'rollouts'?)",
-                "  --set concurrency=x: must be a whole number: requests at once",
+                "  --set concurrency=x: must be an integer: requests at once",
                 "  --set timeout=90: must carry its unit: 30s, 10min, 2h, 1h30min (got 90): patience",
                 "  --set backend=flsh: must be one of flash, eager (did you mean 'flash'?): attention",
             ],

@@ -161,9 +161,9 @@ def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: st
             "--set rouds: not a parameter of job two (did you mean 'rounds'?)\n  next:  parameters: lr, note, rounds",
         ),
         ("", {"zzz": "3"}, "--set zzz: not a parameter of job two\n  next:  parameters: lr, note, rounds"),
-        ("", {"rounds": "many"}, "--set rounds=many: must be a whole number: rounds of the loop"),
-        ("", {"rounds": "2.5"}, "--set rounds=2.5: must be a whole number: rounds of the loop"),
-        ("", {"rounds": ""}, "--set rounds=: must be a whole number: rounds of the loop"),
+        ("", {"rounds": "many"}, "--set rounds=many: must be an integer: rounds of the loop"),
+        ("", {"rounds": "2.5"}, "--set rounds=2.5: must be an integer: rounds of the loop"),
+        ("", {"rounds": ""}, "--set rounds=: must be an integer: rounds of the loop"),
         ("", {"lr": "fast"}, "--set lr=fast: must be a number: step size"),
         ("", {"lr": "nan"}, "--set lr=nan: must be a number: step size"),
         ("", {"lr": "inf"}, "--set lr=inf: must be a number: step size"),
@@ -175,7 +175,7 @@ def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: st
 def test_parameters_that_cannot_be(job: Job, profile: str, settings: dict[str, str], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve_params(job, profile, settings)
-    own = "" if "next:" in message else "\n  next:  rlbox show two tells what each parameter may be"
+    own = "" if "next:" in message else "\n  next:  rlbox show two prints the allowed values of each parameter"
     assert str(caught.value) == message + own
     assert caught.value.exit_code == 2
 

@@ -98,5 +98,5 @@ def test_price_of_a_rented_target_is_its_ceiling() -> None:
 
 @pytest.mark.parametrize("text", ["x", "2-1", "-1", "1.6-", "nan"])
 def test_price_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="is no price"):
+    with pytest.raises(SpecError, match="invalid --price"):
         parse_price(text)

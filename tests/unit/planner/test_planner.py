@@ -81,7 +81,7 @@ def test_a_card_is_smaller_than_it_is_sold() -> None:
 
 @pytest.mark.parametrize("text", ["", "4", "x32", "0x32", "4x0", "4x32x", "4 x 32", "-1x32"])
 def test_what_is_no_machine(text: str) -> None:
-    with pytest.raises(SpecError, match="no machine"):
+    with pytest.raises(SpecError, match="invalid --machine"):
         parse_machine(text, Capacity(where=""))
 
 
@@ -261,14 +261,14 @@ def test_a_table_that_is_wrong_says_where(folder: Folder) -> None:
     with pytest.raises(SpecError) as raised:
         load_job(Project(folder=folder.path), "wrong")
     text = str(raised.value)
-    assert "fits.turn: 'gpu' is no parameter (did you mean 'gpus'?)" in text
-    assert "fits.size: 'model' is no parameter" in text
+    assert "fits.turn: 'gpu' is not a parameter (did you mean 'gpus'?)" in text
+    assert "fits.size: 'model' is not a parameter" in text
     assert "fits.let.gpus: the name is taken" in text
-    assert "fits.let.all: 'gpsu' is no parameter and no amount (did you mean 'gpus'?)" in text
+    assert "fits.let.all: 'gpsu' is neither a parameter nor an amount (did you mean 'gpus'?)" in text
     assert "fits.stages.two: the job has no such stage" in text
-    assert "fits.stages.two.gpus: 'none' is no parameter and no amount" in text
+    assert "fits.stages.two.gpus: 'none' is neither a parameter nor an amount" in text
     folder.job("wrong", WRONG)
-    with pytest.raises(SpecError, match="is no formula"):
+    with pytest.raises(SpecError, match="invalid formula"):
         load_job(Project(folder=Path(folder.path)), "wrong")
 
 

@@ -179,7 +179,7 @@ def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: st
     run_dir = run_store.create_run(PLAN, None, {})
     (run_dir / "supervisor.json").write_text("{}")
     write_run_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
-    with pytest.raises(SpecError, match="its plan is that of"):
+    with pytest.raises(SpecError, match="its plan belongs to"):
         run_store.load_plan(run_dir)
     assert run_store.find_runtime("r-1") is None
     run_store.end_dead_runs(ME)
@@ -188,7 +188,7 @@ def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: st
 
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "", ".."])
 def test_what_is_no_name_of_a_run_has_no_record(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SpecError, match="is no name of a run"):
+    with pytest.raises(SpecError, match="is not a valid run name"):
         HostRecordStore(tmp_path).read_ref(name)
 
 

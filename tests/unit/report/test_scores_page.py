@@ -113,4 +113,4 @@ def test_two_locks_are_warned_of(tmp_path: Path) -> None:
     parts = row["lock"]["parts"] | {"engine": {"version": "9"}}
     row["lock"] = EvaluationLock(parts=parts, subject=row["lock"]["subject"]).as_json()
     path.write_text(json.dumps(row))
-    assert "made with different evaluation locks" in page(tmp_path / "eval")
+    assert "made with different evaluation fingerprints" in page(tmp_path / "eval")

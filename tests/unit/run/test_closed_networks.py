@@ -46,7 +46,7 @@ PUBLISHING = (
 )
 OLD, NEW = "2.43.0", "2.60.0"
 WHY = "Ray's tokens came with 2.52, and ray 2.43.0 is not >=2.52"
-OPEN = f"open: {WHY}; whoever reaches this machine's ports runs code in the run"
+OPEN = f"open: {WHY}; anyone who can reach this machine's ports runs code in the run"
 NO_BRIDGE = (
     "open: this engine has no bridge, so the run is on the network host, where others reach what it listens on; "
     "start the engine without `--bridge none` to close it"
@@ -96,7 +96,7 @@ def test_an_open_head_is_refused(folder: Folder, ray: str, more: str, why: str, 
     with pytest.raises(SpecError) as refused:
         close(app, dataclasses.replace(plan, container=container), "host", opened=False)
     assert refused.value.what == (
-        f"job one would be open: {why}, so whoever reaches this machine's ports runs code in it"
+        f"job one would be open: {why}, so anyone who can reach this machine's ports runs code in it"
     )
     assert refused.value.next_step == (
         "rlbox run --allow-unauthenticated, on a network that only its nodes reach; it is recorded with the run"
@@ -123,7 +123,7 @@ def test_in_place_a_head_without_its_token_is_refused(folder: Folder, ray: str, 
     here = dataclasses.replace(plan, container="", place="here")
     with pytest.raises(SpecError) as refused:
         close(app, here, "host", opened=False)
-    assert f"job one would be open: {why}, so whoever" in refused.value.what
+    assert f"job one would be open: {why}, so anyone" in refused.value.what
     opened = close(app, here, "host", opened=True)
     assert (opened.open, opened.notes) == (True, (OPEN.replace(WHY, why),))
 
@@ -141,7 +141,7 @@ def test_the_env_file_of_the_data_disk_may_switch_rays_token_off(folder: Folder)
     file = folder.write("disk/.env", "export RAY_AUTH_MODE='disabled' # for a while\nnot a line\n")
     with pytest.raises(SpecError) as refused:
         close(app, plan, "host", opened=False)
-    assert f"job one would be open: {OFF.format(file)}, so whoever" in refused.value.what
+    assert f"job one would be open: {OFF.format(file)}, so anyone" in refused.value.what
     file.write_text("RAY_AUTH_MODE=token\n")
     assert close(app, plan, "host", opened=False).open is False
     file.unlink()

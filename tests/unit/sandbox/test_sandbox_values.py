@@ -63,12 +63,12 @@ def test_a_request_lowers() -> None:
         ({"code": "", "memory_limit_MB": math.nan}, "memory_limit_MB: no number"),
         ({"code": "", "files": []}, None),
         ({"code": "", "files": [1]}, "files: no object"),
-        ({"code": "", "files": {"../a": ""}}, "'../a' is no path below the program's folder"),
-        ({"code": "", "files": {"/a": ""}}, "'/a' is no path below the program's folder"),
-        ({"code": "", "files": {"a": "%"}}, "files: 'a' is no base64"),
-        ({"code": "", "files": {"a": 3}}, "files: 'a' is no base64"),
-        ({"code": "", "fetch_files": ["a/../b"]}, "'a/../b' is no path below the program's folder"),
-        ({"code": "", "files": {"a\ud800": ""}}, "'a\\ud800' is no path below the program's folder"),
+        ({"code": "", "files": {"../a": ""}}, "'../a' is not a path below the program's folder"),
+        ({"code": "", "files": {"/a": ""}}, "'/a' is not a path below the program's folder"),
+        ({"code": "", "files": {"a": "%"}}, "files: 'a' is not base64"),
+        ({"code": "", "files": {"a": 3}}, "files: 'a' is not base64"),
+        ({"code": "", "fetch_files": ["a/../b"]}, "'a/../b' is not a path below the program's folder"),
+        ({"code": "", "files": {"a\ud800": ""}}, "'a\\ud800' is not a path below the program's folder"),
         ({"code": "", "fetch_files": "a"}, "fetch_files: no list of names"),
         ({"code": "", "fetch_files": ["a"] * 1001}, "fetch_files: more than 1000"),
         ({"code": "", "files": {str(number): "" for number in range(1001)}}, "files: more than 1000"),
@@ -92,7 +92,7 @@ def test_a_check_has_tests_and_names() -> None:
     assert parse_request(asked).check is None
     with pytest.raises(InvalidRequestError, match="tests: no text"):
         parse_request({"code": "c"}, has_tests=True)
-    with pytest.raises(InvalidRequestError, match="names: 'a b' is no name"):
+    with pytest.raises(InvalidRequestError, match="names: 'a b' is not a valid name"):
         parse_request({**asked, "names": ["a b"]}, has_tests=True)
 
 

@@ -45,13 +45,13 @@ def test_values(text: str, values: dict[str, str]) -> None:
     [
         (b"A=1\nplanted-secret\nB=2", ["line 2: no '=' in it: write NAME=value"]),
         (b"export A", ["line 1: no '=' in it: write NAME=value"]),
-        (b"2A=planted", ["line 1: what stands before '=' is no name: letters, digits and _, no digit first"]),
-        (b"=planted", ["line 1: what stands before '=' is no name: letters, digits and _, no digit first"]),
-        (b"A B=planted", ["line 1: what stands before '=' is no name: letters, digits and _, no digit first"]),
+        (b"2A=planted", ["line 1: the text before '=' is not a name: letters, digits and _, no digit first"]),
+        (b"=planted", ["line 1: the text before '=' is not a name: letters, digits and _, no digit first"]),
+        (b"A B=planted", ["line 1: the text before '=' is not a name: letters, digits and _, no digit first"]),
         (b"A='planted\nB=2", ["line 1: the quote that begins the value of A is never closed"]),
         (b'A="planted\\"\nB=2', ["line 1: the quote that begins the value of A is never closed"]),
-        (b"A='planted' too", ["line 1: something follows the closing quote of A: put quotes around the whole value"]),
-        (b"A=plan'ted", ["line 1: a quote inside the value of A: put quotes around the whole value"]),
+        (b"A='planted' too", ["line 1: text follows the closing quote of A: put quotes around the complete value"]),
+        (b"A=plan'ted", ["line 1: a quote inside the value of A: put quotes around the complete value"]),
         (
             b"export A=planted B=2",
             ["line 1: two assignments on one line: part them, or quote the value"],

@@ -176,7 +176,7 @@ def test_a_stop_ends_the_wait(pipe: tuple[int, int]) -> None:
 @pytest.mark.parametrize("line", [b'["planted"]\n', b'{"A": 1}\n', b'{"A": "planted\n', b"planted\n", b"\xff\n", b"\n"])
 def test_a_line_that_is_none(pipe: tuple[int, int], line: bytes) -> None:
     os.write(pipe[1], line)
-    with pytest.raises(SpecError, match="what came over standard input are no secrets") as caught:
+    with pytest.raises(SpecError, match="the standard input does not hold secrets") as caught:
         receive_secrets(("A",), pipe[0])
     assert "planted" not in str(caught.value)
     assert caught.value.__cause__ is None

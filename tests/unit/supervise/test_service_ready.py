@@ -188,7 +188,7 @@ def spec_of(ready: dict[str, Any], **more: Any) -> dict[str, Any]:
         ({"line": "(?=x)"}, {}, "line"),
         ({"port": "other"}, {}, "services.vllm.ready.port: unknown port of the service 'other'"),
         ({"line": "up"}, {"answer_s": 10}, "services.vllm.answer_s: needs ready.url"),
-        ({"url": "127.0.0.1"}, {}, "is no address"),
+        ({"url": "127.0.0.1"}, {}, "is not an address"),
         ({"line": "up"}, {"silence_s": -1}, "silence_s"),
     ],
 )
