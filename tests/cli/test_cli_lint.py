@@ -54,7 +54,7 @@ def test_text(rlbox: Rlbox, folder: Folder) -> None:
     assert said.out == (
         "x.sh:1:1: error: Ray has no command `shutdown`: No such command 'shutdown'; ray.shutdown() is Python"
         " [ray-shutdown]\n"
-        "  next: ray stop, in the container of your own cluster only\n"
+        "  next: ray stop, only in the container of your cluster\n"
     )
     assert said.err == "1 file: 1 error\n"
 

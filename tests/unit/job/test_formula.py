@@ -55,7 +55,7 @@ def test_what_is_no_formula(formula: str) -> None:
     if formula.startswith("--"):
         assert evaluate(formula, NAMES) == 1
         return
-    with pytest.raises(ValueError, match=r"no arithmetic|no formula|longer than|got no|no value"):
+    with pytest.raises(ValueError, match=r"not arithmetic|invalid formula|longer than|got no|no value"):
         find_names(formula)
 
 

@@ -196,7 +196,7 @@ def test_a_run_that_goes_on_is_a_snapshot(tmp_path: Path) -> None:
     state = dataclasses.replace(state, state="running", ended_at="", exit_code=None, stages=(*state.stages[:2], going))
     write_run_state(folder, state, NO_MASKS)
     text = Page(report(folder)).text
-    assert "The run is still going on" in text
+    assert "The run is still in progress" in text
     assert "smoke RUNNING 2026-11-20 09:30:00 UTC 6 h 50 min" in text
 
 
