@@ -138,7 +138,7 @@ def read_messages() -> dict[str, str]:
 
 
 def groups() -> list[Group]:
-    """Return the groups with their limits. The limits of the last three come down as their texts are rewritten."""
+    """Return the groups with their limits."""
     return [
         Group(name="README", texts=read_pages("README.md"), markers=1, long_share=0.03),
         Group(
@@ -148,7 +148,7 @@ def groups() -> list[Group]:
             markers=2,
             long_share=0.03,
         ),
-        Group(name="fix pages", texts=read_pages("docs/fixes/*.md"), markers=2, long_share=0.03),
+        Group(name="fix pages", texts=read_pages("docs/fixes/*.md"), markers=1, long_share=0.03),
         Group(name="help", texts=read_help(), markers=1, long_share=0.03),
         Group(name="messages", texts=read_messages(), markers=1, long_share=0.03),
     ]
