@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, make_port_conflict_cause, resolve_log_path
@@ -198,7 +198,7 @@ class _StageRun:
         self._watch.record(state="starting", started_at=started_at)
         cause, snapshot = self._attempt(self._run), None
         if cause and cause.kind not in ("interrupted", "need"):
-            cause = self._lost_node(cause)
+            cause = self._lost_node(self._lost_need(cause))
         if cause and cause.kind != "interrupted":
             cause = self._context.starvation.refine_cause(cause)
             cause, snapshot = self._context.refine_cause(cause, kills), self._look_around()
@@ -249,6 +249,13 @@ class _StageRun:
                 self._gate.mark_failed(rule, fact.problem)
                 raise StageStopped(explain_needed_file(self._stage, need, fact))
             self._gate.mark_passed(rule, f"{fact.bytes} bytes")
+
+    def _lost_need(self, cause: Cause) -> Cause:
+        """Return `cause`, or the needed file that was changed since it was checked, which then came first."""
+        lost = self._attempt(self._check_needs)
+        if lost is None or lost.kind != "need":
+            return cause
+        return replace(lost, what=f"{lost.what}; then {cause.what}")
 
     def _lost_node(self, cause: Cause) -> Cause:
         """Return `cause`, or the node of the run's cluster that is gone, of which it followed."""
