@@ -42,6 +42,7 @@ lint: .venv/rlbox.stamp
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	$(PY) scripts/prose.py
+	$(PY) scripts/size.py
 
 size: .venv/rlbox.stamp
 	$(PY) scripts/size.py

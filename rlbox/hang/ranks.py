@@ -217,7 +217,8 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
     if gone:
         left = [rank for rank in sample.ranks if rank.rank not in gone]
         what = f"{_names(gone)} ended, or does not answer NCCL; {_waiting(left)} for it in a collective"
-        return Deadlock(absent_pids=frozenset(), description=what)
+        # NCCL tells no calls of a communicator that is incomplete: a wait for the GPU is one for the rank that is gone
+        return Deadlock(absent_pids=frozenset(), description=what, launched_pids=frozenset(rank.pid for rank in left))
     late = {rank: call for rank, call in behind.items() if rank not in ahead}
     if late:
         call = Counter(late.values()).most_common(1)[0][0]

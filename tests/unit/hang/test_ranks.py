@@ -10,6 +10,7 @@ from rlbox.hang.ranks import (
     LIMIT_S,
     DeadlockTracker,
     Rank,
+    RankActivity,
     RankSample,
     classify_activity,
     find_deadlock,
@@ -252,10 +253,12 @@ SCORE = Frame(function="score", file="/work/evaluate.py", line=12)
         pytest.param(BEHIND, ("unclear", "idle"), (SYNCHRONIZE, SCORE), True, id="beside a stranger, asleep"),
         pytest.param(BEHIND, ("spins", "unclear"), (RECV, SYNCHRONIZE), False, id="waits for its own kernels"),
         pytest.param(BEHIND, ("spins", "unclear"), (SYNCHRONIZE, None), False, id="no stack"),
+        pytest.param(KILLED, ("unclear",), (SYNCHRONIZE,), True, id="beside a stranger, the other is gone"),
+        pytest.param(KILLED, ("unclear",), (SCORE,), False, id="evaluates after the other is gone"),
     ],
 )
 def test_a_stack_tells_whether_an_unclear_rank_waits(
-    text: str, activities: tuple[str, str], frames: tuple[Frame | None, Frame | None], is_shown: bool
+    text: str, activities: tuple[RankActivity, ...], frames: tuple[Frame | None, ...], is_shown: bool
 ) -> None:
     found = find_deadlock(look(text, *activities))
     assert found
