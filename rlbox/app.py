@@ -89,7 +89,7 @@ class App:
             sys.stderr.flush()
 
     @contextmanager
-    def checking(self, *what: str) -> Iterator[None]:
+    def collecting_refusals(self, *what: str) -> Iterator[None]:
         """Check `what` in the block. A refusal ends a real run; a dry run keeps it for the verdict, and goes on."""
         try:
             yield

@@ -61,7 +61,7 @@ class SourceUrl:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EgressProbe:
+class EgressFacts:
     """What asking the machine and its sources gave.
 
     `redirect_hosts` maps an address to the further hosts that its answers lead to (files that an index lists,
@@ -121,7 +121,7 @@ def list_host_contacts(
     artifacts: Sequence[Artifact],
     profile: Profile,
     hidden_hosts: Iterable[HiddenHost],
-    probe: EgressProbe,
+    probe: EgressFacts,
 ) -> tuple[HostContact, ...]:
     """Return every host with its reasons, each reason once: what gets files first, then what runs."""
     addresses = list_source_urls(target, artifacts, profile, probe.machine)
@@ -157,7 +157,7 @@ def _proxies(machine: MachineSources) -> Iterator[HostContact]:
             yield HostContact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
 
 
-def _address_contacts(address: SourceUrl, facts: EgressProbe) -> Iterator[HostContact]:
+def _address_contacts(address: SourceUrl, facts: EgressFacts) -> Iterator[HostContact]:
     source = address.file_url
     host = parse_host(source.url)
     behind = facts.redirect_hosts.get(source.url)
@@ -229,7 +229,7 @@ _ASKED = ("apt", "http", "python", "torch-wheels")
 
 def probe_egress(
     target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSources
-) -> EgressProbe:
+) -> EgressFacts:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
     addresses = [one for one in list_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
     with (
@@ -238,7 +238,7 @@ def probe_egress(
     ):
         answers = pool.map(lambda address: _behind(http, address), addresses)
         found = {one.file_url.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
-    return EgressProbe(machine=machine, redirect_hosts=found)
+    return EgressFacts(machine=machine, redirect_hosts=found)
 
 
 def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.http import create_client
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
 from rlbox.system.progress import ProgressItem, show_progress
-from rlbox.target.artifact import Artifact, list_artifacts, list_inplace_artifacts
+from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install_artifacts
 from rlbox.target.lock import Lock
 
 DEFAULT_PARALLEL_DOWNLOADS = 8
@@ -322,7 +322,7 @@ def measure_groups(
     groups += ["build"] * bool(lock.build.packages) + [group.name for group in lock.groups]
     files: dict[str, list[Artifact]] = {group: [] for group in groups}
     seen: set[str] = set()
-    for artifact in (*base_files, *(list_inplace_artifacts(lock) if inplace_only else list_artifacts(lock))):
+    for artifact in (*base_files, *(list_inplace_artifacts(lock) if inplace_only else list_install_artifacts(lock))):
         if artifact.sha256 not in seen:
             files.setdefault(artifact.group, []).append(artifact)
         seen.add(artifact.sha256)

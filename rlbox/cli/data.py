@@ -136,7 +136,7 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
 
     report = measure_page_cache(paths)
     if app.dry_run:
-        with app.checking("memory"):
+        with app.collecting_refusals("memory"):
             require_free_memory(report, get_available_memory())
         would = f"read {size_text(report.missing)} into memory" if report.missing else "read nothing: it is in memory"
         return app.planned(report.as_json(), format_report(report), would)

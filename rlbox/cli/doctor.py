@@ -74,7 +74,7 @@ def engine(app: App, action: str) -> int:
         if action != "up":
             raise click.UsageError(_("--dry-run goes with up."))
         left: tuple[str, ...] = ()
-        with app.checking("engine"):
+        with app.collecting_refusals("engine"):
             left = list_setup_steps()
         would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
         return app.planned({"left": list(left)}, "\n".join(left), would)

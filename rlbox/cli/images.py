@@ -129,10 +129,10 @@ def save(app: App, name: str, file: Path) -> int:
     plan = load_image_plan(app.project, name)
     tag = plan.tag
     file = Path(os.path.abspath(file))
-    with app.checking("file"):
+    with app.collecting_refusals("file"):
         require_writable_file(file, "another path for FILE")
     image: dict[str, Any] = {}
-    with app.checking("image"):
+    with app.collecting_refusals("image"):
         image = require_image(plan.tag, name)
     if app.dry_run:
         return app.planned({"target": name, "image": tag, "file": str(file)}, f"write {tag} to {file}", f"save {tag}")
@@ -172,7 +172,7 @@ def load(app: App, file: Path) -> int:
     tags = [convert_archive_tag(app.project, tag) for tag in archive.tags]
     if app.dry_run:
         data = {"file": str(file), "images": tags, "digests": [item.digest for item in archive.manifests]}
-        with app.checking("engine"):
+        with app.collecting_refusals("engine"):
             connect_engine()
         whole = "\n".join(f"{file} is whole: {tag}" for tag in tags)
         return app.planned(data, whole, f"load {', '.join(tags)}")
@@ -214,7 +214,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     forced = require_consistent_stack(app, name, force=force)
     reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
     image: dict[str, Any] = {}
-    with app.checking("image"):
+    with app.collecting_refusals("image"):
         image = require_image(plan.tag, name)
     return push_image(app, image, name, plan.tag, reference, plain_http=plain_http, forced_conflict=forced)
 
@@ -248,7 +248,7 @@ def export(app: App, name: str, form: str, image: str, gpus: str, way: str | Non
     if (gpus or way) and form != "compose":
         raise click.UsageError(_("--gpus and --way are for --format compose: apptainer takes --nv when it starts"))
     if output:
-        with app.checking("file"):
+        with app.collecting_refusals("file"):
             require_writable_file(Path(output), "another with --output")
     text = render_export(app, name, form, image_reference=image, gpus=gpus, gpu_method=way or "gpus")
     data = {"target": name, "form": form, "image": image, "file": output or "", "text": text}

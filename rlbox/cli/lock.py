@@ -217,14 +217,14 @@ def load_target_as_built(project: Project, target_name: str) -> tuple[Target, tu
     from rlbox.fixes.catalogue import load_target_with_fixes
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import render_fixes
-    from rlbox.target.artifact import list_artifacts
+    from rlbox.target.artifact import list_install_artifacts
     from rlbox.target.lock import load_lock
 
     fixed = load_target_with_fixes(project, target_name)
     lock = load_lock(project.lock_file(target_name))
     baked = render_fixes(fixed.fixes, fixed.target, list_stack_versions(fixed.target, lock))
     env = {**baked.build_env({}), **fixed.target.env}
-    return fixed.target.model_copy(update={"env": env}), list_artifacts(lock) if lock else ()
+    return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
 
 
 def _table(found: list[HostContact]) -> str:
@@ -308,7 +308,7 @@ def _probe(app: App, profile: Profile, target: str) -> int:
     from rlbox.artifacts.locator import probe_machine_sources
     from rlbox.artifacts.source_selection import format_probes, list_unavailable_source_kinds, probe_mirrors
     from rlbox.system.network_settings import read_network_settings
-    from rlbox.target.artifact import list_artifacts
+    from rlbox.target.artifact import list_install_artifacts
     from rlbox.target.lock import load_lock
 
     lock = load_lock(app.project.lock_file(target))
@@ -317,7 +317,7 @@ def _probe(app: App, profile: Profile, target: str) -> int:
             _("target {target} has no lock, and so no known file").format(target=target),
             next_step=f"rlbox lock {target}",
         )
-    probes = probe_mirrors(profile, probe_machine_sources(read_network_settings()), list_artifacts(lock))
+    probes = probe_mirrors(profile, probe_machine_sources(read_network_settings()), list_install_artifacts(lock))
     dead = list_unavailable_source_kinds(probes)
     data = {"sources": profile.name, "probed": [asdict(one) for one in probes], "dead": dead}
     app.result(data, format_probes(probes))

@@ -230,7 +230,7 @@ def write_page(
         sys.stdout.buffer.write(data)
         return 0
     path = Path(out or default)
-    with app.checking("file"):
+    with app.collecting_refusals("file"):
         require_writable_file(path, "another with --out")
     result = {**result, "report": os.path.abspath(path)}
     for gap in gaps:

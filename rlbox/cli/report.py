@@ -106,7 +106,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
         app.say(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
-    with app.checking("file"):
+    with app.collecting_refusals("file"):
         require_bundle_path(run_dir, out)
     selection, masks = select_files(run_dir, full=full), load_run_masks(app, run_dir)
     left_out = masks.mask_json([vars(left) for left in selection.left])  # names of files may hold secrets, too

@@ -206,13 +206,13 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
     from rlbox.system.files import require_writable_directory
 
     wish = BuildOptions(hermetic=hermetic)
-    with app.checking("folder"):
+    with app.collecting_refusals("folder"):
         require_writable_directory(folder, "another with --context")
         require_replaceable_context_dir(folder)
     if not app.dry_run:
         BuildInputs(app, plan, wish).write_context(folder)
         return
-    with app.checking("lock"):
+    with app.collecting_refusals("lock"):
         BuildInputs(app, plan, wish).check_without_writing()
 
 

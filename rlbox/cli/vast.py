@@ -90,7 +90,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     disk = find_instance_disk(app, one)
     more = [path_below_disk(path, disk) for path in paths]
     home = choose_download_dir(number, folder)
-    with app.checking("folder"):
+    with app.collecting_refusals("folder"):
         require_writable_directory(home.path, "another with --to")
     with SshConnection(ssh_address(one)) as connection:
         files, troubles = list_files(connection, disk, more) if only else list_result_files(connection, disk, more)
@@ -226,9 +226,9 @@ def up(
     require_consistent_stack(app, name, force=force)
     remote_job = RemoteJob(job=job, disk=disk, words=words, then="stop" if then == "stop" else "keep")
     brought = _uploads(uploads)
-    with app.checking("job"):
+    with app.collecting_refusals("job"):
         _require_fit(app, job, profiles, settings, target or "", force=force)
-    with app.checking("secrets"):
+    with app.collecting_refusals("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
         deal = plan_rental(app, name, terms, job=job, force=force)
@@ -302,14 +302,14 @@ def _carry_out(app: App, rented: RentedRun) -> int:
 def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     """Bring all that the job needs, and start it, unless all that was done before; return its run."""
     from rlbox.system.progress import show_byte_progress
-    from rlbox.vast.instance import install_rlbox, start_agent, upload_data, upload_job, wait_for_onstart
+    from rlbox.vast.instance import install_rlbox, start_agent, upload_job, upload_to_data_disk, wait_for_onstart
 
     number, remote_job = rented.number, rented.remote_job
     install_rlbox(connection, remote_job, app.project, rented.onstart, number, app.say)
     wait_for_onstart(connection, remote_job.disk, number, rented.timeout, app.say)
     total = sum(one.stat().st_size for path, __ in rented.data for one in _files(path))
     with show_byte_progress(app, "upload", total) as tell:
-        upload_data(connection, remote_job, rented.data, tell)
+        upload_to_data_disk(connection, remote_job, rented.data, tell)
     upload_job(connection, remote_job, app.project, rented.env_file, number)
     return start_agent(connection, remote_job, number)
 

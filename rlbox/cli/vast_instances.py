@@ -78,7 +78,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
     target = require_vast_target_by_name(app, name)
     needs = make_offer_filter(target, price=price, disk=disk, ports=parse_container_options(target).ports)
     if app.dry_run:
-        with app.checking("API key"):
+        with app.collecting_refusals("API key"):
             require_api_key()
         data = {"target": name, "query": needs.query(), "request": needs.body(), "offers": []}
         return app.planned(data, needs.query(), "ask vast.ai for its offers")
@@ -106,16 +106,16 @@ def search_fitting_offers(needs: OfferFilter) -> tuple[Offer, ...]:
     return fitting
 
 
-def choose_offer(needs: OfferFilter, number: int | None) -> Offer:
-    """Ask the platform, and return the cheapest offer that fits, or the one with `number` if it fits."""
+def find_cheapest_offer(needs: OfferFilter, offer_id: int | None) -> Offer:
+    """Ask the platform, and return the cheapest offer that fits, or the one with `offer_id` if it fits."""
     from rlbox.errors import WorkFailed
 
     fitting = search_fitting_offers(needs)
     for offer in fitting:
-        if number in (None, offer.id):
+        if offer_id in (None, offer.id):
             return offer
     raise WorkFailed(
-        _("offer {number} is taken, or does not fit the target and its price limit").format(number=number),
+        _("offer {number} is taken, or does not fit the target and its price limit").format(number=offer_id),
         next_step=_("take another: {fitting}").format(fitting=", ".join(str(offer.id) for offer in fitting[:8])),
     )
 
@@ -210,11 +210,11 @@ def plan_rental(app: App, name: str, terms: RentalOptions, job: str = "", *, for
     options = parse_container_options(target, image)
     needs = make_offer_filter(target, price=terms.price, disk=terms.disk, ports=options.ports, bid=terms.bid)
     request = make_create_request(target, needs, options, onstart, image=image, job=job)
-    with app.checking("image"):
+    with app.collecting_refusals("image"):
         require_published(app, request.image)
     offer = None
-    with app.checking("offers"):
-        offer = choose_offer(needs, terms.offer)
+    with app.collecting_refusals("offers"):
+        offer = find_cheapest_offer(needs, terms.offer)
     return Quote(request=request, needs=needs, offer=offer, setup=setup)
 
 
@@ -239,7 +239,7 @@ def _setup_line(app: App, name: str) -> str:
     from rlbox.image.plan import load_image_plan
     from rlbox.target.lock import load_lock
 
-    with app.checking("lock"):
+    with app.collecting_refusals("lock"):
         load_image_plan(app.project, name).require_lock()
     lock = load_lock(app.project.lock_file(name))
     files = [package for group in lock.groups for package in group.packages] if lock else []
@@ -432,7 +432,7 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
 
     chosen = select_own_instances(list_instances(), tuple(dict.fromkeys(ids)))
     for one in chosen if not unfetched else ():
-        with app.checking("what is on the disk"):
+        with app.collecting_refusals("what is on the disk"):
             _require_fetched(app, one)
     lines = [f"{one.id}  {one.label}  {one.status or 'created'}  ${one.price:.3f} an hour" for one in chosen]
     data = {"instances": [one.id for one in chosen], "destroyed": not app.dry_run}

@@ -165,7 +165,7 @@ def dry_run_submit(app: App, options: SubmitOptions) -> int:
     files = _find_inputs(app, options).files
     data = {"command": list(options.command), "files": dict(files or {})}
     with open_context(app, options) as context:
-        with app.checking("cluster"):
+        with app.collecting_refusals("cluster"):
             context.require_head(context.require_cluster(context.probe()))
         would = f"submit {shlex.join(options.command)} to cluster {context.name}"
         return app.planned(data, "" if files is None else _format_files(options, files), would)

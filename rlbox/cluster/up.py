@@ -72,12 +72,12 @@ def dry_run_up(app: App, options: UpOptions) -> int:
             dead = [member.name for member in cluster.plan.members if not cluster.is_running(member.name)]
             would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
             return app.planned({"cluster": cluster.plan.as_json()}, "", would)
-        with app.checking("nodes"):
+        with app.collecting_refusals("nodes"):
             probe = _complete_probe(context, probe, options)
         if not all(map(probe.is_inplace, probe.facts)):
-            with app.checking("image"):
+            with app.collecting_refusals("image"):
                 _find_image(options) or require_image(context.image.tag, options.target)
-        with app.checking("authentication"):
+        with app.collecting_refusals("authentication"):
             _require_tokens(context)
         data = {"nodes": {name: asdict(one) for name, one in probe.addresses.items()}}
         text = ""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rlbox.diagnose.events import Event, RecentLines, StepLikeLine, make_line_event, make_traceback_event
+from rlbox.diagnose.events import Event, RecentLines, RecurringLine, make_line_event, make_traceback_event
 from rlbox.diagnose.lines import NO_LEVEL, LogLine, parse_line
 from rlbox.diagnose.patterns import (
     CERTAIN_FAILURE,
@@ -79,7 +79,7 @@ class LogEvents:
     progress_marks: list[ProgressMark] = field(default_factory=list)
     line_count: int = 0
     dropped_count: int = 0
-    below: tuple[StepLikeLine, ...] = ()
+    below: tuple[RecurringLine, ...] = ()
     program_kinds: frozenset[str] = frozenset()
 
 

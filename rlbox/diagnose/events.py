@@ -51,7 +51,7 @@ class Event:
     last_repeat: int = 0
     nearest_clock: str = ""
     offset: tuple[int, int] = (1, 0)
-    step_like_lines_above: tuple[StepLikeLine, ...] = ()
+    step_like_lines_above: tuple[RecurringLine, ...] = ()
     work_continued: bool = False
 
     @property
@@ -144,7 +144,7 @@ _OTHER = re.compile(r"^\s|^File |^Traceback|^[\w.]+(?:Error|Exception)\b|^[=+*#~
 
 
 @dataclass(frozen=True, slots=True)
-class StepLikeLine:
+class RecurringLine:
     """A line that may come again; `shape` is its text without numbers."""
 
     number: int
@@ -153,7 +153,7 @@ class StepLikeLine:
     text: str
 
 
-def find_step_like_lines(lines: Iterable[tuple[int, str]]) -> list[StepLikeLine]:
+def find_recurring_lines(lines: Iterable[tuple[int, str]]) -> list[RecurringLine]:
     """Return lines that may come again with other numbers, as steps do; not those that wait or warn."""
     return [found for number, text in lines if (found := _parse_step_like_line(number, text))]
 
@@ -163,7 +163,7 @@ class RecentLines:
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, LineBlock]] = []
-        self._above: dict[int, tuple[StepLikeLine, ...]] = {}
+        self._above: dict[int, tuple[RecurringLine, ...]] = {}
 
     def feed(self, first: int, block: LineBlock) -> None:
         while self._blocks and first - (self._blocks[0][0] + len(self._blocks[0][1])) >= COMPARED_LINES:
@@ -173,17 +173,17 @@ class RecentLines:
     def keep_step_like_lines_above(self, line_number: int) -> None:
         if line_number not in self._above and len(self._above) < _COMPARED:
             self._above[line_number] = tuple(
-                find_step_like_lines(self._lines(line_number - COMPARED_LINES, line_number))
+                find_recurring_lines(self._lines(line_number - COMPARED_LINES, line_number))
             )
 
-    def get_step_like_lines_above(self, number: int) -> tuple[StepLikeLine, ...]:
+    def get_step_like_lines_above(self, number: int) -> tuple[RecurringLine, ...]:
         return self._above.get(number, ())
 
-    def find_step_like_lines_at_end(self, lines: int) -> tuple[StepLikeLine, ...]:
+    def find_step_like_lines_at_end(self, lines: int) -> tuple[RecurringLine, ...]:
         """Return the last lines of a log; empty when no error needs them."""
         if not any(self._above.values()):
             return ()
-        return tuple(find_step_like_lines(self._lines(lines + 1 - COMPARED_LINES, lines + 1)))
+        return tuple(find_recurring_lines(self._lines(lines + 1 - COMPARED_LINES, lines + 1)))
 
     def _lines(self, begin: int, end: int) -> list[tuple[int, str]]:
         return [
@@ -193,14 +193,14 @@ class RecentLines:
         ]
 
 
-def count_recurrences(above: Sequence[StepLikeLine], below: Sequence[StepLikeLine], writer: str) -> int:
+def count_recurrences(above: Sequence[RecurringLine], below: Sequence[RecurringLine], writer: str) -> int:
     """Return how many lines of a writer come again below an error with other numbers."""
     forms = {one.shape for one in above if one.writer == writer}
     texts = {one.text for one in above}
     return len({one.text for one in below if one.writer == writer and one.shape in forms and one.text not in texts})
 
 
-def _parse_step_like_line(number: int, text: str) -> StepLikeLine | None:
+def _parse_step_like_line(number: int, text: str) -> RecurringLine | None:
     row = parse_line(number, text[:_LONGEST])
     body = row.body
     if (row.level >= LEVEL_WARNING and row.level != NO_LEVEL) or _OTHER.search(body) or not _NUMBERS.search(body):
@@ -208,4 +208,4 @@ def _parse_step_like_line(number: int, text: str) -> StepLikeLine | None:
     form = _NUMBERS.sub("0", body)
     if len(_LETTER.findall(form)) < _LEAST_LETTERS or compile_union("recurring", "waits").search(body):
         return None
-    return StepLikeLine(number, row.writer, form, body)
+    return RecurringLine(number, row.writer, form, body)

@@ -137,7 +137,7 @@ def write_tiny_dataset(app: App, source: Path, target: Path | None, rows: int, p
     _require_file(source)
     path = (target or _default_tiny_file(source)).absolute()
     facts = {"from": str(source.absolute()), "to": str(path), "rows": rows}
-    with app.checking("file"):
+    with app.collecting_refusals("file"):
         require_writable_file(path, "another with --output")
     if app.dry_run:
         return app.planned(facts, "", f"write {rows} rows of {source} to {path}")

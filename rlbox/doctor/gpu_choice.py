@@ -65,7 +65,7 @@ def choose_container_gpus(app: App, image: ImagePlan, gpus_option: str) -> GpuAc
     """
     asked = resolve_gpus_option(gpus_option)
     access = NO_GPUS
-    with app.checking("GPUs"):
+    with app.collecting_refusals("GPUs"):
         wish = parse_gpus_option(asked, image.container.gpus)
         if wish.is_none and not image.container.gpus:
             return NO_GPUS
@@ -89,7 +89,7 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     if not (asked := resolve_gpus_option(gpus_option)):
         return {}
     env = {}
-    with app.checking("GPUs"):
+    with app.collecting_refusals("GPUs"):
         env = choose_visible_gpu_env(parse_gpus_option(asked, 0), os.environ, probe_cuda_driver().device_count)
         app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env

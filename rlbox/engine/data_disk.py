@@ -67,7 +67,7 @@ def create_or_check_data_disk(
     `need_gib`: What must be free, GiB; None: what the target asks for.
     Raises NodeError: it is missing, no directory, read-only, or has less free.
     """
-    with app.checking("data disk"):
+    with app.collecting_refusals("data disk"):
         if would_create_data_disk(directory, limits):
             _make(app, directory)
         elif not os.path.lexists(directory):

@@ -126,14 +126,14 @@ class StarvationClock:
         self._last = (now_s, now_s, 1.0)  # own time, real time, rate: in one, for threads of services read it
         self._paces: deque[tuple[float, CpuUsage]] = deque(maxlen=_MOST)
 
-    def convert_to_own_time_s(self, real_s: float) -> float:
+    def get_own_time_at(self, real_s: float) -> float:
         """Return the time at `real_s`, a clock that only goes on; since the last look it goes as it went before it."""
         own_s, at_s, rate = self._last
         return own_s + (real_s - at_s) * rate
 
     def add_usage(self, pace: CpuUsage, real_s: float) -> None:
         """Go on with the pace of the processes that was measured up to `real_s`."""
-        self._last = (self.convert_to_own_time_s(real_s), real_s, max(self.min_rate, pace.used_share))
+        self._last = (self.get_own_time_at(real_s), real_s, max(self.min_rate, pace.used_share))
         self._paces.append((real_s, pace))
 
     def find_slowness_since(self, since_s: float) -> Slowness | None:

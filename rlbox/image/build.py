@@ -55,11 +55,11 @@ class ImageBuild:
     def run(self) -> int:
         """Build, check, describe and report the image; an image that is current is only reported."""
         app, plan, options = self._app, self._plan, self._options
-        with app.checking("lock"):
+        with app.collecting_refusals("lock"):
             plan.require_lock()
         app.project.source_file(options.sources_profile or plan.sources_profile)  # met before anything is prepared
         asked, why, image = options.rebuild or options.no_cache or options.verify, None, None
-        with app.checking("image"):
+        with app.collecting_refusals("image"):
             image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
             why = find_outdated_reason(plan, image) if image and not asked else None
         if image and not asked and not why and not app.dry.refused:
@@ -138,7 +138,7 @@ class ImageBuild:
         from rlbox.image.inputs import BuildInputs
 
         app, plan = self._app, self._plan
-        with app.checking("lock"):
+        with app.collecting_refusals("lock"):
             plan.require_lock()
             try:
                 image = find_image(plan.tag)
@@ -177,15 +177,15 @@ class ImageBuild:
         data: dict[str, Any] = {"target": plan.target, "image": plan.tag, "why": why or ""}
         data |= {"forced": self._options.forced_conflict} if self._options.forced_conflict else {}
         would = f"build {plan.tag}" + (f": {why}" if why else "")
-        with app.checking("engine"):
+        with app.collecting_refusals("engine"):
             self._check_engine()
         builder = BuildClient(argv_prefix=("docker", "buildx"), has_builtin_buildkit=False)
-        with app.checking("docker client"):
+        with app.collecting_refusals("docker client"):
             builder = find_build_client()
-        with app.checking("other builds"):
+        with app.collecting_refusals("other builds"):
             require_unlocked(*self._lock)
         words: tuple[str, ...] = ()
-        with app.checking("lock"):
+        with app.collecting_refusals("lock"):
             run = BuildInputs(app, plan, self._options).check_without_writing()
             words = plan_build_command(run, builder, "SOURCES").argv
         lines = [shlex.join(words), _BY_HAND.format(target=plan.target)] if words else []

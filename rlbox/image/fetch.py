@@ -26,7 +26,7 @@ from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_directory
-from rlbox.target.artifact import Artifact, list_all_artifacts, list_artifacts, list_inplace_artifacts
+from rlbox.target.artifact import Artifact, list_all_artifacts, list_inplace_artifacts, list_install_artifacts
 from rlbox.target.lock import Lock, load_lock
 
 
@@ -53,7 +53,7 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int
         )
     store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
     if options.export_dir:
-        with app.checking("export"):
+        with app.collecting_refusals("export"):
             require_writable_directory(options.export_dir, "another with --export")
     if app.dry_run:
         return _look(app, plan, lock, store, options)
@@ -70,7 +70,7 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int
 
 def _files(lock: Lock, options: FetchOptions) -> tuple[Artifact, ...]:
     """Return what is wanted, each file once: without those that have the bytes of an earlier one."""
-    files = list_inplace_artifacts(lock) if options.inplace_only else list_artifacts(lock)
+    files = list_inplace_artifacts(lock) if options.inplace_only else list_install_artifacts(lock)
     return tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
 
 
@@ -92,13 +92,13 @@ def _look(app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: Fe
     missing = [file for file in (*base, *_files(lock, options)) if not store.is_intact(file.sha256, file.size)]
     if options.import_dir:
         would = f"import {options.import_dir}"
-        with app.checking("export"):
+        with app.collecting_refusals("export"):
             open_export(options.import_dir)
     else:
         would = f"fetch {len(missing)} files" + " and the base image" * unknown
-        with app.checking("store"):
+        with app.collecting_refusals("store"):
             require_compiled_wheels(missing, store, plan.target)
-    with app.checking("store"):
+    with app.collecting_refusals("store"):
         require_disk_space(store, missing)
     if not missing and not unknown:
         would = "fetch nothing: the store holds it all"

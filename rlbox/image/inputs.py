@@ -44,7 +44,7 @@ from rlbox.image.names import tag_to_file_name
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import read_network_settings
-from rlbox.target.artifact import Artifact, list_artifacts
+from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock, Package, load_lock
 from rlbox.target.target import load_target
 
@@ -84,20 +84,20 @@ class BuildInputs:
         """Return how the build would be run, with what comes first, and what is known to be in its way."""
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
-            with app.checking("store"):
+            with app.collecting_refusals("store"):
                 self._refuse(missing)
         if missing and not self._options.hermetic:
-            with app.checking("store"):
+            with app.collecting_refusals("store"):
                 require_disk_space(self._store, missing)
             size = size_text(sum(file.size for file in missing))
             app.dry.first.append(f"{len(missing)} files are fetched, {size}")
             app.not_checked("a dry run asks no network", f"sources {self._sources}")
         if plan.rootfs_checksum and not rootfs_cache_path(plan.rootfs_checksum).exists():
-            with app.checking("mmdebstrap"):
+            with app.collecting_refusals("mmdebstrap"):
                 require_mmdebstrap()
             app.dry.first.append(f"the base is made from its {len(self._lock.debs)} apt packages")
         base = None
-        with app.checking("engine"):
+        with app.collecting_refusals("engine"):
             base = self._base()
         return self._run(cache_path("contexts", tag_to_file_name(plan.tag)), base)
 
@@ -130,7 +130,7 @@ class BuildInputs:
 
     def _settings(self) -> Mapping[str, str]:
         return plan_build_step_env(
-            self._app, self._plan.torch_groups, self._sources, self._site, list_artifacts(self._lock)
+            self._app, self._plan.torch_groups, self._sources, self._site, list_install_artifacts(self._lock)
         )
 
     def _rootfs(self) -> Path | None:
@@ -188,7 +188,7 @@ class BuildInputs:
             self._refuse(missing)
             size = sum(artifact.size for artifact in missing)
             app.say(f"fetching {len(missing)} files, {size_text(size)}")
-            find = create_file_locator(app, self._sources, list_artifacts(self._lock))
+            find = create_file_locator(app, self._sources, list_install_artifacts(self._lock))
             with show_fetch_progress(app, size) as on_progress:
                 fetch_artifacts(missing, find, store, on_progress, target=plan.target)
 
@@ -203,7 +203,7 @@ class BuildInputs:
 
         It carries all; or uv, what no step of a Dockerfile verifies itself, what lies in pip's `find-links` folders.
         """
-        plan, store, wanted = self._plan, self._store, list_artifacts(self._lock)
+        plan, store, wanted = self._plan, self._store, list_install_artifacts(self._lock)
         everything, local = self._options.hermetic, self._local
         kinds, uv = ("apt", "compiled", "git", "http"), ("uv", "runtime")
         carried = [

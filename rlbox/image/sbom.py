@@ -86,7 +86,7 @@ def _components(lock: Lock) -> Iterator[Component]:
                 relationship="BUILD_DEPENDENCY_OF" if group is lock.build else "CONTAINS",
             )
     for tree in lock.git:
-        url = strip_credentials(tree.url)
+        url = make_publishable_url(tree.url)
         url = f"git+{url}@{tree.commit}" if url else ""
         file = f"{tree.name}-{tree.commit[:12]}.tar"
         purl = format_purl("generic", tree.name, tree.commit, {"vcs_url": url})
@@ -94,7 +94,7 @@ def _components(lock: Lock) -> Iterator[Component]:
             kind="git", name=tree.name, version=tree.commit, file=file, sha256=tree.sha256, purl=purl, url=url
         )
     for locked in lock.http:
-        url = strip_credentials(locked.url)
+        url = make_publishable_url(locked.url)
         purl = format_purl("generic", locked.name, "", {"checksum": f"sha256:{locked.sha256}", "download_url": url})
         file = urlsplit(locked.url).path.rpartition("/")[2] or locked.name
         yield Component(kind="http", name=locked.name, file=file, sha256=locked.sha256, purl=purl, url=url)
@@ -103,7 +103,7 @@ def _components(lock: Lock) -> Iterator[Component]:
         yield Component(kind="patch", name=patch.name, file=patch.name, sha256=patch.sha256, purl=purl)
 
 
-def strip_credentials(url: str) -> str:
+def make_publishable_url(url: str) -> str:
     """Return an address without user, password, query and fragment; empty when it is no address of a network."""
     parts = urlsplit(url)
     if parts.scheme not in ("git", "http", "https", "ssh") or not parts.hostname:

@@ -326,7 +326,7 @@ class LineDispatcher:
         for name in self._names:
             self.dispatch_partial_line(name)
 
-    def pop_truncated_names(self) -> list[str]:
+    def pop_emptied_logs(self) -> list[str]:
         """Return, once each time, the logs that somebody emptied; what was in them was handed over before."""
         return [name for name, reader in self._readers.items() if reader.pop_truncated()]
 

@@ -308,7 +308,7 @@ def require_consistent_stack(app: App, name: str, *, force: bool = False) -> str
     str
         The contradiction in one line, which `force` overrides: for the record. Empty where there is none.
     """
-    with app.checking("stack"):
+    with app.collecting_refusals("stack"):
         return require_no_conflict(app, *load_stack(app, name), force=force)
     return ""
 

@@ -46,7 +46,7 @@ from rlbox.system.files import get_free_bytes
 from rlbox.system.json_files import read_json_object
 from rlbox.system.network_settings import read_network_settings
 from rlbox.system.process_table import read_environment
-from rlbox.target.artifact import Artifact, list_artifacts
+from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock, load_lock
 from rlbox.values import LOCK_IN_IMAGE, VENV
 
@@ -67,7 +67,7 @@ def check_supplies_in_dry_run(app: App, prepared: PreparedTarget, plan: ApplyPla
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.step_kinds else set()
     groups |= {"git", "http"} if "part" in plan.step_kinds else set()
     missing: list[Artifact] = []
-    with app.checking("store"):
+    with app.collecting_refusals("store"):
         __, missing = _files(lock, groups, store, options)
     if missing or "packages" in plan.step_kinds:
         app.not_checked("a dry run asks no network", f"sources {options.sources or prepared.image.sources_profile}")
@@ -102,7 +102,7 @@ def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore) -> None
         sources = prepared.options.sources or prepared.image.sources_profile
         fetch_artifacts(
             missing,
-            create_file_locator(app, sources, list_artifacts(prepared.lock)),
+            create_file_locator(app, sources, list_install_artifacts(prepared.lock)),
             store,
             target=prepared.lock.target,
         )
@@ -112,7 +112,7 @@ def _files(
     lock: Lock, groups: set[str], store: ObjectStore, options: ApplyOptions
 ) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
-    files = [file for file in list_artifacts(lock) if file.group in groups]
+    files = [file for file in list_install_artifacts(lock) if file.group in groups]
     missing = [file for file in files if not store.is_intact(file.sha256, file.size)]
     if not (missing and options.offline):
         return files, missing
@@ -223,7 +223,7 @@ class StageEnvironment:
     env: Mapping[str, str]
 
 
-def prepare_stage_environment(
+def bring_host_to_lock(
     app: App, image: ImagePlan, data_dir: Path, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES
 ) -> StageEnvironment:
     """Return the place where runs of a target take place on this machine, at the target's lock.
@@ -236,7 +236,7 @@ def prepare_stage_environment(
     data_dir
         The data disk.
     gpu_variables
-        As for `make_stage_environment`.
+        As for `describe_host_environment`.
 
     Raises
     ------
@@ -246,12 +246,12 @@ def prepare_stage_environment(
         The machine is not at the lock, and only `rlbox apply` may bring it there.
     """
     layout = find_layout(image.target, data_dir)
-    with app.checking("place"):
+    with app.collecting_refusals("place"):
         if not layout.prefix and read_record(layout) is None:
             _check_image(image)
         else:
             _bring(app, image, layout)
-    return make_stage_environment(layout, gpu_variables)
+    return describe_host_environment(layout, gpu_variables)
 
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
@@ -269,7 +269,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
             apply_plan(app, prepared, plan)
 
 
-def make_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES) -> StageEnvironment:
+def describe_host_environment(layout: Layout, gpu_variables: Mapping[str, str] = NO_GPU_VARIABLES) -> StageEnvironment:
     """Return the place of a layout that is at its lock; its environment is rlbox's, whatever the shell exports.
 
     Parameters
@@ -393,7 +393,7 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
 def run_target_fix_checks(layout: Layout) -> FixCheckCounts:
     """Run the checks of fixes in the environment of an applied target."""
     manifest = read_json_object(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
-    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, make_stage_environment(layout).env)
+    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, describe_host_environment(layout).env)
     return FixCheckCounts(len(select_fix_checks(manifest, "doctor")), found)
 
 

@@ -38,8 +38,8 @@ class Metric:
     trend: Points = ()
 
 
-def read_metrics(run_dir: Path, stages: tuple[StageState, ...], limit: int) -> list[Metric]:
-    """Return the metrics of a run, losses and rewards first, each with `limit` points at most.
+def read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_metric: int) -> list[Metric]:
+    """Return the metrics of a run, losses and rewards first, each with `max_points_per_metric` points at most.
 
     What a stage wrote into a metrics.jsonl counts more than the same name in its log.
     """
@@ -53,7 +53,7 @@ def read_metrics(run_dir: Path, stages: tuple[StageState, ...], limit: int) -> l
             found = {key: raw[::2] for key, raw in found.items()}
             held //= 2
     best = _without_doubles(found)
-    metrics = [_metric(key, raw, limit) for key, raw in best.items() if len(raw) > 1]
+    metrics = [_metric(key, raw, max_points_per_metric) for key, raw in best.items() if len(raw) > 1]
     order = {stage.name: number for number, stage in enumerate(stages)}
     return sorted(
         metrics, key=lambda m: (get_metric_rank(m.series.name), order.get(m.stage, 0), m.source, m.series.name)

@@ -79,7 +79,7 @@ class ClusterBackend:
         options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster, data=data or "")
         if not app.dry_run:
             raise click.exceptions.Exit(run_on_head(app, options, self._work(app, target, secrets)))
-        with app.checking("cluster"):
+        with app.collecting_refusals("cluster"):
             plan, folder = find_running_cluster(app, options)
             self._known = _Head(plan=plan, image="", folder=folder)
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
@@ -134,7 +134,7 @@ class ClusterBackend:
         if self._known is None and not app.dry_run:
             self._known = self._find(app, target)
         elif self._known is None and self.is_local:
-            with app.checking("cluster"):
+            with app.collecting_refusals("cluster"):
                 self._known = self._find(app, target)
         return self._known
 
@@ -178,12 +178,12 @@ class ClusterBackend:
             return dataclasses.replace(ready, place=CLUSTER, is_local=False)
         create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         found: Mapping[str, Any] = {}
-        with app.checking("image"):
+        with app.collecting_refusals("image"):
             found = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
-        with app.checking("devices"):
+        with app.collecting_refusals("devices"):
             require_devices(app, image.container)
         access = choose_container_gpus(app, image, gpus)
-        with app.checking("GPUs"):
+        with app.collecting_refusals("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         return dataclasses.replace(
             ready,

@@ -65,7 +65,7 @@ class DockerBackend:
         return is_engine_local()
 
     def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
-        with app.checking("data disk", "memory", "ports"):
+        with app.collecting_refusals("data disk", "memory", "ports"):
             run_remotely_if_engine_is_remote(
                 app, target, data, {name: secret.reveal() for name, secret in secrets.items()}
             )
@@ -91,15 +91,15 @@ class DockerBackend:
         if self.is_local:
             create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
-        with app.checking("image"):
+        with app.collecting_refusals("image"):
             inspected = inspected if image.tag in app.dry.made else _check_image(app, image)
         bytecode = Path("cache/bytecode", target, str(inspected["Id"]).rpartition(":")[2][:16])
-        with app.checking("devices"):
+        with app.collecting_refusals("devices"):
             require_devices(app, image.container)
         access = choose_container_gpus(app, image, gpus)
-        with app.checking("GPUs"):
+        with app.collecting_refusals("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
-        with app.checking("network"):
+        with app.collecting_refusals("network"):
             image = dataclasses.replace(image, container=connect_engine().replace_unavailable_network(image.container))
         return PreparedDocker(
             target=target, run_store=run_store, image=image, bytecode=bytecode, gpus=gpus, access=access, say=app.say
@@ -132,7 +132,7 @@ def _ensure_engine_and_image(app: App, target: str) -> None:
         connect_engine()
     except NotAnswered:
         if app.dry_run:
-            with app.checking("engine"):
+            with app.collecting_refusals("engine"):
                 app.dry.first.extend(f"an engine: {step}" for step in list_setup_steps())
         else:
             install_and_start_engine(app.say)

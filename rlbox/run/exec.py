@@ -47,7 +47,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     image = load_image_plan(app.project, name)
     folder = choose_data_dir(image.container.host, data)
     create_or_check_data_disk(app, folder, image.container, 0.0)
-    with app.checking("devices"):
+    with app.collecting_refusals("devices"):
         require_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
@@ -81,10 +81,10 @@ def _require_image(app: App, image: ImagePlan) -> None:
     from rlbox.engine.address import create_missing_client_error
     from rlbox.engine.connection import require_image
 
-    with app.checking("docker client"):
+    with app.collecting_refusals("docker client"):
         if shutil.which("docker") is None:
             raise create_missing_client_error()
-    with app.checking("image"):
+    with app.collecting_refusals("image"):
         require_image(image.tag, image.target)
 
 
@@ -93,7 +93,7 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     from rlbox.engine.connection import connect_engine
 
     limits = image.container
-    with app.checking("network"):
+    with app.collecting_refusals("network"):
         limits = connect_engine().replace_unavailable_network(limits)
     if limits.network != image.container.network:
         from rlbox.run.exposure import format_no_bridge_message

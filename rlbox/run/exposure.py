@@ -87,7 +87,7 @@ def resolve_exposure(
     opened = opened or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(format_no_bridge_message("run", network))
-    with app.checking("open ports"):
+    with app.collecting_refusals("open ports"):
         if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
             if not opened:
                 raise SpecError(
@@ -104,7 +104,7 @@ def resolve_exposure(
         app.say(note)
     known = (note for note in plan.notes if not note.startswith(_NOTES))
     published: dict[str, int] = {}
-    with app.checking("published ports"):
+    with app.collecting_refusals("published ports"):
         published = _published(plan, publish)
     return dataclasses.replace(
         plan,

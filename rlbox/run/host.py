@@ -24,7 +24,7 @@ from rlbox.job.plan import RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_layout
 from rlbox.provision.probe import read_record
-from rlbox.provision.provision import StageEnvironment, make_stage_environment, prepare_stage_environment
+from rlbox.provision.provision import StageEnvironment, bring_host_to_lock, describe_host_environment
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeHandle
@@ -62,12 +62,12 @@ class HostBackend:
     ) -> PreparedHost:
         """Bring this machine to the target's lock, where something is missing."""
         image = load_image_plan(app.project, target)
-        with app.checking("lock"):
+        with app.collecting_refusals("lock"):
             image.require_lock()
         create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         chosen = make_visible_gpus_env(app, gpus)
         app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
-        environment = prepare_stage_environment(app, image, run_store.data_dir, chosen)
+        environment = bring_host_to_lock(app, image, run_store.data_dir, chosen)
         return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=gpus)
 
     def open_runtime(self, ref: ContainerRef) -> RuntimeHandle:
@@ -94,7 +94,7 @@ def find_applied_layout(app: App, target: str, data: str | None) -> Layout:
 
 def run_rlbox_in_place(app: App, layout: Layout, args: tuple[str, ...], gpus: str) -> int:
     """Run `rlbox ARGS` in the environment of runs in `layout`, whatever the shell exports; return its exit code."""
-    environment = make_stage_environment(layout, make_visible_gpus_env(app, gpus))
+    environment = describe_host_environment(layout, make_visible_gpus_env(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*environment.argv_prefix, sys.executable, *safe, "-m", "rlbox", *args)
     return run_in_foreground(Command(argv=argv), environ=environment.env)

@@ -79,7 +79,7 @@ def load_job_secrets(
     from rlbox.secrets.lookup import find_secrets
 
     folders = (app.project.folder, resolve_data_dir(app, target, data))
-    with app.checking("secrets"):
+    with app.collecting_refusals("secrets"):
         return find_secrets(
             job.secrets,
             job.optional_secrets,
@@ -112,7 +112,7 @@ def check_ports(app: App, plan: RunPlan) -> None:
         for name, number in service.ports.items():
             if holder := describe_port_holder(number):
                 cause = make_port_conflict_cause(name, number, holder)
-                with app.checking("ports"):
+                with app.collecting_refusals("ports"):
                     raise NodeError(cause.what, next_step=cause.next_step)
 
 
@@ -138,7 +138,7 @@ def check_source(app: App, job: Job, values: ParamValues, *, is_local: bool, for
     """
     if job.source is None or not values.params[SOURCE_PARAM]:
         return CheckedSource(values, None)
-    with app.checking(SOURCE_PARAM):
+    with app.collecting_refusals(SOURCE_PARAM):
         if not is_local:
             raise create_remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
@@ -170,7 +170,7 @@ def check_resumed_source(app: App, job: Job, plan: RunPlan, settings: Mapping[st
     had = str(plan.params.get(SOURCE_PARAM, ""))
     if job.source is None:
         return None
-    with app.checking(SOURCE_PARAM):
+    with app.collecting_refusals(SOURCE_PARAM):
         if SOURCE_PARAM in settings:
             raise SpecError(
                 _("run {run_id} keeps the source that it was started with: {had}").format(

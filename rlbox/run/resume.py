@@ -75,7 +75,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     if options.place == CLUSTER and not load_backend(CLUSTER).is_local:
         load_backend(CLUSTER, options).open_data_disk(app, options.target or DEFAULT_TARGET, options.data, {})
     run_store = None
-    with app.checking(f"run {name}"):
+    with app.collecting_refusals(f"run {name}"):
         run_store = open_existing_run_store(app, options.target or DEFAULT_TARGET, options.data)
     if run_store is None:
         return app.planned({}, "", f"look for run {name}")
@@ -133,9 +133,9 @@ class _ResumedRun:
         """Say what would run, and whether it would start."""
         app, plan = self.app, self.plan
         now = plan
-        with app.checking("data disk"):
+        with app.collecting_refusals("data disk"):
             self.run_store.require_unlocked()
-            with app.checking("stages"):
+            with app.collecting_refusals("stages"):
                 now, __ = self._next_plan(secrets)
             now = self._closed(now, prepared.network)
             if prepared.shares_host_ports:
@@ -219,9 +219,9 @@ class _ResumedRun:
             plan = plan_resume(job, plan, attempts, options.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
-            with self.app.checking("memory"):
+            with self.app.collecting_refusals("memory"):
                 require_fit_to_resume(self.app, job, plan, options.settings, force=options.force)
-            with self.app.checking("parameters"):
+            with self.app.collecting_refusals("parameters"):
                 require_paths(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
         begin_at = options.first_stage or (find_first_unpassed_stage(state) if state else "")
@@ -258,7 +258,7 @@ def _refuse(
                 new_run=format_rerun_command(plan), run=run
             ),
         )
-    with app.checking("specs"):
+    with app.collecting_refusals("specs"):
         if changed and not options.force:
             raise SpecError(
                 _("run {run} cannot go on: {changed} changed since its earlier stages passed").format(
@@ -268,7 +268,7 @@ def _refuse(
                     new_run=format_rerun_command(plan)
                 ),
             )
-    with app.checking("stages"):
+    with app.collecting_refusals("stages"):
         if skipped and not options.force:
             raise SpecError(
                 _("stage {first_stage} may not begin: {skipped} has not passed in run {run}").format(

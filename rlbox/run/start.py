@@ -115,13 +115,13 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     plan = resolve_exposure(
         app, plan, prepared.network, run_store.data_dir, opened=options.open, publish=options.publish
     )
-    with app.checking("parameters"):
+    with app.collecting_refusals("parameters"):
         require_paths(job, values, plan.paths)
-    with app.checking("stages"):
+    with app.collecting_refusals("stages"):
         plan = _skip_to_stage(plan, options)
     if app.dry_run:
         if backend.is_local:
-            with app.checking("data disk"):
+            with app.collecting_refusals("data disk"):
                 run_store.require_unlocked()
         if prepared.shares_host_ports:
             check_ports(app, plan)
@@ -152,7 +152,7 @@ def _check_fit(
 ) -> FitResult | None:
     """Return whether the run fits; one that does not is refused."""
     fit = None
-    with app.checking("memory"):
+    with app.collecting_refusals("memory"):
         capacity = load_declared_capacity(app, target, resolve_gpus_option(options.gpus))
         if backend.is_local:
             capacity = measure_capacity(app, target, capacity, run_store.data_dir, resolve_gpus_option(options.gpus))

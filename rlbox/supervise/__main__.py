@@ -32,9 +32,9 @@ def main(argv: list[str]) -> int:
     Standard error gets one line per change of state; everything else is in the directory.
     """
     if argv[:1] == ["--watchdog"]:
-        from rlbox.supervise.watchdog import run_watchdog
+        from rlbox.supervise.watchdog import run_supervisor_and_clean_up
 
-        return run_watchdog(Path(argv[1]), int(argv[3]))
+        return run_supervisor_and_clean_up(Path(argv[1]), int(argv[3]))
     interrupt = StopSignal()
     interrupt.install()  # before the slow imports, so that a signal is never met by the default
     if os.getpid() == INIT_PID:  # of a container; programs of a run in place are the user's own in any case

@@ -51,7 +51,7 @@ class PortAuditor:
         self._ours = ours
         self._known: set[int] = set()
 
-    def check_periodically(self) -> None:
+    def enforce_if_due(self) -> None:
         """Look when the last time was a while ago."""
         if time.monotonic() > self._due:
             self.check()

@@ -273,7 +273,7 @@ class _StageRun:
             self._watch.poll()
             self._watch.check_answers()
             self._watch.check_silence()
-            self._audit.check_periodically()
+            self._audit.enforce_if_due()
         self._end_main(code)
 
     def _start_main(self) -> ChildProcess | RayJob:

@@ -115,7 +115,7 @@ class StageWatch:
                 event(stage, "fatal", log=name, number=spot.number, line=spot.text[:_QUOTED])
         for name in self.pump.pop_restored_names():
             event(stage, "log-restored", log=name)
-        for name in self.logs.pop_truncated_names():
+        for name in self.logs.pop_emptied_logs():
             event(stage, "log-emptied", log=name)
 
     def check_disk(self) -> None:

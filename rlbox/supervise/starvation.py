@@ -51,7 +51,7 @@ class StarvationMonitor:
 
     def scaled_time_s(self) -> float:
         """Return the time as the run's processes have it."""
-        return self._clock.convert_to_own_time_s(self._real())
+        return self._clock.get_own_time_at(self._real())
 
     def wall_time_s(self) -> float:
         """Return the time by the clock on the wall."""

@@ -24,7 +24,7 @@ _LAST_BYTES = 2000
 LOG_FILE = "supervisor.log"
 
 
-def run_watchdog(run_dir: Path, lock_handle: int) -> int:
+def run_supervisor_and_clean_up(run_dir: Path, lock_handle: int) -> int:
     """Start the supervisor of `run_dir`, wait for its end, see to what it left, and return its exit code.
 
     The supervisor inherits the open file `lock_handle`, which holds the data disk.

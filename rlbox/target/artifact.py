@@ -43,7 +43,7 @@ class Artifact:
     origin: str = ""
 
 
-def list_artifacts(lock: Lock) -> tuple[Artifact, ...]:
+def list_install_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file of a lock that has to be fetched, in the order of the image's layers.
 
     The base image is not among them: its manifest names its blobs.
@@ -70,7 +70,7 @@ def list_artifacts(lock: Lock) -> tuple[Artifact, ...]:
 def list_inplace_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return the files that a machine without an image takes: no base, no operating system, no environment of rlbox."""
     own = {"os", lock.runtime.name}
-    return tuple(file for file in list_artifacts(lock) if file.group not in own)
+    return tuple(file for file in list_install_artifacts(lock) if file.group not in own)
 
 
 def list_compile_inputs(lock: Lock, inputs: CompileInputs) -> tuple[Artifact, ...]:
@@ -85,7 +85,7 @@ def list_compile_inputs(lock: Lock, inputs: CompileInputs) -> tuple[Artifact, ..
 
 def list_all_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a lock names, those that `rlbox compile` alone takes among them."""
-    return (*list_artifacts(lock), *(file for row in lock.compiled for file in list_compile_inputs(lock, row)))
+    return (*list_install_artifacts(lock), *(file for row in lock.compiled for file in list_compile_inputs(lock, row)))
 
 
 def _deb(deb: Deb, group: str) -> Artifact:

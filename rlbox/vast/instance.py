@@ -188,7 +188,9 @@ def upload_job(connection: SshConnection, job: RemoteJob, project: Project, env_
         connection.check_output(f"mkdir -p {folder} && {forget} && {write}", _("the job cannot be written"), text)
 
 
-def upload_data(connection: SshConnection, job: RemoteJob, data: Sequence[tuple[Path, str]], tell: ReportBytes) -> None:
+def upload_to_data_disk(
+    connection: SshConnection, job: RemoteJob, data: Sequence[tuple[Path, str]], tell: ReportBytes
+) -> None:
     """Bring files and folders of this machine to their places below the data disk."""
     for path, goal in data:
         if path.is_dir():

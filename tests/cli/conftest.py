@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import EgressProbe
+from rlbox.artifacts.egress import EgressFacts
 from rlbox.artifacts.mirrors import MachineSources
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
@@ -86,4 +86,4 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "rlbox.artifacts.locator.probe_machine_sources", lambda site: MachineSources(network_settings=site)
     )
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressProbe())
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressFacts())

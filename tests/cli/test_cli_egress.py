@@ -6,7 +6,7 @@ import pytest
 from fakes import Folder, Rlbox
 from mirrorbox import mirrors
 
-from rlbox.artifacts.egress import EgressProbe
+from rlbox.artifacts.egress import EgressFacts
 from rlbox.artifacts.mirrors import MachineSources
 from rlbox.system.network_settings import NetworkSettings
 
@@ -32,7 +32,7 @@ MACHINE = MachineSources(
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with settings, and no network to ask."""
     monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_sources", lambda site: MACHINE)
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressProbe(machine=MACHINE))
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressFacts(machine=MACHINE))
 
 
 def test_table(rlbox: Rlbox, folder: Folder) -> None:

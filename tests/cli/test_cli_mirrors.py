@@ -19,7 +19,7 @@ RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
-    monkeypatch.setattr("rlbox.target.artifact.list_artifacts", lambda lock: (SIX, DEB))
+    monkeypatch.setattr("rlbox.target.artifact.list_install_artifacts", lambda lock: (SIX, DEB))
     monkeypatch.setattr(
         "rlbox.artifacts.locator.probe_machine_sources", lambda site: MachineSources(network_settings=site)
     )

@@ -37,7 +37,7 @@ from pathlib import Path
 import rlbox.run.host as host
 from rlbox.cli import main
 place = host.StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
-host.prepare_stage_environment = lambda *words, **more: place
+host.bring_host_to_lock = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -74,13 +74,13 @@ def test_one_that_came_and_one_that_went() -> None:
 def test_the_clock_goes_as_they_do() -> None:
     clock = StarvationClock(100.0)
     clock.min_rate = 0.2
-    assert clock.convert_to_own_time_s(110) == 110
+    assert clock.get_own_time_at(110) == 110
     clock.add_usage(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.5, others_cores=1.5), 110)
-    assert clock.convert_to_own_time_s(120) == 115
+    assert clock.get_own_time_at(120) == 115
     clock.add_usage(CpuUsage(seconds=10, wanted_cores=1.0, used_cores=0.01, others_cores=2.0), 120)
-    assert clock.convert_to_own_time_s(130) == 117  # never slower than it may
+    assert clock.get_own_time_at(130) == 117  # never slower than it may
     clock.add_usage(CpuUsage(seconds=10, wanted_cores=0.0, used_cores=0.0, others_cores=2.0), 130)
-    assert clock.convert_to_own_time_s(140) == 127
+    assert clock.get_own_time_at(140) == 127
 
 
 def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
@@ -91,7 +91,7 @@ def test_a_hang_that_began_slowly_is_none_of_the_machines() -> None:
             hungry if second <= 4 else CpuUsage(seconds=1, wanted_cores=0.1, used_cores=0.02, others_cores=2.0), second
         )
     assert clock.find_slowness_since(0) is None
-    assert clock.convert_to_own_time_s(11) > 6
+    assert clock.get_own_time_at(11) > 6
 
 
 def test_starved_over_a_time() -> None:

@@ -17,7 +17,7 @@ from rlbox.artifacts.compiled_lock import (
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
 from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
 from rlbox.errors import SpecError
-from rlbox.target.artifact import list_all_artifacts, list_artifacts, list_compile_inputs
+from rlbox.target.artifact import list_all_artifacts, list_compile_inputs, list_install_artifacts
 from rlbox.target.compiled import build_arch_env
 from rlbox.target.lock import (
     CompileInputs,
@@ -219,7 +219,7 @@ def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
 def test_what_is_fetched_and_from_where(folder: Folder) -> None:
     """The wheel is a file of the lock that no source has; what it is made from is fetched by `rlbox compile` alone."""
     lock, row = locked(target(folder))
-    kinds = {one.name: one.kind for one in list_artifacts(lock.with_compiled_wheel(row, wheel(row)))}
+    kinds = {one.name: one.kind for one in list_install_artifacts(lock.with_compiled_wheel(row, wheel(row)))}
     assert kinds["flash-attn"] == "compiled"
     assert "torch" not in kinds
     inputs = list_compile_inputs(lock, row)
@@ -240,7 +240,7 @@ def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
     assert sum_group_bytes(lock)["compile"] == 27
     plain = replace(lock, toolchain=(), compiled=())
     assert "compile" not in count_group_packages(plain)
-    assert list_all_artifacts(plain) == list_artifacts(plain)
+    assert list_all_artifacts(plain) == list_install_artifacts(plain)
 
 
 def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
