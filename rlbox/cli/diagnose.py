@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, shared_options
 from rlbox.errors import WorkFailed
-from rlbox.i18n import _, join
+from rlbox.i18n import _
 
 if TYPE_CHECKING:
     from rlbox.diagnose.cause import Cause
@@ -78,15 +78,16 @@ def diagnose(
     sources, may_grow, runs = _sources(app, logs, target, data)
     found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
     excerpt = _excerpt(found, sources)
-    guess: dict[str, Any] = {"guess": _guess(app, ask, found, excerpt)} if ask and found.is_fatal else {}
+    extra: dict[str, Any] = {"guess": _guess(app, ask, found, excerpt)} if ask and found.is_fatal else {}
     text = "" if app.as_json else format_report(found, excerpt, explain=why)
-    if guess:
-        text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=guess["guess"])
+    if extra:
+        text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=extra["guess"])
     cause = None if found.is_fatal else _recorded_cause(runs)
     if cause:  # its log is fine; a gate, a limit or a service was not
-        text += "\n" + _format_cause(cause)
-        guess["recorded_cause"] = {"what": cause.what, "where": cause.where, "next": cause.next_step}
-    app.result({**found.as_json(), **guess}, text)
+        what = _("the run failed all the same: {what}").format(what=cause.what)
+        text += f"\n{WorkFailed(what, where=cause.where, next_step=cause.next_step)}"
+        extra["recorded_cause"] = {"what": cause.what, "where": cause.where, "next": cause.next_step}
+    app.result({**found.as_json(), **extra}, text)
     return int(found.is_fatal or cause is not None)
 
 
@@ -113,13 +114,6 @@ def _recorded_cause(runs: list[Path]) -> Cause | None:
 
     states = [state for run in runs if (state := find_run_state(run))]
     return next((cause for state in states if (cause := find_run_cause(state))), None)
-
-
-def _format_cause(cause: Cause) -> str:
-    lines = [_("the run failed all the same: {what}").format(what=cause.what)]
-    lines += [_("  where: {where}").format(where=cause.where)] if cause.where else []
-    lines += [_("  next:  {step}").format(step=cause.next_step)] if cause.next_step else []
-    return join("\n", lines)
 
 
 def _sources(
