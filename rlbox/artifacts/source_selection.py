@@ -74,6 +74,8 @@ def drop_dead_mirrors(
     with create_client(network_settings, idle_timeout_s=PROBE_TIMEOUT_S) as http:
         for kind in _ONE_ADDRESS:
             rules = [rule for rule in profile.rule if rule.kind == kind]
+            if len(rules) == 1:  # it is kept either way
+                continue
             failed = {}
             for rule in rules:
                 if rule.protocol == "direct":
