@@ -14,7 +14,7 @@ _KILO = 999.95  # what rounds to 1000.0 belongs to the next unit
 def duration_text(seconds: float) -> str:
     """Return a measured span as people read it, coarser the longer it is.
 
-    `0.4 s`, `8 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`. What somebody chose is told by `limit_text`.
+    `0.4 s`, `8 s`, `3 min 05 s`, `2 h 07 min`, `3 d 04 h`. What somebody chose is told by `exact_duration_text`.
     """
     whole = max(0, int(seconds))
     if whole < _TENTHS:
@@ -28,7 +28,7 @@ def duration_text(seconds: float) -> str:
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02d} h"
 
 
-def limit_text(seconds: float) -> str:
+def exact_duration_text(seconds: float) -> str:
     """Return a span that somebody chose, nothing left out: `0.5 s`, `45 s`, `10 min`, `1 min 05 s`, `1 h 30 min`."""
     whole = int(seconds)
     if seconds != whole or whole < _MINUTE:
@@ -55,31 +55,31 @@ def moment(text: str) -> float | None:
     return found.timestamp() if found.tzinfo else None
 
 
-def size_text(size: float, *, exact: bool = False) -> str:
+def size_text(size_bytes: float, *, keep_all_digits: bool = False) -> str:
     """Return bytes as people read them, wherever they lie: `512 B`, `1.5 kB`, `5.3 GB`; a kB has 1000.
 
     Disks, files, transfers and memory alike, so that the same bytes always read the same; of a GPU's memory alone see
-    `card_text`. `exact` keeps all digits of a round number, for an axis.
+    `gpu_memory_text`. `keep_all_digits` keeps all digits of a round number, for an axis.
     """
-    value, unit = float(size), "B"
+    value, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB"):
         if abs(value) < _KILO:
             break
         value, unit = value / 1000, larger
-    return f"{size:.0f} B" if unit == "B" else f"{value:g} {unit}" if exact else f"{value:.1f} {unit}"
+    return f"{size_bytes:.0f} B" if unit == "B" else f"{value:g} {unit}" if keep_all_digits else f"{value:.1f} {unit}"
 
 
-def asked_text(gib: float) -> str:
+def size_text_with_gib(gib: float) -> str:
     """Return what a spec asks for in GiB, as its bytes read elsewhere and as the spec has it: `2.1 GB (2 GiB)`."""
     return f"{size_text(gib * GIB)} ({gib:g} GiB)"
 
 
-def card_text(size: float) -> str:
+def gpu_memory_text(size_bytes: float) -> str:
     """Return memory of a GPU as drivers and torch's errors count it: `31.8 GiB`, `64 MiB`; 1 GiB has 2^30 bytes.
 
     A card that is sold with 32 GB has 31.8 GiB, which in `size_text` would be 34.2 GB: nobody's word for it.
     """
-    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 or not size else f"{size / MIB:.0f} MiB"
+    return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB / 10 or not size_bytes else f"{size_bytes / MIB:.0f} MiB"
 
 
 def counted(count: int, singular: str, more: str) -> str:
@@ -91,12 +91,7 @@ def columns(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows of texts as the lines of a table: every column but the last is as wide as its longest text."""
     lines = list(rows)
     widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)][:-1]
-    return ["  ".join([*map(padded, line, widths), line[-1]]).rstrip() for line in lines]
-
-
-def padded(text: str, width: int) -> str:
-    """Return a text with spaces behind it up to a width, in which marks of others' words do not count."""
-    return text + " " * (width - len(text))
+    return ["  ".join([*map(str.ljust, line, widths), line[-1]]).rstrip() for line in lines]
 
 
 def utc_now() -> str:

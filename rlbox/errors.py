@@ -8,7 +8,7 @@ ISSUES = "https://github.com/rlbox-dev/rlbox/issues"
 _PAGES = "https://github.com/rlbox-dev/rlbox/blob/main/docs"
 
 
-def page(name: str) -> str:
+def get_docs_url(name: str) -> str:
     """Return where a page of `docs/` is read by who has the wheel alone."""
     return f"{_PAGES}/{name}.md"
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 LEVELS = ("error", "warning", "note")
+Level = Literal["error", "warning", "note"]
+RepairNameAndArguments = tuple[str, ...]
+ConsequencePattern = str
+SynonymId = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +39,13 @@ class Finding:
 
     id: str
     title: str
-    level: str = "error"
+    level: Level = "error"
     seen: str = ""
     where: str = ""
     remedy: str = ""
-    repair: tuple[str, ...] = ()
-    breaks: tuple[str, ...] = ()
-    covers: tuple[str, ...] = ()
+    repair: RepairNameAndArguments = ()
+    breaks: tuple[ConsequencePattern, ...] = ()
+    covers: tuple[SynonymId, ...] = ()
 
     @property
     def fixable(self) -> bool:

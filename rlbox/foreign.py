@@ -42,7 +42,7 @@ def parse_json(text: bytes | str, *, allow_surrogates: bool = False) -> Any:
     return value
 
 
-def toml_table(text: str) -> dict[str, Any]:
+def decode_toml(text: str) -> dict[str, Any]:
     """Return the table that a TOML text holds.
 
     Raises

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from rlbox.artifacts.base_image import extract_image_files
 from rlbox.artifacts.mirrors import SHARED_ARCHIVES, map_suites_to_archives
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError, WorkFailed, page
+from rlbox.errors import NodeError, WorkFailed, get_docs_url
 from rlbox.i18n import _
 from rlbox.system.command import check_command
 from rlbox.target.lock import Deb
@@ -266,6 +266,6 @@ def _suite(archive: str, suite: str, archives: Mapping[str, str]) -> AptSuite:
         raise NodeError(
             _("no address of the archive {archive!r} is known here").format(archive=archive),
             where="base.suites",
-            next_step=_("name one with an apt rule in a sources profile ({page})").format(page=page("sources")),
+            next_step=_("name one with an apt rule in a sources profile ({page})").format(page=get_docs_url("sources")),
         )
     return AptSuite(archive=archive, url=archives[archive], suite=suite, keyring=str(keyring))

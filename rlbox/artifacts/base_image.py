@@ -185,7 +185,7 @@ def fetch_locked_base_image(
     def tell(missing: Sequence[Artifact]) -> None:
         on_missing(missing)
         if whole := sum(file.size for file in missing):
-            app.say(f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {size_text(whole)}")
+            app.print_status(f"fetching {len(missing)} files of {lock.base.partition('@')[0]}, {size_text(whole)}")
 
     with show_fetch_progress(app, 0) as show:
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.artifacts.mirrors import FileUrl, find_response_error
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import Interrupted, RlboxError
@@ -210,7 +210,11 @@ class Downloader:
     def _reason(self, error: NoResponseError) -> str:
         if error.kind == "late":
             return "no connection in time"
-        return f"no byte for {limit_text(self._stall_s)}" if error.kind == "silent" else explain_no_response(error)
+        return (
+            f"no byte for {exact_duration_text(self._stall_s)}"
+            if error.kind == "silent"
+            else explain_no_response(error)
+        )
 
 
 def _guarded(links: Iterable[FileUrl], failed: dict[str, FailedAttempt]) -> Iterator[FileUrl]:

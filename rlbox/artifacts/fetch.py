@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import padded, size_text
+from rlbox.amounts import size_text
 from rlbox.app import App
 from rlbox.artifacts.download import STALL_TIMEOUT_S, Downloader, DownloadError, FailedAttempt, UrlSource
 from rlbox.artifacts.git_tree import fetch_git_tree
@@ -358,5 +358,5 @@ def format_group_sizes(groups: Sequence[GroupSize]) -> str:
     for row in (*groups, sum_group_sizes(groups)):
         shown = row.group
         sizes = (row.bytes, row.present_bytes, row.missing_bytes)
-        lines.append(f"{padded(shown, 16)} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))
+        lines.append(f"{shown.ljust(16)} {row.files:>6} " + " ".join(f"{size_text(size):>10}" for size in sizes))
     return "\n".join(lines)

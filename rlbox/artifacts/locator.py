@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 from uv import find_uv_bin
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.artifacts.mirrors import (
     FileUrl,
     MachineSources,
@@ -145,7 +145,7 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
                 if time.monotonic() > end or len(body) > _PAGE_BYTES:
                     raise UnusableMirrorError(
                         _("sends its page too slowly: {count} bytes in {page_s}").format(
-                            count=len(body), page_s=limit_text(_PAGE_S)
+                            count=len(body), page_s=exact_duration_text(_PAGE_S)
                         ),
                         is_unreachable=True,
                     )

@@ -19,7 +19,7 @@ from uv import find_uv_bin
 
 from rlbox.artifacts.mirrors import PackageIndexSettings
 from rlbox.errors import WorkFailed
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 from rlbox.system.command import check_command
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response, retry
@@ -359,7 +359,7 @@ def resolve_packages(
             env = {**command.env, **trust}
             check_command(Command(argv=command.argv, env=env, cwd=directory, timeout_s=command.timeout_s), what)
         pins = Path(directory, PINS).read_text(encoding="utf-8")
-        files = toml_table(Path(directory, PYLOCK).read_text(encoding="utf-8"))
+        files = decode_toml(Path(directory, PYLOCK).read_text(encoding="utf-8"))
     asked = {sha: url for sha, url in map_sha256_to_url(target, files).items() if sha not in size_by_sha256}
     return ResolverOutput(
         requirements=pins, pylock=files, size_by_sha256={**size_by_sha256, **_sizes(asked, ca_bundle)}

@@ -235,14 +235,14 @@ def _before(app: App, name: str) -> Lock | None:
     try:
         return load_lock(app.project.lock_file(name))
     except SpecError as error:
-        app.say(f"{error.what}; it is made anew")
+        app.print_status(f"{error.what}; it is made anew")
         return None
 
 
 def _inherited(app: App, name: str, includes: Sequence[str]) -> Lock | None:
     for included in includes:
         if lock := _before(app, included):
-            app.say(f"{name} has no lock yet: it begins with that of {included}, which it includes")
+            app.print_status(f"{name} has no lock yet: it begins with that of {included}, which it includes")
             return replace(lock, target=name)
     return None
 
@@ -253,7 +253,7 @@ def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> b
     if not app.dry_run:
         changed = write_if_changed(app.project.writable_lock_file(lock.target), lock.to_json_text()) or changed
     if previous_lock and previous_lock.to_json_text() != lock.to_json_text():
-        app.say(format_lock_diff(previous_lock.to_json_text(), lock.to_json_text()))
+        app.print_status(format_lock_diff(previous_lock.to_json_text(), lock.to_json_text()))
     if sdists := [package.file for package in lock.list_packages() if not package.is_wheel]:
-        app.say(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
+        app.print_status(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

@@ -172,11 +172,13 @@ def select_sources(
     """
     profile, dead = drop_dead_mirrors(load_profile(app.project, sources_profile), network_settings, files)
     for probe in dead:
-        app.say(f"{probe.mirror} is passed over: {probe.reason}")
+        app.print_status(f"{probe.mirror} is passed over: {probe.reason}")
     today = datetime.datetime.now(datetime.timezone.utc).date()
     old = dict.fromkeys(rule.title for rule in profile.rule if rule.expires and rule.expires < today)
     if old:
-        app.say(f"profile {profile.name}: what it says of {', '.join(old)} is past its date; `rlbox mirrors ls`")
+        app.print_status(
+            f"profile {profile.name}: what it says of {', '.join(old)} is past its date; `rlbox mirrors ls`"
+        )
     return profile
 
 
@@ -187,7 +189,7 @@ def create_file_locator(app: App, sources_profile: str, files: Sequence[Artifact
         select_sources(app, sources_profile, site, files),
         probe_machine_sources(site),
         create_client(site),
-        on_skip=lambda mirror, reason: app.say(f"{mirror} is passed over: {reason}"),
+        on_skip=lambda mirror, reason: app.print_status(f"{mirror} is passed over: {reason}"),
     )
 
 

@@ -128,7 +128,7 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
     layout = prepared.desired.layout
     checks = run_target_fix_checks(layout)
     app.result(*make_apply_result(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
-    app.say(f"next: . {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
+    app.print_status(f"next: . {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
     partial = {row.source_id for row in plan.skipped}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0
 
@@ -143,7 +143,7 @@ def _would(app: App, layout: Layout, target: str, changes: int, *, yes: bool) ->
 
 
 def _warn(app: App, target: str) -> None:
-    app.say(
+    app.print_status(
         "the machine's own paths are changed: every shell on it gets the target's python, ray and PATH; "
         f"rlbox apply {target} --dry-run shows each change, --remove lays all back, --prefix DIR keeps it to a folder"
     )

@@ -38,7 +38,7 @@ def build(
     from rlbox.planner.stack_check import require_consistent_stack
 
     if app.dry_run and (driver := find_oldest_driver_branch(app, name)):
-        app.say(f"driver: {driver} or newer on the machine that runs it")
+        app.print_status(f"driver: {driver} or newer on the machine that runs it")
     forced = require_consistent_stack(app, name, force=force)
     options = BuildOptions(
         no_cache=no_cache,
@@ -86,8 +86,8 @@ def compile(
     if app.dry_run:
         count = len([one for one in told if one.wheel is None])
         would = f"compile {count} of {len(told)} wheels" if count else "compile nothing: the store has all of it"
-        app.say(f"next: rlbox compile {name}")
+        app.print_status(f"next: rlbox compile {name}")
         return app.planned(wheel_results_json(name, told), format_wheel_results(told), would)
     app.result(wheel_results_json(name, told), format_wheel_results(told))
-    app.say(f"next: rlbox build {name}")
+    app.print_status(f"next: rlbox build {name}")
     return 0

@@ -81,8 +81,10 @@ def up(
         return dry_run_up(app, wanted)
     result = bring_up(app, wanted)
     app.result(*format_result(result))
-    app.say("unchanged" if not result.started else f"started on {', '.join(result.started)}")
-    app.say(f"next: rlbox cluster status {options.option_text}, and then rlbox cluster down {options.option_text}")
+    app.print_status("unchanged" if not result.started else f"started on {', '.join(result.started)}")
+    app.print_status(
+        f"next: rlbox cluster status {options.option_text}, and then rlbox cluster down {options.option_text}"
+    )
     return 0
 
 
@@ -104,7 +106,7 @@ def status(app: App, options: ClusterOptions) -> int:
     found = probe_cluster(app, options)
     app.result(found.as_json(), found.text())
     if any(not node.healthy for node in found.nodes):
-        app.say(f"next: rlbox cluster up {options.option_text} brings back what died")
+        app.print_status(f"next: rlbox cluster up {options.option_text} brings back what died")
     return 0 if found.healthy else NodeError.exit_code
 
 
@@ -159,10 +161,10 @@ def submit(
     job = done.job
     app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
     if not job.has_ended:
-        app.say(f"next: rlbox cluster logs {options.option_text} --job {job.id}")
+        app.print_status(f"next: rlbox cluster logs {options.option_text} --job {job.id}")
         return 0
     code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
-    app.say(f"job {job.id} ended {job.status}{code}")
+    app.print_status(f"job {job.id} ended {job.status}{code}")
     return job.code
 
 
@@ -192,7 +194,7 @@ def logs(app: App, options: ClusterOptions, job: str, follow: bool, lines: int |
         if app.as_json:
             found.append(dataclasses.asdict(line))
         else:
-            app.show(line.format())
+            app.print_stdout(line.format())
 
     number = 10 if follow and lines is None else lines
     read_logs(app, LogsOptions(**dataclasses.asdict(options), job=job, lines=number, follow=follow), show)
@@ -215,7 +217,7 @@ def stop(app: App, options: ClusterOptions, job: str) -> int:
 
     ended, stopped = stop_job(app, options, job)
     if not stopped:
-        app.say(f"job {ended.id} has already ended: there is nothing to stop")
+        app.print_status(f"job {ended.id} has already ended: there is nothing to stop")
     app.result({**ended.as_json(), "stopped": stopped}, f"{ended.id} {ended.status}")
     return 0
 
@@ -240,7 +242,7 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
     app.result({"cluster": done.name, "gone": dict(done.gone)}, "\n".join(lines))
     if not lines:
-        app.say(f"nothing of cluster {done.name} was there")
+        app.print_status(f"nothing of cluster {done.name} was there")
     return 0
 
 
@@ -272,7 +274,7 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
     app.result(data, "\n".join(filter(None, (figures, format_findings(found.findings)))))
     errors = sum(one.level == "error" for one in found.findings)
     said = "nothing is wrong" if not errors else "1 problem" if errors == 1 else f"{errors} problems"
-    app.say(f"cluster doctor: {found.checks} questions to {found.nodes} nodes: {said}")
+    app.print_status(f"cluster doctor: {found.checks} questions to {found.nodes} nodes: {said}")
     return WorkFailed.exit_code if errors else 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from rlbox.app import App, project_of
+from rlbox.app import App, make_project
 from rlbox.config.project import Project
 from rlbox.errors import RlboxError
 from rlbox.run.backend import DEFAULT_TARGET
@@ -29,7 +29,7 @@ def _complete_by(list_names: Callable[[click.Context], Iterable[str]]) -> Comple
 
 
 def _project(ctx: click.Context) -> Project:
-    return project_of(ctx.params.get("project"))
+    return make_project(ctx.params.get("project"))
 
 
 def _list_runs(ctx: click.Context) -> Iterable[str]:

@@ -103,7 +103,7 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
     torn = sum(not row.is_complete for one in series for row in one.checkpoints)
     total = sum(len(one.checkpoints) for one in series)
     count = counted(total, "checkpoint", "checkpoints")
-    app.say(f"ckpt: {count}, {torn} torn" if torn else f"ckpt: {count}, none torn")
+    app.print_status(f"ckpt: {count}, {torn} torn" if torn else f"ckpt: {count}, none torn")
     return WorkFailed.exit_code if action == "check" and not all(one.is_complete for one in series) else 0
 
 
@@ -146,6 +146,8 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
             report = read_into_page_cache(report, on_bytes)
     app.result(report.as_json(), format_report(report))
     if report.is_warm is False:
-        app.say("warm: what was read did not stay in memory, since something else needs it; end that, or warm less")
+        app.print_status(
+            "warm: what was read did not stay in memory, since something else needs it; end that, or warm less"
+        )
         return WorkFailed.exit_code
     return 0

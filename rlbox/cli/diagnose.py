@@ -101,10 +101,10 @@ def _guess(app: App, command: str, found: Diagnosis, excerpt: str) -> str:
     try:
         outcome = run_command(Command(argv=("sh", "-c", command), timeout_s=_ASKED_S), asked)
     except WorkFailed as error:
-        app.say(f"warning: --ask has no answer: {error}")
+        app.print_status(f"warning: --ask has no answer: {error}")
         return ""
     if not outcome.ok:
-        app.say(f"warning: --ask has no answer: the command ended with exit code {outcome.exit_code}")
+        app.print_status(f"warning: --ask has no answer: the command ended with exit code {outcome.exit_code}")
     return outcome.stdout.strip()
 
 
@@ -157,7 +157,7 @@ def _follow(app: App, sources: list[LogSource], catalogue: SignatureSet, may_gro
         found = logs.diagnosis
         first = format_report(replace(found, chain=())) if found.is_fatal else ""
         if first != told and not app.as_json:
-            app.show(first or _("nothing fatal after all: the work continued"))
+            app.print_stdout(first or _("nothing fatal after all: the work continued"))
         told = first
         if (quiet_s >= QUIET_S and found.has_ending) or (quiet_s and not growing):
             return found

@@ -79,7 +79,7 @@ def engine(app: App, action: str) -> int:
         would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
         return app.planned({"left": list(left)}, "\n".join(left), would)
     if action == "up":
-        install_and_start_engine(app.say)
+        install_and_start_engine(app.print_status)
     status = probe_engine_status()
     app.result(status.to_json(), status.format())
     return 0 if status.is_ready else EngineError.exit_code

@@ -73,7 +73,7 @@ def check(
             step = f"rlbox eval check {shlex.quote(str(export))} --against {shlex.quote(str(against))} --model DIR"
             raise SpecError(_("no model says which tokenizer is due"), where=str(against), next_step=step)
         options = ExportCheckOptions(export=directory, trainer=against, model=reference, python=interpreter)
-        report = check_export(options, lambda done, total: app.say(f"{done} of {total} tensors are compared"))
+        report = check_export(options, lambda done, total: app.print_status(f"{done} of {total} tensors are compared"))
     except PackageMissingError as error:
         step = _("name an interpreter that has torch and transformers with --python FILE")
         raise SpecError(

@@ -207,7 +207,7 @@ def prove(app: App, suites: tuple[str, ...], source: ProblemOptions) -> int:
     with translate_errors(), open_sandbox(source, loaded) as url:
         sandbox = SandboxClient(url, create_loopback_client(3600.0))
         strength = sandbox.probe()["strength"]
-        app.say(f"the sandbox has the strength {strength}")
+        app.print_status(f"the sandbox has the strength {strength}")
         for suite, problems in loaded:
             total, rejected = grade_reference_solutions(suite, problems, sandbox)
             failed = {name: {"outcome": one.outcome, "detail": one.detail} for name, one in rejected.items()}
@@ -313,7 +313,7 @@ def _show_outcome(app: App, outcome: EvaluationOutcome, out: Path) -> None:
     ]
     app.result({"results": rows, "failed": outcome.errors, "out": str(out)}, "\n".join(lines))
     for name, error in outcome.errors.items():
-        app.say(f"not judged: {name}: {error}")
+        app.print_status(f"not judged: {name}: {error}")
 
 
 def _create_evaluator(
@@ -326,9 +326,9 @@ def _create_evaluator(
 
     return CheckpointEvaluator(
         sandbox=SandboxClient(sandbox_url, create_loopback_client(3600.0)),
-        serve=build_serve_function(options, create_loopback_client(_SILENT_S), app.say),
+        serve=build_serve_function(options, create_loopback_client(_SILENT_S), app.print_status),
         engine=describe_engine_settings(options.url, options.settings),
         out=out,
         concurrency=concurrency,
-        say=app.say,
+        say=app.print_status,
     )

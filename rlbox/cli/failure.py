@@ -114,15 +114,15 @@ def _report(error: RlboxError, words: Sequence[str]) -> int:
 
 def _report_dry(dry: DryRun, words: Sequence[str]) -> int:
     """Report what ended a dry run as the real one would, and the verdict on stdout; its exit code is the first's."""
-    error = dry.refused[-1]
+    error = dry.refusals[-1]
     _print_error(error)
     if _wants_json(words):
         write_json({"error": error.as_json(), "verdict": dry.as_json("")})
-        return dry.exit_code
-    lines = replace(dry, refused=dry.refused[:-1]).lines("")[:-1] + dry.lines("")[-1:]
+        return dry.expected_exit_code
+    lines = replace(dry, refusals=dry.refusals[:-1]).format_lines("")[:-1] + dry.format_lines("")[-1:]
     sys.stdout.write(remove_controls(translate(join("\n", lines))) + "\n")
     sys.stdout.flush()
-    return dry.exit_code
+    return dry.expected_exit_code
 
 
 def _print_error(error: RlboxError) -> None:

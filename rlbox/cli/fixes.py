@@ -61,7 +61,7 @@ def _list(app: App) -> int:
 
     fixes, code = _readable(app)
     app.result(catalogue_json(fixes), format_catalogue(fixes))
-    app.say("next: rlbox fixes show ID")
+    app.print_status("next: rlbox fixes show ID")
     return code
 
 
@@ -87,9 +87,9 @@ def _find(app: App, text: str) -> int:
     fixes, code = _readable(app)
     found = find_fixes_by_log(fixes, text)
     if not found and (near := search_fixes(fixes, text)):
-        app.say("no fix knows that line; these have its words")
+        app.print_status("no fix knows that line; these have its words")
         app.result({"fixes": [], "near": [fix_json(fix)["fix"] for fix in near]}, format_catalogue(near))
-        app.say("next: rlbox fixes show ID")
+        app.print_status("next: rlbox fixes show ID")
         return code
     if not found:
         raise WorkFailed(_("no fix knows that line"), next_step=_("read the complete log: rlbox diagnose LOG"))
@@ -104,7 +104,7 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
 
     fixes, broken = load_readable_fixes(app.project)
     for error in broken:
-        app.say(_("left out: {error}").format(error=error))
+        app.print_status(_("left out: {error}").format(error=error))
     return fixes, broken[0].exit_code if broken else 0
 
 
@@ -128,5 +128,5 @@ def _explain(app: App, name: str) -> int:
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:
-        app.say("next: rlbox fixes show ID")
+        app.print_status("next: rlbox fixes show ID")
     return refusal.exit_code if refusal else 0

@@ -86,7 +86,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
         text = "\n".join([*lines, f"would free up to {size_text(freed)}"])
         return app.planned(data, text, f"remove {len(rows)} images")
     for line in lines:
-        app.say(line)
+        app.print_status(line)
     require_confirmation(app, yes, f"remove {len(rows)} images, up to {size_text(freed)}")
     remove_images(rows)
     app.result(data | {"removed": True}, f"freed up to {size_text(freed)}")
@@ -141,7 +141,7 @@ def save(app: App, name: str, file: Path) -> int:
         saved = save_image_archive(size, tag, format_image_tag(name, NO_PROJECT_TAG), file, on_bytes)
     data = {"target": name, "image": tag, "file": str(file), "digest": saved.manifest_digest, "bytes": saved.file_bytes}
     app.result(data, f"{file}  {saved.manifest_digest}  {size_text(saved.file_bytes)}")
-    app.say(f"next: rlbox load {file.name} (on the other machine)")
+    app.print_status(f"next: rlbox load {file.name} (on the other machine)")
     return 0
 
 
@@ -183,7 +183,7 @@ def load(app: App, file: Path) -> int:
         {**data, "layers": loaded.layer_count, "bytes": size},
         f"{loaded.tag}  {loaded.image_id}  {loaded.layer_count} layers, {size_text(size)}",
     )
-    app.say(f"next: docker run --rm {loaded.tag}")
+    app.print_status(f"next: docker run --rm {loaded.tag}")
     return 0
 
 
@@ -258,7 +258,7 @@ def export(app: App, name: str, form: str, image: str, gpus: str, way: str | Non
     if output:
         write_atomic(Path(output), text)
     app.result(data, output or text.rstrip("\n"))
-    app.say(f"next: {_next(name, form, output or 'FILE', image)}")
+    app.print_status(f"next: {_next(name, form, output or 'FILE', image)}")
     return 0
 
 

@@ -196,7 +196,7 @@ def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: 
     if app.dry_run:
         return app.planned(told, lines, "write these files")
     app.result(told, lines)
-    app.say(f"next: rlbox lock {name} && rlbox build {name} && rlbox run {name}")
+    app.print_status(f"next: rlbox lock {name} && rlbox build {name} && rlbox run {name}")
     return 0
 
 

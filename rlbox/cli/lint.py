@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlbox.amounts import counted, padded
+from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import shared_options
@@ -79,7 +79,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
         raise unread
     app.result({"files": read, "findings": _findings_to_json(found), "unread": problems}, _format_findings(shown))
     if read:
-        app.say(_format_summary(found, read, app.verbosity > 0))
+        app.print_status(_format_summary(found, read, app.verbosity > 0))
     if problems and not app.as_json:
         raise unread
     if problems:  # the one JSON object is written
@@ -120,7 +120,7 @@ def _format_rules(rules: Sequence[DriftRule]) -> str:
     lines = []
     for rule in rules:
         versions = f"  ({rule.package}: {_version_ranges(rule)})" if rule.package else ""
-        lines.append(f"{padded(rule.id, wide)}  {rule.severity:7}  {rule.what}{versions}")
+        lines.append(f"{rule.id.ljust(wide)}  {rule.severity:7}  {rule.what}{versions}")
         lines.append(f"{'':{wide}}           next: {rule.next}  [{rule.dated}]")
     return "\n".join(lines)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.options import dry_run_option, place_option, shared_options, sources_option
@@ -107,7 +106,7 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
     from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
 
     counts, sizes = count_group_packages(lock), sum_group_bytes(lock)
-    lines = [f"{padded(group, 12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
+    lines = [f"{group.ljust(12)} {count:>4} packages {size_text(sizes[group]):>9}" for group, count in counts.items()]
     told = {"target": lock.target, "groups": counts, "bytes": sizes, "changed": changed}
     path = app.project.writable_lock_file(lock.target)
     if app.dry_run:
@@ -115,7 +114,7 @@ def _tell(app: App, lock: Lock, *, changed: bool) -> int:
         return app.planned(told, "\n".join(lines), would)
     name = path.name
     app.result(told, "\n".join([*lines, f"{name} written" if changed else f"{name} unchanged"]))
-    app.say(f"next: rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
+    app.print_status(f"next: rlbox {'compile' if lock.list_uncompiled_names() else 'build'} {lock.target}")
     return 0
 
 
@@ -196,7 +195,7 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
     )
     if count := len(found) - len(shown):
         one, more = "1 more is closed by settings of the target", f"{count} more are closed by settings of the target"
-        app.say(f"{one if count == 1 else more}: rlbox egress {name} --closed")
+        app.print_status(f"{one if count == 1 else more}: rlbox egress {name} --closed")
 
 
 def list_target_contacts(app: App, target_name: str, sources_profile: str) -> tuple[str, tuple[HostContact, ...]]:
@@ -301,7 +300,7 @@ def _list(app: App, profile: Profile) -> None:
     lines = columns((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
     text = "\n".join(lines) or "no rules: files come from wherever this machine's own clients are set to get them"
     app.result({"sources": profile.name, "title": profile.title, "rules": rows}, f"# {profile.title}\n{text}")
-    app.say(f"next: rlbox mirrors probe --sources {profile.name}")
+    app.print_status(f"next: rlbox mirrors probe --sources {profile.name}")
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:

@@ -133,9 +133,9 @@ def _head(app: App, run_dir: Path, path: Path, *, several: bool, ended: bool) ->
     """
     head = f"==> {path.relative_to(run_dir)} <=="
     if several and app.verbosity >= 0:
-        app.show(head if ended else f"\n{head}")
+        app.print_stdout(head if ended else f"\n{head}")
     else:
-        app.say(head)
+        app.print_status(head)
 
 
 def _follow(app: App, run_store: RunStore, run_dir: Path, stage: str | None, log: str | None, lines: int) -> None:
@@ -226,13 +226,13 @@ def watch(app: App, name: str | None, port: int, opened: str, target: str, data:
         open_browser(app, opened, address)
         server.serve_forever()
     except KeyboardInterrupt:
-        app.say(f"stopped showing run {folder.name}")
+        app.print_status(f"stopped showing run {folder.name}")
     finally:
         server.server_close()
     return 0
 
 
 def _tell(app: App, run: str, port: int) -> None:
-    app.say(f"run {run} is shown there until Ctrl-C")
+    app.print_status(f"run {run} is shown there until Ctrl-C")
     if os.environ.get("SSH_CONNECTION"):
-        app.say(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")
+        app.print_status(f"from your own machine: ssh -N -L {port}:127.0.0.1:{port} NAME, then the same address")

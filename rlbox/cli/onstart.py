@@ -56,10 +56,10 @@ def onstart(app: App, name: str, added: Path | None) -> None:
     }
     template = {"options": target.vast.options, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
     app.result({**facts, **template, "script": made.field_text}, made.field_text.rstrip("\n"))
-    app.say(
+    app.print_status(
         f"{made.characters} of {ONSTART_FIELD_LIMIT} characters ({made.encoding}); log: {target.disk.mount}/onstart.log"
     )
-    app.say(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
+    app.print_status(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
 
 
 def require_vast_target_by_name(app: App, target_name: str, job_name: str = "") -> Target:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.app import App, project_of
+from rlbox.app import App, make_project
 from rlbox.cli.completers import complete_profile, complete_sources, complete_target
 from rlbox.cli.failure import RefusedDryRunError
 from rlbox.config.project import Project
@@ -48,7 +48,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         dry_run: bool = False,
         **rest: Any,
     ) -> Any:
-        found = _there(project_of(project), named=bool(project))
+        found = _there(make_project(project), named=bool(project))
         set_fallback(lambda: _read_fix_translations(found))
         app = App(
             project=found,
@@ -63,7 +63,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         except RlboxError as error:
             if not dry_run:
                 raise
-            raise RefusedDryRunError(app.dry.refused_by(error)) from error
+            raise RefusedDryRunError(app.dry.add_refusal(error)) from error
 
     return with_app
 
@@ -210,13 +210,13 @@ def open_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def open_browser(app: App, opened: str, address: str) -> None:
     """Open a browser when asked to, or when a person at a desktop waits for it; say so where there is none."""
     desktop = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    person = app.interactive and sys.stdout.isatty() and desktop
+    person = app.can_show_progress and sys.stdout.isatty() and desktop
     if opened == "no" or (opened == "auto" and not person):
         return
     import webbrowser
 
     if not webbrowser.open(address):
-        app.say(f"no browser was found here; the page is {address}")
+        app.print_status(f"no browser was found here; the page is {address}")
 
 
 def write_page(
@@ -234,7 +234,7 @@ def write_page(
         require_writable_file(path, "another with --out")
     result = {**result, "report": os.path.abspath(path)}
     for gap in gaps:
-        app.say(f"left out: {gap}")
+        app.print_status(f"left out: {gap}")
     if app.dry_run:
         return app.planned(result, "", f"write {path}")
     write_atomic(path, data)

@@ -104,7 +104,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     try:
         reconcile_runs(app, run_store)
     except RlboxError as error:  # a disk that cannot be written is a reason for a bundle, not against it
-        app.say(f"it is not yet known how the run ended: {error.what}")
+        app.print_status(f"it is not yet known how the run ended: {error.what}")
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.collecting_refusals("file"):
         require_bundle_path(run_dir, out)
@@ -117,13 +117,13 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
         return app.planned(told, "\n".join(rows), f"write {out}")
     total = sum(taken.keep for taken in selection.taken)
-    app.say(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(left_out)} left out")
+    app.print_status(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(left_out)} left out")
     texts = build_bundle_texts(run_dir, _state(run_store, run_dir), selection)
     entries = write_bundle(run_dir, selection, texts, out, masks)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(entry) for entry in entries]}
     app.result({**told, "left_out": left_out}, str(out))
-    app.say(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
+    app.print_status(f"{size_text(size)}; read {run_dir.name}/SUMMARY.md in it first")
     return 0
 
 

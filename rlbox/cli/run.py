@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.app import App
 from rlbox.cli.completers import complete_job, complete_run
 from rlbox.cli.options import disk_options, dry_run_option, gpus_option, job_options, run_place_option, shared_options
@@ -167,7 +167,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
     with catch_stop_signals() as left:
         show_progress(app, run_dir, lambda: not left.name and run_store.is_running(plan.run_id))
         if left.name and run_store.is_running(plan.run_id):
-            app.say(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
+            app.print_status(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
             return 0
     return reconcile_and_report_result(app, run_store, run_dir, plan, create_lock_owner("the end of a run"))
 
@@ -205,16 +205,16 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
     if run_dir.name not in going:
         row = run_summary_json(run_store, run_dir, found)
         ended = {"run": row["run"], "state": row["state"], "stopped": False}
-        app.say(f"run {row['run']} has already ended: there is nothing to stop")
+        app.print_status(f"run {row['run']} has already ended: there is nothing to stop")
         if app.dry_run:
             return app.planned(ended, f"{row['run']} {row['state']}", "stop nothing")
         app.result(ended, f"{row['run']} {row['state']}")
         return 0
     if app.dry_run:
         told = {"run": run_dir.name, "state": "running", "stopped": False, "grace_s": grace}
-        would = f"ask run {run_dir.name} to stop, and kill what is left of it after {limit_text(grace)}"
+        would = f"ask run {run_dir.name} to stop, and kill what is left of it after {exact_duration_text(grace)}"
         return app.planned(told, "", would)
-    app.say(f"stopping run {run_dir.name}")
+    app.print_status(f"stopping run {run_dir.name}")
     stop_run(run_store, run_dir, run_store.load_plan(run_dir), user=get_user_name(), by="rlbox stop", grace_s=grace)
     row = run_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")

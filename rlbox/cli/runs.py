@@ -235,7 +235,7 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
     if going:
         lost = [path for row in going for path in row.lost_checkpoints]
         for line in format_removals(going, done=False):
-            app.say(line)
+            app.print_status(line)
         what = counted(len(going), "run", "runs")
         lost_too = f"remove {what} with {counted(len(lost), 'checkpoint', 'checkpoints')}, {size_text(freed)}"
         require_confirmation(app, yes, lost_too if lost else f"remove {what}, {size_text(freed)}")

@@ -140,7 +140,7 @@ def prune(app: App, yes: bool) -> int:
         return app.planned(found, text, f"free up to {size_text(freed)}" if lines else "remove nothing")
     if lines:
         for line in lines:
-            app.say(line)
+            app.print_status(line)
         what = f"{len(images)} images, {len(objects)} files and {len(caches)} caches"
         require_confirmation(app, yes, f"remove {what}, up to {size_text(freed)}")
         remove_cache_entries(caches)  # which alone may refuse
@@ -157,5 +157,5 @@ def _find_spare_images(app: App) -> list[EngineImage]:
     try:
         return [image for image in list_engine_images(app.project) if image.spare and not image.containers]
     except EngineError as error:
-        app.say(f"images: not looked at: {error.what}")
+        app.print_status(f"images: not looked at: {error.what}")
         return []

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlbox.amounts import padded
 from rlbox.app import App
 from rlbox.cli.completers import complete_target
 from rlbox.cli.init import write_project_file
@@ -64,7 +63,7 @@ def _test_status(app: App, name: str) -> str | None:
 
 def _line(row: dict[str, Any], width: int) -> str:
     status = f" ({row['status']})" if row["status"] else ""
-    return f"{row['kind']:<7} {padded(row['name'], width)}  {row['title'] or row['problem']}{status}"
+    return f"{row['kind']:<7} {row['name'].ljust(width)}  {row['title'] or row['problem']}{status}"
 
 
 @click.command()

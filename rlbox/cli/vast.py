@@ -99,7 +99,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
         done = fetch_files(app, connection, disk, home, files, troubles)
     data = {"instance": number, "folder": str(home.path), "files": done.files, "brought": done.brought}
     app.result({**data, "troubles": list(done.troubles)}, f"{home.path}  {done.summary}, proven")
-    app.say(f"next: rlbox runs --data {home.path}; rlbox vast destroy {number}")
+    app.print_status(f"next: rlbox runs --data {home.path}; rlbox vast destroy {number}")
     return 1 if done.troubles else 0
 
 
@@ -136,12 +136,12 @@ def fetch_files(
 
     lacking = home.find_missing(files)
     summary = _summary(lacking, files)
-    app.say(f"bringing {summary}, to {home.path}")
+    app.print_status(f"bringing {summary}, to {home.path}")
     summed, more_troubles = list_files(connection, disk, [file.path for file in lacking], with_sums=True)
     with show_byte_progress(app, "fetch", total_bytes(summed)) as tell:
         home.fetch(connection, disk, summed, tell)
     for trouble in (*troubles, *more_troubles):
-        app.say(f"not brought: {trouble}")
+        app.print_status(f"not brought: {trouble}")
     return FetchResult(files=len(files), brought=len(summed), summary=summary, troubles=(*troubles, *more_troubles))
 
 
@@ -285,10 +285,10 @@ def _carry_out(app: App, rented: RentedRun) -> int:
                     breaks = breaks + 1 if time.monotonic() - opened < _QUICK_S else 1
                     if breaks == _MOST_BREAKS:
                         raise
-                    app.say(f"{error.what}; connecting again")
+                    app.print_status(f"{error.what}; connecting again")
             instance = _wait_again(app, number, rented.timeout)
     except (Exception, KeyboardInterrupt) as error:
-        app.say(f"instance {number} is running and billed; to continue, repeat with --instance {number}")
+        app.print_status(f"instance {number} is running and billed; to continue, repeat with --instance {number}")
         if isinstance(error, KeyboardInterrupt):
             if run:
                 step = _(
@@ -305,8 +305,8 @@ def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     from rlbox.vast.instance import install_rlbox, start_agent, upload_job, upload_to_data_disk, wait_for_onstart
 
     number, remote_job = rented.number, rented.remote_job
-    install_rlbox(connection, remote_job, app.project, rented.onstart, number, app.say)
-    wait_for_onstart(connection, remote_job.disk, number, rented.timeout, app.say)
+    install_rlbox(connection, remote_job, app.project, rented.onstart, number, app.print_status)
+    wait_for_onstart(connection, remote_job.disk, number, rented.timeout, app.print_status)
     total = sum(one.stat().st_size for path, __ in rented.data for one in _files(path))
     with show_byte_progress(app, "upload", total) as tell:
         upload_to_data_disk(connection, remote_job, rented.data, tell)
@@ -317,7 +317,9 @@ def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
 def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
     number = rented.number
     app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {run}")
-    app.say(f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}")
+    app.print_status(
+        f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
+    )
     return 0
 
 
@@ -327,21 +329,21 @@ def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) ->
 
     number, remote_job = rented.number, rented.remote_job
     wait_for_onstart(
-        connection, remote_job.disk, number, rented.timeout, app.say
+        connection, remote_job.disk, number, rented.timeout, app.print_status
     )  # after a stop of the instance it takes a while
-    app.say(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
-    end = wait_for_run(connection, remote_job, run, app.say)
+    app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
+    end = wait_for_run(connection, remote_job, run, app.print_status)
     with delay_stop(connection, remote_job):
         home = choose_download_dir(number)
         files, troubles = list_result_files(connection, remote_job.disk)
         done = fetch_files(app, connection, remote_job.disk, home, files, troubles)
     state, cause, code = str(end.get("state", "")), str(end.get("cause", "")), int(end.get("exit_code") or 0)
     if cause:
-        app.say(f"cause: {cause}")
+        app.print_status(f"cause: {cause}")
     data = {"instance": number, "run": run, "state": state, "cause": cause, "folder": str(home.path)}
     told = f"{number}  {run}  {state}: {home.path}  {done.summary}, proven"
     app.result({**data, "files": done.files, "troubles": list(done.troubles)}, told)
-    app.say(f"next: rlbox report --data {home.path}; rlbox vast destroy {number}")
+    app.print_status(f"next: rlbox report --data {home.path}; rlbox vast destroy {number}")
     return code or (1 if done.troubles else 0)
 
 
@@ -366,7 +368,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
         except NodeError as error:
             if time.monotonic() >= end:
                 raise
-            app.say(f"{error.what}; trying again")
+            app.print_status(f"{error.what}; trying again")
             time.sleep(_RETRY_PAUSE_S)
 
 

@@ -42,7 +42,7 @@ def require_published(app: App, image: str) -> None:
         if app.dry_run:
             app.not_checked(error.what, f"image {image}")
         else:
-            app.say(f"not checked: image {image}: {error.what}")
+            app.print_status(f"not checked: image {image}: {error.what}")
         return
     if found is None:
         raise RegistryError(
@@ -85,7 +85,7 @@ def search(app: App, name: str, price: float, disk: float) -> int:
     fitting = search_fitting_offers(needs)
     rows = [offer.as_json() for offer in fitting]
     app.result({"target": name, "query": needs.query(), "offers": rows}, format_offers(fitting))
-    app.say(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
+    app.print_status(f"next: rlbox vast create {name} --offer {fitting[0].id} --image IMAGE")
     return 0
 
 
@@ -191,7 +191,7 @@ def create(app: App, name: str, terms: RentalOptions) -> int:
     created = rent(app, deal, deal.offer, terms)
     ssh = wait_for_instance(app, created, terms.timeout).ssh if terms.timeout else ""
     app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
-    app.say(f"next: {ssh or 'rlbox vast ls'}")
+    app.print_status(f"next: {ssh or 'rlbox vast ls'}")
     return 0
 
 
@@ -261,10 +261,10 @@ def rent(app: App, deal: Quote, offer: Offer, terms: RentalOptions) -> int:
     from rlbox.vast.api import create_instance
 
     for line in deal.cost_lines():
-        app.say(line)
+        app.print_status(line)
     require_confirmation(app, terms.yes, f"rent offer {offer.id} for target {deal.request.target}")
     created = create_instance(offer.id, deal.request)
-    app.say(f"instance {created} is created and billed until: rlbox vast destroy {created}")
+    app.print_status(f"instance {created} is created and billed until: rlbox vast destroy {created}")
     return created
 
 
@@ -274,7 +274,7 @@ def wait_for_instance(app: App, number: int, timeout: float, *, started: bool = 
     from rlbox.vast.api import wait_until_running
 
     try:
-        return wait_until_running(number, timeout, app.say, started=started)
+        return wait_until_running(number, timeout, app.print_status, started=started)
     except KeyboardInterrupt:
         unseen = "" if started else " --unfetched"  # nothing is on its disk yet
         step = f"rlbox vast destroy {number}{unseen}"
@@ -365,7 +365,7 @@ def stop(app: App, number: int) -> int:
         return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"stop instance {number}")
     set_instance_state(number, "stopped")
     app.result({"instance": number, "state": "stopped"}, f"{number}  stops")
-    app.say(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
+    app.print_status(f"next: rlbox vast start {number}, or rlbox vast destroy {number}: its disk is billed until then")
     return 0
 
 
@@ -399,9 +399,9 @@ def start(app: App, number: int, timeout: float) -> int:
     set_instance_state(number, "running")
     ready = wait_for_instance(app, number, timeout, started=True)
     with SshConnection(ssh_address(ready), timeout) as connection:
-        wait_for_onstart(connection, find_instance_disk(app, one), number, timeout, app.say)
+        wait_for_onstart(connection, find_instance_disk(app, one), number, timeout, app.print_status)
     app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {ready.ssh}")
-    app.say(f"next: rlbox vast logs {number} -f")
+    app.print_status(f"next: rlbox vast logs {number} -f")
     return 0
 
 
@@ -440,7 +440,7 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     if app.dry_run:
         return app.planned(data, "\n".join(lines), f"destroy {count}")
     for line in lines:
-        app.say(line)
+        app.print_status(line)
     require_confirmation(app, yes, f"destroy {count} with everything on the disk")
     for one in chosen:
         destroy_instance(one.id)

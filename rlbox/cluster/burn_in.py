@@ -118,7 +118,7 @@ def run_burn_in(
     First all nodes at once, each by itself; then pairs of neighbours, one at a time, so that no figure is of two.
     """
     members = [member for member in plan.members if member.name in context.pool.nodes]
-    context.app.say(f"all-reduce on {', '.join(one.name for one in members)}, then between them")
+    context.app.print_status(f"all-reduce on {', '.join(one.name for one in members)}, then between them")
     groups = [_list_ranks(member) * (1 if member.gpus else _CPU_RANKS) for member in members]
     with ThreadPoolExecutor(max(1, len(groups))) as pool:
         reports = list(pool.map(lambda group: _run_group(context, plan, group), groups))

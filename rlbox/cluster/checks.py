@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlbox.amounts import GIB, card_text, columns, duration_text, size_text
+from rlbox.amounts import GIB, columns, duration_text, gpu_memory_text, size_text
 from rlbox.app import App
 from rlbox.cluster.facts import Installation, NodeFacts, NodeGpu
 from rlbox.cluster.plan import NODE_LABEL, STRIDE, plan_of_labels
 from rlbox.cluster.probe import ClusterProbe
 from rlbox.errors import NodeError
-from rlbox.findings import LEVELS, Finding, listed
+from rlbox.findings import LEVELS, Finding, Level, listed
 from rlbox.i18n import _
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ _TEXTS = {
 }
 
 
-def _create_finding(level: str, id_: str, where: str, seen: str, **values: str) -> Finding:
+def _create_finding(level: Level, id_: str, where: str, seen: str, **values: str) -> Finding:
     title, remedy = (text.format(**values) for text in _TEXTS[id_])
     return Finding(id=id_, title=title, level=level, seen=seen, where=where, remedy=remedy)
 
@@ -286,7 +286,7 @@ def _check_gpu_kinds(name: str, facts: NodeFacts, hardware: Hardware) -> Iterato
     small = [gpu for gpu in facts.gpu.gpus if gpu.memory < hardware.gpu_memory_gib * GIB * _ALMOST_ALL]
     if small:
         seen = _("GPU {numbers}: {memory}, {gpu_memory_gib:g} needed").format(
-            numbers=_numbers(small), memory=card_text(small[0].memory), gpu_memory_gib=hardware.gpu_memory_gib
+            numbers=_numbers(small), memory=gpu_memory_text(small[0].memory), gpu_memory_gib=hardware.gpu_memory_gib
         )
         yield _error("gpu-small", name, seen)
     ill = [gpu for gpu in facts.gpu.gpus if gpu.errors]
@@ -298,7 +298,7 @@ def _check_gpu_use(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Fi
     taken = [gpu for gpu in facts.gpu.gpus if gpu.used > gpu.memory * _IDLE]
     if taken:
         users = listed([user for gpu in taken for user in gpu.users])
-        seen = f"GPU {_numbers(taken)}, {card_text(sum(gpu.used for gpu in taken))}"
+        seen = f"GPU {_numbers(taken)}, {gpu_memory_text(sum(gpu.used for gpu in taken))}"
         yield _error("gpus-taken", name, f"{seen}: {users}" if users else seen)
     for one in facts.clusters:  # at work or not: each cluster's GPUs are the first of its node
         plan = plan_of_labels(one.labels) if one.is_running else None
@@ -350,7 +350,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
 def raise_findings(app: App, findings: Sequence[Finding]) -> None:
     """Show what is wrong with nodes; `NodeError` when something of it is an error."""
     if table := format_findings(findings):
-        app.say(table)
+        app.print_status(table)
     errors = [one for one in findings if one.level == "error"]
     if errors:
         nodes = sorted({one.where.partition(":")[0] for one in errors})

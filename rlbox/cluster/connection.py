@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.errors import EngineError, NodeError
 from rlbox.findings import Finding
@@ -177,7 +177,7 @@ class Node:
             process.communicate()
             raise NodeError(
                 _("node {name} has not answered for {timeout_s}").format(
-                    name=self.name, timeout_s=limit_text(timeout_s)
+                    name=self.name, timeout_s=exact_duration_text(timeout_s)
                 ),
                 where=self.name,
             ) from None

@@ -237,7 +237,7 @@ def bring_image(
             lacking.map(lambda node: _pull(node, image, context.image.tag, report))
     elif lacking.nodes:
         with show_progress(context.app) as report, save_archive(local, context.image.tag, report) as archive:
-            lacking.map(lambda node: send_archive(node, archive, context.image.tag, context.app.say, report))
+            lacking.map(lambda node: send_archive(node, archive, context.image.tag, context.app.print_status, report))
     images |= lacking.map(lambda node: node.engine().find_image(context.image.tag))
     for name, found in images.items():
         if find_identity(found) != identity:

@@ -96,7 +96,7 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
     masker = SecretMasker(os.environ)
     with open_context(app, options) as context:
         for line in context.pool.format_unreached():
-            app.say(line)
+            app.print_status(line)
         probe = context.probe()
         cluster = context.require_cluster(probe)
         patterns = _choose_patterns(context, cluster, options.job)

@@ -82,7 +82,7 @@ class NodeMonitor:
     def _show(self, finding: Finding) -> None:
         if (finding.where, finding.id) not in self._shown:
             self._shown.add((finding.where, finding.id))
-            self._context.app.say(f"{finding.where}: {finding.title}: {finding.seen}")
+            self._context.app.print_status(f"{finding.where}: {finding.title}: {finding.seen}")
 
     def is_heard(self, name: str) -> bool:
         return name in self._pool.nodes and name not in self._silent

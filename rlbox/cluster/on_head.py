@@ -78,7 +78,7 @@ def run_on_head(app: App, options: ClusterOptions, command: HeadCommand) -> int:
     with open_context(app, options) as context:
         cluster, probe, head = _require_usable(context)
         line = format_run_command(cluster.plan, "logs", command.run)
-        app.say(f"the run is on node {head.name}; from here: {line}")
+        app.print_status(f"the run is on node {head.name}; from here: {line}")
         monitor = NodeMonitor(context, cluster, probe.offsets)
         try:
             code = _run(app, head, cluster, command, monitor)
@@ -136,9 +136,9 @@ def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> Non
     try:
         head.call("write", disk=head.spec.data, path=path, text=json.dumps(status, indent=1) + "\n", owner=owner)
     except NodeError as error:
-        app.say(f"evidence of the nodes was not written: {error.what}")
+        app.print_status(f"evidence of the nodes was not written: {error.what}")
         return
-    app.say(f"evidence of all nodes: {head.spec.data}/{path} on {head.name}")
+    app.print_status(f"evidence of all nodes: {head.spec.data}/{path} on {head.name}")
 
 
 def find_evidence_directory(head: Node, run: str) -> str:

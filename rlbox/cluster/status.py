@@ -143,7 +143,7 @@ def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
         cluster = context.find_cluster(probe)
         if cluster is None:
             for line in context.pool.format_unreached():
-                app.say(line)
+                app.print_status(line)
         return find_status(context, probe, cluster or context.require_cluster(probe))
 
 

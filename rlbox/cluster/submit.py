@@ -143,10 +143,10 @@ def submit(app: App, options: SubmitOptions) -> SubmitResult:
         cluster = context.require_cluster(probe)
         head, plan = context.require_head(cluster), cluster.plan
         if inputs.files is not None:
-            app.say(_format_files(options, inputs.files))
+            app.print_status(_format_files(options, inputs.files))
         with _job_goes_on(options, id_):
             _send_job(context, head, plan, options, inputs, id_)
-            app.say(f"job {id_} of cluster {plan.name}")
+            app.print_status(f"job {id_} of cluster {plan.name}")
             if options.detach:
                 return SubmitResult(job=JobsApi(head, plan).get_job(id_))
             monitor = NodeMonitor(context, cluster, probe.offsets)

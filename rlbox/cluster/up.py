@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import columns, limit_text, utc_now
+from rlbox.amounts import columns, exact_duration_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.burn_in import BurnInResult, require_burn_in
 from rlbox.cluster.checks import check_installation, check_nodes, raise_findings
@@ -124,7 +124,7 @@ def _create(context: ClusterContext, options: UpOptions, probe: ClusterProbe) ->
     plan = _plan_cluster(context, probe, identity)
     inplace = [member.name for member in plan.members if member.is_inplace]
     if inplace:
-        context.app.say(
+        context.app.print_status(
             f"without an engine on {', '.join(inplace)}: Ray runs there as processes of yours, with the machine's "
             "own limits, /dev/shm and devices, and with what else its user may read"
         )
@@ -150,7 +150,7 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
             dead = [member.name for member in plan.members]
         plan = plan.renewed({name: facts.identity for name, facts in probe.facts.items() if name in dead})
         _check_installations(context, probe, plan)
-        context.app.say(f"starting again on {', '.join(dead)}")
+        context.app.print_status(f"starting again on {', '.join(dead)}")
         __, images = bring_image(context, probe, plan, _find_image(options))
         ended = {node.id for node in state.nodes if node.name in dead}
         with _undone_on_error(context, plan, dead, is_new=False):
@@ -251,7 +251,7 @@ def _undone_on_error(
     except BaseException:
         __, errors = context.pool.select(names).try_map(undo)
         for name, error in errors.items():
-            context.app.say(f"of this call something may be left on node {name}: {error.what}")
+            context.app.print_status(f"of this call something may be left on node {name}: {error.what}")
         raise
 
 
@@ -312,14 +312,14 @@ def _start_members(
         if time.monotonic() > until:
             raise TimedOut(
                 _("Ray has not got every node after {limit_s}{said}\n{lines}").format(
-                    limit_s=limit_text(options.limit_s),
+                    limit_s=exact_duration_text(options.limit_s),
                     said=f" ({state.said})" if state.said else "",
                     lines="\n".join(f"  {name}: {why}" for name, why in missing.items()),
                 )
             )
         if time.monotonic() - reported > _REPORT_S:
             reported = time.monotonic()
-            context.app.say(f"waiting for {', '.join(missing)}")
+            context.app.print_status(f"waiting for {', '.join(missing)}")
 
 
 def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], images: Mapping[str, str]) -> None:

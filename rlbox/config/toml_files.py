@@ -9,7 +9,7 @@ from typing import Any
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 
 
@@ -22,7 +22,7 @@ def load_toml(path: Path, project: Project | None = None) -> dict[str, Any]:
 def parse_toml(text: str, source_name: str) -> dict[str, Any]:
     """Return the parsed text; a syntax error is a `SpecError` that names `source_name` and the line."""
     try:
-        return toml_table(text)
+        return decode_toml(text)
     except ValueError as error:
         raise SpecError(
             _("{shown}: broken TOML: {error}").format(shown=source_name, error=error),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rlbox.diagnose.lines import LEVEL_ERROR, LogLine
 from rlbox.diagnose.tracebacks import EXCEPTION_NAME
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 
 _FILE = Path(__file__).with_name("patterns.toml")
 _SIGNAL = (
@@ -35,7 +35,7 @@ _STAND_INS = {"<NAME>": EXCEPTION_NAME, "<SIGNAL>": _SIGNAL, "<CANNOT>": _CANNOT
 
 @functools.cache
 def _tables() -> dict[str, Any]:
-    return toml_table(_FILE.read_text(encoding="utf-8"))
+    return decode_toml(_FILE.read_text(encoding="utf-8"))
 
 
 @functools.cache

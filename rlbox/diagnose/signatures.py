@@ -14,7 +14,7 @@ from rlbox.config.pattern import create_re2_options, validate_pattern
 from rlbox.diagnose.events import Event
 from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
-from rlbox.foreign import parse_json, toml_table
+from rlbox.foreign import decode_toml, parse_json
 from rlbox.i18n import _
 from rlbox.logs.lines import make_line_block
 from rlbox.logs.patterns import compile_pattern, find_matching_line_numbers
@@ -230,7 +230,7 @@ def _read_fixes(files: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return toml_table(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
+        return decode_toml(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
         raise SpecError(
             _("broken TOML: {error}").format(error=error), where=str(path), next_step=_("correct the file")

@@ -66,7 +66,7 @@ def check_data(
         *(f"wrong: {text}" for text in report.problems),
     ]
     app.result({"files": paths, **asdict(report)}, "\n".join(lines))
-    app.say(f"data: {len(report.problems) or 'nothing'} wrong")
+    app.print_status(f"data: {len(report.problems) or 'nothing'} wrong")
     return WorkFailed.exit_code if report.problems else 0
 
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlbox.amounts import GIB, MIB, limit_text, size_text
+from rlbox.amounts import GIB, MIB, exact_duration_text, size_text
 from rlbox.doctor.requirements import Requirements
-from rlbox.findings import Finding
+from rlbox.findings import Finding, Level
 from rlbox.i18n import _
 
 _TMP_ERROR, _TMP_WARNING = 64 * MIB, 512 * MIB
@@ -47,7 +47,7 @@ class RunDirectory(NamedTuple):
         return {"data": "data-disk", "tmp": "tmp"}.get(self.role, "folder")
 
     def make_finding(
-        self, problem: str, title: str, seen: str, remedy: str, *, level: str = "error",
+        self, problem: str, title: str, seen: str, remedy: str, *, level: Level = "error",
         covers: tuple[str, ...] = (), repair: tuple[str, ...] = (),
     ) -> Finding:  # fmt: skip
         titles = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}
@@ -240,7 +240,7 @@ def _make_write_finding(
 def _make_slow_finding(directory: RunDirectory) -> Finding:
     unmount = _("umount -f -l {path}").format(path=shlex.quote(directory.path))
     return directory.make_finding(
-        "slow", _("{title} does not answer"), _("no answer in {slow_s}").format(slow_s=limit_text(_SLOW_S)),
+        "slow", _("{title} does not answer"), _("no answer in {slow_s}").format(slow_s=exact_duration_text(_SLOW_S)),
         _("bring back the server of that mount (a line of /proc/mounts), or take it off: {taken_off}").format
             (taken_off=unmount), level="warning",
     )  # fmt: skip

@@ -74,7 +74,7 @@ def choose_container_gpus(app: App, image: ImagePlan, gpus_option: str) -> GpuAc
             wish, GpuSupport() if wish.is_none else probe_engine_gpu_support(), named_by_user=bool(asked)
         )
         if not wish.is_none:
-            app.say(f"GPUs: {access.describe()}")
+            app.print_status(f"GPUs: {access.describe()}")
     return access
 
 
@@ -91,7 +91,7 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     env = {}
     with app.collecting_refusals("GPUs"):
         env = choose_visible_gpu_env(parse_gpus_option(asked, 0), os.environ, probe_cuda_driver().device_count)
-        app.say(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
+        app.print_status(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
 
@@ -126,7 +126,7 @@ def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: Gp
     ):
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)
-        app.say(f"warning: {finding.title}: {finding.seen}\n  next:  {finding.remedy}")
+        app.print_status(f"warning: {finding.title}: {finding.seen}\n  next:  {finding.remedy}")
 
 
 def parse_image_environment(image_info: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import card_text
+from rlbox.amounts import gpu_memory_text
 from rlbox.doctor.ray_state import fetch_ray_nodes
 from rlbox.errors import NodeError
 from rlbox.system.gpu import GpuStatus, probe_gpus
@@ -247,9 +247,8 @@ def format_inventory(inventory: GpuInventory, plan: SplitPlan) -> str:
     lines = []
     for gpu in inventory.gpus:
         state = "free" if gpu.has_little_memory_in_use else "held"
-        lines.append(
-            f"GPU {gpu.index}  {state}  {gpu.name}  {card_text(gpu.used_bytes)} of {card_text(gpu.total_bytes)}"
-        )
+        used, total = gpu_memory_text(gpu.used_bytes), gpu_memory_text(gpu.total_bytes)
+        lines.append(f"GPU {gpu.index}  {state}  {gpu.name}  {used} of {total}")
         lines += [f"       pid {holder.pid}  {holder.description}" for holder in gpu.holders]
     for node in inventory.ray or ():
         lines.append(f"Ray    {'alive' if node.alive else 'lost'}  {node.address}  {node.gpus} GPUs")

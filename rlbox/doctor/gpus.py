@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlbox.amounts import GIB, card_text
+from rlbox.amounts import GIB, gpu_memory_text
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
@@ -202,12 +202,13 @@ def _check_memory(gpu: GpuMemory) -> Iterator[Finding]:
         )  # fmt: skip
     used = gpu.total_bytes - gpu.free_bytes
     if used > max(_BUSY * gpu.total_bytes, 2 * GIB):
-        texts = [_("pid {pid} {used}").format(pid=pid, used=card_text(own)) for pid, own in gpu.processes]
+        texts = [_("pid {pid} {used}").format(pid=pid, used=gpu_memory_text(own)) for pid, own in gpu.processes]
         users = ", ".join(texts) or _("outside this container")
         yield Finding(
             id="gpu-busy", title=_("a GPU's memory is in use"), level="warning",
             seen=_("{memory} of {total}: {users}").format
-                (memory=card_text(used), total=card_text(gpu.total_bytes), users=users), where=f"GPU {gpu.index}",
+                (memory=gpu_memory_text(used), total=gpu_memory_text(gpu.total_bytes), users=users),
+            where=f"GPU {gpu.index}",
             remedy=_("ask its owner (`ps -o user,args -p PID`), then end it, or choose another GPU"),
             covers=("free-memory-below-utilization",),
         )  # fmt: skip

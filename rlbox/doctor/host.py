@@ -224,12 +224,12 @@ def run_doctor(
     if fix and any(finding.fixable for finding in report.findings):
         done = list(repair_findings(report.findings))
         for text in done:
-            app.say(_("fix: {text}").format(text=text))
+            app.print_status(_("fix: {text}").format(text=text))
         report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
     app.result(
         {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, verbose=app.verbosity > 0)
     )
-    app.say(format_summary(report))
+    app.print_status(format_summary(report))
     return WorkFailed.exit_code if report.has_errors else 0
 
 
@@ -242,7 +242,7 @@ def _plan(app: App, report: Report) -> int:
     if left:
         would += _(", and leave {errors}").format(errors=counted(len(left), "error", "errors"))
     code = WorkFailed.exit_code if left else 0
-    return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, code=code)
+    return app.planned({**report.as_json(), "repairs": rows}, "\n".join(rows), would, exit_code=code)
 
 
 def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> Report:

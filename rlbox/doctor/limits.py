@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlbox.amounts import GIB, MIB, asked_text, size_text
+from rlbox.amounts import GIB, MIB, size_text, size_text_with_gib
 from rlbox.doctor.packages import STACK_PROGRAM_FINDINGS
 from rlbox.doctor.requirements import Requirements
-from rlbox.findings import Finding
+from rlbox.findings import Finding, Level
 from rlbox.i18n import _
 from rlbox.system.limits import get_available_memory, read_cgroup_number, read_cpu_quota
 
@@ -66,15 +66,16 @@ def check_limits(facts: LimitFacts, requirements: Requirements) -> Iterator[Find
 
 def _check_shm(facts: LimitFacts, requirements: Requirements) -> Iterator[Finding]:
     wanted, total = requirements.shm_gib or _SHM_FLOOR_GIB, facts.shm_total
-    level, remedy = "error", _(
-        "start the container with --shm-size={shm_wanted:g}g (rlbox does), or --ipc=host"
-    ).format(shm_wanted=wanted)  # fmt: skip
+    level: Level = "error"
+    remedy = _("start the container with --shm-size={shm_wanted:g}g (rlbox does), or --ipc=host").format(
+        shm_wanted=wanted
+    )
     if total is None:
         name, title, seen = "shm-missing", _("there is no shared memory"), _("{shm} is not a directory").format(shm=SHM)
     elif total < 0.9 * wanted * GIB:
         name, title = "shm-too-small", _("shared memory is too small")
         seen = _("{shm_total}, the target wants {asked_text}").format(
-            shm_total=size_text(total), asked_text=asked_text(wanted)
+            shm_total=size_text(total), asked_text=size_text_with_gib(wanted)
         )
         level = "error" if total < 0.9 * min(wanted, _SHM_FLOOR_GIB) * GIB else "warning"
     elif facts.shm_free < min(0.25 * total, 0.5 * wanted * GIB):

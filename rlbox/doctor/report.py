@@ -108,7 +108,7 @@ def format_report(report: Report, *, verbose: bool = False) -> str:
 
 def format_summary(report: Report) -> str:
     """Return the line that stands on stderr: `doctor: 31 checks, nothing found, 4.2 s`."""
-    count = Counter(finding.level for finding in report.findings)
+    count: Counter[str] = Counter(finding.level for finding in report.findings)
     texts = (
         ngettext("{count} error", "{count} errors", count["error"]).format(count=count["error"]),
         ngettext("{count} warning", "{count} warnings", count["warning"]).format(count=count["warning"]),

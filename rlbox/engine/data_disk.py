@@ -8,7 +8,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
-from rlbox.amounts import GIB, asked_text, size_text
+from rlbox.amounts import GIB, size_text, size_text_with_gib
 from rlbox.app import App
 from rlbox.engine.address import is_engine_local
 from rlbox.engine.container import ContainerDefaults
@@ -117,7 +117,7 @@ def _require_room(directory: Path, need_gib: float) -> None:
     if free < need_gib:
         raise NodeError(
             _("the data disk is too full: {size} free, {asked_text} needed").format(
-                size=size_text(free * GIB), asked_text=asked_text(need_gib)
+                size=size_text(free * GIB), asked_text=size_text_with_gib(need_gib)
             ),
             where=str(directory),
             next_step=_("free space, or name another with --data DIR"),
@@ -128,7 +128,7 @@ def _make(app: App, directory: Path) -> None:
     try:
         if app.dry_run:
             _require_writable(next(parent for parent in directory.parents if parent.exists()))
-            app.dry.first.append(f"the data disk {directory} is made")
+            app.dry.steps_before.append(f"the data disk {directory} is made")
             return
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -162,4 +162,4 @@ def require_devices(app: App, limits: ContainerDefaults) -> None:
             where=missing[0],
             next_step=_("load its driver, or take it out of [run.devices] of the target"),
         )
-    app.say(f"devices: {', '.join(sorted(limits.devices))}")
+    app.print_status(f"devices: {', '.join(sorted(limits.devices))}")

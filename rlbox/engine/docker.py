@@ -18,7 +18,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound, St
 from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.engine.address import create_unreachable_error, open_engine_connection_address
 from rlbox.engine.container import (
     ACTIVE_STATES,
@@ -374,7 +374,9 @@ class DockerEngine:
                     if "timed out" not in str(error):
                         raise
                     raise TimedOut(
-                        _("{plan} took longer than {timeout_s}").format(plan=plan.name, timeout_s=limit_text(timeout_s))
+                        _("{plan} took longer than {timeout_s}").format(
+                            plan=plan.name, timeout_s=exact_duration_text(timeout_s)
+                        )
                     ) from error
                 texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
         finally:

@@ -176,19 +176,26 @@ def push_image(
         return app.planned(data, f"push {tag} to {reference}", f"push {tag}")
     with (
         Registry(
-            reference.host, write=True, plain_http=plain_http, ca_bundle=find_ca_bundle(), on_retry=app.say
+            reference.host, write=True, plain_http=plain_http, ca_bundle=find_ca_bundle(), on_retry=app.print_status
         ) as registry,
         show_progress(app) as show,
     ):
         result = push_and_verify_image(
-            image, tag, reference, registry, on_layer=lambda layer: show(_create_progress_item(layer)), on_retry=app.say
+            image,
+            tag,
+            reference,
+            registry,
+            on_layer=lambda layer: show(_create_progress_item(layer)),
+            on_retry=app.print_status,
         )
         attached = _attach_sbom(app, target_name, result.manifest, reference, registry)
     digest, count = result.manifest.digest, result.count
     if not result.is_engine_manifest:
-        app.say("note: this engine packs layers as it pushes and keeps no digest of its own; the registry's is printed")
+        app.print_status(
+            "note: this engine packs layers as it pushes and keeps no digest of its own; the registry's is printed"
+        )
     if any(layer.media_type.endswith("zstd") for layer in result.manifest.layers):
-        app.say("note: its layers are zstd; an engine before Docker 23 cannot unpack them")
+        app.print_status("note: its layers are zstd; an engine before Docker 23 cannot unpack them")
     present = count.total_layers - count.pushed_layers
     facts: dict[str, Any] = {
         "target": target_name,
@@ -201,7 +208,7 @@ def push_image(
         **({"forced": forced_conflict} if forced_conflict else {}),
     }
     app.result(facts, reference.with_digest(digest))
-    app.say(f"next: docker pull {reference.with_digest(digest)}")
+    app.print_status(f"next: docker pull {reference.with_digest(digest)}")
     return 0
 
 
@@ -321,7 +328,7 @@ def _attach_sbom(
             return attach_sbom(registry, reference.repository, manifest.descriptor, path)
     if sboms:
         next_step = f"`rlbox build {target_name} --rebuild` writes this one's"
-        app.say(f"note: the SBOM in {folder} is of another build; {next_step}")
+        app.print_status(f"note: the SBOM in {folder} is of another build; {next_step}")
     return None
 
 

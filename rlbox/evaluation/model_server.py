@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.doctor.gpu_inventory import VISIBLE_DEVICES, LocalGpu, probe_local_gpus
 from rlbox.evaluation.model_client import ModelClient, ModelServerError
 from rlbox.i18n import _
@@ -220,7 +220,7 @@ def _wait_until_ready(
         time.sleep(_POLL_S)
     raise ModelServerError(
         _("the inference server was not ready after {start_s}; read {log}").format(
-            start_s=limit_text(command.start_timeout_s), log=log
+            start_s=exact_duration_text(command.start_timeout_s), log=log
         )
     )
 

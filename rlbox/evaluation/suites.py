@@ -24,7 +24,7 @@ from rlbox.evaluation.problems import (
     Scorer,
     parse_problems,
 )
-from rlbox.foreign import parse_json, toml_table
+from rlbox.foreign import decode_toml, parse_json
 from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.values import Command
@@ -118,7 +118,7 @@ def load_suite(name: str, directory: Path | None = None) -> Suite:
             )
         )
     try:
-        return Suite.model_validate({"name": path.stem, **toml_table(path.read_text("utf-8"))})
+        return Suite.model_validate({"name": path.stem, **decode_toml(path.read_text("utf-8"))})
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors())
         raise ProblemError(f"{path}: {details}") from error

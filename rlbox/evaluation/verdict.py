@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.foreign import parse_json
 
 EXTRACTION_VERSION = 1
@@ -69,7 +69,7 @@ def parse_run_reply(reply: Mapping[str, Any], expected: str, run_s: float) -> Ru
     if reply.get("status") == SANDBOX_ERROR or not result:
         return RunVerdict("sandbox", str(reply.get("message", ""))[-_MAX_DETAIL:])
     if result.get("status") == "TimeLimitExceeded":
-        return RunVerdict("timeout", f"more than {limit_text(run_s)} of processor time, or asleep")
+        return RunVerdict("timeout", f"more than {exact_duration_text(run_s)} of processor time, or asleep")
     if result.get("return_code") != 0:
         return RunVerdict("failed", str(result.get("stderr") or "").strip()[-_MAX_DETAIL:])
     printed = str(result.get("stdout") or "")

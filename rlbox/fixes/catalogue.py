@@ -19,7 +19,7 @@ from rlbox.errors import SpecError
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.fixes.render import SIGNATURE_FIELDS, list_fix_apt_packages
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.target.target import Target, load_target
 
 
@@ -87,7 +87,7 @@ def read_fix_translations(fix_files: Iterable[Path]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for path in fix_files:
         with contextlib.suppress(OSError, ValueError):
-            fix = toml_table(path.read_text("utf-8"))
+            fix = decode_toml(path.read_text("utf-8"))
             pairs |= {fix[key]: fix[f"{key}_zh"].strip() for key in TEXT_KEYS if key in fix and f"{key}_zh" in fix}
     return pairs | {text.strip(): translation for text, translation in pairs.items()}
 

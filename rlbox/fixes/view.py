@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rlbox.amounts import asked_text, columns
+from rlbox.amounts import columns, size_text_with_gib
 from rlbox.fixes.conditions import Versions, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix
 from rlbox.fixes.patches import find_patched_package, format_patch
@@ -92,7 +92,7 @@ def _start_rows(bake: Bake) -> Iterator[BakeEntry]:
         yield BakeEntry(
             kind="run",
             name="shared memory",
-            value=_("at least {asked_text}").format(asked_text=asked_text(bake.run.shm_gib)),
+            value=_("at least {asked_text}").format(asked_text=size_text_with_gib(bake.run.shm_gib)),
         )
     yield from (BakeEntry(kind="secret", name=group[0], value=" ".join(group[1:])) for group in bake.aliases)
     for name, limit in sorted(bake.run.ulimits.items()):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.gate.line_rules import BenignLineTracker, ForbiddenLineTracker, RequiredLineTracker
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
 from rlbox.gate.metric import MetricChecker
@@ -59,8 +59,8 @@ def create_outcome_states(stage: StagePlan) -> OutcomeStates:
         probes=tuple(RuleState(kind="probe", rule=probe.describe()) for probe in stage.probes),
         listens=RuleState(kind="listens", rule="listens on nothing but what the job declares"),
         files=tuple(RuleState(kind="file", rule=file.describe()) for file in stage.files),
-        silence=RuleState(kind="silence", rule=f"at most {limit_text(stage.silence_s)}"),
-        total=RuleState(kind="total", rule=f"at most {limit_text(stage.total_s)}"),
+        silence=RuleState(kind="silence", rule=f"at most {exact_duration_text(stage.silence_s)}"),
+        total=RuleState(kind="total", rule=f"at most {exact_duration_text(stage.total_s)}"),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.diagnose.lines import find_writer
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
 from rlbox.gate.rule_state import ForbiddenLine, GateEvents, RuleState, Violation
@@ -79,7 +79,7 @@ class RequiredLineTracker:
         limit, count = self.rule.within_s, self.rule.count
         if limit is not None and self.state.state == "waiting" and elapsed_s > limit:
             came = f"{self.state.count} of {count} lines" if count > 1 else "no such line"
-            self._violate(f"{came} within {limit_text(limit)}", is_late=True)
+            self._violate(f"{came} within {exact_duration_text(limit)}", is_late=True)
 
     def _on_match(self, line: Line, text: str) -> None:
         if self.rule.after and not self._after.is_before(line):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlbox.amounts import duration_text, limit_text, precise_duration_text
+from rlbox.amounts import duration_text, exact_duration_text, precise_duration_text
 from rlbox.diagnose.cause import Cause, get_stage_log_path
 from rlbox.hang.detector import Stall, select_last_lines
 from rlbox.hang.phases import PhaseChange
@@ -152,11 +152,10 @@ def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Ca
         what += " its processes do nothing, and was stopped"
         advice = f"if that was no hang, raise limits.steps of stage {name}"
     elif phase.name:
-        what = (
-            f"stage {name} hung in phase {phase.name}: no sign of life for {limit_text(stall.limit_s)}, and was stopped"
-        )
+        silent = exact_duration_text(stall.limit_s)
+        what = f"stage {name} hung in phase {phase.name}: no sign of life for {silent}, and was stopped"
     else:
-        what = f"stage {name} wrote nothing for {limit_text(stall.limit_s)} and was stopped"
+        what = f"stage {name} wrote nothing for {exact_duration_text(stall.limit_s)} and was stopped"
     own = next((own for own in stage.phases if own.name == phase.name), None)
     if own and stall.rule == "silence":
         advice = f"if that was no hang, raise silence_s of phase {own.name}"

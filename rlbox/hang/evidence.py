@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import card_text, duration_text, limit_text, precise_duration_text, size_text, utc_now
-from rlbox.errors import page
+from rlbox.amounts import duration_text, exact_duration_text, gpu_memory_text, precise_duration_text, size_text, utc_now
+from rlbox.errors import get_docs_url
 from rlbox.hang.context import WatchContext
 from rlbox.hang.detector import Stall
 from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
@@ -71,7 +71,8 @@ _ENDS = {
 }
 _UNKNOWN = (
     "No phase of this stage is known, so there is no remedy to name: look at the first process above. If it was no "
-    f"hang, raise `limits.silence_s` of the stage, or describe the phase (`[[stages.phases]]`, {page('hangs')})."
+    "hang, raise `limits.silence_s` of the stage, or describe the phase "
+    f"(`[[stages.phases]]`, {get_docs_url('hangs')})."
 )
 
 
@@ -79,7 +80,7 @@ def _since(facts: Mapping[str, Any]) -> str:
     found, silent, limit = (
         f"Found {facts['detected_at']}",
         duration_text(facts["silent_s"]),
-        f"limit {limit_text(facts['limit_s'])}",
+        f"limit {exact_duration_text(facts['limit_s'])}",
     )
     match facts["rule"]:
         case "steps":
@@ -124,7 +125,7 @@ def _gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         f"| {gpu['index']} {gpu['name']} | {gpu['utilization']} % "
         f"| {gpu['power_w']:.0f} of {gpu['power_limit_w']:.0f} W "
-        f"| {card_text(gpu['memory_bytes'])} of {card_text(gpu['total_bytes'])} |"
+        f"| {gpu_memory_text(gpu['memory_bytes'])} of {gpu_memory_text(gpu['total_bytes'])} |"
         for gpu in gpus
     ]
     if not rows:

@@ -62,7 +62,7 @@ class ImageBuild:
         with app.collecting_refusals("image"):
             image = find_image(plan.tag)  # an engine that does not answer is met before anything is prepared
             why = find_outdated_reason(plan, image) if image and not asked else None
-        if image and not asked and not why and not app.dry.refused:
+        if image and not asked and not why and not app.dry.refusals:
             return self._report(image["Id"], "unchanged", None)
         if app.dry_run:
             return self._look(why)
@@ -93,12 +93,12 @@ class ImageBuild:
         began = time.monotonic()
         self._check_engine()
         if outdated_reason:
-            app.say(f"{plan.tag} is built anew: {outdated_reason}")
+            app.print_status(f"{plan.tag} is built anew: {outdated_reason}")
         find_build_client()  # a missing tool is met before anything is fetched
-        with hold_lock(*self._lock, timeout_s=_MOMENT_S, on_wait=app.say):
+        with hold_lock(*self._lock, timeout_s=_MOMENT_S, on_wait=app.print_status):
             run, log, digest = self._run_builder()
             check_fixes_or_untag_image(plan, force=options.no_cache or options.verify)
-            app.say(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
+            app.print_status(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
             cache_image_sbom(app, plan)
             if options.verify:
                 verify_build_is_reproducible(app, plan, run, digest)
@@ -111,7 +111,7 @@ class ImageBuild:
         app = self._app
         run = BuildInputs(app, self._plan, self._options).write_context()
         with show_build_progress(app) as on_step:
-            return (run, *build_image(self._plan.target, run, on_step, app.say))
+            return (run, *build_image(self._plan.target, run, on_step, app.print_status))
 
     @property
     def _lock(self) -> tuple[Path, str]:
@@ -130,7 +130,7 @@ class ImageBuild:
             return self._app.planned(data, text, "build nothing: the image is what its specs say now")
         record_project_dir(self._app.project)
         self._app.result(data, text)
-        self._app.say("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")
+        self._app.print_status("next: rlbox run smoke" if target == "local" else f"next: rlbox shell {target}")
         return 0
 
     def _look_first(self) -> None:
@@ -146,8 +146,8 @@ class ImageBuild:
             except NotAnswered:
                 why = "there is no engine yet"
             if why:
-                app.dry.first.append(f"the image {plan.tag} is built: {why}")
-                app.dry.made.add(plan.tag)
+                app.dry.steps_before.append(f"the image {plan.tag} is built: {why}")
+                app.dry.built_tags.add(plan.tag)
                 BuildInputs(app, plan, self._options).check_without_writing()
 
     def _check_engine(self) -> None:
@@ -164,7 +164,7 @@ class ImageBuild:
                 where=open_engine_connection_address(),
                 next_step=_("build without --verify, or on another engine"),
             )
-        self._app.say(told)
+        self._app.print_status(told)
 
     def _look(self, why: str | None) -> int:
         """Show the build that would be carried out, and whether it would; `why` an image that is there will not do."""
@@ -201,18 +201,20 @@ def verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildReques
         They differ; the layers that do are named.
     """
     again = f"{plan.tag}{VERIFY_TAG_SUFFIX}"
-    app.say("building once more, without cache, to compare")
+    app.print_status("building once more, without cache, to compare")
     try:
         with show_build_progress(app) as on_step:
             log, second = build_image(
-                plan.target, dataclasses.replace(request, tag=again, use_cache=False), on_step, app.say
+                plan.target, dataclasses.replace(request, tag=again, use_cache=False), on_step, app.print_status
             )
         if first_digest and first_digest == second:
-            app.say(f"verified: both builds have the digest {first_digest}")
+            app.print_status(f"verified: both builds have the digest {first_digest}")
             return
         different = _diff_layers(plan.tag, again)
         if not first_digest and not different:
-            app.say("verified: both builds have the same layers; this engine's builder tells no digest to compare")
+            app.print_status(
+                "verified: both builds have the same layers; this engine's builder tells no digest to compare"
+            )
             return
         raise WorkFailed(
             _("two builds of {target} differ: {digest} and {second}\n{value}").format(

@@ -7,7 +7,7 @@ import json
 import os
 import re
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.app import App
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan
@@ -51,7 +51,7 @@ def check_fixes_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
         done = connect_engine().run_container(_container(plan), _LIMIT_S)
     except (TimedOut, EngineError) as error:
         connect_engine().remove_tag(plan.tag)
-        late = _("did not end within {limit_s}").format(limit_s=limit_text(_LIMIT_S))
+        late = _("did not end within {limit_s}").format(limit_s=exact_duration_text(_LIMIT_S))
         why = late if isinstance(error, TimedOut) else _("could not be run: {what}").format(what=error.what)
         raise WorkFailed(_("the checks of {tag} {why}").format(tag=plan.tag, why=why)) from error
     found = [load_finding(parse_json(line)) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -111,4 +111,4 @@ def cache_image_sbom(app: App, plan: ImagePlan) -> None:
     try:
         write_atomic(path, render_sbom(lock, plan.tag.rpartition(":")[0], digest, plan.epoch))
     except OSError as error:
-        app.say(f"note: the image has no SBOM: {path} cannot be written: {error.strerror}")
+        app.print_status(f"note: the image has no SBOM: {path} cannot be written: {error.strerror}")

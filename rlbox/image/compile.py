@@ -22,7 +22,7 @@ from rlbox.artifacts.relock import write_and_report_lock
 from rlbox.artifacts.source_selection import create_file_locator
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.config.schema import suggest_similar
-from rlbox.errors import SpecError, WorkFailed, page
+from rlbox.errors import SpecError, WorkFailed, get_docs_url
 from rlbox.i18n import _
 from rlbox.image.compile_env import (
     choose_job_count,
@@ -108,7 +108,9 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
     name = recipe.target.name
     if not recipe.target.list_compile_entries:
         own = app.project.target_file(name).is_relative_to(app.project.folder)
-        names = _("name the packages that it compiles in [[stack.compile]] ({page})").format(page=page("compile"))
+        names = _("name the packages that it compiles in [[stack.compile]] ({page})").format(
+            page=get_docs_url("compile")
+        )
         raise SpecError(
             _("the stack of target {name} compiles nothing").format(name=name),
             where=f"images/{name}/target.toml",
@@ -194,7 +196,7 @@ class _Compilation:
     def _alone(self) -> Iterator[Path]:
         """Yield the folder of the work while no other rlbox compiles the same."""
         folder = cache_path("compile", "work", self._row.recipe[:24])
-        with hold_lock(folder / "lock", f"compilation of {self._row.name}", on_wait=self._app.say):
+        with hold_lock(folder / "lock", f"compilation of {self._row.name}", on_wait=self._app.print_status):
             yield folder
             for name in ("box", "again"):
                 remove_tree(folder / name)
@@ -208,7 +210,7 @@ class _Compilation:
         if not missing:
             return
         size = sum(file.size for file in missing)
-        app.say(f"fetching {len(missing)} files, {size_text(size)}")
+        app.print_status(f"fetching {len(missing)} files, {size_text(size)}")
         locator = create_file_locator(app, self._options.sources_profile or self._target.sources, files)
         with show_fetch_progress(app, size) as on_progress:
             fetch_artifacts(files, locator, store, on_progress, target=self._target.name)
@@ -222,12 +224,12 @@ class _Compilation:
         folders = prepare_build_dirs(system, folder / "box", site, objects)
         jobs = choose_job_count(entry, self._options.max_jobs)
         log = folder / "build.log"
-        app.say(f"compiling {row.name} for {', '.join(self._archs) or 'no GPU'}, {jobs} at a time; log: {log}")
+        app.print_status(f"compiling {row.name} for {', '.join(self._archs) or 'no GPU'}, {jobs} at a time; log: {log}")
         began = time.monotonic()
         built = run_wheel_build(app, self._target, entry, folders, python, jobs, log)
         wheel = folder / built.name
         write_reproducible_wheel(built, wheel)
-        app.say(f"{wheel.name}: {size_text(wheel.stat().st_size)}, {duration_text(time.monotonic() - began)}")
+        app.print_status(f"{wheel.name}: {size_text(wheel.stat().st_size)}, {duration_text(time.monotonic() - began)}")
         require_gpu_archs(wheel, row.name, self._archs)
         return wheel
 

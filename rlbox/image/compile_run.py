@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rlbox.amounts import duration_text
 from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.i18n import _
 from rlbox.image.compile_env import BuildDirs, parse_build_backend, plan_build_environment, plan_wheel_build_command
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, start_command
@@ -126,7 +126,7 @@ def run_wheel_build(
     """
     box = Path(dirs.build_dir)
     source = box / "source" / entry.folder / "pyproject.toml"
-    backend = parse_build_backend(toml_table(source.read_text("utf-8")) if source.is_file() else {})
+    backend = parse_build_backend(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
     libraries = sorted(path.parent.name for path in Path(dirs.site_dir).glob("nvidia/*/include"))
     command = plan_wheel_build_command(
         dirs,

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlbox.errors import WorkFailed, page
+from rlbox.errors import WorkFailed, get_docs_url
 from rlbox.i18n import _
 
 # Source: n-eiling/cricket cpu/cpu-elf2.c, fat_elf_header and fat_text_header; looked at in what nvcc 13.0 writes.
@@ -98,7 +98,7 @@ def require_gpu_archs(wheel: Path, package: str, archs: tuple[str, ...]) -> None
                 "if it is C++ alone, leave out cuda and archs of {name} in [[stack.compile]] and put the "
                 "compiler packages that its build needs into needs ({page}); else set the variable by "
                 "which its build takes architectures in env"
-            ).format(name=package, page=page("compile")),
+            ).format(name=package, page=get_docs_url("compile")),
         )
     if missing:
         raise WorkFailed(

@@ -62,7 +62,7 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int
     else:
         files, report = _fetch(app, plan, lock, store, options)
         if options.export_dir:
-            app.say(f"exporting {len(files)} files to {options.export_dir}")
+            app.print_status(f"exporting {len(files)} files to {options.export_dir}")
             export_objects(files, store, options.export_dir)
         _tell(app, target_name, store, report, options)
     return 0
@@ -121,7 +121,7 @@ def _fetch(
     if not missing:
         whole = sum(file.size for file in files)
         return (*base, *files), FetchResult(present=len(files), present_bytes=whole, by_mirror={})
-    app.say(f"fetching {len(missing)} files, {size_text(sum(missing))}")
+    app.print_status(f"fetching {len(missing)} files, {size_text(sum(missing))}")
     with show_fetch_progress(app, sum(missing)) as on_progress:
         report = fetch_artifacts(
             files, create_file_locator(app, profile, files), store, on_progress, target=plan.target, jobs=options.jobs
@@ -186,7 +186,7 @@ def _import(app: App, lock: Lock, store: ObjectStore, directory: Path, options: 
         )
     data = {"target": lock.target, "store": str(store.root), "imported": imported, "present": present}
     app.result(data, f"{lock.target}  {present + imported} files: {present} present, {imported} imported")
-    app.say(_next(lock.target, options))
+    app.print_status(_next(lock.target, options))
 
 
 def _next(target: str, options: FetchOptions) -> str:
@@ -204,4 +204,4 @@ def _tell(app: App, name: str, store: ObjectStore, report: FetchResult, options:
     lines += [f"exported to {exported}"] if exported else []
     data = {"target": name, "store": str(store.root), **asdict(report), "exported": exported}
     app.result(data, "\n".join(lines))
-    app.say(_next(name, options))
+    app.print_status(_next(name, options))

@@ -90,12 +90,12 @@ class BuildInputs:
             with app.collecting_refusals("store"):
                 require_disk_space(self._store, missing)
             size = size_text(sum(file.size for file in missing))
-            app.dry.first.append(f"{len(missing)} files are fetched, {size}")
+            app.dry.steps_before.append(f"{len(missing)} files are fetched, {size}")
             app.not_checked("a dry run asks no network", f"sources {self._sources}")
         if plan.rootfs_checksum and not rootfs_cache_path(plan.rootfs_checksum).exists():
             with app.collecting_refusals("mmdebstrap"):
                 require_mmdebstrap()
-            app.dry.first.append(f"the base is made from its {len(self._lock.debs)} apt packages")
+            app.dry.steps_before.append(f"the base is made from its {len(self._lock.debs)} apt packages")
         base = None
         with app.collecting_refusals("engine"):
             base = self._base()
@@ -137,7 +137,7 @@ class BuildInputs:
         """Return the bootstrapped operating system; None for a base that is an image."""
         checksum = self._plan.rootfs_checksum
         if checksum and not rootfs_cache_path(checksum).exists():
-            self._app.say(f"making the base from its {len(self._lock.debs)} apt packages")
+            self._app.print_status(f"making the base from its {len(self._lock.debs)} apt packages")
         return ensure_rootfs_archive(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
 
     def _parts(self) -> Mapping[str, Path]:
@@ -187,7 +187,7 @@ class BuildInputs:
         if missing := self._missing():
             self._refuse(missing)
             size = sum(artifact.size for artifact in missing)
-            app.say(f"fetching {len(missing)} files, {size_text(size)}")
+            app.print_status(f"fetching {len(missing)} files, {size_text(size)}")
             find = create_file_locator(app, self._sources, list_install_artifacts(self._lock))
             with show_fetch_progress(app, size) as on_progress:
                 fetch_artifacts(missing, find, store, on_progress, target=plan.target)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rlbox.errors import SpecError, page
+from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.job.job import ClusterTable, Job, RayJob, Stage
 from rlbox.job.params import SET, ParamValues
@@ -44,7 +44,7 @@ def require_cluster(job: Job) -> ClusterTable:
             _("job {job} runs on one machine: it has no table [cluster]").format(job=job.name),
             where=f"jobs/{job.name}.toml",
             next_step=_("rlbox run {job}, without --place cluster; {page} describes the table").format(
-                job=job.name, page=page("cluster")
+                job=job.name, page=get_docs_url("cluster")
             ),
         )
     return job.cluster

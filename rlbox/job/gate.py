@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.config.pattern import compile_re2, tokenize_pattern, validate_pattern
 from rlbox.config.schema import OptionalPattern, PatternText, SpecModel, ValidationProblems
 from rlbox.config.units import Seconds
@@ -108,7 +108,7 @@ class RequireRule(LineRule):
     def _conditions(self) -> list[str]:
         conditions = [f"at least {self.count}"] if self.count > 1 else []
         conditions += [f"at most {self.at_most}"] if self.at_most is not None else []
-        conditions += [f"within {limit_text(self.within_s)}"] if self.within_s is not None else []
+        conditions += [f"within {exact_duration_text(self.within_s)}"] if self.within_s is not None else []
         return conditions + super()._conditions()
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from rlbox.config.schema import EnvName, Name, SpecModel, ValidationProblems, suggest_similar
 from rlbox.config.units import Seconds
-from rlbox.errors import page
+from rlbox.errors import get_docs_url
 from rlbox.i18n import _
 from rlbox.job.fits import Fits, find_fits_problems
 from rlbox.job.gate import FileRule, Gate, LineRule, MetricRule, Ready
@@ -45,10 +45,10 @@ class Service(SpecModel):
     command: tuple[Word, ...] = Field(min_length=1)
     ports: tuple[Word, ...] = Field((), description="names of the ports it listens on, for this machine alone")
     listens: tuple[Listen, ...] = Field(
-        (), description=f"ports that others than this machine may reach; see {page('jobs')}"
+        (), description=f"ports that others than this machine may reach; see {get_docs_url('jobs')}"
     )
     publish: tuple[Word, ...] = Field(
-        (), description=f"names of its ports that users of the machine reach at 127.0.0.1; see {page('jobs')}"
+        (), description=f"names of its ports that users of the machine reach at 127.0.0.1; see {get_docs_url('jobs')}"
     )
     ready: Ready
     start_s: Seconds = Field(120.0, description="limit for becoming ready, seconds; while it gets on, see `stretch`")
@@ -104,7 +104,9 @@ class Stage(SpecModel):
     )
     gate: Gate = Gate()
     limits: Limits = Limits()
-    phases: tuple[Phase, ...] = Field((), description=f"asked before those that rlbox knows; see {page('hangs')}")
+    phases: tuple[Phase, ...] = Field(
+        (), description=f"asked before those that rlbox knows; see {get_docs_url('hangs')}"
+    )
     resume: tuple[Word, ...] = Field((), description="words added to the command when the stage is attempted again")
     profiles: tuple[Name, ...] = Field((), description="part of a run only with one of these profiles; empty: always")
     without: tuple[Name, ...] = Field((), description="no part of a run with one of these profiles")
@@ -153,9 +155,13 @@ class Job(SpecModel):
         default_factory=dict, description="sets of parameters; `include` names those that lie under it"
     )
     resume: Resume = Resume()
-    cluster: ClusterTable | None = Field(None, description=f"it can run over several nodes; see {page('cluster')}")
-    source: SourceTable | None = Field(None, description=f"the framework, for --set source=DIR; see {page('jobs')}")
-    fits: Fits | None = Field(None, description=f"what its stages need of a machine; see {page('planner')}")
+    cluster: ClusterTable | None = Field(
+        None, description=f"it can run over several nodes; see {get_docs_url('cluster')}"
+    )
+    source: SourceTable | None = Field(
+        None, description=f"the framework, for --set source=DIR; see {get_docs_url('jobs')}"
+    )
+    fits: Fits | None = Field(None, description=f"what its stages need of a machine; see {get_docs_url('planner')}")
     next: tuple[Word, ...] = Field(
         (), description="words behind `rlbox run JOB` for what to try once a run passed, one after the other"
     )

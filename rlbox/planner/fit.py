@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import GIB, card_text, columns, size_text
+from rlbox.amounts import GIB, columns, gpu_memory_text, size_text
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import NodeError, SpecError
@@ -99,7 +99,7 @@ def join_shortages(lacks: Sequence[Shortage]) -> str:
 
 
 def _card(size: float) -> str:
-    return card_text(size) if size else "-"
+    return gpu_memory_text(size) if size else "-"
 
 
 def _size(size: float) -> str:
@@ -186,7 +186,7 @@ def require_fit(app: App, job: Job, fit: FitResult | None, requested: Suggestion
     if fit is None or not fit.lacks:
         return
     if force:
-        app.say(f"warning: job {job.name} does not fit: {join_shortages(fit.lacks)}")
+        app.print_status(f"warning: job {job.name} does not fit: {join_shortages(fit.lacks)}")
         return
     raise NodeError(
         _("job {job} does not fit: {refusal}").format(job=job.name, refusal=join_shortages(fit.lacks)),
@@ -265,7 +265,7 @@ def plan_job(
     if fit is None:
         silent = f"job {name} does not say what it needs: [fits] in jobs/{name}.toml"
         app.result({"needs": None, "time": time}, f"{silent}\n\n{times}")
-        app.say(f"next: rlbox run {name} --dry-run")
+        app.print_status(f"next: rlbox run {name} --dry-run")
         return 0
     text = "\n".join([*needs_lines(fit.needs, room), "", *part_lines(fit.needs)]).rstrip()
     app.result({"needs": needs_json(fit.needs, room, fit.lacks), "time": time}, f"{text}\n\n{times}")

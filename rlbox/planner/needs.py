@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlbox.amounts import card_text, size_text
+from rlbox.amounts import gpu_memory_text, size_text
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.expression import Amount, evaluate
@@ -204,9 +204,9 @@ def _check_stage(row: StageNeeds, room: Capacity) -> Iterator[Shortage]:
         yield Shortage(kind="gpus", stage=row.stage, text="; ".join((asked, *none)))
     free = room.card - CONTEXT - room.taken
     if room.card and row.card_bytes and row.card_bytes > free:
-        others = f" and {card_text(room.taken)} that other processes hold" if room.taken else ""
-        kept = f" ({card_text(room.card)}, less {card_text(CONTEXT)} for CUDA's context and NCCL{others})"
-        text = _text("a GPU", row.card, max(0.0, free), card_text) + kept
+        others = f" and {gpu_memory_text(room.taken)} that other processes hold" if room.taken else ""
+        kept = f" ({gpu_memory_text(room.card)}, less {gpu_memory_text(CONTEXT)} for CUDA's context and NCCL{others})"
+        text = _text("a GPU", row.card, max(0.0, free), gpu_memory_text) + kept
         yield Shortage(kind="card", stage=row.stage, text=text)
     if room.host and row.host_bytes > room.host:
         yield Shortage(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host))

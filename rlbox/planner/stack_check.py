@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlbox.amounts import padded
 from rlbox.app import App, own_requirements
-from rlbox.errors import SpecError, page
+from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.planner.stack_facts import MACHINE, Problem, UnknownVersion, VersionConstraint
 from rlbox.planner.stack_solver import Fact, solve
@@ -202,7 +201,7 @@ def stack_text(name: str, problem: Problem, verdict: StackVerdict, solved: bool)
         return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
     shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
-    rows = [f"  {padded(_title(n), 28)} {verdict.values[n]:<16} {where.get(n, 'follows')}" for n in shown]
+    rows = [f"  {_title(n).ljust(28)} {verdict.values[n]:<16} {where.get(n, 'follows')}" for n in shown]
     applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
     kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
     head = "a set that fits" if solved else "fits together"
@@ -268,7 +267,7 @@ def _one_change(name: str, version: str) -> str:
         case "cuda-compat" if version:
             return f"put cuda-compat-{version.replace('.', '-')} into base.packages"
         case _ if name.endswith("-compiled") and version:
-            return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {page('compile')})"
+            return f"compile {name.removesuffix('-compiled')} beforehand ([[stack.compile]], {get_docs_url('compile')})"
         case _ if not version:
             return f"leave out {name}"
         case _:
@@ -319,12 +318,12 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
     problem = plan_stack(target, lock)
     verdict = solve_problem(problem)
     for line in unknown_lines(problem):
-        app.say(line)
+        app.print_status(line)
     if verdict.fits:
         return ""
     lines = conflict_lines(verdict)
     if force:
-        app.say(f"warning: the stack of target {target.name} contradicts itself: {'; '.join(lines)}")
+        app.print_status(f"warning: the stack of target {target.name} contradicts itself: {'; '.join(lines)}")
         return "; ".join(map(str, lines))
     raise SpecError(
         "\n  ".join((f"the stack of target {target.name} contradicts itself:", *lines)),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from packaging.utils import canonicalize_name
 
-from rlbox.amounts import asked_text
+from rlbox.amounts import size_text_with_gib
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_manifest
@@ -381,7 +381,7 @@ def _hook_fix(path: str) -> str:
 
 def _limits(fix: Fix) -> list[str]:
     run = fix.bake.run
-    found = [f"/dev/shm of {asked_text(run.shm_gib)}"] if run.shm_gib else []  # noqa: S108 - named, not written
+    found = [f"/dev/shm of {size_text_with_gib(run.shm_gib)}"] if run.shm_gib else []  # noqa: S108 - named, not written
     return found + [f"the limit {name}={limit}" for name, limit in run.ulimits.items()]
 
 

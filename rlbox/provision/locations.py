@@ -76,7 +76,7 @@ def lock_layout(app: App, layout: Layout) -> Iterator[None]:
         yield
         return
     name = hashlib.sha256(layout.rlbox_dir.encode()).hexdigest()[:12]
-    with hold_lock(cache_path("locks", f"place-{name}.lock"), f"place {layout.rlbox_dir}", on_wait=app.say):
+    with hold_lock(cache_path("locks", f"place-{name}.lock"), f"place {layout.rlbox_dir}", on_wait=app.print_status):
         yield
 
 

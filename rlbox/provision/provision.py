@@ -193,13 +193,15 @@ def plan_target(prepared: PreparedTarget, apt_unavailable_reason: str) -> ApplyP
 def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan) -> ApplyResult:
     """Carry out the plan, saying each step, and remember where the target is."""
     if prepared.desired.base and "environment" in plan.step_kinds:
-        app.say(f"importing {len(prepared.desired.base.version_by_package)} packages of {prepared.desired.base.python}")
+        app.print_status(
+            f"importing {len(prepared.desired.base.version_by_package)} packages of {prepared.desired.base.python}"
+        )
         for note in import_base_packages(prepared.desired.base):
-            app.say(note)
+            app.print_status(note)
 
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
-            app.say(step.describe())
+            app.print_status(step.describe())
 
     store, context = ObjectStore(resolve_store_dir(None)), prepared.image.context_files
     supplies = Supplies(
@@ -262,10 +264,10 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps and app.dry_run:
             count = f"{len(plan.steps)} changes"
-            app.dry.first.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
+            app.dry.steps_before.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
             check_supplies_in_dry_run(app, prepared, plan)
         elif plan.steps:
-            app.say(f"bringing {layout.prefix} to the lock of target {image.target}")
+            app.print_status(f"bringing {layout.prefix} to the lock of target {image.target}")
             apply_plan(app, prepared, plan)
 
 
@@ -333,7 +335,7 @@ def provision_target(
     prepared = prepare_target(app, image, layout, options)
     roomy = choose_layout_with_space(prepared, layout)
     if roomy != layout:
-        app.say(f"{layout.map_path('/opt')} is on a small disk: the environment goes to {roomy.venv}")
+        app.print_status(f"{layout.map_path('/opt')} is on a small disk: the environment goes to {roomy.venv}")
         prepared = prepare_target(app, image, roomy, options)
     if not plan_only or app.dry_run:
         create_or_check_data_disk(app, Path(layout.data), image.container, 0.0)
@@ -385,7 +387,7 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
     if app.dry_run:
         return RemovalResult("laid", paths)
     with lock_layout(app, layout):
-        notes = uninstall(layout, lambda path: app.say(path) if app.verbosity > 0 else None)
+        notes = uninstall(layout, lambda path: app.print_status(path) if app.verbosity > 0 else None)
     forget_layout(target, layout)
     return RemovalResult("removed", paths, notes)
 

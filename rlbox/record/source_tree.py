@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from rlbox.amounts import counted
 from rlbox.errors import TimedOut, WorkFailed
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.command import run_command
 from rlbox.system.safe_files import read_bytes
@@ -74,7 +74,7 @@ class SourceTree:
 def load_source_record(run_dir: Path) -> dict[str, Any]:
     """Return what a run directory holds of its tree; empty for a run with the installed package."""
     try:
-        return toml_table(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))
+        return decode_toml(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))
     except (OSError, ValueError):
         return {}
 
@@ -111,7 +111,7 @@ def _versions(folder: Path, package: str) -> Iterator[str]:
     yield _text(folder / package / "version/version")
     yield _text(folder / "version.txt")
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        yield str(toml_table(_text(folder / "pyproject.toml"))["project"]["version"])
+        yield str(decode_toml(_text(folder / "pyproject.toml"))["project"]["version"])
     yield from _SETUP_VERSION.findall(_text(folder / "setup.py"))
 
 

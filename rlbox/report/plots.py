@@ -224,7 +224,7 @@ def value_text(value: float, unit: str) -> str:
 
 def _tick_text(value: float, unit: str) -> str:
     if unit in ("bytes", "bytes/s"):
-        return size_text(value, exact=True) + unit.removeprefix("bytes")
+        return size_text(value, keep_all_digits=True) + unit.removeprefix("bytes")
     return value_text(value, unit if unit in ("%", "W") else "")
 
 

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
-from rlbox.amounts import card_text, duration_text, moment, padded, precise_duration_text, size_text
+from rlbox.amounts import duration_text, gpu_memory_text, moment, precise_duration_text, size_text
 from rlbox.gate.rule_state import HELD_UNLESS_BROKEN
 from rlbox.logs.progress import estimate_remaining_s, select_main_metrics
 from rlbox.record.resources import Sample
@@ -99,7 +99,7 @@ def _stages(facts: RunSnapshot, now_s: float, room: int) -> Iterable[Text]:
 def _stage(stage: StageState, width: int, now_s: float) -> Text:
     name = stage.name if len(stage.name) <= width else stage.name[: width - 1] + "…"
     begun = stage.state not in ("waiting", "not started", "skipped")
-    text = Text(f"  {padded(name, width)}  ")
+    text = Text(f"  {name.ljust(width)}  ")
     text.append(f"{stage.state.upper():<11}", style=STYLES.get(stage.state, ""))
     text.append(f" {stage_time(stage, now_s):>12}  " if begun else "")
     text.append(format_gate_count(stage) if begun else "")
@@ -184,8 +184,10 @@ def _gpus(sample: Sample) -> str:
     if len(gpus) > _GPUS_SHOWN:
         loads = sorted(gpu.utilization for gpu in gpus)
         power, memory = sum(gpu.power_w for gpu in gpus), sum(gpu.memory_bytes for gpu in gpus)
-        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {card_text(memory)} in all"
-    return " · ".join(f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {card_text(g.memory_bytes)}" for g in gpus)
+        return f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {gpu_memory_text(memory)} in all"
+    return " · ".join(
+        f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {gpu_memory_text(g.memory_bytes)}" for g in gpus
+    )
 
 
 def _disk(facts: RunSnapshot, sample: Sample) -> str:
@@ -315,7 +317,7 @@ def summary_text(state: RunState) -> str:
     rows = []
     for stage in state.stages:
         took = stage_time(stage, now_s)
-        rows.append(f"{padded(stage.name, width)}  {stage.state.upper():<11}  {took:>12}  {format_gate_count(stage)}")
+        rows.append(f"{stage.name.ljust(width)}  {stage.state.upper():<11}  {took:>12}  {format_gate_count(stage)}")
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
 
 

@@ -171,7 +171,7 @@ class ClusterBackend:
             run_store=run_store,
             image=image,
             bytecode=Path("cache/bytecode", target),
-            say=app.say,
+            say=app.print_status,
             gpus=gpus,
         )
         if head is None or not head.image:  # a dry run from elsewhere

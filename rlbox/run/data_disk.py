@@ -92,7 +92,7 @@ def reconcile_runs(app: App, run_store: RunStore) -> ReconcileResult:
     """Settle the dead runs of a data disk, and say what could not be settled."""
     found = run_store.end_dead_runs(create_lock_owner("the ends of runs"))
     for run, why in found.unresolved.items():
-        app.say(f"run {run} {why}")
+        app.print_status(f"run {run} {why}")
     return found
 
 

@@ -92,7 +92,7 @@ class DockerBackend:
             create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.collecting_refusals("image"):
-            inspected = inspected if image.tag in app.dry.made else _check_image(app, image)
+            inspected = inspected if image.tag in app.dry.built_tags else _check_image(app, image)
         bytecode = Path("cache/bytecode", target, str(inspected["Id"]).rpartition(":")[2][:16])
         with app.collecting_refusals("devices"):
             require_devices(app, image.container)
@@ -102,7 +102,13 @@ class DockerBackend:
         with app.collecting_refusals("network"):
             image = dataclasses.replace(image, container=connect_engine().replace_unavailable_network(image.container))
         return PreparedDocker(
-            target=target, run_store=run_store, image=image, bytecode=bytecode, gpus=gpus, access=access, say=app.say
+            target=target,
+            run_store=run_store,
+            image=image,
+            bytecode=bytecode,
+            gpus=gpus,
+            access=access,
+            say=app.print_status,
         )
 
     def open_runtime(self, ref: ContainerRef) -> RunContainer:
@@ -133,9 +139,9 @@ def _ensure_engine_and_image(app: App, target: str) -> None:
     except NotAnswered:
         if app.dry_run:
             with app.collecting_refusals("engine"):
-                app.dry.first.extend(f"an engine: {step}" for step in list_setup_steps())
+                app.dry.steps_before.extend(f"an engine: {step}" for step in list_setup_steps())
         else:
-            install_and_start_engine(app.say)
+            install_and_start_engine(app.print_status)
     ensure_image_built(app, target)
 
 

@@ -98,7 +98,7 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     if limits.network != image.container.network:
         from rlbox.run.exposure import format_no_bridge_message
 
-        app.say(format_no_bridge_message("shell", limits.network))
+        app.print_status(format_no_bridge_message("shell", limits.network))
     return limits
 
 
@@ -135,10 +135,10 @@ def run_component_tests(app: App, python: str, timeout_s: float) -> int:
     for part in run_component_checks(stack, dict(os.environ), timeout_s):
         parts.append(part)
         if not app.as_json and (part.state != "absent" or app.verbosity > 0):
-            app.show(format_result(part))
+            app.print_stdout(format_result(part))
     seconds = time.monotonic() - began
     app.result(results_to_json(parts, stack.python, seconds), "")
-    app.say(format_summary(parts, seconds))
+    app.print_status(format_summary(parts, seconds))
     states = {part.state for part in parts}
     return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
 
@@ -159,7 +159,7 @@ def run_component_tests_in_target(
     app: App, place: str, name: str, data: str | None, gpus: str, timeout_s: float
 ) -> int:
     """Test the stack of a target in a container, or where it was applied to this machine."""
-    args = ("components", f"--timeout={timeout_s:g}", *app.words)
+    args = ("components", f"--timeout={timeout_s:g}", *app.global_options)
     if place == "here":
         return run_rlbox_in_place(app, find_applied_layout(app, name, data), args, gpus)
     return open_shell(app, name, (f"{OWN}/bin/rlbox", *args), data, gpus)
@@ -191,6 +191,6 @@ def find_layout_to_examine(app: App, name: str | None, place: str, data: str | N
 
 def examine_layout(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:
     """Examine a place in the environment that its runs have; return rlbox's exit code."""
-    words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.words]
+    words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.global_options]
     words += [f"--budget={budget_s:g}"] if budget_s else []
     return run_rlbox_in_place(app, layout, tuple(words), gpus)

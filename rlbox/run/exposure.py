@@ -101,7 +101,7 @@ def resolve_exposure(
                 )
             notes.append(f"{_OPEN}{why}; anyone who can reach this machine's ports runs code in the run")
     for note in notes:
-        app.say(note)
+        app.print_status(note)
     known = (note for note in plan.notes if not note.startswith(_NOTES))
     published: dict[str, int] = {}
     with app.collecting_refusals("published ports"):

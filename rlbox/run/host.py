@@ -66,7 +66,9 @@ class HostBackend:
             image.require_lock()
         create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         chosen = make_visible_gpus_env(app, gpus)
-        app.say("no container: the stages run in place on this machine, as you: they can change the run's own record")
+        app.print_status(
+            "no container: the stages run in place on this machine, as you: they can change the run's own record"
+        )
         environment = bring_host_to_lock(app, image, run_store.data_dir, chosen)
         return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=gpus)
 

@@ -143,7 +143,7 @@ def check_source(app: App, job: Job, values: ParamValues, *, is_local: bool, for
             raise create_remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
         _check_version(app, job.name, job.source, found, force=force)
-        app.say(f"source: {describe_source(found.to_json)}")
+        app.print_status(f"source: {describe_source(found.to_json)}")
         values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder})
         return CheckedSource(values, found)
     return CheckedSource(values, None)
@@ -213,7 +213,9 @@ def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
 def _check_version(app: App, job: str, table: SourceTable, found: SourceTree, *, force: bool) -> None:
     known, wanted = found.version, table.version
     if not known:
-        app.say(f"source: {found.folder} does not tell its version; job {job} is written for {table.package} {wanted}")
+        app.print_status(
+            f"source: {found.folder} does not tell its version; job {job} is written for {table.package} {wanted}"
+        )
     elif Version(known).release[:2] != Version(wanted).release[:2] and not force:
         raise SpecError(
             _("--set {source}: it is {package} {known}, and job {job} is written for {wanted}").format(
@@ -225,4 +227,4 @@ def _check_version(app: App, job: str, table: SourceTable, found: SourceTree, *,
             ),
         )
     elif known != wanted:
-        app.say(f"source: it is {table.package} {known}, and job {job} is written for {wanted}")
+        app.print_status(f"source: it is {table.package} {known}, and job {job} is written for {wanted}")

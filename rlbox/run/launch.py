@@ -137,7 +137,7 @@ def start_and_follow(
             return _detach(app, run_store, run, is_alive)
         show_progress(app, run.run_dir, lambda: not interrupt.name and is_alive())
         if interrupt.name:
-            app.say("stopping the run")
+            app.print_status("stopping the run")
             stop_run(run_store, run.run_dir, run.plan, user=get_user_name(), by=interrupt.name)
     code = reconcile_and_report_result(app, run_store, run.run_dir, run.plan, owner)
     if interrupt.name:
@@ -159,7 +159,7 @@ def _start_locked(
     try:
         reconciled = run_store.end_dead_runs_under_lock()
         for run_id, reason in reconciled.unresolved.items():
-            app.say(f"run {run_id} {reason}")
+            app.print_status(f"run {run_id} {reason}")
         if reconciled.alive:
             run_id = reconciled.alive[0]
             raise create_lock_held_error(
@@ -188,7 +188,9 @@ def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[
         state = find_run_state(run.run_dir)
         if state and state.attempt >= run.plan.attempt and state.state == "running":
             app.result({"run": run_id, "folder": str(run.run_dir), "state": state.state}, run_id)
-            app.say(f"run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}")
+            app.print_status(
+                f"run {run_id} keeps running: rlbox attach {run_id}, rlbox logs -f {run_id}, rlbox stop {run_id}"
+            )
             return 0
         time.sleep(_PAUSE_S)
     return reconcile_and_report_result(app, run_store, run.run_dir, run.plan, LockOwner(what="the end of a run"))
@@ -230,7 +232,7 @@ def show_progress(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
     A terminal that is gone ends the showing, not the run.
     """
     try:
-        with run_view(run_dir, live=app.interactive, quiet=app.verbosity < 0) as show:
+        with run_view(run_dir, live=app.can_show_progress, quiet=app.verbosity < 0) as show:
             _watch(run_dir, alive, show)
     except OSError:
         _watch(run_dir, alive, lambda state: None)
@@ -273,14 +275,14 @@ def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, pl
     )
     cause = find_run_cause(state)
     if cause:
-        app.say(format_cause(cause))
+        app.print_status(format_cause(cause))
     if state.state == "passed" and state.exit_code == 0:
         _say_status(app, run_dir, plan, state)
     for page in _reports(run_dir, state):
-        app.say(f"  page:  {page}")
+        app.print_status(f"  page:  {page}")
     if state.plot.path:
-        app.say(f"curves: {run_dir / Path(state.plot.path).name}")
-    app.say(f"run {state.run_id} {state.state}: {run_dir}")
+        app.print_status(f"curves: {run_dir / Path(state.plot.path).name}")
+    app.print_status(f"run {state.run_id} {state.state}: {run_dir}")
     code = _exit_code(state)
     if code:
         _say_next(app, plan, state, cause)
@@ -291,11 +293,11 @@ def _say_next(app: App, plan: RunPlan, state: RunState, cause: Cause | None) -> 
     """End with what to do: of a run that did not pass there is always something."""
     run = state.run_id
     if cause and cause.next_step:
-        app.say(f"next: {cause.next_step}")
+        app.print_status(f"next: {cause.next_step}")
     elif state.state == "interrupted":
-        app.say(f"next: {format_resume_command(plan)}")
+        app.print_status(f"next: {format_resume_command(plan)}")
     else:
-        app.say(f"next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}")
+        app.print_status(f"next: rlbox report {run}, rlbox logs {run} -n 40, rlbox bundle {run}")
 
 
 def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None:
@@ -305,9 +307,9 @@ def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None
     except SpecError:  # the target is no longer there
         archive = ""
     try:
-        app.say(f"status: {write_status(run_dir, plan, state, archive)}")
+        app.print_status(f"status: {write_status(run_dir, plan, state, archive)}")
     except OSError as error:
-        app.say(f"status: not written: {error.strerror or error}")
+        app.print_status(f"status: not written: {error.strerror or error}")
 
 
 def _exit_code(state: RunState) -> int:

@@ -100,7 +100,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     def write_run() -> WrittenRun:
         reconciled = dataclasses.replace(resumed, plan=run_store.load_plan(run_dir))
         next_plan = reconciled.write(tuple(secrets), prepared)
-        app.say(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
+        app.print_status(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
         return WrittenRun(plan=next_plan, run_dir=run_dir)
 
     return start_and_follow(
@@ -245,7 +245,7 @@ def _refuse(
 ) -> None:
     run = plan.run_id
     if state and state.state not in FINISHED_STATES and app.dry_run:
-        app.dry.first.append(f"run {run}, which nothing carries out any more, is settled")
+        app.dry.steps_before.append(f"run {run}, which nothing carries out any more, is settled")
     elif state and state.state not in FINISHED_STATES:
         raise SpecError(
             _("run {run} could not be reconciled: it may still be in progress").format(run=run),

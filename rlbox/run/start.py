@@ -139,7 +139,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         if prepared.shares_host_ports:
             check_ports(app, plan)
         run_dir = run_store.create_run(plan, find_job_programs_dir(app, job), files)
-        app.say(f"run {plan.run_id}: {run_dir}")
+        app.print_status(f"run {plan.run_id}: {run_dir}")
         return WrittenRun(plan=plan, run_dir=run_dir)
 
     return start_and_follow(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.amounts import duration_text, limit_text, size_text
+from rlbox.amounts import duration_text, exact_duration_text, size_text
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_stage_log_path, resolve_log_path
 from rlbox.gate.files import FileCheck
 from rlbox.gate.gate import MissingLine
@@ -118,7 +118,11 @@ def explain_service_exit(stage: StagePlan, service: ServicePlan, code: int, when
 def explain_slow_service_start(stage: StagePlan, service: ServicePlan, answer: str, took_s: float) -> Cause:
     """A service did not answer as told within its start limit, or as long as it got on beyond it: `took_s` in all."""
     late = took_s > _LONGER * service.start_s
-    took = f"{duration_text(took_s)} (limit {limit_text(service.start_s)})" if late else limit_text(service.start_s)
+    took = (
+        f"{duration_text(took_s)} (limit {exact_duration_text(service.start_s)})"
+        if late
+        else exact_duration_text(service.start_s)
+    )
     return Cause(
         kind="ready",
         what=f"service {service.name} was not ready after {took}: {service.ready.describe()}: {answer}",
@@ -131,8 +135,8 @@ def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, answer:
     """A service that was ready got the request right no more."""
     return Cause(
         kind="silence",
-        what=f"service {service.name} has not answered for {limit_text(service.answer_s)} while stage {stage.name} was "
-        f"running: {service.ready.describe()}: {answer}",
+        what=f"service {service.name} has not answered for {exact_duration_text(service.answer_s)} while stage "
+        f"{stage.name} was running: {service.ready.describe()}: {answer}",
         where=resolve_log_path(stage, service.name),
         next_step=f"if it was only busy, raise answer_s of service {service.name}",
     )
@@ -142,8 +146,8 @@ def explain_silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
     """The log of a service did not grow for longer than its limit."""
     return Cause(
         kind="silence",
-        what=f"service {service.name} wrote nothing for {limit_text(service.silence_s)} while stage {stage.name} "
-        "was running",
+        what=f"service {service.name} wrote nothing for {exact_duration_text(service.silence_s)} while stage "
+        f"{stage.name} was running",
         where=resolve_log_path(stage, service.name),
         next_step=f"if that was no hang, raise silence_s of service {service.name}",
     )
@@ -188,7 +192,7 @@ def explain_undeclared_listener(stage: StagePlan, part: str, holder: str, addres
 def explain_exceeded_total(stage: StagePlan) -> Cause:
     return Cause(
         kind="total",
-        what=f"stage {stage.name} ran longer than {limit_text(stage.total_s)} and was stopped",
+        what=f"stage {stage.name} ran longer than {exact_duration_text(stage.total_s)} and was stopped",
         where=get_stage_log_path(stage),
         next_step=f"if that was no hang, raise limits.total_s of stage {stage.name}",
     )

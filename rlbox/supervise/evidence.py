@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import limit_text, size_text, utc_now
+from rlbox.amounts import exact_duration_text, size_text, utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
@@ -160,7 +160,7 @@ def collect_texts(parts: Mapping[str, Collector], limit_s: float) -> CollectedTe
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    late = f"not done after {limit_text(limit_s)}"
+    late = f"not done after {exact_duration_text(limit_s)}"
     texts, missing = dict(found), dict(why)
     return CollectedTexts(
         texts={name: texts[name] for name in parts if name in texts},

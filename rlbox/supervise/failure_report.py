@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import card_text, size_text
+from rlbox.amounts import gpu_memory_text, size_text
 from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_exit, make_disk_full_cause
 from rlbox.diagnose.first_fatal import (
     LogFailure,
@@ -212,7 +212,7 @@ def _machine(snapshot: MachineSnapshot | None) -> tuple[str, ...]:
     for gpu in snapshot.gpus:
         others = [str(pid) for pid in gpu.processes if pid not in own]
         also = f"; also used by {', '.join(others)}" if others else ""
-        used = f"{card_text(gpu.memory_bytes)} of {card_text(gpu.total_bytes)}"
+        used = f"{gpu_memory_text(gpu.memory_bytes)} of {gpu_memory_text(gpu.total_bytes)}"
         rows.append(f"GPU {gpu.index} {gpu.name}: {used}, {gpu.utilization} %, {gpu.power_w:.0f} W{also}")
     if snapshot.ray:
         rows.append(f"Ray at {snapshot.ray.get('dashboard')}: {snapshot.ray.get('error') or 'answered'}")

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rlbox.amounts import limit_text, utc_now
+from rlbox.amounts import exact_duration_text, utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, get_exit_code
 from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
@@ -236,7 +236,9 @@ def _draw(context: StageContext) -> PlotResult:
         context.processes.stop_all()
         pump.close()
     if code is None:
-        return PlotResult(state="failed", detail=context.interrupt.name or f"not done after {limit_text(_PLOT_S)}")
+        return PlotResult(
+            state="failed", detail=context.interrupt.name or f"not done after {exact_duration_text(_PLOT_S)}"
+        )
     if code or not Path(plan.curves).is_file():
         return PlotResult(state="failed", detail=f"{describe_exit(code)}, see {PLOT_LOG}")
     return PlotResult(state="drawn", path=plan.curves)

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, NamedTuple, TypeAlias
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.errors import TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.values import Command, Outcome
@@ -141,7 +141,9 @@ def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str]
         raise WorkFailed(_("{argv}: no such program").format(argv=command.argv[0])) from error
     except subprocess.TimeoutExpired as error:
         raise TimedOut(
-            _("{argv} took longer than {limit}").format(argv=command.argv[0], limit=limit_text(command.timeout_s or 0))
+            _("{argv} took longer than {limit}").format(
+                argv=command.argv[0], limit=exact_duration_text(command.timeout_s or 0)
+            )
         ) from error
     return Outcome(command=command, exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 

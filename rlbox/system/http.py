@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from rlbox import __version__
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
 from rlbox.system.network_settings import NetworkSettings, read_netrc
@@ -323,7 +323,7 @@ def retry(
                 raise
             wait_s = retry_delay_s(attempt, getattr(error, "retry_after", ""))
             what = getattr(error, "what", "") or error
-            on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {limit_text(wait_s)}")
+            on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {exact_duration_text(wait_s)}")
             pause(wait_s)
     return action()
 

@@ -45,7 +45,7 @@ def show_progress(app: App, *, in_bytes: bool = True, total_bytes: int = 0) -> I
     """
     if app.verbosity < 0:
         yield lambda row: None
-    elif app.interactive:
+    elif app.can_show_progress:
         with _bars(in_bytes=in_bytes) as bars:
             yield _Live(bars, total_bytes, "all files").show
     else:
@@ -55,7 +55,7 @@ def show_progress(app: App, *, in_bytes: bool = True, total_bytes: int = 0) -> I
 @contextmanager
 def show_byte_progress(app: App, title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function to be told of bytes as they pass; it shows a bar on a terminal, nothing elsewhere."""
-    if not app.interactive:
+    if not app.can_show_progress:
         yield lambda count: None
         return
     with _bars(in_bytes=True) as bars:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-from rlbox.amounts import limit_text
+from rlbox.amounts import exact_duration_text
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.http import (
@@ -139,7 +139,7 @@ def wait_until_running(number: int, timeout_s: float, say: Callable[[str], None]
         if time.monotonic() >= end:
             raise TimedOut(
                 _("instance {number} did not run within {timeout_s}: {state}").format(
-                    number=number, timeout_s=limit_text(timeout_s), state=state
+                    number=number, timeout_s=exact_duration_text(timeout_s), state=state
                 ),
                 next_step=ending,
             )

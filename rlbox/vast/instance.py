@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import limit_text, size_text
+from rlbox.amounts import exact_duration_text, size_text
 from rlbox.config.project import Project
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
@@ -88,7 +88,7 @@ def wait_for_onstart(connection: SshConnection, disk: str, number: int, timeout_
         if time.monotonic() >= end:
             raise TimedOut(
                 _("instance {number} was not ready within {timeout_s}: {state}").format(
-                    number=number, timeout_s=limit_text(timeout_s), state=state or _("nothing")
+                    number=number, timeout_s=exact_duration_text(timeout_s), state=state or _("nothing")
                 ),
                 next_step=look,
             )
@@ -217,7 +217,7 @@ def start_agent(connection: SshConnection, job: RemoteJob, number: int) -> str:
         )  # one that ends a job may still be there
         time.sleep(_POLL_S)
     raise TimedOut(
-        _("no run began within {started_s}").format(started_s=limit_text(_STARTED_S)),
+        _("no run began within {started_s}").format(started_s=exact_duration_text(_STARTED_S)),
         next_step=f"rlbox vast ssh {number} 'tail -n 40 {job.folder}/{LOG_FILE}'",
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlbox.errors import SpecError, page
+from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.secrets.masks import looks_like_secret
 from rlbox.vast.offers import format_gb
@@ -63,7 +63,9 @@ def parse_container_options(target: Target, image: str = "") -> ContainerOptions
     problems += _port_problems(values["-p"], target.vast.mode, image or target.vast.image)
     if problems:
         raise SpecError(
-            "\n  ".join(problems), where=where, next_step=_("change them: {page} says more").format(page=page("vast"))
+            "\n  ".join(problems),
+            where=where,
+            next_step=_("change them: {page} says more").format(page=get_docs_url("vast")),
         )
     env |= {f"-p {port}": "1" for port in values["-p"]}
     env |= {f"-n {name}": "1" for name in values["-n"]}
@@ -174,7 +176,7 @@ def make_create_request(
             "\n  ".join(problems),
             where=f"images/{target.name}/target.toml: vast",
             next_step=_("rlbox push {target} --to REGISTRY/NAME:TAG, then --image that; {page}").format(
-                target=target.name, page=page("vast")
+                target=target.name, page=get_docs_url("vast")
             ),
         )
     return CreateRequest(

@@ -25,7 +25,7 @@ from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest, resolve_patches
 from rlbox.fixes.render import ImageFile, RenderedFixes, build_template_values, render_fix_template, render_fixes
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.image.machine import build_container_defaults
 from rlbox.image.names import project_image_tag
 from rlbox.system.files import cache_path
@@ -102,8 +102,8 @@ class Case:
 
     def spec(self) -> Target:
         """The lab's target with what the case lays over it."""
-        lab = toml_table(SPEC.format(packages=list(BARE), stack=["six==1.16.0"]))
-        over = toml_table(self.target)
+        lab = decode_toml(SPEC.format(packages=list(BARE), stack=["six==1.16.0"]))
+        over = decode_toml(self.target)
         data = {**merge_tables(merge_tables(load_toml(DEFAULTS), lab), over), "name": "lab"}
         return validate_spec(Target, data, f"tests/faults/{self.id}.toml: target")
 
@@ -125,7 +125,7 @@ def cases() -> list[str]:
 
 def load_case(name: str) -> Case:
     """The fault test of a fix."""
-    data = toml_table((FAULTS / f"{name}.toml").read_text("utf-8"))
+    data = decode_toml((FAULTS / f"{name}.toml").read_text("utf-8"))
     return Case(id=name, **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 

@@ -22,7 +22,7 @@ from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.render import ImageFile, render_fixes
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.image.forms.onstart import render_onstart
 from rlbox.target.target import DEFAULTS, Target
 
@@ -145,8 +145,8 @@ def _environment(text: str) -> dict[str, str]:
 
 def spec(image: str) -> Target:
     """The target of a lab image as one of vast.ai; its name is what the lock in the image says."""
-    lab = toml_table(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
-    over = toml_table(OVER + ("" if image == "bare" else WITH_SANDBOX))
+    lab = decode_toml(SPEC.format(packages='["python3"]', stack=json.dumps(STACK[image])))
+    over = decode_toml(OVER + ("" if image == "bare" else WITH_SANDBOX))
     data = {**merge_tables(merge_tables(load_toml(DEFAULTS), lab), over), "name": f"lab-{image}"}
     return validate_spec(Target, data, "tests/engine/vastinstance.py")
 

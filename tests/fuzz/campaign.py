@@ -24,7 +24,7 @@ from rlbox.diagnose.first_fatal import (
 )
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
-from rlbox.foreign import parse_json, toml_table
+from rlbox.foreign import decode_toml, parse_json
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
 from rlbox.gate.safetensors_check import find_safetensors_problem
@@ -191,7 +191,7 @@ class Readers:
 
     def read_toml(self, make: Maker) -> None:
         try:
-            toml_table(make.line())
+            decode_toml(make.line())
         except ValueError:
             return
 

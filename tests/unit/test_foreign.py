@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rlbox.foreign import DEEPEST, decimal, parse_json, toml_table, whole_number
+from rlbox.foreign import DEEPEST, decimal, decode_toml, parse_json, whole_number
 from rlbox.system.json_files import parse_json_lines
 
 HOSTILE = {
@@ -69,13 +69,13 @@ def test_what_programs_write_is_read() -> None:
 def test_toml_beyond_the_bounds_is_wrong(text: str) -> None:
     began = time.process_time()
     with pytest.raises(ValueError):  # noqa: PT011 (each in its own words)
-        toml_table(text)
+        decode_toml(text)
     assert time.process_time() - began < 1
 
 
 def test_toml_as_people_write_it_is_read() -> None:
     text = "a = [\n" + "1.5, 2.5, " * 50 + '\n]\nb = """' + "One sentence. Another one. " * 50 + '"""\nc.d.e = 0xff'
-    assert toml_table(text)["c"] == {"d": {"e": 255}}
+    assert decode_toml(text)["c"] == {"d": {"e": 255}}
 
 
 def test_numbers_are_ascii_digits_and_not_too_many() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlbox.amounts import asked_text
+from rlbox.amounts import size_text_with_gib
 from rlbox.engine.container import OWN_NETWORK, ContainerDefaults
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
@@ -110,13 +110,13 @@ def _paths(baked: RenderedFixes) -> dict[str, str]:
 
 def _left(container: ContainerDefaults) -> Iterator[str]:
     """Yield the limits that no definition can set, each with the option that may."""
-    yield f"{asked_text(container.shm_gib)} of shared memory: /dev/shm is the host's"
+    yield f"{size_text_with_gib(container.shm_gib)} of shared memory: /dev/shm is the host's"
     if container.network == OWN_NETWORK:
         yield "a network of its own: what listens in it is reached as on the host"
     if container.user == "root":
         yield "root: --fakeroot, where the site allows it"
     if container.memory_gib:
-        yield f"at most {asked_text(container.memory_gib)} of memory: --memory {container.memory_gib:g}G"
+        yield f"at most {size_text_with_gib(container.memory_gib)} of memory: --memory {container.memory_gib:g}G"
     if container.cpus:
         yield f"at most {container.cpus:g} cores: --cpus {container.cpus:g}"
     if container.pids:

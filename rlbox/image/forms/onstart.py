@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlbox.errors import SpecError, page
+from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.image.templates import render_template
 from rlbox.secrets.masks import find_secret_lines
@@ -84,12 +84,12 @@ def render_onstart(
                 found=found[0]
             ),
             next_step=_("put the value into .env on the data disk, or into the account's variables ({page})").format(
-                page=page("vast")
+                page=get_docs_url("vast")
             ),
         )
     values = {
         "name": target.name,
-        "page": page("vast"),
+        "page": get_docs_url("vast"),
         "disk": target.disk.mount,
         "sandbox_port": SANDBOX_PORT,
         "added": added_script.rstrip("\n"),

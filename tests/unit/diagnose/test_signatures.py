@@ -12,7 +12,7 @@ from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.logs.lines import make_line_block
 from rlbox.logs.patterns import find_matching_line_numbers
 
@@ -23,7 +23,7 @@ def _rows() -> list[tuple[LogSignature, str, str]]:
     """Return each signature with its example and what it must not fit."""
     found = []
     for path in sorted((CHECKOUT / "templates/fixes").glob("*.toml")):
-        fix = {**toml_table(path.read_text("utf-8")), "id": path.stem}
+        fix = {**decode_toml(path.read_text("utf-8")), "id": path.stem}
         rows = fix.get("signature", ())
         found += [
             (signature, row["example"], row.get("unlike", ""))

@@ -21,7 +21,7 @@ from rlbox.fixes.patches import (
     render_patch_manifest,
     resolve_patches,
 )
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.target.target import DEFAULTS, Target
 
 DIFF = "--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-bad\n+good  # rlbox: f\n"
@@ -33,7 +33,7 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 def target(more: str = "") -> Target:
     text = f'title = "t"\n{more}\n[base]\nbootstrap = "debian:bookworm"\npackages = ["python3"]\n'
     text += '[[stack]]\nname = "tools"\npackages = ["six"]\n'
-    return validate_spec(Target, {**merge_tables(load_toml(DEFAULTS), toml_table(text)), "name": "t"}, "t")
+    return validate_spec(Target, {**merge_tables(load_toml(DEFAULTS), decode_toml(text)), "name": "t"}, "t")
 
 
 def fix(*rows: dict[str, Any]) -> Fix:

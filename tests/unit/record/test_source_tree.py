@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.record.source_tree import (
     SOURCE_RECORD_FILE,
     describe_source,
@@ -68,7 +68,7 @@ def test_probe_source_changed_tree_has_a_diff_that_applies(tree: Path, tmp_path:
     assert found.digest != before.digest
     assert "ignored" not in found.diff
     files = found.render_record_files(MASKS)
-    record = toml_table(files[SOURCE_RECORD_FILE])
+    record = decode_toml(files[SOURCE_RECORD_FILE])
     assert record["diff"] == f"source-{found.digest[:12]}.diff"
     git(tmp_path, "clone", "-q", str(tree), "again")
     (tmp_path / "x.diff").write_text(files[record["diff"]])

@@ -15,7 +15,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
-from rlbox.foreign import toml_table
+from rlbox.foreign import decode_toml
 from rlbox.job.filler import RunPaths
 from rlbox.job.gate import Ready
 from rlbox.job.job import Job, Service
@@ -208,7 +208,7 @@ def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
 
 def test_the_services_of_the_guide_are_specs() -> None:
     [block] = re.findall(r"```toml\n(.*?)```", (CHECKOUT / "docs/report.md").read_text(), re.DOTALL)
-    found = [validate_spec(Service, row, "docs/report.md") for row in toml_table(block)["services"]]
+    found = [validate_spec(Service, row, "docs/report.md") for row in decode_toml(block)["services"]]
     assert [(service.name, service.keep, bool(service.ready.url)) for service in found] == [
         ("vllm", True, True),
         ("sandbox", False, False),
