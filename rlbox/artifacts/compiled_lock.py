@@ -24,7 +24,7 @@ _TOOLCHAIN = ("g++", "python3-dev")
 
 def plan_source_inputs(entry: Compile) -> ResolverInputs:
     """Return what uv is asked for the source archive of an entry; its metadata are given, for they need the build."""
-    name, version = entry.distribution, entry.version
+    name, version = entry.distribution_name, entry.version
     settings = (
         f'no-binary-package = ["{name}"]\n'
         f'[[dependency-metadata]]\nname = "{name}"\nversion = "{version}"\nrequires-dist = []\n'
@@ -50,7 +50,7 @@ def plan_tool_inputs(
     roots = [_root(text, versions) for text in entry.needs]
     roots += [f"{name}=={entry.cuda}.*" for name in COMPILER_WHEELS if entry.cuda]
     return ResolverInputs(
-        name=f"tools of {entry.distribution}",
+        name=f"tools of {entry.distribution_name}",
         files={
             "tools.in": "".join(f"{line}\n" for line in sorted(roots)),
             PINS: "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())),
@@ -130,14 +130,14 @@ def _rows(
 ) -> Iterator[CompileInputs]:
     known = {row.name: row for row in before.compiled} if before else {}
     for group, entry in target.list_compile_entries:
-        row = known.get(entry.distribution)
+        row = known.get(entry.distribution_name)
         source = _source(target, entry, row, upgrade, lock_sources)
         plan = plan_tool_inputs(
             entry, list_indexed_packages(lock.groups), None if upgrade.all_packages else row, upgrade.packages
         )
         tools = tuple(sorted(_packages(target, plan, row, upgrade, lock_sources), key=lambda package: package.name))
         digest = compute_recipe_digest(target, entry, source, tools, toolchain)
-        yield CompileInputs(name=entry.distribution, group=group.name, recipe=digest, source=source, tools=tools)
+        yield CompileInputs(name=entry.distribution_name, group=group.name, recipe=digest, source=source, tools=tools)
 
 
 def _source(
@@ -145,7 +145,7 @@ def _source(
 ) -> Package | GitTree:
     if entry.url:
         known = [before.source] if before and isinstance(before.source, GitTree) else []
-        return resolve_git_tree(entry.distribution, entry.url, entry.ref, known, upgrade, lock_sources)
+        return resolve_git_tree(entry.distribution_name, entry.url, entry.ref, known, upgrade, lock_sources)
     (source,) = _packages(target, plan_source_inputs(entry), before, upgrade, lock_sources)
     return source
 

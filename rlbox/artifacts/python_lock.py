@@ -76,7 +76,7 @@ def plan_resolver_inputs(
     left_out = (
         *target.python.exclude,
         *target.base.holds,
-        *(entry.distribution for __, entry in target.list_compile_entries),
+        *(entry.distribution_name for __, entry in target.list_compile_entries),
     )
     stack["excluded.txt"] = "".join(f"{name} ; python_version < '0'\n" for name in left_out)
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(rlbox_requirements))}
@@ -187,7 +187,7 @@ def build_python_lock(
 def _wheels(group: Group) -> Iterator[Package]:
     for wheel in group.wheels:
         yield Package(
-            name=wheel.distribution,
+            name=wheel.distribution_name,
             version=wheel.version,
             file=wheel.file,
             sha256=wheel.sha256,

@@ -135,13 +135,13 @@ def _drifted(before: Lock | None, lock: Lock) -> str:
     old, new = (set(_rows(one.to_json_text())) if one else set() for one in (before, lock))
     names = sorted(
         {name for name, *__ in old ^ new}
-        & {*lock.list_package_names(), *(before.list_package_names() if before else ())}
+        & {*lock.list_all_entry_names(), *(before.list_all_entry_names() if before else ())}
     )
     return " ".join(names) if len(names) <= _MOST_NAMED else ""
 
 
 def require_known_packages(packages: Sequence[str], previous_lock: Lock | None, lock: Lock) -> None:
-    found = {name for known in (previous_lock, lock) if known for name in known.list_package_names()}
+    found = {name for known in (previous_lock, lock) if known for name in known.list_all_entry_names()}
     if unknown := sorted(set(packages) - found):
         near = difflib.get_close_matches(unknown[0], found, n=1)
         raise SpecError(

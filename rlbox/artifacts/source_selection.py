@@ -28,7 +28,7 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
 from rlbox.system.network_settings import NetworkSettings, read_network_settings
-from rlbox.target.artifact import Artifact, TorchGroup, list_torch_groups
+from rlbox.target.artifact import Artifact, TorchGroup, select_torch_groups
 from rlbox.target.target import Target
 
 PROBE_TIMEOUT_S = 3.0
@@ -230,7 +230,7 @@ def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") ->
         rule = profile.find_first_mirror("apt")
         found = {name: build_archive_url(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
     return LockSources(
-        index_settings=plan_package_indexes(list_torch_groups(target), site, profile),
+        index_settings=plan_package_indexes(select_torch_groups(target), site, profile),
         archive_urls=found,
         locator=FileLocator(profile, machine, create_client(site)),
         network_settings=site,

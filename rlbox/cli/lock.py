@@ -70,18 +70,18 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
     from rlbox.artifacts.python_lock import UpgradeRequest
     from rlbox.artifacts.relock import require_unchanged_lock
     from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.target.lock import suggest_lock_command
+    from rlbox.target.lock import choose_lock_or_compile_command
 
     require_consistent_stack(app, name)
     plan = load_image_plan(app.project, name)
-    if plan.lock_state != "current":
+    if plan.lock_fault:
         raise WorkFailed(
-            _("the lock of target {name} is {lock}").format(name=name, lock=plan.lock_state),
-            next_step=suggest_lock_command(name, plan.lock_state),
+            _("the lock of target {name} is {lock}").format(name=name, lock=plan.lock_fault),
+            next_step=choose_lock_or_compile_command(name, plan.lock_fault),
         )
     if not offline:
         require_unchanged_lock(name, *_relock(app, name, UpgradeRequest(), sources, again=True))
-    app.result({"target": name, "lock": plan.lock_state}, f"{name}  lock is current")
+    app.result({"target": name, "lock": "current"}, f"{name}  lock is current")
     return 0
 
 

@@ -45,7 +45,7 @@ def list_stack_versions(target: Target, lock: Lock | None) -> dict[str, str]:
     found |= {canonicalize_name(name): version for name, version in target.base.holds.items()}
     for group in lock.groups if lock else ():
         found |= {canonicalize_name(package.name): package.version for package in group.packages}
-    found |= {wheel.distribution: wheel.version for group in target.stack for wheel in group.wheels}
+    found |= {wheel.distribution_name: wheel.version for group in target.stack for wheel in group.wheels}
     for text in (text for group in target.stack for text in group.packages):
         try:
             asked = Requirement(text)

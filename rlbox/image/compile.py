@@ -117,14 +117,14 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
             next_step=names if own else _("rlbox init NAME; in that target of yours, {names}").format(names=names),
         )
     plan = load_image_plan(app.project, name)
-    if recipe.lock is None or not (plan.lock_state == "current" or plan.lock_state.startswith("incomplete")):
+    if recipe.lock is None or (plan.lock_fault and not plan.lock_fault.startswith("incomplete")):
         plan.require_lock()
     assert recipe.lock is not None  # noqa: S101  (a plan without a lock is refused)
     return recipe.lock
 
 
 def _chosen(target: Target, lock: Lock, names: tuple[str, ...]) -> list[tuple[Compile, CompileInputs]]:
-    entries = {entry.distribution: entry for __, entry in target.list_compile_entries}
+    entries = {entry.distribution_name: entry for __, entry in target.list_compile_entries}
     if unknown := [name for name in names if name not in entries]:
         raise SpecError(
             _("the stack of target {target} compiles no {unknown!r}{suggest}").format(
@@ -278,7 +278,7 @@ class WheelRecord:
             file=self.file,
             sha256=self.sha256,
             size=self.size,
-            source=inputs.origin,
+            source=inputs.package_source_key,
         )
 
 

@@ -25,7 +25,7 @@ from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.limits import get_available_memory
 from rlbox.system.safe_files import remove_tree
 from rlbox.target.compiled import Compile
-from rlbox.target.lock import CompileInputs, GitTree, Lock, Package, build_recipe_env, format_requirements
+from rlbox.target.lock import CompileInputs, GitTree, Lock, Package, build_env_without_max_jobs, format_requirements
 from rlbox.target.target import Target
 from rlbox.values import Command
 
@@ -101,7 +101,13 @@ def plan_build_environment(
         "LIBRARY_PATH": ":".join(f"{folder}/lib" for folder in folders),
     }
     at_once = {"CMAKE_BUILD_PARALLEL_LEVEL": str(jobs), "MAKEFLAGS": f"-j{jobs}", "MAX_JOBS": str(jobs)}
-    return {"NVCC_THREADS": "1", **(search if folders else {}), **build_recipe_env(target, entry), **fixed, **at_once}
+    return {
+        "NVCC_THREADS": "1",
+        **(search if folders else {}),
+        **build_env_without_max_jobs(target, entry),
+        **fixed,
+        **at_once,
+    }
 
 
 def plan_wheel_build_command(

@@ -18,7 +18,7 @@ from rlbox.image.labels import compute_image_spec_checksum, compute_rootfs_check
 from rlbox.image.layers import lock_dir_in_context
 from rlbox.image.machine import build_container_defaults
 from rlbox.image.names import project_image_tag
-from rlbox.target.artifact import TorchGroup, list_torch_groups
+from rlbox.target.artifact import TorchGroup, select_torch_groups
 from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ImagePlan:
 
     `rendered_files` maps committed files, relative to the project, to their text; `context_files` those of the build
     context. `layers` are the Python layers, each with a folder of its stage's below `wheels/` in the context;
-    `lock_state` is `current`, `missing`, or says why the lock is stale or incomplete.
+    `lock_fault` is `missing`, or says why the lock is stale or incomplete; None for one that fits its spec.
     `tag` is its name in an engine, on which no image depends: `load_image_plan` gives it.
     `rootfs_checksum` is empty for a base that is an image.
     """
@@ -65,7 +65,7 @@ class ImagePlan:
     tag: str
     rendered_files: Mapping[str, str]
     context_files: Mapping[str, str]
-    lock_state: str
+    lock_fault: str | None
     lock_checksum: str
     spec_checksum: str
     rootfs_checksum: str
@@ -81,13 +81,13 @@ class ImagePlan:
 
     def require_lock(self) -> None:
         """Raise `SpecError` unless the lock fits its spec."""
-        if self.lock_state != "current":
-            from rlbox.target.lock import suggest_lock_command
+        if self.lock_fault:
+            from rlbox.target.lock import choose_lock_or_compile_command
 
             raise SpecError(
-                _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock_state),
+                _("the lock of target {target} is {lock}").format(target=self.target, lock=self.lock_fault),
                 where=f"images/{self.target}/lock.json",
-                next_step=suggest_lock_command(self.target, self.lock_state),
+                next_step=choose_lock_or_compile_command(self.target, self.lock_fault),
             )
 
 
@@ -117,7 +117,7 @@ def plan_image(
     from rlbox.image.dockerfile import build_dockerfile_values
     from rlbox.image.layers import plan_build_stages, plan_python_layers
     from rlbox.image.templates import render_template
-    from rlbox.target.lock import describe_lock_state
+    from rlbox.target.lock import find_lock_fault
 
     def text(name: str, **values: Any) -> str:
         return render_template(template_dirs, name, values)
@@ -132,7 +132,7 @@ def plan_image(
     return ImagePlan(
         target=target.name,
         title=target.title,
-        torch_groups=list_torch_groups(target),
+        torch_groups=select_torch_groups(target),
         python=target.python.version,
         sources_profile=target.sources,
         network=target.build.network,
@@ -143,7 +143,7 @@ def plan_image(
         rendered_files=_forms(target, dockerfile, container, template_dirs)
         | {_BASE: _BASE_HEAD + text("base.j2", interpreter=_USUAL)},
         context_files={"Dockerfile": dockerfile, **files, **(_locked_files(lock, stages) if lock else {})},
-        lock_state=describe_lock_state(target, lock, rlbox_requirements, patch_texts),
+        lock_fault=find_lock_fault(target, lock, rlbox_requirements, patch_texts),
         lock_checksum=lock.checksum() if lock else "",
         spec_checksum=compute_image_spec_checksum(target),
         rootfs_checksum=compute_rootfs_checksum(lock, target.build.epoch) if lock and target.base.bootstrap else "",

@@ -272,7 +272,7 @@ def _wishes(table: CompatTable, target: Target, lock: Lock | None) -> Iterator[V
 
 def _wheel(wheel: Wheel, where: str) -> Iterator[VersionConstraint]:
     """Yield the version of a wheel, and what its name says that it was built for."""
-    yield VersionConstraint(name=wheel.distribution, range=_exactly(wheel.version), where=where)
+    yield VersionConstraint(name=wheel.distribution_name, range=_exactly(wheel.version), where=where)
     if built := _BUILT_FOR.search(wheel.version):
         yield VersionConstraint(name="cuda", range=f"=={built[1]}.*", where=where, own=False)
         yield VersionConstraint(name="torch", range=f"=={built[2]}.*", where=where, own=False)
@@ -285,7 +285,7 @@ def _compiled(table: CompatTable, target: Target) -> Iterator[VersionConstraint]
     """Yield what wheels that are compiled are, and which of those that facts ask for there are not."""
     made = set()
     for group, entry in target.list_compile_entries:
-        where, name = f"stack.{group.name}.compile", entry.distribution
+        where, name = f"stack.{group.name}.compile", entry.distribution_name
         version = entry.version or _version_of(entry.ref)
         yield VersionConstraint(name=name, range=_exactly(version) if version else ">=0", where=where)
         if entry.cuda:
@@ -309,8 +309,8 @@ def _version_of(ref: str) -> str:
 
 def _excluded(target: Target) -> Iterator[VersionConstraint]:
     held: set[str] = {canonicalize_name(name) for name in target.base.holds}
-    held |= {wheel.distribution for group in target.stack for wheel in group.wheels}
-    held |= {entry.distribution for _, entry in target.list_compile_entries}
+    held |= {wheel.distribution_name for group in target.stack for wheel in group.wheels}
+    held |= {entry.distribution_name for _, entry in target.list_compile_entries}
     for name in (canonicalize_name(text) for text in target.python.exclude):
         if name not in held:
             yield VersionConstraint(name=name, range="", where=_EXCLUDED)

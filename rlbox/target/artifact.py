@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 TORCH_WHEEL_INDEX_URL = "https://download.pytorch.org/whl"
 ArtifactKind = Literal["apt", "compiled", "git", "http", "oci", "python", "torch-wheels"]
+ArchiveChannelOrUrl = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class Artifact:
     sha256: str
     size: int
     group: str
-    origin: str = ""
+    origin: ArchiveChannelOrUrl = ""
 
 
 def list_install_artifacts(lock: Lock) -> tuple[Artifact, ...]:
@@ -131,6 +132,6 @@ class TorchGroup:
     channel: str
 
 
-def list_torch_groups(target: Target) -> tuple[TorchGroup, ...]:
+def select_torch_groups(target: Target) -> tuple[TorchGroup, ...]:
     found = (group for group in target.stack if group.source == "torch-wheels")
     return tuple(TorchGroup(packages=group.packages, channel=group.channel) for group in found)

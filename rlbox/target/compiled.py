@@ -14,6 +14,7 @@ from rlbox.i18n import _
 Arch = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Distribution = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 BuildNeed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
+CudaFilePattern = SingleLine
 Folder = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*)?$")]
 
 # Tried: the wheels of 13.0 are a whole compiler; the wheel of CUDA 12 has ptxas alone.
@@ -47,7 +48,7 @@ class Compile(SpecModel):
     env: dict[EnvName, SingleLine] = Field(
         default_factory=dict, description="environment of its build; MAX_JOBS is the most compilers at a time"
     )
-    units: tuple[SingleLine, ...] = Field(
+    units: tuple[CudaFilePattern, ...] = Field(
         (), description="patterns of the CUDA files that are compiled; what others define ends in an error; empty: all"
     )
     memory_gib: Annotated[float, Field(gt=0)] = Field(4.0, description="memory that one compiler takes, GiB")
@@ -71,17 +72,17 @@ class Compile(SpecModel):
         return self
 
     @property
-    def distribution(self) -> str:
+    def distribution_name(self) -> str:
         return canonicalize_name(self.name)
 
     def cuda_archs(self, hardware_arch: str) -> tuple[str, ...]:
         """Return the architectures that it is compiled for, sorted; none where it is C++ alone."""
         return tuple(sorted(self.archs or (hardware_arch,))) if self.cuda else ()
 
-    def find_spec_errors(self, hardware_arch: str, indexed: frozenset[str]) -> list[str]:
-        """Return what is wrong with it on its target; `indexed` are the packages that the stack takes from an index."""
+    def find_spec_errors(self, hardware_arch: str, stack_index_packages: frozenset[str]) -> list[str]:
+        """Return what is wrong with it on its target."""
         found = []
-        if self.distribution in indexed:
+        if self.distribution_name in stack_index_packages:
             found.append(
                 _("stack.compile: {name} is also among the packages of the stack: name it once").format(name=self.name)
             )
@@ -106,14 +107,14 @@ class Compile(SpecModel):
         return found
 
 
-def format_cmake_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
+def _format_cmake_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
     """Return architectures as CMake writes them: `90a` for sm_90a."""
     return tuple(arch.removeprefix("sm_") for arch in archs)
 
 
-def format_torch_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
+def _format_torch_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
     """Return architectures as torch writes them: `9.0a` for sm_90a."""
-    numbers = format_cmake_archs(archs)
+    numbers = _format_cmake_archs(archs)
     digits = [(number.rstrip("af"), number[len(number.rstrip("af")) :]) for number in numbers]
     return tuple(f"{plain[:-1]}.{plain[-1]}{suffix}" for plain, suffix in digits)
 
@@ -122,7 +123,7 @@ def build_arch_env(archs: tuple[str, ...]) -> dict[str, str]:
     """Return the variables by which builds take their architectures, those of torch, CMake and of some packages."""
     if not archs:
         return {}
-    numbers, versions = format_cmake_archs(archs), format_torch_archs(archs)
+    numbers, versions = _format_cmake_archs(archs), _format_torch_archs(archs)
     return {
         "CUDAARCHS": ";".join(numbers),
         "FLASHINFER_CUDA_ARCH_LIST": " ".join(versions),

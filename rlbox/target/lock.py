@@ -14,7 +14,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.target.compiled import Compile, build_arch_env
-from rlbox.target.target import Group, Target
+from rlbox.target.target import Group, Sha256, Target
 
 LOCK_SCHEMA = 2
 
@@ -90,12 +90,12 @@ class CompileInputs:
 
     name: str
     group: str
-    recipe: str
+    recipe: Sha256
     source: Package | GitTree
     tools: tuple[Package, ...]
 
     @property
-    def origin(self) -> str:
+    def package_source_key(self) -> str:
         return f"compiled/{self.recipe}"
 
 
@@ -163,7 +163,7 @@ class Lock:
     def checksum(self) -> str:
         return hashlib.sha256(self.to_json_text().encode()).hexdigest()
 
-    def content_digest(self) -> str:
+    def digest_without_target(self) -> str:
         """Return the sha256 of what the lock pins, whatever target has it: the name of a lock in docs/proof.md."""
         return replace(self, target="", spec="").checksum()
 
@@ -174,7 +174,7 @@ class Lock:
 
     def find_compiled_wheel(self, compiled: CompileInputs) -> Package | None:
         packages = (package for group in self.groups for package in group.packages)
-        return next((package for package in packages if package.source == compiled.origin), None)
+        return next((package for package in packages if package.source == compiled.package_source_key), None)
 
     def with_compiled_wheel(self, compiled: CompileInputs, wheel: Package) -> Lock:
         """Return the lock with a compiled wheel in its group, in the place of one that is there."""
@@ -183,7 +183,7 @@ class Lock:
     def list_uncompiled_names(self) -> tuple[str, ...]:
         return tuple(row.name for row in self.compiled if self.find_compiled_wheel(row) is None)
 
-    def list_package_names(self) -> tuple[str, ...]:
+    def list_all_entry_names(self) -> tuple[str, ...]:
         tools = tuple(package for row in self.compiled for package in row.tools)
         rows = (
             self.list_packages(),
@@ -212,7 +212,7 @@ def _compiled_text(row: CompileInputs) -> str:
 def _with(group: LockedGroup, compiled: CompileInputs, wheel: Package) -> LockedGroup:
     if group.name != compiled.group:
         return group
-    others = (package for package in group.packages if package.source != compiled.origin)
+    others = (package for package in group.packages if package.source != compiled.package_source_key)
     return replace(group, packages=tuple(sorted((*others, wheel), key=lambda package: package.name)))
 
 
@@ -244,10 +244,10 @@ def _set_fields(model: SpecModel, *later: str) -> dict[str, Any]:
     return {key: value for key, value in fields_.items() if value or key not in later}
 
 
-def describe_lock_state(
+def find_lock_fault(
     target: Target, lock: Lock | None, rlbox_requirements: tuple[str, ...], patch_texts: Mapping[str, str]
-) -> str:
-    """Return how a lock stands to its spec: `current`, `missing`, or `stale` or `incomplete` with the reason.
+) -> str | None:
+    """Return `missing`, or `stale` or `incomplete` with the reason; None for a lock that fits its spec.
 
     `patch_texts` maps the target's patches to their text.
     """
@@ -267,11 +267,11 @@ def describe_lock_state(
         for patch in lock.patches
         if patch != create_locked_patch(patch.name, patch_texts.get(patch.name, ""))
     ]
-    return f"stale: {', '.join(changed)} changed since" if changed else "current"
+    return f"stale: {', '.join(changed)} changed since" if changed else None
 
 
-def suggest_lock_command(target_name: str, lock_state: str) -> str:
-    return f"rlbox compile {target_name}" if lock_state.startswith("incomplete") else f"rlbox lock {target_name}"
+def choose_lock_or_compile_command(target_name: str, lock_fault: str) -> str:
+    return f"rlbox compile {target_name}" if lock_fault.startswith("incomplete") else f"rlbox lock {target_name}"
 
 
 def create_locked_patch(name: str, diff: str) -> LockedPatch:
@@ -353,15 +353,15 @@ def compute_recipe_digest(
     tools: Iterable[Package],
     toolchain: Iterable[Deb],
     *,
-    include_units: bool = True,
+    include_cuda_file_patterns: bool = True,
 ) -> str:
     """Return the sha256 of everything that decides a compiled wheel, hex.
 
-    `include_units`: Without them it is what decides one object file, whichever others are compiled.
+    `include_cuda_file_patterns`: Without them it is what decides one object file, whichever others are compiled.
     """
     decides = {
         "rlbox": RECIPE_VERSION,
-        "name": entry.distribution,
+        "name": entry.distribution_name,
         "source": source.sha256,
         "folder": entry.folder,
         "tools": sorted(package.sha256 for package in tools),
@@ -369,17 +369,19 @@ def compute_recipe_digest(
         "python": [target.python.version, target.python.platform],
         "archs": entry.cuda_archs(target.hardware.arch),
         "cuda": entry.cuda,
-        "env": build_recipe_env(target, entry),
-        "units": entry.units if include_units else (),
+        "env": build_env_without_max_jobs(target, entry),
+        "units": entry.units if include_cuda_file_patterns else (),
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
 def compute_objects_digest(target: Target, entry: Compile, inputs: CompileInputs, toolchain: Iterable[Deb]) -> str:
-    return compute_recipe_digest(target, entry, inputs.source, inputs.tools, toolchain, include_units=False)
+    return compute_recipe_digest(
+        target, entry, inputs.source, inputs.tools, toolchain, include_cuda_file_patterns=False
+    )
 
 
-def build_recipe_env(target: Target, entry: Compile) -> dict[str, str]:
+def build_env_without_max_jobs(target: Target, entry: Compile) -> dict[str, str]:
     """Return the environment that the spec gives a build; how many compilers it starts decides nothing."""
     given = {**build_arch_env(entry.cuda_archs(target.hardware.arch)), **entry.env}
     return {name: text for name, text in sorted(given.items()) if name != "MAX_JOBS"}

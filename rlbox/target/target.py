@@ -35,6 +35,7 @@ NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
 """What ssh takes as a destination: a name of its configuration, a host, an address, with a user before it."""
 
 NodeName = Annotated[str, StringConstraints(pattern=NODE)]
+PeerAddress = SingleLine
 
 
 class ClusterNode(SpecModel):
@@ -42,7 +43,7 @@ class ClusterNode(SpecModel):
 
     name: NodeName = Field(description="what ssh calls it, or local")
     data: SingleLine = Field("", description="its data disk; empty: disk.host")
-    address: SingleLine = Field("", description="where the other nodes reach it; empty: where ssh reaches it")
+    address: PeerAddress = Field("", description="where the other nodes reach it; empty: where ssh reaches it")
     here: bool = Field(False, description="run Ray as processes there, as on a node without an engine")
 
 
@@ -63,6 +64,10 @@ Part = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9]
 Channel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._/-]*$")]
 Suite = Annotated[str, StringConstraints(pattern=r"^[a-z]+-(security|updates|backports)$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+FolderInImage = AbsolutePath
+FileInImage = AbsolutePath
+HostFolder = SingleLine
+Reason = SingleLine
 Device = Annotated[str, StringConstraints(pattern=r"^/dev/[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
 DeviceUse = Annotated[str, StringConstraints(pattern=r"^r?w?m?$")]
 Requirement = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?[^\s#]*$")]
@@ -126,7 +131,7 @@ class Wheel(SpecModel):
         return unquote(self.url.rpartition("/")[2])
 
     @property
-    def distribution(self) -> str:
+    def distribution_name(self) -> str:
         return str(parse_wheel_filename(self.file)[0])
 
     @property
@@ -160,7 +165,7 @@ class GitSource(SpecModel):
     name: Part
     url: SingleLine
     ref: SingleLine = Field(description="branch, tag or commit; the lock holds the commit")
-    into: AbsolutePath = Field(description="folder of the image that gets the tree")
+    into: FolderInImage = Field(description="folder of the image that gets the tree")
 
 
 class HttpSource(SpecModel):
@@ -168,7 +173,7 @@ class HttpSource(SpecModel):
 
     name: Part
     url: SingleLine
-    into: AbsolutePath = Field(description="path of the file in the image")
+    into: FileInImage = Field(description="path of the file in the image")
     executable: bool = False
 
 
@@ -201,12 +206,12 @@ class PatchFacts(SpecModel):
     files: dict[SingleLine, Sha256] = Field(
         default_factory=dict, description="path to sha256 it was made from; shown only"
     )
-    reason: SingleLine = Field("", description="what goes wrong without it")
+    reason: Reason = Field("", description="what goes wrong without it")
     upstream: SingleLine = Field("", description="where upstream changed the same: pull request, issue, commit")
     upstream_has: Pattern = Field(
         "", description="regular expression; a file that holds it has upstream's change, and is left as it is"
     )
-    absent: SingleLine = Field("", description="why a file of it may be missing; empty: then it is a conflict")
+    absent: Reason = Field("", description="why a file of it may be missing; empty: then it is a conflict")
     marker: SingleLine = Field("", description="text that each patched file holds")
 
 
@@ -215,7 +220,7 @@ class PatchSource(PatchFacts):
 
     file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
     part: Literal[""] | Part = Field("", description="git part whose tree has the diff; empty: the folder patches/")
-    into: AbsolutePath = Field(description="folder of the image that the diff's paths start in")
+    into: FolderInImage = Field(description="folder of the image that the diff's paths start in")
 
     @model_validator(mode="after")
     def _beside_the_spec(self) -> PatchSource:
@@ -250,13 +255,13 @@ class Hardware(SpecModel):
 class Fixes(SpecModel):
     """What the target asks of the fix catalogue."""
 
-    off: dict[Name, SingleLine] = Field(description="fixes that are left out, each with the reason")
+    off: dict[Name, Reason] = Field(description="fixes that are left out, each with the reason")
 
 
 class Compat(SpecModel):
     """What the target asks of the table of what fits together."""
 
-    off: dict[Name, SingleLine] = Field(description="facts that are left out, each with the reason")
+    off: dict[Name, Reason] = Field(description="facts that are left out, each with the reason")
 
 
 class Build(SpecModel):
@@ -295,12 +300,12 @@ class Disk(SpecModel):
     """The data disk: the only place that a stage writes to."""
 
     mount: AbsolutePath = Field(description="where the container sees it")
-    host: SingleLine = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
+    host: HostFolder = Field(description="directory on the host; ~ is expanded; --data and RLBOX_DATA override it")
     create: bool = Field(description="make the directory when it is missing")
     need_gib: Annotated[float, Field(ge=0)] = Field(
         description="free space that it has, GiB: what a job without [fits] needs, and what is rented"
     )
-    archive: SingleLine = Field(
+    archive: HostFolder = Field(
         description="folder of a second disk, for archives alone; empty: none; no part of the image"
     )
 
@@ -375,7 +380,7 @@ class Target(SpecModel):
 
     def _compile_problems(self) -> list[str]:
         indexed = frozenset(filter(None, (_distribution(text) for group in self.stack for text in group.packages)))
-        names = [entry.distribution for __, entry in self.list_compile_entries]
+        names = [entry.distribution_name for __, entry in self.list_compile_entries]
         twice = sorted({name for name in names if names.count(name) > 1})
         problems = [_("stack.compile: {name} is compiled twice").format(name=name) for name in twice]
         return problems + [

@@ -13,7 +13,7 @@ TESTED_RUNS = Path(__file__).with_name("tested.json")
 """Written by `scripts/proof.py`."""
 
 
-class TestedRun(NamedTuple):
+class _TestedRun(NamedTuple):
     """One passed run: `lock` is the content digest of its lock."""
 
     job: str
@@ -25,10 +25,10 @@ class TestedRun(NamedTuple):
     lock: str
 
 
-def find_tested_runs(lock: Lock) -> list[TestedRun]:
+def _find_tested_runs(lock: Lock) -> list[_TestedRun]:
     """Return the kept runs of a lock, the oldest first."""
-    digest = lock.content_digest()
-    rows = [TestedRun(**row) for row in json.loads(TESTED_RUNS.read_text("utf-8"))]
+    digest = lock.digest_without_target()
+    rows = [_TestedRun(**row) for row in json.loads(TESTED_RUNS.read_text("utf-8"))]
     return sorted((row for row in rows if row.lock == digest), key=lambda row: (row.date, row.gpus))
 
 
@@ -36,7 +36,7 @@ def describe_test_status(target: Target, lock: Lock | None) -> str | None:
     """Return `ran on GPUS, DATE` or `untested on GPU`; None for a target without GPUs."""
     if not target.hardware.gpus:
         return None
-    runs = find_tested_runs(lock) if lock else []
+    runs = _find_tested_runs(lock) if lock else []
     if runs:
         return f"ran on {runs[-1].gpus} x {runs[-1].gpu}, {runs[-1].date}"
     return f"untested on {target.hardware.gpu or 'GPUs'}"

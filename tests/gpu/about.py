@@ -60,7 +60,7 @@ def about(run: Path, root: Path) -> dict[str, Any]:
         "date": record["started_at"][:10],
         "python": lock.python,
         "target": str(tomllib.loads(spec.read_text("utf-8"))["include"]),
-        "lock": lock.content_digest(),
+        "lock": lock.digest_without_target(),
         "stack": stack,
         "differs": dict(sorted(counts.items())),
         "note": note(counts) + ("" if record["place"] == "here" else IMAGE),

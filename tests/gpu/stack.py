@@ -210,7 +210,7 @@ def verify(lock: Lock, place: Path) -> tuple[dict[str, Any], list[str]]:
     document = {
         "schema": 1,
         "target": lock.target,
-        "lock": lock.content_digest(),
+        "lock": lock.digest_without_target(),
         "packages": sum(len(group.packages) for group in lock.groups),
         "files": sums,
         "differs": [row for row in changes if found.get(row["path"], "is no package's")],

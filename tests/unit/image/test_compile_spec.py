@@ -24,12 +24,12 @@ from rlbox.target.lock import (
     Deb,
     Lock,
     Package,
+    choose_lock_or_compile_command,
     compute_lock_spec_checksum,
     compute_objects_digest,
     compute_recipe_digest,
-    describe_lock_state,
+    find_lock_fault,
     parse_lock,
-    suggest_lock_command,
 )
 from rlbox.target.target import Target, load_target
 
@@ -85,7 +85,9 @@ def locked(spec: Target) -> tuple[Lock, CompileInputs]:
 
 
 def wheel(row: CompileInputs, sign: str = "d") -> Package:
-    return Package(name=row.name, version="2.8.3.post2", file=FILE, sha256=sign * 64, size=9, source=row.origin)
+    return Package(
+        name=row.name, version="2.8.3.post2", file=FILE, sha256=sign * 64, size=9, source=row.package_source_key
+    )
 
 
 CUDA = 'cuda = "13.0"'
@@ -205,12 +207,12 @@ def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
     spec = target(folder)
     lock, row = locked(spec)
     assert parse_lock(lock.to_json_text(), "x", "y") == lock
-    state = describe_lock_state(spec, lock, own_requirements(), {})
-    assert state == "incomplete: flash-attn not compiled yet"
-    assert suggest_lock_command("mine", state) == "rlbox compile mine"
-    assert suggest_lock_command("mine", "missing") == "rlbox lock mine"
+    fault = find_lock_fault(spec, lock, own_requirements(), {})
+    assert fault == "incomplete: flash-attn not compiled yet"
+    assert choose_lock_or_compile_command("mine", fault or "") == "rlbox compile mine"
+    assert choose_lock_or_compile_command("mine", "missing") == "rlbox lock mine"
     whole = lock.with_compiled_wheel(row, wheel(row))
-    assert describe_lock_state(spec, whole, own_requirements(), {}) == "current"
+    assert find_lock_fault(spec, whole, own_requirements(), {}) is None
     assert parse_lock(whole.to_json_text(), "x", "y") == whole
     assert whole.with_compiled_wheel(row, wheel(row, "e")).groups[1].packages[0].sha256 == "e" * 64
     assert [package.name for package in whole.groups[1].packages] == ["flash-attn", "six"]
@@ -235,7 +237,7 @@ def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
     lock, _ = locked(target(folder))
     known = {file.sha256 for file in list_all_artifacts(lock)}
     assert {SOURCE.sha256, TORCH.sha256, GCC.sha256} <= known
-    assert {"torch", "g++", "flash-attn"} <= set(lock.list_package_names())
+    assert {"torch", "g++", "flash-attn"} <= set(lock.list_all_entry_names())
     assert count_group_packages(lock)["compile"] == 3
     assert sum_group_bytes(lock)["compile"] == 27
     plain = replace(lock, toolchain=(), compiled=())

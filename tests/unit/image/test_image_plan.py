@@ -44,12 +44,12 @@ def test_without_a_lock_there_are_no_requirements(folder: Folder) -> None:
         "fixes/opt/rlbox/share/fixes.json",
         *(f"scripts/{name}" for name in ("apply_patches.py", "install.sh", "unified_diff.py")),
     ]
-    assert (plan.lock_state, plan.lock_checksum, plan.rootfs_checksum, plan.layers) == ("missing", "", "", ("tools",))
+    assert (plan.lock_fault, plan.lock_checksum, plan.rootfs_checksum, plan.layers) == ("missing", "", "", ("tools",))
 
 
 def test_a_base_that_is_an_image_has_no_archive(folder: Folder) -> None:
     plan = mine(folder, ON_IMAGE)
-    assert (plan.lock_state, plan.rootfs_checksum) == ("current", "")
+    assert (plan.lock_fault, plan.rootfs_checksum) == (None, "")
     assert "rootfs.tar" not in plan.context_files["Dockerfile"]
 
 
@@ -84,11 +84,11 @@ def test_patches_are_part_of_the_context(folder: Folder) -> None:
     target = load(folder, PATCHED)
     lock = replace(fitting_lock(target, ()), patches=(create_locked_patch("one.diff", "diff\n"),))
     plan = plan_image(target, lock, (), TEMPLATES, {"one.diff": "diff\n"})
-    assert plan.lock_state == "current"
+    assert plan.lock_fault is None
     [row] = json.loads(plan.context_files["patches/manifest.json"])["patches"]
     assert (row["name"], row["into"], row["diff"], row["skip"]) == ("one.diff", "/opt/venv", "diff\n", "")
     assert "\n# one.diff: changes /opt/venv\n" in plan.context_files["Dockerfile"]
-    assert plan_image(target, lock, (), TEMPLATES, {"one.diff": "other\n"}).lock_state == (
+    assert plan_image(target, lock, (), TEMPLATES, {"one.diff": "other\n"}).lock_fault == (
         "stale: one.diff changed since"
     )
     assert "AS rlbox.patches" not in mine(folder).context_files["Dockerfile"]

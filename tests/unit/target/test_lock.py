@@ -25,7 +25,7 @@ from rlbox.target.lock import (
     Package,
     compute_lock_spec_checksum,
     create_locked_patch,
-    describe_lock_state,
+    find_lock_fault,
     format_requirements,
     load_lock,
 )
@@ -88,7 +88,7 @@ def test_text_has_one_file_a_line() -> None:
     )
     assert lock.checksum() == hashlib.sha256(lock.to_json_text().encode()).hexdigest()
     assert [package.name for package in lock.list_packages()] == ["uv", "six"]
-    assert lock.list_package_names() == ("uv", "six", "bash", "t", "f", "p")
+    assert lock.list_all_entry_names() == ("uv", "six", "bash", "t", "f", "p")
 
 
 def test_requirements_demand_the_hash() -> None:
@@ -234,9 +234,9 @@ TEXTS_OF_PATCHES = {"one.diff": "1\n", "two.diff": "2\n"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "patches", "state"),
+    ("changes", "patches", "fault"),
     [
-        ({}, TEXTS_OF_PATCHES, "current"),
+        ({}, TEXTS_OF_PATCHES, None),
         (
             {"python": "3.12"},
             TEXTS_OF_PATCHES,
@@ -256,16 +256,16 @@ TEXTS_OF_PATCHES = {"one.diff": "1\n", "two.diff": "2\n"}
         ({}, {}, "stale: one.diff, two.diff changed since"),
     ],
 )
-def test_states_of_a_lock(folder: Folder, changes: dict[str, str], patches: dict[str, str], state: str) -> None:
+def test_faults_of_a_lock(folder: Folder, changes: dict[str, str], patches: dict[str, str], fault: str | None) -> None:
     folder.target("mine", PATCHED)
     mine = load_target(folder.project, "mine").target
     locked = tuple(create_locked_patch(name, text) for name, text in TEXTS_OF_PATCHES.items())
     lock = replace(fitting_lock(mine, ("click",)), patches=locked)
-    assert describe_lock_state(mine, replace(lock, **changes), ("click",), patches) == state
+    assert find_lock_fault(mine, replace(lock, **changes), ("click",), patches) == fault
 
 
-def test_states_of_no_lock_and_of_other_requirements(folder: Folder) -> None:
+def test_faults_of_no_lock_and_of_other_requirements(folder: Folder) -> None:
     folder.target("mine")
     mine = load_target(folder.project, "mine").target
-    assert describe_lock_state(mine, None, (), {}) == "missing"
-    assert describe_lock_state(mine, fitting_lock(mine, ("click",)), ("rich",), {}) == "stale: the spec changed since"
+    assert find_lock_fault(mine, None, (), {}) == "missing"
+    assert find_lock_fault(mine, fitting_lock(mine, ("click",)), ("rich",), {}) == "stale: the spec changed since"
