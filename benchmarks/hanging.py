@@ -94,7 +94,7 @@ def replay(data: bytes, silence_s: float = 600.0) -> Stall | None:
     Lines without a time, and states of progress bars whose clock went back, are spread evenly between their
     neighbours. That nothing is known of the processes makes it the hardest case: everything looks idle.
     """
-    phases = merge_phases((), plan_phases(load_phases().phases, str), silence_s, override_shipped=False)
+    phases = merge_phases((), plan_phases(load_phases().phases, str), silence_s, override_shipped_silence=False)
     judge, now_s = HangDetector(phases, silence_s, 20.0, 0.0), 0.0
     for text, end, at in _timed(list(_parts(data))):
         while now_s < at:

@@ -30,14 +30,14 @@ _MUCH_BYTES, _END_BYTES = 1 << 18, 1 << 14
 class WatchContext:
     """One stage, as whoever carries it out hands it to the watch; `evidence_dir` may not be there yet.
 
-    `list_members()` are the living processes of the run, pid to name as the kernel shows it. `record_event(kind,
+    `list_process_names()` are the living processes of the run, pid to name as the kernel shows it. `record_event(kind,
     **what)` notes what happened. `mask` hides the secrets in JSON types. `is_running()` is False once somebody waits
     for the end of the run.
     """
 
     stage: StagePlan
     evidence_dir: Path
-    list_members: Callable[[], Mapping[int, str]]
+    list_process_names: Callable[[], Mapping[int, str]]
     record_event: Callable[..., None]
     record_phase: Callable[[str], None]
     mask: Callable[[Any], Any]
@@ -54,10 +54,10 @@ class EventRecorder:
         self._at_s = -math.inf
         self._noticed = False
 
-    def add_phase_changes(self, lines: Sequence[PhaseChange]) -> None:
+    def add_phase_changes(self, changes: Sequence[PhaseChange]) -> None:
         """Take the lines that began or ended a phase; the last one is quoted."""
-        if lines:
-            self._line = lines[-1]
+        if changes:
+            self._line = changes[-1]
 
     def record_phase(self, phase: PhasePlan, now_s: float, *, at_once: bool = False) -> None:
         """Record the phase that the stage is in when it changed; soon, or `at_once`."""
@@ -95,7 +95,7 @@ class LogSource(Protocol):
     """What is asked of the logs of a stage."""
 
     @property
-    def read_offsets(self) -> Mapping[str, int]:
+    def bytes_read_by_log(self) -> Mapping[str, int]:
         """How many bytes of each log were handed over."""
 
     def get_partial_line(self, name: str) -> str:
@@ -129,7 +129,7 @@ class LineBuffer:
         """Return the line that has not ended yet when it grew; it is looked at five times a second at most."""
         if now_s - self._looked_s < _BAR_S:
             return None
-        self._looked_s, before, self._size = now_s, self._size, logs.read_offsets.get(STAGE_LOG, 0)
+        self._looked_s, before, self._size = now_s, self._size, logs.bytes_read_by_log.get(STAGE_LOG, 0)
         return logs.get_partial_line(STAGE_LOG) if self._size != before >= 0 else None
 
 

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import re2
 
 from rlbox.config.pattern import create_re2_options
-from rlbox.hang.phases import PhaseChange, PhaseFinder, make_unnamed_phase
+from rlbox.hang.phases import PhaseChange, PhaseMatcher, make_unnamed_phase
 from rlbox.hang.ranks import Deadlock
 from rlbox.job.phase import FLOORS, PhasePlan
 from rlbox.logs.lines import strip_ray_prefix
@@ -69,7 +69,7 @@ class StepTimer:
             self._time(now_s)
         return stepped
 
-    def restart(self) -> None:
+    def skip_next_interval(self) -> None:
         """Begin to learn anew, because another kind of work has begun."""
         self._last_s = None
 
@@ -167,12 +167,12 @@ class HangDetector:
     """
 
     def __init__(self, phases: Sequence[PhasePlan], silence_s: float, steps: float, now_s: float) -> None:
-        self._finder = PhaseFinder(phases)
+        self._finder = PhaseMatcher(phases)
         self._unnamed = self.phase = make_unnamed_phase(silence_s)
         self._training = make_unnamed_phase(silence_s, TRAINING)
         self._steps = steps
         self._clock = StepTimer()
-        self._talk = LineHistory()
+        self._talk = _LineHistory()
         self._begun: dict[str, int] = {}
         self._usual_cpu = 0.0
         self._recent: deque[tuple[float, ActivityRates]] = deque()
@@ -187,7 +187,7 @@ class HangDetector:
         """The usual time of a step; 0 while it is not known."""
         return self._clock.median_interval_s if self._clock.is_interval_known else 0.0
 
-    def get_silence_s(self, now_s: float) -> float:
+    def get_inactivity_s(self, now_s: float) -> float:
         """Return how long there was no sign of life."""
         return now_s - self._alive_s
 
@@ -198,7 +198,7 @@ class HangDetector:
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
         """Take whole lines of the stage's log; return those that began or ended a phase."""
         block = select_last_lines(block, _LOOKED_AT)
-        lines = self._finder.find_changes(block)
+        lines = self._finder.match_lines(block)
         for line in lines:
             self._enter(line)
         stepped = self._clock.feed(select_last_lines(block, _COUNTED), now_s)
@@ -210,7 +210,7 @@ class HangDetector:
 
     def feed_partial_line(self, unfinished: str, now_s: float) -> PhaseChange | None:
         """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
-        line = self._finder.find_line_change(unfinished)
+        line = self._finder.match_line(unfinished)
         begun = bool(line and line.phase is not self.phase and line.phase)
         if line and begun:
             self._enter(line)
@@ -256,9 +256,11 @@ class HangDetector:
         longest_s = _LONGEST_TIMES * self._clock.longest_interval_s
         if stall := self._stall(now_s, max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s)):
             return stall
-        if self.get_silence_s(now_s) <= self.phase.silence_s:
+        if self.get_inactivity_s(now_s) <= self.phase.silence_s:
             return None
-        return Stall(rule="silence", phase=self.phase, silent_s=self.get_silence_s(now_s), limit_s=self.phase.silence_s)
+        return Stall(
+            rule="silence", phase=self.phase, silent_s=self.get_inactivity_s(now_s), limit_s=self.phase.silence_s
+        )
 
     def find_possible_hang(self, now_s: float) -> Stall | None:
         """Return what may be a hang: no step for more than four of their usual intervals, nothing being done."""
@@ -278,7 +280,7 @@ class HangDetector:
             return
         self._begun[phase.name] = self._begun.get(phase.name, 0) + 1
         if self._begun[phase.name] < _RECURS:  # later it is a part of each step
-            self._clock.restart()
+            self._clock.skip_next_interval()
         self.phase = phase
 
     def _listen(self, block: bytes, now_s: float, *, moved: bool) -> None:
@@ -323,21 +325,21 @@ def _sign(rates: ActivityRates, sign: str, floor: float) -> bool:
     return float(getattr(rates, sign)) >= floor
 
 
-class LineNews(NamedTuple):
+class _LineNews(NamedTuple):
     """Whether a line is of a kind never seen, and whether one says something else than the last of its kind."""
 
     has_new_kind: bool
     has_new_text: bool
 
 
-class LineHistory:
+class _LineHistory:
     """Remembers the kinds of lines that a log holds: their texts without numbers, and the numbers they last had."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, tuple[str, ...]] = {}
         self._bar = ""
 
-    def learn(self, texts: Iterable[str]) -> LineNews:
+    def learn(self, texts: Iterable[str]) -> _LineNews:
         """Take lines; return what is new in them.
 
         Clocks, addresses and process numbers say nothing. A line with a number that changed says something else.
@@ -351,7 +353,7 @@ class LineHistory:
             changed |= before != numbers
             if before is not None or len(self._kinds) < _MOST:
                 self._kinds[kind] = numbers
-        return LineNews(new, changed)
+        return _LineNews(new, changed)
 
     def has_bar_changed(self, unfinished: str) -> bool:
         """Whether a line that is being rewritten (a progress bar) went on: neither its clock nor a spinner counts."""

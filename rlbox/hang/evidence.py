@@ -14,7 +14,7 @@ from rlbox.errors import get_docs_url
 from rlbox.hang.context import WatchContext
 from rlbox.hang.detector import Stall
 from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
-from rlbox.hang.stacks import STACKS_FOLDER, add_python_stacks
+from rlbox.hang.stacks import STACKS_FOLDER, add_py_spy_stacks
 from rlbox.hang.wait_probe import probe_waits
 from rlbox.hang.waits import ProcessWait, describe_wait, sort_by_suspicion
 from rlbox.job.names import HANG_FILE, HANG_PAGE
@@ -28,7 +28,7 @@ _MOST_ROWS = 12
 _MOST_FRAMES = 12
 
 
-def write_hang_page(evidence: Path) -> Path | None:
+def write_hang_markdown(evidence_dir: Path) -> Path | None:
     """Write `HANG.md` beside the `hang.json` in a stage's evidence; None when there is no hang to tell of.
 
     Secrets were masked when `hang.json` was written.
@@ -38,15 +38,15 @@ def write_hang_page(evidence: Path) -> Path | None:
     OSError
         The disk is full.
     """
-    facts = read_json_object(evidence / HANG_FILE)
+    facts = read_json_object(evidence_dir / HANG_FILE)
     if not facts:
         return None
-    path = evidence / HANG_PAGE
-    replace_file(path, render_hang_page(facts).encode("utf-8", "replace"))
+    path = evidence_dir / HANG_PAGE
+    replace_file(path, _render_markdown(facts).encode("utf-8", "replace"))
     return path
 
 
-def render_hang_page(facts: Mapping[str, Any]) -> str:
+def _render_markdown(facts: Mapping[str, Any]) -> str:
     """Return the page for what `hang.json` holds."""
     processes = facts["processes"]
     parts = [
@@ -157,10 +157,10 @@ _STACKS_S = 25.0
 def collect_hang_evidence(
     watched: WatchContext,
     stall: Stall,
-    recent: Sequence[tuple[float, ActivityRates]],
+    recent_rates: Sequence[tuple[float, ActivityRates]],
     *,
-    background: tuple[str, ...],
-    began_unix: float,
+    ignored_name_prefixes: tuple[str, ...],
+    stage_start_unix_s: float,
 ) -> tuple[ProcessWait, ...]:
     """Write `hang.json`, `stacks/` and `nccl/` into the stage's evidence; return its processes, the odd one first.
 
@@ -168,9 +168,9 @@ def collect_hang_evidence(
 
     Parameters
     ----------
-    recent
+    recent_rates
         The activities of the last minute with how many seconds ago each was measured.
-    background
+    ignored_name_prefixes
         Beginnings of the names of processes that are left out of the account.
 
     Raises
@@ -180,14 +180,19 @@ def collect_hang_evidence(
     """
     folder, going = watched.evidence_dir, watched.is_running
     recreate_as_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
-    pids = [pid for pid, name in watched.list_members().items() if not name.startswith(background)]
+    pids = [pid for pid, name in watched.list_process_names().items() if not name.startswith(ignored_name_prefixes)]
     odd = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
     waits = sort_by_suspicion(probe_waits(pids), odd)
     until_s = time.monotonic() + _STACKS_S
     waits = sort_by_suspicion(
-        add_python_stacks(waits, folder / STACKS_FOLDER, watched.mask, deadline_s=until_s, is_running=going), odd
+        add_py_spy_stacks(waits, folder / STACKS_FOLDER, watched.mask, deadline_monotonic_s=until_s, is_running=going),
+        odd,
     )
-    nccl = collect_nccl_evidence(pids, folder / NCCL_FOLDER, began_unix) if going() else {"files": [], "trouble": ""}
+    nccl = (
+        collect_nccl_evidence(pids, folder / NCCL_FOLDER, stage_start_unix_s)
+        if going()
+        else {"files": [], "trouble": ""}
+    )
     facts = {
         "schema": 1,
         "stage": watched.stage.name,
@@ -200,7 +205,7 @@ def collect_hang_evidence(
         "ranks": stall.deadlock.description if stall.deadlock else "",
         "remedy": stall.phase.remedy,
         "processes": [_process(wait) for wait in waits],
-        "activity": [{"ago_s": round(ago, 1), **_rounded(rates)} for ago, rates in recent],
+        "activity": [{"ago_s": round(ago, 1), **_rounded(rates)} for ago, rates in recent_rates],
         "gpus": [dataclasses.asdict(gpu) for gpu in probe_gpus()],
         "nccl": nccl,
     }

@@ -34,17 +34,17 @@ _MISSING = re.compile(r"Missing communicator data from \d+ rank")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Communicator:
+class UnhealthyCommunicator:
     """One communicator that is not well.
 
-    `launched_calls`: for each operation (`AllReduce`) up to which call each rank has launched it, of ranks that are
-    named; `highest_calls`: the highest count of each operation, ranks that are not named have it. `pid_of_rank`:
-    process of a rank, as the process itself knows its id. `missing_ranks`: ranks that do not answer.
+    `launch_counts`: for each operation (`AllReduce`) up to which call each rank has launched it, of ranks that are
+    named; `highest_launch_counts`: the highest count of each operation, ranks that are not named have it.
+    `pid_of_rank`: process of a rank, as the process itself knows its id. `missing_ranks`: ranks that do not answer.
     """
 
     name: str
-    launched_calls: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    highest_calls: Mapping[str, int] = field(default_factory=dict)
+    launch_counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    highest_launch_counts: Mapping[str, int] = field(default_factory=dict)
     pid_of_rank: Mapping[int, int] = field(default_factory=dict)
     missing_ranks: tuple[int, ...] = ()
 
@@ -52,8 +52,8 @@ class Communicator:
     def ranks_behind(self) -> Mapping[int, tuple[str, int]]:
         """The ranks that have not launched what others have: an operation, and the call that others wait in."""
         found: dict[int, tuple[str, int]] = {}
-        for operation, ranks in self.launched_calls.items():
-            most = self.highest_calls[operation]
+        for operation, ranks in self.launch_counts.items():
+            most = self.highest_launch_counts[operation]
             found.update({rank: (operation, most) for rank, count in ranks.items() if count < most})
         return found
 
@@ -61,26 +61,26 @@ class Communicator:
     def ranks_waiting(self) -> Mapping[int, tuple[str, int]]:
         """The ranks that are named with an operation that others have not launched: they wait in it."""
         return {
-            rank: (operation, self.highest_calls[operation])
-            for operation, ranks in self.launched_calls.items()
+            rank: (operation, self.highest_launch_counts[operation])
+            for operation, ranks in self.launch_counts.items()
             for rank, count in ranks.items()
-            if count == self.highest_calls[operation]
+            if count == self.highest_launch_counts[operation]
         }
 
 
-def parse_ras_report(text: str) -> tuple[Communicator, ...]:
+def parse_ras_report(text: str) -> tuple[UnhealthyCommunicator, ...]:
     """Return the communicators that the answer to `VERBOSE STATUS` calls incomplete or mismatched.
 
     Source: NCCL 2.28.9, src/ras/client_support.cc. Its JSON lacks a comma where a rank is missing.
     """
-    found: dict[str, Communicator] = {}
+    found: dict[str, UnhealthyCommunicator] = {}
     for name, lines in _parts(text):
         part = _read(name, lines)
-        before = found.get(name, Communicator(name=name))
-        found[name] = Communicator(
+        before = found.get(name, UnhealthyCommunicator(name=name))
+        found[name] = UnhealthyCommunicator(
             name=name,
-            launched_calls={**before.launched_calls, **part.launched_calls},
-            highest_calls={**before.highest_calls, **part.highest_calls},
+            launch_counts={**before.launch_counts, **part.launch_counts},
+            highest_launch_counts={**before.highest_launch_counts, **part.highest_launch_counts},
             pid_of_rank={**before.pid_of_rank, **part.pid_of_rank},
             missing_ranks=tuple(sorted({*before.missing_ranks, *part.missing_ranks})),
         )
@@ -105,7 +105,7 @@ def _parts(text: str) -> Iterator[tuple[str, list[str]]]:
         yield name, lines
 
 
-def _read(name: str, lines: list[str]) -> Communicator:
+def _read(name: str, lines: list[str]) -> UnhealthyCommunicator:
     counts: dict[str, dict[int, int]] = {}
     pids: dict[int, int] = {}
     missing: list[int] = []
@@ -131,8 +131,8 @@ def _read(name: str, lines: list[str]) -> Communicator:
                 counts[operation][int(listed[1])] = group
             elif silent:
                 missing.append(int(listed[1]))
-    return Communicator(
-        name=name, launched_calls=counts, highest_calls=most, pid_of_rank=pids, missing_ranks=tuple(missing)
+    return UnhealthyCommunicator(
+        name=name, launch_counts=counts, highest_launch_counts=most, pid_of_rank=pids, missing_ranks=tuple(missing)
     )
 
 
@@ -177,7 +177,7 @@ def _ask_ras(pids: Sequence[int], environments: Sequence[Mapping[str, str]]) -> 
     except RasUnavailableError as error:
         return "", str(error)
     try:
-        return query_ras(*address), ""
+        return require_ras_report(*address), ""
     except OSError as error:
         return "", f"NCCL's RAS at {address.host}:{address.port} did not answer: {error}"
 
@@ -205,7 +205,7 @@ def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, st
     return RasAddress(host, number)
 
 
-def query_ras(host: str, port: int, timeout_s: float = _ANSWER_S) -> str:
+def require_ras_report(host: str, port: int, timeout_s: float = _ANSWER_S) -> str:
     """Return what `ncclras -v` prints: the state of every communicator, with the ranks that are missing.
 
     Raises

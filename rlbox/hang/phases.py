@@ -23,7 +23,7 @@ _MOST_HITS = 16
 _TAIL_BYTES = 1024
 
 
-class ShippedPhases(SpecModel):
+class _ShippedPhases(SpecModel):
     """The phases that rlbox knows by itself, in the order in which they are looked for."""
 
     phases: tuple[Phase, ...]
@@ -31,9 +31,9 @@ class ShippedPhases(SpecModel):
 
 
 @functools.cache
-def load_phases() -> ShippedPhases:
+def load_phases() -> _ShippedPhases:
     """Return the phases of an RL run that rlbox knows by itself."""
-    return validate_spec(ShippedPhases, load_toml(PHASES), str(PHASES))
+    return validate_spec(_ShippedPhases, load_toml(PHASES), str(PHASES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,11 @@ class PhaseChange:
 
 
 def merge_phases(
-    job_phases: Sequence[PhasePlan], shipped: Sequence[PhasePlan], silence_s: float, *, override_shipped: bool
+    job_phases: Sequence[PhasePlan],
+    shipped_phases: Sequence[PhasePlan],
+    silence_s: float,
+    *,
+    override_shipped_silence: bool,
 ) -> tuple[PhasePlan, ...]:
     """Return the phases that a stage may be in, in the order in which they are asked.
 
@@ -57,8 +61,8 @@ def merge_phases(
         The stage's limit for silence. When the job states it, it is that of every shipped phase too.
     """
     names = {phase.name for phase in job_phases}
-    kept = [phase for phase in shipped if phase.name not in names]
-    if override_shipped:
+    kept = [phase for phase in shipped_phases if phase.name not in names]
+    if override_shipped_silence:
         kept = [dataclasses.replace(phase, silence_s=silence_s) for phase in kept]
     return (*job_phases, *kept)
 
@@ -68,7 +72,7 @@ def make_unnamed_phase(silence_s: float, name: str = "") -> PhasePlan:
     return PhasePlan(name=name, silence_s=silence_s, progress={sign: FLOORS[sign] for sign in ("read", "write", "gpu")})
 
 
-class PhaseFinder:
+class PhaseMatcher:
     """Finds the lines that begin and end phases; a block of lines is searched once, only hits are looked at."""
 
     def __init__(self, phases: Sequence[PhasePlan]) -> None:
@@ -77,7 +81,7 @@ class PhaseFinder:
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
         self._set = compile_pattern_set(texts) if texts else None
 
-    def find_changes(self, block: bytes) -> list[PhaseChange]:
+    def match_lines(self, block: bytes) -> list[PhaseChange]:
         """Return the lines of `block` (UTF-8, cleaned of colours) that begin or end a phase, in order."""
         found: list[PhaseChange] = []
         if self._set is None:
@@ -89,14 +93,14 @@ class PhaseFinder:
             start = block.rfind(b"\n", 0, at) + 1
             end = block.find(b"\n", at)
             end = len(block) if end < 0 else end
-            if line := self.find_line_change(block[start:end].decode("utf-8", "replace")):
+            if line := self.match_line(block[start:end].decode("utf-8", "replace")):
                 found.append(line)
             at = end + 1
             if at >= len(block):
                 break
         return found
 
-    def find_line_change(self, text: str) -> PhaseChange | None:
+    def match_line(self, text: str) -> PhaseChange | None:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None

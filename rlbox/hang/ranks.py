@@ -13,15 +13,15 @@ from typing import Literal, NamedTuple
 
 from rlbox.hang.nccl import (
     UNNAMED_OPERATION,
-    Communicator,
     RasAddress,
     RasUnavailableError,
+    UnhealthyCommunicator,
     find_ras_address,
     parse_ras_report,
-    query_ras,
+    require_ras_report,
 )
 from rlbox.hang.stacks import dump_main_stacks
-from rlbox.hang.wait_probe import probe_pause_s, probe_waits
+from rlbox.hang.wait_probe import probe_remaining_sleep_s, probe_waits
 from rlbox.hang.waits import Frame, find_collective_name, is_collective
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus
@@ -66,7 +66,7 @@ class RankSample:
     missing_ranks: tuple[int, ...] = ()
     is_whole_world: bool = False
     has_other_work: bool = False
-    mismatched_communicators: tuple[Communicator, ...] = ()
+    mismatched_communicators: tuple[UnhealthyCommunicator, ...] = ()
 
 
 class PendingCall(NamedTuple):
@@ -82,17 +82,17 @@ class Deadlock:
     """Ranks that wait for each other: which processes are not where the others wait (`absent_pids`), and a sentence of
     all.
 
-    `is_confirmed`: it was seen that one waits in a collective; else their Python stacks have to show it.
-    `pending_calls`: the call of each rank as NCCL told it; none where it told nothing. `launched_pids` are in a
-    collective by NCCL's word. `unclear_pids`: the Python stack of each has to show that it waits, too.
+    `is_collective_seen`: it was seen that one waits in a collective; else their Python stacks have to show it.
+    `pending_calls`: the call of each rank as NCCL told it; none where it told nothing. `pids_in_collective` are in a
+    collective by NCCL's word. `pids_to_confirm_by_stack`: the Python stack of each has to show that it waits, too.
     """
 
     absent_pids: frozenset[int]
     description: str
-    is_confirmed: bool = True
+    is_collective_seen: bool = True
     pending_calls: frozenset[tuple[int, PendingCall]] = frozenset()
-    launched_pids: frozenset[int] = frozenset()
-    unclear_pids: frozenset[int] = frozenset()
+    pids_in_collective: frozenset[int] = frozenset()
+    pids_to_confirm_by_stack: frozenset[int] = frozenset()
 
     def has_changed_by(self, later: Deadlock) -> bool:
         """Whether somebody worked between this one and a later one: not when one of them only knows less."""
@@ -132,11 +132,13 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
     unclear = frozenset(rank.pid for rank in sample.ranks if rank.activity == "unclear")
     if sample.mismatched_communicators:
         deadlock = _find_mismatch(sample)
-        return deadlock and dataclasses.replace(deadlock, unclear_pids=unclear)
+        return deadlock and dataclasses.replace(deadlock, pids_to_confirm_by_stack=unclear)
     if sample.missing_ranks:
         world = len(sample.missing_ranks) + len(sample.ranks)
         what = f"{_names(sample.missing_ranks)} of {world} never started, or ended; {_waiting(sample.ranks)} for it"
-        return Deadlock(absent_pids=frozenset(), description=what, is_confirmed=False, unclear_pids=unclear)
+        return Deadlock(
+            absent_pids=frozenset(), description=what, is_collective_seen=False, pids_to_confirm_by_stack=unclear
+        )
     spinning = [rank for rank in sample.ranks if rank.activity == "spins"]
     idle = [rank for rank in sample.ranks if rank.activity == "idle"]
     if spinning:
@@ -144,25 +146,25 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
         return Deadlock(
             absent_pids=frozenset(rank.pid for rank in idle),
             description=f"{_waiting(spinning)} in a collective, {missed}",
-            unclear_pids=unclear,
+            pids_to_confirm_by_stack=unclear,
         )
     if unclear and sample.is_whole_world:
         everyone = frozenset(rank.pid for rank in sample.ranks)
         what = f"{_waiting(sample.ranks)} for each other in collectives"
-        return Deadlock(absent_pids=frozenset(), description=what, unclear_pids=everyone)
+        return Deadlock(absent_pids=frozenset(), description=what, pids_to_confirm_by_stack=everyone)
     return None
 
 
-def is_shown_by_stacks(deadlock: Deadlock, stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
-    """Return whether main threads stand where a deadlock says that they wait; `stacks` begin with the inner frame."""
-    for pid in deadlock.unclear_pids:
-        frame = next(iter(stacks.get(pid, ())), None)
+def stacks_confirm_deadlock(deadlock: Deadlock, main_stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
+    """Return whether main threads stand where a deadlock says that they wait; stacks begin with the inner frame."""
+    for pid in deadlock.pids_to_confirm_by_stack:
+        frame = next(iter(main_stacks.get(pid, ())), None)
         if frame is None:
             return False
-        waits_for_gpu = pid in deadlock.launched_pids and frame.bare_name in _GPU_WAITS
+        waits_for_gpu = pid in deadlock.pids_in_collective and frame.bare_name in _GPU_WAITS
         if not (waits_for_gpu or is_collective(frame)):
             return False
-    return deadlock.is_confirmed or any(map(find_collective_name, stacks.values()))
+    return deadlock.is_collective_seen or any(map(find_collective_name, main_stacks.values()))
 
 
 class DeadlockTracker:
@@ -218,7 +220,9 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
         left = [rank for rank in sample.ranks if rank.rank not in gone]
         what = f"{_names(gone)} ended, or does not answer NCCL; {_waiting(left)} for it in a collective"
         # NCCL tells no calls of a communicator that is incomplete: a wait for the GPU is one for the rank that is gone
-        return Deadlock(absent_pids=frozenset(), description=what, launched_pids=frozenset(rank.pid for rank in left))
+        return Deadlock(
+            absent_pids=frozenset(), description=what, pids_in_collective=frozenset(rank.pid for rank in left)
+        )
     late = {rank: call for rank, call in behind.items() if rank not in ahead}
     if late:
         call = Counter(late.values()).most_common(1)[0][0]
@@ -239,7 +243,7 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
         absent_pids=frozenset(pids[rank] for rank in odd),
         description=what,
         pending_calls=frozenset((*behind.items(), *ahead.items())),
-        launched_pids=frozenset(pids[rank] for rank in ahead),
+        pids_in_collective=frozenset(pids[rank] for rank in ahead),
     )
 
 
@@ -276,7 +280,7 @@ ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankProcess:
+class _RankProcess:
     """A process that is a rank by its environment or by a GPU that it has open; -1: not told.
 
     `local_rank` is its number among the `local_world_size` ranks of its group on this machine, `world_size` counts
@@ -329,25 +333,25 @@ class RankMonitor:
             return
         ranks = find_ranks(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
-        self._judge.add_sample(sample_ranks(before, self._before, ranks, communicators), now_s)
+        self._judge.add_sample(_sample_ranks(before, self._before, ranks, communicators), now_s)
         if self._judge.deadlock is None:
             self._stacks, self._sleeps_until_s = None, -math.inf
         elif self._must_confirm(now_s):
             lasted_s = self._judge.get_duration_s(now_s)
             self._confirm(self._judge.deadlock, ranks)
-            pause_s = probe_pause_s([rank.pid for rank in ranks], lasted_s)
+            pause_s = probe_remaining_sleep_s([rank.pid for rank in ranks], lasted_s)
             self._sleeps_until_s = now_s + pause_s + AFTER_PAUSE_S if pause_s else -math.inf
 
     def _must_confirm(self, now_s: float) -> bool:
         limit_s = NOTICE_S if self._stacks is None else LIMIT_S
         return now_s >= self._sleeps_until_s and self._judge.get_duration_s(now_s) >= limit_s
 
-    def _confirm(self, deadlock: Deadlock, ranks: Sequence[RankProcess]) -> None:
+    def _confirm(self, deadlock: Deadlock, ranks: Sequence[_RankProcess]) -> None:
         """Forget a deadlock of which the Python stacks show that a rank goes on, or waits for something outside."""
         stacks = dump_main_stacks([rank.pid for rank in ranks], _STACKS_S)
         before, self._stacks = self._stacks, stacks
         has_moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
-        if has_moved or not is_shown_by_stacks(deadlock, stacks) or self._waits_outside(stacks):
+        if has_moved or not stacks_confirm_deadlock(deadlock, stacks) or self._waits_outside(stacks):
             self._forget()
         elif not deadlock.pending_calls:
             self._judge.deadlock = _name_calls(deadlock, ranks, stacks)
@@ -370,7 +374,7 @@ class RankMonitor:
         gpus = select_used_gpus(self._before.gpus, {pid}) if self._before else []
         return any(gpu.power_ratio >= FLOORS["gpu"] for gpu in gpus)
 
-    def _communicators(self, pids: tuple[int, ...], now_s: float) -> tuple[Communicator, ...]:
+    def _communicators(self, pids: tuple[int, ...], now_s: float) -> tuple[UnhealthyCommunicator, ...]:
         if now_s < self._ras_from_s:
             return ()
         if self._ras is None:
@@ -380,7 +384,7 @@ class RankMonitor:
                 self._ras_from_s = now_s + 2 * _EVERY_S  # a search takes 50 ms, and NCCL may start later
                 return ()
         try:
-            return parse_ras_report(query_ras(*self._ras, timeout_s=_RAS_S))
+            return parse_ras_report(require_ras_report(*self._ras, timeout_s=_RAS_S))
         except OSError:
             self._ras, self._ras_from_s = None, now_s + _RAS_AGAIN_S
             return ()
@@ -390,7 +394,7 @@ class RankMonitor:
         self._stacks, self._sleeps_until_s = None, -math.inf
 
 
-def _name_calls(deadlock: Deadlock, ranks: Sequence[RankProcess], stacks: Mapping[int, tuple[Frame, ...]]) -> Deadlock:
+def _name_calls(deadlock: Deadlock, ranks: Sequence[_RankProcess], stacks: Mapping[int, tuple[Frame, ...]]) -> Deadlock:
     """Return a deadlock whose description names the collectives that Python stacks show."""
     calls = [
         f"rank {rank.rank} in {frame}"
@@ -402,7 +406,7 @@ def _name_calls(deadlock: Deadlock, ranks: Sequence[RankProcess], stacks: Mappin
     return dataclasses.replace(deadlock, description=f"{deadlock.description}: {', '.join(calls[:_MOST_NAMED])}")
 
 
-def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
+def find_ranks(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
     """Return the processes that are ranks: by `RANK`, without those that inherited it, or by a GPU that is open."""
     wanted = tuple(pids)
     told = {pid: _member(pid, read_environment(pid)) for pid in wanted}
@@ -417,11 +421,11 @@ def find_ranks(pids: Iterable[int]) -> tuple[RankProcess, ...]:
     return tuple(told[pid] for pid in wanted if any(link.startswith(_GPU_LINK) for link in list_fd_links(pid)))
 
 
-def sample_ranks(
+def _sample_ranks(
     earlier: ActivitySample,
     later: ActivitySample,
-    ranks: Iterable[RankProcess],
-    communicators: tuple[Communicator, ...],
+    ranks: Iterable[_RankProcess],
+    communicators: tuple[UnhealthyCommunicator, ...],
 ) -> RankSample:
     told = {pid: number for one in communicators for number, pid in one.pid_of_rank.items()}
     members = {member.pid: member for member in ranks}
@@ -454,7 +458,7 @@ def _rates_of(before: ActivitySample, now: ActivitySample, pids: set[int]) -> Ac
     return compute_rates(only(before), only(now))
 
 
-def _absent(ranks: Sequence[RankProcess]) -> tuple[int, ...]:
+def _absent(ranks: Sequence[_RankProcess]) -> tuple[int, ...]:
     """Return the ranks that no process is, of each world that lies on this machine alone."""
     missing = set[int]()
     for group in {rank.rendezvous for rank in ranks if 0 < rank.local_world_size <= _MOST_WORLD}:
@@ -465,12 +469,12 @@ def _absent(ranks: Sequence[RankProcess]) -> tuple[int, ...]:
     return tuple(sorted(missing))
 
 
-def _member(pid: int, environment: Mapping[str, str]) -> RankProcess:
+def _member(pid: int, environment: Mapping[str, str]) -> _RankProcess:
     address, port, node = (environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"))
     rank, place, size = (_count(environment.get(name, "")) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     if place < 0 or size < 1:
         place, size = rank, _count(environment.get("WORLD_SIZE", "")) if address in _HERE else 0
-    return RankProcess(
+    return _RankProcess(
         pid=pid,
         rank=rank if rank >= 0 else place,
         local_rank=place,

@@ -37,8 +37,8 @@ class Slowness:
     seconds: float
     amount: float
 
-    def describe(self, cores: float) -> str:
-        """Return it as the first half of a cause; the machine has `cores`."""
+    def describe(self, machine_cores: float) -> str:
+        """Return it as the first half of a cause; the machine has `machine_cores`."""
         span, share = duration_text(self.seconds), f"{100 * self.share:.0f} %"
         if self.cause == "limit":
             return (
@@ -52,7 +52,7 @@ class Slowness:
             )
         return (
             f"this machine is busy: over {span} the stage's processes got {share} of the time that they could have "
-            f"used of a core; others had {self.amount:.1f} of {cores:g} cores"
+            f"used of a core; others had {self.amount:.1f} of {machine_cores:g} cores"
         )
 
 
@@ -126,22 +126,22 @@ class StarvationClock:
         self._last = (now_s, now_s, 1.0)  # own time, real time, rate: in one, for threads of services read it
         self._paces: deque[tuple[float, CpuUsage]] = deque(maxlen=_MOST)
 
-    def get_own_time_at(self, real_s: float) -> float:
-        """Return the time at `real_s`, a clock that only goes on; since the last look it goes as it went before it."""
+    def get_slowed_time_s(self, real_time_s: float) -> float:
+        """Return the time at `real_time_s`, a clock that only goes on; since the last look it goes as before."""
         own_s, at_s, rate = self._last
-        return own_s + (real_s - at_s) * rate
+        return own_s + (real_time_s - at_s) * rate
 
-    def add_usage(self, pace: CpuUsage, real_s: float) -> None:
-        """Go on with the pace of the processes that was measured up to `real_s`."""
-        self._last = (self.get_own_time_at(real_s), real_s, max(self.min_rate, pace.used_share))
-        self._paces.append((real_s, pace))
+    def add_usage(self, usage: CpuUsage, real_time_s: float) -> None:
+        """Go on with the pace of the processes that was measured up to `real_time_s`."""
+        self._last = (self.get_slowed_time_s(real_time_s), real_time_s, max(self.min_rate, usage.used_share))
+        self._paces.append((real_time_s, usage))
 
-    def find_slowness_since(self, since_s: float) -> Slowness | None:
-        """Return what kept the processes from their work for most of the time since `since_s` (real); None: nothing."""
-        return find_slowness([pace for at, pace in self._paces if at > since_s])
+    def find_slowness_since(self, since_real_time_s: float) -> Slowness | None:
+        """Return what kept the processes from their work for most of the time since then; None: nothing."""
+        return find_slowness([pace for at, pace in self._paces if at > since_real_time_s])
 
 
-class StartupTimer:
+class ServiceStartupTimer:
     """How long a service may take to start: `limit_s` by the clock of its pace, and longer while it gets on.
 
     What reads, writes or fills memory may take `stretch` times its limit, by the clock on the wall; what only computes
@@ -154,28 +154,28 @@ class StartupTimer:
         self._recent: deque[tuple[float, ActivityRates]] = deque()
         self._waits_disk = False
 
-    def add_rates(self, rates: ActivityRates, real_s: float, *, waits_disk: bool = False) -> None:
-        """Take what the service's processes did up to `real_s`, and whether one of them sleeps until a disk answers."""
-        self._waits_disk = waits_disk
-        self._recent.append((real_s, rates))
-        while len(self._recent) > 1 and real_s - self._recent[0][0] >= _DISK_SEEN_S:
+    def add_rates(self, rates: ActivityRates, real_time_s: float, *, is_waiting_for_disk: bool = False) -> None:
+        """Take what the service's processes did up to then, and whether one of them sleeps until a disk answers."""
+        self._waits_disk = is_waiting_for_disk
+        self._recent.append((real_time_s, rates))
+        while len(self._recent) > 1 and real_time_s - self._recent[0][0] >= _DISK_SEEN_S:
             self._recent.popleft()
 
-    def get_elapsed_s(self, real_s: float) -> float:
+    def get_wall_elapsed_s(self, real_time_s: float) -> float:
         """Return how long it has taken by the clock on the wall, s."""
-        return real_s - self._real_s
+        return real_time_s - self._real_s
 
-    def is_over_limit(self, own_s: float) -> bool:
-        return own_s - self._own_s > self._limit_s
+    def is_over_limit(self, slowed_time_s: float) -> bool:
+        return slowed_time_s - self._own_s > self._limit_s
 
-    def must_stop(self, own_s: float, real_s: float) -> bool:
-        if not self.is_over_limit(own_s):
+    def must_stop(self, slowed_time_s: float, real_time_s: float) -> bool:
+        if not self.is_over_limit(slowed_time_s):
             return False
-        times = self.get_elapsed_s(real_s) / self._limit_s
+        times = self.get_wall_elapsed_s(real_time_s) / self._limit_s
         if times > self._stretch:
             return True
         seen_s = _DISK_SEEN_S if self._waits_disk else min(_SEEN_S, max(_LEAST_SEEN_S, self._limit_s / 4))
-        since_s = real_s - seen_s
+        since_s = real_time_s - seen_s
         return not (self._gets_on(since_s, *_LOADS) or (self._gets_on(since_s, "cpu") and times <= _COMPUTES))
 
     def _gets_on(self, since_s: float, *signs: str) -> bool:

@@ -33,35 +33,35 @@ NO_PERMISSION = "py-spy may not look into it: give the container cap_add = ['SYS
 _Threads = Sequence[dict[str, Any]]
 
 
-def add_python_stacks(
+def add_py_spy_stacks(
     waits: Sequence[ProcessWait],
-    folder: Path,
+    stacks_dir: Path,
     mask: Callable[[str], str],
     *,
-    deadline_s: float,
+    deadline_monotonic_s: float,
     is_running: Callable[[], bool] = lambda: True,
 ) -> tuple[ProcessWait, ...]:
-    """Return `waits` with the Python stacks of the first 64 processes, and write one file a process into `folder`.
+    """Return `waits` with the Python stacks of the first 64 processes, and write one file a process into `stacks_dir`.
 
     Parameters
     ----------
     mask
         Masks secrets in what is written.
-    deadline_s
+    deadline_monotonic_s
         Monotonic time at which whatever was not looked at yet is left out.
     is_running
         Nothing more is looked at once this is false: the user wants to stop.
     """
     chosen = waits[:_MOST]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        dumps = list(pool.map(lambda wait: _dump(wait.pid, deadline_s, is_running), chosen))
+        dumps = list(pool.map(lambda wait: _dump(wait.pid, deadline_monotonic_s, is_running), chosen))
     found = []
-    recreate_as_directory(folder)
+    recreate_as_directory(stacks_dir)
     for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, threads)
         trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")
         found.append(dataclasses.replace(wait, stack=stack, stack_error=trouble))
-        replace_file(folder / f"{wait.pid}.txt", mask(_text(found[-1], threads)).encode("utf-8", "replace"))
+        replace_file(stacks_dir / f"{wait.pid}.txt", mask(_text(found[-1], threads)).encode("utf-8", "replace"))
     return (*found, *waits[_MOST:])
 
 

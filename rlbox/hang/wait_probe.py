@@ -91,7 +91,7 @@ class ProcessResources:
                 self.lock_waits[pid] = tuple(one for one in holding.get(number, []) if one > 0)
 
 
-def format_pid_and_command(pid: int) -> str:
+def _format_pid_and_command(pid: int) -> str:
     """Return a process as a sentence names it: `pid 12 (python server.py)`."""
     command = " ".join(probe_command_line(pid).split())
     if len(command) > _COMMAND_CHARS:
@@ -99,7 +99,7 @@ def format_pid_and_command(pid: int) -> str:
     return f"pid {pid} ({command})" if command else f"pid {pid}"
 
 
-def read_fd_link(pid: int, number: int) -> str:
+def _read_fd_link(pid: int, number: int) -> str:
     """Return what a file descriptor of a process is; empty when it cannot be seen."""
     try:
         return os.readlink(f"/proc/{pid}/fd/{number}")
@@ -107,7 +107,7 @@ def read_fd_link(pid: int, number: int) -> str:
         return ""
 
 
-def is_fifo(pid: int, number: int) -> bool:
+def _is_fifo(pid: int, number: int) -> bool:
     try:
         return stat.S_ISFIFO(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
     except OSError:
@@ -123,7 +123,7 @@ _ON_FILES = READS | WRITES | {"fsync", "fdatasync", "getdents64", "fstat"}
 _MACHINE = platform.machine()
 
 
-class WaitDescription(NamedTuple):
+class _WaitDescription(NamedTuple):
     """What is waited for: `text` continues "it ...", `holder_pid` is the process that is waited for (0: not known)."""
 
     kind: WaitKind
@@ -190,20 +190,20 @@ def _call(fields: list[str]) -> tuple[str, list[int]]:
 
 def _judge(
     pid: int, thread: int, state: str, call: str, arguments: list[int], cpu: float, objects: ProcessResources
-) -> WaitDescription:
+) -> _WaitDescription:
     if state in ("T", "t"):
-        return WaitDescription("stopped", "is stopped by a signal (SIGSTOP) or a debugger")
+        return _WaitDescription("stopped", "is stopped by a signal (SIGSTOP) or a debugger")
     if state == "R" or call == "running":
         what = f"computes, {100 * cpu:.0f} % of a core, without waiting in the kernel"
-        return WaitDescription(("busy" if cpu >= _BUSY else "unseen"), what)
+        return _WaitDescription(("busy" if cpu >= _BUSY else "unseen"), what)
     if not arguments:
-        return WaitDescription("unseen", "waits; which call it is in may not be seen (no ptrace permission)")
+        return _WaitDescription("unseen", "waits; which call it is in may not be seen (no ptrace permission)")
     if state == "D":
-        link = read_fd_link(pid, arguments[0]) if call in _ON_FILES else ""
-        return WaitDescription(
+        link = _read_fd_link(pid, arguments[0]) if call in _ON_FILES else ""
+        return _WaitDescription(
             "disk", f"is blocked in the kernel in {call}" + (f" on {link}" if link else " (a disk or mount)")
         )
-    return describe_call(pid, thread, call, arguments, objects)
+    return _describe_call(pid, thread, call, arguments, objects)
 
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 8.0, 300.0
@@ -211,14 +211,14 @@ _ABSOLUTE_TIME = 1  # TIMER_ABSTIME
 _TIMESPEC = struct.Struct("@qq")
 
 
-def probe_pause_s(pids: Iterable[int], waited_s: float) -> float:
+def probe_remaining_sleep_s(pids: Iterable[int], already_waited_s: float) -> float:
     """Return for how many seconds a main thread still sleeps before it goes on by itself, as one that tries again does.
 
     0 where none does, for sleeps of less than 8 s (they look whether something has come), and where all have waited
-    for `waited_s` so far and would have waited for more than five minutes then.
+    for `already_waited_s` so far and would have waited for more than five minutes then.
     """
     left_s = max((_probe_sleep_s(pid) for pid in pids), default=0.0)
-    return left_s if left_s >= _SHORTEST_PAUSE_S and waited_s + left_s <= _LONGEST_PAUSE_S else 0.0
+    return left_s if left_s >= _SHORTEST_PAUSE_S and already_waited_s + left_s <= _LONGEST_PAUSE_S else 0.0
 
 
 def _probe_sleep_s(pid: int) -> float:
@@ -243,7 +243,9 @@ def _threads(pid: int) -> list[int]:
     return sorted(numbers, key=lambda number: number != pid)[:_MOST_THREADS]
 
 
-def describe_call(pid: int, thread: int, call: str, arguments: list[int], objects: ProcessResources) -> WaitDescription:
+def _describe_call(
+    pid: int, thread: int, call: str, arguments: list[int], objects: ProcessResources
+) -> _WaitDescription:
     """Return what a thread waits for that is in the system call `call`."""
     if call == "flock" or (call == "fcntl" and arguments[1] in _SET_LOCK_WAIT):
         return _lock(pid, thread, call, arguments[0], objects)
@@ -251,107 +253,107 @@ def describe_call(pid: int, thread: int, call: str, arguments: list[int], object
         return _futex(pid, arguments[0], objects)
     # select on no descriptor at all is how Python before 3.11 sleeps
     if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
-        return WaitDescription("sleep", "sleeps between two looks at something")
+        return _WaitDescription("sleep", "sleeps between two looks at something")
     if call == "restart_syscall":  # of a call that was interrupted its number is no longer told
-        return WaitDescription("unseen", "waits; which call it is in is not told")
+        return _WaitDescription("unseen", "waits; which call it is in is not told")
     if call in POLLS:
         return _poll(pid, call, arguments, objects)
     if call in CHILDREN:
         children = [int(text) for text in read_text(f"/proc/{pid}/task/{thread}/children").split()]
-        named = f", {format_pid_and_command(children[0])}" if len(children) == 1 else ""
-        return WaitDescription(
+        named = f", {_format_pid_and_command(children[0])}" if len(children) == 1 else ""
+        return _WaitDescription(
             "child", f"waits for a child process to end{named}", children[0] if len(children) == 1 else 0
         )
     if call in ("open", "openat"):
-        return WaitDescription("file", "opens a file that does not open")
+        return _WaitDescription("file", "opens a file that does not open")
     return _descriptor(pid, call, arguments[0], objects)
 
 
-def _descriptor(pid: int, call: str, number: int, objects: ProcessResources) -> WaitDescription:
+def _descriptor(pid: int, call: str, number: int, objects: ProcessResources) -> _WaitDescription:
     verb = "reads from" if call in READS else "writes to" if call in WRITES else f"is in {call} on"
     kind, thing, holder = _thing(pid, number, objects)
     if call in ("accept", "accept4"):
-        return WaitDescription("idle", f"waits for a client at {thing}")
+        return _WaitDescription("idle", f"waits for a client at {thing}")
     if call == "connect":
-        return WaitDescription("socket", f"connects to {thing}, which does not answer", holder)
-    return WaitDescription(kind, f"{verb} {thing}", holder)
+        return _WaitDescription("socket", f"connects to {thing}, which does not answer", holder)
+    return _WaitDescription(kind, f"{verb} {thing}", holder)
 
 
-def _thing(pid: int, number: int, objects: ProcessResources) -> WaitDescription:
+def _thing(pid: int, number: int, objects: ProcessResources) -> _WaitDescription:
     """Return what a file descriptor is, in words, with the process at its other end."""
-    link = read_fd_link(pid, number)
+    link = _read_fd_link(pid, number)
     if link.startswith("socket:["):
         each = objects.sockets.get(int(link[8:-1]))
         return (
             _socket(each, objects)
             if each
-            else WaitDescription("socket", "a local socket" + _other(objects.list_other_holders(link, pid)))
+            else _WaitDescription("socket", "a local socket" + _other(objects.list_other_holders(link, pid)))
         )
     others = objects.list_other_holders(link, pid)
     if link.startswith("pipe:["):
-        return WaitDescription("pipe", f"a pipe{_other(others)}", others[0] if len(others) == 1 else 0)
-    if is_fifo(pid, number):
-        return WaitDescription("pipe", f"the named pipe {link}{_other(others)}", others[0] if len(others) == 1 else 0)
-    return WaitDescription("file", link or f"file descriptor {number}")
+        return _WaitDescription("pipe", f"a pipe{_other(others)}", others[0] if len(others) == 1 else 0)
+    if _is_fifo(pid, number):
+        return _WaitDescription("pipe", f"the named pipe {link}{_other(others)}", others[0] if len(others) == 1 else 0)
+    return _WaitDescription("file", link or f"file descriptor {number}")
 
 
-def _socket(each: TcpSocket, objects: ProcessResources) -> WaitDescription:
+def _socket(each: TcpSocket, objects: ProcessResources) -> _WaitDescription:
     if each.is_listening:
-        return WaitDescription("socket", f"port {each.local_address.rpartition(':')[2]}")
+        return _WaitDescription("socket", f"port {each.local_address.rpartition(':')[2]}")
     peer = objects.find_peer_pid(each)
-    who = f"which is {format_pid_and_command(peer)}" if peer else "a process that is not seen here"
-    return WaitDescription("socket", f"{each.remote_address}, {who}", peer)
+    who = f"which is {_format_pid_and_command(peer)}" if peer else "a process that is not seen here"
+    return _WaitDescription("socket", f"{each.remote_address}, {who}", peer)
 
 
 def _other(pids: list[int]) -> str:
     if not pids:
         return ", which no other process has open"
-    names = ", ".join(format_pid_and_command(pid) for pid in pids[:2])
+    names = ", ".join(_format_pid_and_command(pid) for pid in pids[:2])
     return f", which {names}{' and others have' if len(pids) > 2 else ' has' if len(pids) == 1 else ' have'} open too"
 
 
-def _lock(pid: int, thread: int, call: str, number: int, objects: ProcessResources) -> WaitDescription:
-    link = read_fd_link(pid, number)
+def _lock(pid: int, thread: int, call: str, number: int, objects: ProcessResources) -> _WaitDescription:
+    link = _read_fd_link(pid, number)
     holders = objects.lock_waits.get(pid, ()) or objects.lock_waits.get(thread, ())
     if not holders:
         others = objects.list_other_holders(link, pid)
-        return WaitDescription(
+        return _WaitDescription(
             "lock", f"waits for a {call} lock on {link}{_held(others)}", others[0] if len(others) == 1 else 0
         )
-    return WaitDescription(
-        "lock", f"waits for a {call} lock on {link}, held by {format_pid_and_command(holders[0])}", holders[0]
+    return _WaitDescription(
+        "lock", f"waits for a {call} lock on {link}, held by {_format_pid_and_command(holders[0])}", holders[0]
     )
 
 
 def _held(pids: list[int]) -> str:
-    return f", which {format_pid_and_command(pids[0])} has open" if pids else ""
+    return f", which {_format_pid_and_command(pids[0])} has open" if pids else ""
 
 
-def _futex(pid: int, address: int, objects: ProcessResources) -> WaitDescription:
+def _futex(pid: int, address: int, objects: ProcessResources) -> _WaitDescription:
     path = _mapped(pid, address)
     if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
         others = [other for other in objects.pids if other != pid and _maps(other, path)]
-        return WaitDescription(
+        return _WaitDescription(
             "lock", f"waits for the shared lock {path}{_held(others)}", others[0] if len(others) == 1 else 0
         )
-    return WaitDescription("futex", "waits for a lock or signal inside the process (futex)")
+    return _WaitDescription("futex", "waits for a lock or signal inside the process (futex)")
 
 
-def _poll(pid: int, call: str, arguments: list[int], objects: ProcessResources) -> WaitDescription:
+def _poll(pid: int, call: str, arguments: list[int], objects: ProcessResources) -> _WaitDescription:
     things = [_thing(pid, number, objects) for number in _polled(pid, call, arguments)]
     seen = [thing for thing in things if thing[0] in ("pipe", "socket") and not thing[1].startswith("port ")]
     if len(seen) == 1:
         kind, thing, holder = seen[0]
-        return WaitDescription(kind, f"waits for {thing}", holder)
+        return _WaitDescription(kind, f"waits for {thing}", holder)
     listening = [thing for _, thing, _ in things if thing.startswith("port ")]
     if not seen:
         return (
-            WaitDescription("idle", f"waits for a client at {listening[0]}")
+            _WaitDescription("idle", f"waits for a client at {listening[0]}")
             if listening
-            else WaitDescription("poll", f"waits in {call}")
+            else _WaitDescription("poll", f"waits in {call}")
         )
     more = f" and {len(seen) - _MOST_POLLED} more" if len(seen) > _MOST_POLLED else ""
-    return WaitDescription(
+    return _WaitDescription(
         "poll", f"waits for one of {len(seen)}: " + "; ".join(t for _, t, _ in seen[:_MOST_POLLED]) + more
     )
 

@@ -14,8 +14,8 @@ from rlbox.hang.detector import HangDetector, Stall
 from rlbox.hang.evidence import collect_hang_evidence
 from rlbox.hang.phases import load_phases, merge_phases
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, NOTICE_S, RankMonitor
-from rlbox.hang.wait_probe import probe_pause_s
-from rlbox.hang.waits import describe_first_waits
+from rlbox.hang.wait_probe import probe_remaining_sleep_s
+from rlbox.hang.waits import describe_prime_suspect
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.phase import PhasePlan, plan_phases
 from rlbox.logs.lines import LineBlock
@@ -29,7 +29,7 @@ ActivityProbe = Callable[[Iterable[int]], ActivitySample]
 _MEMBERS_S = 5.0
 
 
-class ActivityMonitor:
+class _ActivityMonitor:
     """Counts the processes among `members()` but those whose names begin like one of `background`."""
 
     def __init__(
@@ -75,13 +75,16 @@ class HangMonitor:
     ) -> None:
         stage, shipped = watched.stage, load_phases()
         phases = merge_phases(
-            stage.phases, plan_phases(shipped.phases, str), stage.silence_s, override_shipped=stage.silence_stated
+            stage.phases,
+            plan_phases(shipped.phases, str),
+            stage.silence_s,
+            override_shipped_silence=stage.silence_stated,
         )
         self._watched, self._background, self._clock = watched, shipped.background, clock
         self._heard = LineBuffer()
-        self._measured = ActivityMonitor(watched.list_members, shipped.background, probe)
+        self._measured = _ActivityMonitor(watched.list_process_names, shipped.background, probe)
         self._judge = HangDetector(phases, stage.silence_s, stage.steps, 0.0)
-        self._ranks = RankMonitor(watched.list_members, shipped.background, probe) if stage.steps else None
+        self._ranks = RankMonitor(watched.list_process_names, shipped.background, probe) if stage.steps else None
         self._told = EventRecorder(watched)
         self._now_s = 0.0
         self._looked_s: float | None = None
@@ -118,13 +121,13 @@ class HangMonitor:
         self._told.record_possible_stall(waiting or self._unless_paused(self._judge.find_possible_hang(self._now_s)))
         return None
 
-    def add_hang_evidence(self, cause: Cause, limit_s: float, service: str = "") -> Cause:
+    def add_timeout_evidence(self, cause: Cause, limit_s: float, phase_name: str = "") -> Cause:
         """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
         self._listen(at_once=True)
-        phase, silent_s = self._judge.phase, self._judge.get_silence_s(self._now_s)
-        if service:
-            phase = PhasePlan(name=service, silence_s=limit_s)
-        rule: Literal["ready", "total"] = "ready" if service else "total"
+        phase, silent_s = self._judge.phase, self._judge.get_inactivity_s(self._now_s)
+        if phase_name:
+            phase = PhasePlan(name=phase_name, silence_s=limit_s)
+        rule: Literal["ready", "total"] = "ready" if phase_name else "total"
         stall = Stall(rule=rule, phase=phase, silent_s=silent_s, limit_s=limit_s)
         waits, report = self._collect(stall), get_hang_report_path(self._watched.stage)
         return dataclasses.replace(cause, phase=phase.name, waits=waits, report=report)
@@ -173,7 +176,7 @@ class HangMonitor:
         if not stall or stall.rule != "steps":
             return stall
         if self._now_s >= self._paused_until_s and (
-            pause_s := probe_pause_s(self._watched.list_members(), stall.silent_s)
+            pause_s := probe_remaining_sleep_s(self._watched.list_process_names(), stall.silent_s)
         ):
             self._paused_until_s = self._now_s + pause_s + AFTER_PAUSE_S
         return None if self._now_s < self._paused_until_s else stall
@@ -184,9 +187,13 @@ class HangMonitor:
         recent = self._judge.list_recent_rates(self._now_s)
         try:
             waits = collect_hang_evidence(
-                self._watched, stall, recent, background=self._background, began_unix=self._began_unix
+                self._watched,
+                stall,
+                recent,
+                ignored_name_prefixes=self._background,
+                stage_start_unix_s=self._began_unix,
             )
         except OSError as error:
             self._watched.record_event("evidence-failed", why=str(error))
             return ""
-        return describe_first_waits(waits)
+        return describe_prime_suspect(waits)

@@ -288,7 +288,7 @@ class LineDispatcher:
         self._readers: dict[str, _Reader] = {}
 
     @property
-    def read_offsets(self) -> dict[str, int]:
+    def bytes_read_by_log(self) -> dict[str, int]:
         """How many bytes of each log were handed over, lines that have not ended yet included."""
         return {name: log.read_offset for name, log in self._pump.logs.items()}
 

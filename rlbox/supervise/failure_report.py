@@ -23,7 +23,7 @@ from rlbox.diagnose.first_fatal import (
     load_run_signatures,
     read_log_failures,
 )
-from rlbox.hang.evidence import write_hang_page
+from rlbox.hang.evidence import write_hang_markdown
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.record.state import read_events
 from rlbox.secrets.masks import SecretMasker
@@ -393,7 +393,7 @@ def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
     }
     problems = write_texts(folder, {name: failure.masks.mask_text(text) for name, text in texts.items()})
     with contextlib.suppress(OSError):  # the disk is full; the report is there
-        write_hang_page(folder)
+        write_hang_markdown(folder)
         write_manifest(folder, FILE_DESCRIPTIONS, {**gathered.missing, **problems}, failure.masks)
     return folder
 

@@ -84,7 +84,9 @@ class StageServices:
                 if start.is_late and not service.has_been_ready:
                     self._gate.mark_failed(rule, service.pending_problem)
                     cause = explain_slow_service_start(self._stage, plan, service.pending_problem, start.elapsed_s)
-                    raise StageStopped(self._watch.hang.add_hang_evidence(cause, plan.start_s, f"start of {plan.name}"))
+                    raise StageStopped(
+                        self._watch.hang.add_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
+                    )
         self._watch.reset_fatals(plan.name)
         self._gate.mark_passed(rule, "ready")
         self._watch.record_service(service, state="ready", ready_at=utc_now())

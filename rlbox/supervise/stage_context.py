@@ -157,7 +157,7 @@ class StageContext:
         return WatchContext(
             stage=stage,
             evidence_dir=self.run_dir / stage.directory / EVIDENCE_FOLDER,
-            list_members=lambda: {process.pid: process.name for process in self.processes.list_members()},
+            list_process_names=lambda: {process.pid: process.name for process in self.processes.list_members()},
             record_event=partial(self.journal.record_event, stage.name),
             record_phase=lambda phase: self.journal.record_stage_change(stage.name, phase=phase),
             mask=self.journal.masks.mask_json,

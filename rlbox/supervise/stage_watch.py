@@ -89,7 +89,7 @@ class StageWatch:
         self.stop_on_violation()
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.mark_failed(self.gate.outcomes.total, "passed")
-            raise StageStopped(self.hang.add_hang_evidence(explain_exceeded_total(self._stage), self._stage.total_s))
+            raise StageStopped(self.hang.add_timeout_evidence(explain_exceeded_total(self._stage), self._stage.total_s))
         if not self.logs.has_unread:
             self.pump.wait(_LOOK_S)
 
@@ -151,13 +151,13 @@ class StageWatch:
                 self._refuse(service, service.last_answer)
                 cause = explain_unresponsive_service(self._stage, service.plan, service.last_answer)
                 raise StageStopped(
-                    self.hang.add_hang_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
+                    self.hang.add_timeout_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
                 )
-            if service.is_silent(self.logs.read_offsets.get(service.plan.name, 0)):
+            if service.is_silent(self.logs.bytes_read_by_log.get(service.plan.name, 0)):
                 self._refuse(service, self.gate.last_line(service.plan.name))
                 cause = explain_silent_service(self._stage, service.plan)
                 raise StageStopped(
-                    self.hang.add_hang_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
+                    self.hang.add_timeout_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
                 )
 
     def stop_on_violation(self, log: str = "") -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from rlbox.diagnose.cause import TIMEOUT_KINDS, Cause, CauseKind
-from rlbox.hang.slowness import REMEDIES, StartupTimer, StarvationClock
+from rlbox.hang.slowness import REMEDIES, ServiceStartupTimer, StarvationClock
 from rlbox.hang.watch import ActivityProbe
 from rlbox.system.counters import (
     ActivitySample,
@@ -51,7 +51,7 @@ class StarvationMonitor:
 
     def scaled_time_s(self) -> float:
         """Return the time as the run's processes have it."""
-        return self._clock.get_own_time_at(self._real())
+        return self._clock.get_slowed_time_s(self._real())
 
     def wall_time_s(self) -> float:
         """Return the time by the clock on the wall."""
@@ -60,7 +60,7 @@ class StarvationMonitor:
     @contextlib.contextmanager
     def track_startup(self, child: ChildProcess, limit_s: float) -> Iterator[ServiceStartup]:
         """Watch whether a service that starts gets on, until the block ends."""
-        clock = StartupTimer(limit_s, self._stretch, self.scaled_time_s(), self._real())
+        clock = ServiceStartupTimer(limit_s, self._stretch, self.scaled_time_s(), self._real())
         self._start, self._listed_s = ServiceStartup(self, clock, child), -math.inf
         self.sample(now=True)
         try:
@@ -106,7 +106,7 @@ class StarvationMonitor:
 class ServiceStartup:
     """A service that starts: `is_late` once it may take no longer. `pids` are its processes, looked up now and then."""
 
-    def __init__(self, watch: StarvationMonitor, clock: StartupTimer, child: ChildProcess) -> None:
+    def __init__(self, watch: StarvationMonitor, clock: ServiceStartupTimer, child: ChildProcess) -> None:
         self.child = child
         self.pids: set[int] = {child.pid}
         self._watch, self._clock = watch, clock
@@ -115,7 +115,7 @@ class ServiceStartup:
         """Take two looks at the run's processes."""
         own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (previous, after)]
         waits_disk = any(process.waits_for_disk for process in own[1].processes)
-        self._clock.add_rates(compute_rates(*own), real_s, waits_disk=waits_disk)
+        self._clock.add_rates(compute_rates(*own), real_s, is_waiting_for_disk=waits_disk)
 
     @property
     def is_late(self) -> bool:
@@ -127,7 +127,7 @@ class ServiceStartup:
     @property
     def elapsed_s(self) -> float:
         """How long it has taken by the clock on the wall, s."""
-        return self._clock.get_elapsed_s(self._watch.wall_time_s())
+        return self._clock.get_wall_elapsed_s(self._watch.wall_time_s())
 
     def _own(self, processes: Iterable[ProcessUsage]) -> tuple[ProcessUsage, ...]:
         return tuple(process for process in processes if process.pid in self.pids)

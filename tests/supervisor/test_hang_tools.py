@@ -20,8 +20,8 @@ from test_hang_ranks import NO_END_OF_SLEEP
 import rlbox.hang.stacks
 import rlbox.system.gpu
 from rlbox.hang.nccl import collect_nccl_evidence
-from rlbox.hang.stacks import NO_PERMISSION, add_python_stacks
-from rlbox.hang.wait_probe import probe_pause_s, probe_waits
+from rlbox.hang.stacks import NO_PERMISSION, add_py_spy_stacks
+from rlbox.hang.wait_probe import probe_remaining_sleep_s, probe_waits
 from rlbox.system.counters import compute_rates, probe_activity, probe_process_usage
 from rlbox.system.gpu import GpuStatus, probe_gpus
 
@@ -102,8 +102,8 @@ def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
     spy.chmod(0o755)
     monkeypatch.setattr(rlbox.hang.stacks, "_program", lambda: str(spy))
     monkeypatch.setattr(rlbox.hang.stacks, "_DUMP_S", 0.3)
-    (found,) = add_python_stacks(
-        probe_waits([sleeper.pid]), tmp_path / "stacks", lambda text: text, deadline_s=time.monotonic() + 20
+    (found,) = add_py_spy_stacks(
+        probe_waits([sleeper.pid]), tmp_path / "stacks", lambda text: text, deadline_monotonic_s=time.monotonic() + 20
     )
     assert found.stack_error.startswith(trouble)
     assert found.stack == ()
@@ -204,7 +204,7 @@ def test_a_sleep_that_ends_soon_is_a_pause(sleep_s: int, waited_s: float, is_pau
         process.stdout.readline()
         try:
             wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")
-            left_s = probe_pause_s([process.pid], waited_s)
+            left_s = probe_remaining_sleep_s([process.pid], waited_s)
         finally:
             process.kill()
     assert (sleep_s - 5 <= left_s <= sleep_s) if is_pause else left_s == 0

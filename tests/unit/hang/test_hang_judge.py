@@ -27,7 +27,9 @@ class Stage:
         self, *, silence_s: float = 600.0, stated: bool = False, steps: float = 20.0, own: tuple[PhasePlan, ...] = ()
     ) -> None:
         self.now_s = 0.0
-        self.judge = HangDetector(merge_phases(own, SHIPPED, silence_s, override_shipped=stated), silence_s, steps, 0.0)
+        self.judge = HangDetector(
+            merge_phases(own, SHIPPED, silence_s, override_shipped_silence=stated), silence_s, steps, 0.0
+        )
         self.noticed_s: float | None = None
 
     def says(self, *lines: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import h200
 
-from rlbox.hang.nccl import UNNAMED_OPERATION, Communicator, parse_ras_report
+from rlbox.hang.nccl import UNNAMED_OPERATION, UnhealthyCommunicator, parse_ras_report
 from rlbox.hang.ranks import (
     LIMIT_S,
     DeadlockTracker,
@@ -14,7 +14,7 @@ from rlbox.hang.ranks import (
     RankSample,
     classify_activity,
     find_deadlock,
-    is_shown_by_stacks,
+    stacks_confirm_deadlock,
 )
 from rlbox.hang.waits import Frame
 from rlbox.system.counters import ActivityRates
@@ -231,12 +231,12 @@ def test_time_goes_on_while_less_is_known(less: RankSample, at: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "\0", "#0-0 (ab) MISMATCH", "  Rank 1 has launched up to", "#0-0 (a) X\n" * 1000])
 def test_any_answer_is_read(text: str) -> None:
-    assert all(isinstance(one, Communicator) for one in parse_ras_report(text))
+    assert all(isinstance(one, UnhealthyCommunicator) for one in parse_ras_report(text))
 
 
 def test_counts_of_old_versions() -> None:
     (found,) = parse_ras_report(MANY)
-    assert found.highest_calls == {UNNAMED_OPERATION: 6650}
+    assert found.highest_launch_counts == {UNNAMED_OPERATION: 6650}
     assert found.ranks_behind == {0: (UNNAMED_OPERATION, 6650), 1: (UNNAMED_OPERATION, 6650)}
 
 
@@ -263,4 +263,4 @@ def test_a_stack_tells_whether_an_unclear_rank_waits(
     found = find_deadlock(look(text, *activities))
     assert found
     stacks = {578 + rank: (frame,) for rank, frame in enumerate(frames) if frame}
-    assert is_shown_by_stacks(found, stacks) is is_shown
+    assert stacks_confirm_deadlock(found, stacks) is is_shown
