@@ -17,12 +17,12 @@ def check_sandbox(timeout_s: float) -> Iterator[Finding]:
     argv = (sys.executable, "-m", "rlbox.sandbox", "probe")
     answer = parse_json(run_command(Command(argv=argv, timeout_s=timeout_s, cwd="/")).stdout)
     level = IsolationLevel.of(answer["layers"], answer["missing"])
-    if not level.contained:
+    if not level.has_landlock_and_seccomp:
         yield Finding(
             id="sandbox-weak",
             level="warning",
             title=_("this machine cannot isolate code that a model wrote: the sandbox does not run any"),
-            seen=listed([f"{layer}: {reason}" for layer, reason in sorted(level.missing.items())]) or level.name,
+            seen=listed([f"{layer}: {reason}" for layer, reason in sorted(level.missing.items())]) or level.layers_text,
             where=_("container"),
             remedy=_("take a machine whose kernel has Landlock (5.13 or newer)"),
         )

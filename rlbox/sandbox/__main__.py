@@ -15,7 +15,7 @@ from rlbox.sandbox.plan import LAYERS
 from rlbox.sandbox.request import ProgramLimits
 
 
-def parse_arguments(argv: list[str]) -> argparse.Namespace:
+def _parse_arguments(argv: list[str]) -> argparse.Namespace:
     limits = ProgramLimits()
     parser = argparse.ArgumentParser(prog="python -m rlbox.sandbox", description=__doc__)
     parser.add_argument("command", choices=("serve", "probe", "worker"))
@@ -25,7 +25,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--memory-mb", type=int, default=limits.memory_mb)
     parser.add_argument("--disk-mb", type=int, default=limits.disk_mb)
     parser.add_argument("--tasks", type=int, default=limits.tasks, help="processes and threads at a time")
-    parser.add_argument("--output", type=int, default=limits.output, help="bytes of each output")
+    parser.add_argument("--output", type=int, default=limits.output_bytes, help="bytes of each output")
     parser.add_argument("--at-once", type=int, default=0, help="requests at a time; 0: one more than cores")
     parser.add_argument("--scratch", default="", help="where the programs' folders are made")
     parser.add_argument("--layers", default=",".join(LAYERS), help="layers of isolation that are tried")
@@ -34,7 +34,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> int:
     """Run a command; exit status 1: programs have no wall here."""
-    args = parse_arguments(argv)
+    args = _parse_arguments(argv)
     if args.command == "worker":
         from rlbox.sandbox.worker import serve_plans
 
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         memory_mb=args.memory_mb,
         disk_mb=args.disk_mb,
         tasks=args.tasks,
-        output=args.output,
+        output_bytes=args.output,
     )
     with Sandbox(
         args.python,
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
         concurrency=args.at_once,
     ) as sandbox:
         level, error = sandbox.probe_isolation()
-        sys.stdout.write(json.dumps(asdict(level) | {"strength": level.name, "wrong": error}) + "\n")
+        sys.stdout.write(json.dumps(asdict(level) | {"strength": level.layers_text, "wrong": error}) + "\n")
         sys.stdout.flush()
         if error:
             return 1

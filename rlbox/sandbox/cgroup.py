@@ -83,7 +83,7 @@ class ProgramCgroup:
         """Return whether the kernel ended something of this request for memory."""
         return self._count_kills() > self._kills_before
 
-    def remove(self) -> None:
+    def remove_empty(self) -> None:
         """Remove it; nothing may be in it any more."""
         for folder in self._folders:
             with contextlib.suppress(OSError):
@@ -104,10 +104,10 @@ class ProgramCgroup:
         return _read_field(file.parent / ("memory.oom_control" if hierarchy else "memory.events"), "oom_kill")
 
 
-def remove_cgroups(pattern: str) -> None:
+def remove_empty_cgroups(name_pattern: str) -> None:
     """Remove the empty groups of this name that killed workers left; the kernel keeps one that anything is in."""
     for _, parent in find_own_cgroups(_HIERARCHIES):
-        for folder in parent.glob(PREFIX + pattern):
+        for folder in parent.glob(PREFIX + name_pattern):
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

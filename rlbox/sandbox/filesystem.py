@@ -31,7 +31,7 @@ TRUNCATE_VERSION, SIGNALS_VERSION = 3, 6
 """Versions that govern truncation, and signals and abstract Unix sockets."""
 
 
-def probe_landlock_version() -> int:
+def require_landlock_version() -> int:
     return syscall("landlock", _CREATE_RULESET, None, 0, 1)
 
 
@@ -73,7 +73,7 @@ _USER = 1000
 """The only user inside."""
 
 
-def enter_namespaces(readable: Iterable[str]) -> None:
+def enter_mount_namespace(readable: Iterable[str]) -> None:
     """Give this process and its children mounts of their own.
 
     Raises
@@ -91,14 +91,14 @@ def enter_namespaces(readable: Iterable[str]) -> None:
     check_result("make mounts private", int(LIBC.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None)))
 
 
-def mount_private_folders(disk_mb: int) -> None:
+def mount_private_tmpfs(size_mb: int) -> None:
     """Mount an empty `/tmp` and `/dev/shm`, in memory."""
-    options = f"size={disk_mb}m,nr_inodes={_INODES},mode=755".encode()
+    options = f"size={size_mb}m,nr_inodes={_INODES},mode=755".encode()
     for path in SHARED_FOLDERS:
         result = LIBC.mount(b"sandbox", path.encode(), b"tmpfs", _NO_SETUID | _NO_DEVICES, options)
         check_result(f"mount {path}", int(result))
 
 
-def unmount_private_folders() -> None:
+def unmount_private_tmpfs() -> None:
     for path in SHARED_FOLDERS:
         check_result(f"unmount {path}", int(LIBC.umount2(path.encode(), _DETACH)))

@@ -42,9 +42,14 @@ class StartError(Exception):
 
 
 def start_program(
-    plan: Plan, number: int, fds: Sequence[int], folder: Path, writable: Sequence[str], cgroup: ProgramCgroup | None
+    plan: Plan,
+    program_index: int,
+    child_fds: Sequence[int],
+    program_dir: Path,
+    writable_paths: Sequence[str],
+    cgroup: ProgramCgroup | None,
 ) -> tuple[int, IsolationLevel, int | None]:
-    """Start a program of a plan as the leader of a process group; it gets `fds` as 0, 1, 2 and so on, and no others.
+    """Start a program of a plan as the leader of a process group; it gets `child_fds` as 0, 1, 2 and so on.
 
     Return its process id, the layers that it has, and the listener for its new processes where it has one.
 
@@ -56,7 +61,7 @@ def start_program(
     report, child_report = socket.socketpair()
     pid = os.fork()
     if not pid:
-        _become_program(plan, number, fds, folder, writable, cgroup, child_report)
+        _become_program(plan, program_index, child_fds, program_dir, writable_paths, cgroup, child_report)
     child_report.close()
     content, listener = b"", None
     with report:
@@ -105,7 +110,7 @@ def _become_program(
         _drop_capabilities()
         _add_walls(plan, () if is_checker else writable, report, layers, missing)
         level = IsolationLevel.of(layers, missing)
-        if not level.contained:
+        if not level.has_landlock_and_seccomp:
             raise StartError(f"this machine has no wall to run it behind: {missing}")
         _write_line(report, {"layers": layers, "missing": missing})
         argv = plan.programs[number]
@@ -127,7 +132,7 @@ def _add_walls(
     version = 0
     if LANDLOCK in plan.layers:
         try:
-            version = filesystem.probe_landlock_version()
+            version = filesystem.require_landlock_version()
             readable = (*filesystem.SYSTEM_PATHS, *plan.readable, CHECKER_FOLDER)
             filesystem.restrict_files(readable, writable, version)
             layers.append(LANDLOCK)
@@ -144,7 +149,7 @@ def _add_walls(
 
 def _install_fork_filter(landlock_version: int, report: socket.socket) -> None:
     """Have the worker asked for new processes; it gets the listener before the other filter refuses to send it."""
-    listener = seccomp.install_filter(seccomp.build_fork_filter(_find_machine()), listen=True)
+    listener = seccomp.install_filter(seccomp.build_fork_notify_filter(_find_machine()), listen=True)
     socket.send_fds(report, [b"{}\n"], [listener])
     os.close(listener)
 
@@ -163,8 +168,8 @@ def _build_filter(landlock_version: int) -> bytes:
 def prepare_filters() -> None:
     """Build the filters before the programs that have them: it takes a millisecond."""
     with contextlib.suppress(OSError):
-        seccomp.build_fork_filter(_find_machine())
-        _build_filter(filesystem.probe_landlock_version())
+        seccomp.build_fork_notify_filter(_find_machine())
+        _build_filter(filesystem.require_landlock_version())
 
 
 def _find_machine() -> str:

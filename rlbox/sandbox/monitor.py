@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rlbox.sandbox.cgroup import ProgramCgroup
 from rlbox.sandbox.request import ProgramLimits
-from rlbox.sandbox.scratch import list_threads, measure_bytes
-from rlbox.sandbox.seccomp import answer_fork, receive_fork
+from rlbox.sandbox.scratch import list_thread_dirs, measure_bytes
+from rlbox.sandbox.seccomp import answer_fork, receive_fork_request
 from rlbox.system.process_table import read_stat_fields, read_text
 
 INTERVAL_S = 0.02
@@ -55,7 +55,7 @@ class ProcessMonitor:
         self._checked = self._disk_checked = time.monotonic()
         self._tasks = self._new_tasks = 0  # when it was checked, and since then
 
-    def check(self, *, output_full: bool = False) -> None:
+    def record_exceeded_limit(self, *, is_output_full: bool = False) -> None:
         """Measure, and note the first limit that is passed."""
         pids = set(_list_descendants(os.getpid()))
         self._tasks, self._new_tasks = self._check_time(pids), 0
@@ -68,7 +68,7 @@ class ProcessMonitor:
             limit = "tasks"
         elif self._is_over_memory(pids):
             limit = "memory"
-        elif output_full:
+        elif is_output_full:
             limit = "output"
         elif self._is_over_disk(pids):
             limit = "disk"
@@ -77,9 +77,9 @@ class ProcessMonitor:
     def answer_fork(self, listener: int) -> None:
         """Let one more process or thread be made, or end all of them where that is one too many."""
         with contextlib.suppress(OSError):
-            number = receive_fork(listener)
+            number = receive_fork_request(listener)
             if self._tasks + self._new_tasks >= self._limits.tasks:  # some of them may have ended
-                self.check()
+                self.record_exceeded_limit()
             if self._tasks + self._new_tasks >= self._limits.tasks:
                 self.limit = self.limit or "tasks"
             self._new_tasks += 1
@@ -139,12 +139,12 @@ class ProcessMonitor:
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss << 10)
         return pid
 
-    def end(self) -> bool:
+    def kill_all(self) -> bool:
         """Kill everything below this process, and wait for it; return False if something is left after 20 s.
 
         No leader was reaped before, so that no other process can have the id of its group.
         """
-        self.check()
+        self.record_exceeded_limit()
         for leader in self.leaders:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(leader, signal.SIGKILL)
@@ -164,7 +164,7 @@ class ProcessMonitor:
 
 def list_children(pid: int) -> list[int]:
     """Return the ids of the children of a process, none when it is gone."""
-    return [int(child) for thread in list_threads(pid) for child in read_text(f"{thread}/children").split()]
+    return [int(child) for thread in list_thread_dirs(pid) for child in read_text(f"{thread}/children").split()]
 
 
 def _list_descendants(pid: int) -> Iterator[int]:
@@ -182,7 +182,7 @@ def _read_cpu_s(pid: int) -> float:
 
 def _is_asleep(pid: int) -> bool:
     """Return whether all threads sleep; waiting for a disk is no sleep, waiting for a child of vfork is."""
-    awake = {_read_state(thread) for thread in list_threads(pid)} - set("STZX")
+    awake = {_read_state(thread) for thread in list_thread_dirs(pid)} - set("STZX")
     return not awake or (awake == {"D"} and bool(_find_vfork_children(list_children(pid))))
 
 
@@ -191,7 +191,7 @@ def _read_state(thread: str) -> str:
 
 
 def _read_resident_bytes(pid: int) -> int:
-    for folder in (f"/proc/{pid}", *list_threads(pid)):
+    for folder in (f"/proc/{pid}", *list_thread_dirs(pid)):
         fields = read_text(f"{folder}/statm").split()
         if fields and fields[0] != "0":
             return int(fields[1]) * _PAGE
@@ -199,7 +199,7 @@ def _read_resident_bytes(pid: int) -> int:
 
 
 def _read_proportional_bytes(pid: int) -> int:
-    for folder in (f"/proc/{pid}", *list_threads(pid)):
+    for folder in (f"/proc/{pid}", *list_thread_dirs(pid)):
         for line in read_text(f"{folder}/smaps_rollup").splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) << 10
@@ -217,6 +217,6 @@ def _find_vfork_children(pids: Iterable[int]) -> set[int]:
         if fields and int(fields[_FLAGS]) & _NEVER_EXECUTED:
             parent = int(fields[_PARENT])
             same_memory = read_text(f"/proc/{pid}/statm") == read_text(f"/proc/{parent}/statm")
-            if same_memory and "D" in map(_read_state, list_threads(parent)):
+            if same_memory and "D" in map(_read_state, list_thread_dirs(parent)):
                 children[parent] = pid
     return set(children.values())

@@ -25,14 +25,14 @@ class IsolationLevel:
     missing: dict[str, str]
 
     @property
-    def contained(self) -> bool:
+    def has_landlock_and_seccomp(self) -> bool:
         """Whether files, network and other processes are out of a program's reach."""
         return {LANDLOCK, SECCOMP} <= set(self.layers)
 
     @property
-    def name(self) -> str:
+    def layers_text(self) -> str:
         """The layers as text, as it stands in every response."""
-        return "+".join(self.layers) if self.contained else _NO_WALL
+        return "+".join(self.layers) if self.has_landlock_and_seccomp else _NO_WALL
 
     @classmethod
     def of(cls, layers: Iterable[str], missing: dict[str, str]) -> IsolationLevel:
@@ -52,7 +52,7 @@ class Plan:
     cpu_s
         Processor time of this plan: of the compiler or of the run.
     check
-        Keys `tests`, `before` and `names` for a checker, which is the first of two programs then.
+        Keys `tests`, `before` and `called_functions` for a checker, which is the first of two programs then.
     readable
         Files and folders that the programs may read beside the system's.
     """
@@ -88,7 +88,7 @@ class Outcome:
         The checker's last line, without the number that proves it; empty where there is none.
     files
         What was fetched, in base64.
-    alive
+    has_live_processes
         A process could not be ended.
     """
 
@@ -101,7 +101,7 @@ class Outcome:
     verdict: str = ""
     layers: tuple[str, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
-    alive: bool = False
+    has_live_processes: bool = False
     files: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -109,7 +109,7 @@ class Outcome:
         return IsolationLevel.of(self.layers, self.missing)
 
 
-def encode_message(message: Plan | Outcome) -> bytes:
+def encode_json_line(message: Plan | Outcome) -> bytes:
     return json.dumps(asdict(message)).encode() + b"\n"
 
 

@@ -49,7 +49,7 @@ class ProgramLimits:
         MiB of memory, and of files.
     tasks
         Processes and threads at a time.
-    output
+    output_bytes
         Bytes of standard output, and of standard error, each.
     """
 
@@ -58,7 +58,7 @@ class ProgramLimits:
     memory_mb: int = 1024
     disk_mb: int = 64
     tasks: int = 64
-    output: int = 1 << 20
+    output_bytes: int = 1 << 20
 
     def lower(self, cpu_s: float | None, compile_s: float | None, memory_mb: float | None) -> ProgramLimits:
         """Return these limits lowered to what is requested; what is no number above zero changes nothing."""
@@ -95,13 +95,13 @@ class ProgramCheck:
         Source that calls the program's functions and asserts.
     before
         Trusted source that the tests build upon, such as the imports and helpers of a task.
-    names
+    called_functions
         The program's functions that the tests call; empty: all that neither of the sources defines.
     """
 
     tests: str
     before: str = ""
-    names: tuple[str, ...] = ()
+    called_functions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def _parse_check(document: Mapping[str, Any]) -> ProgramCheck:
     if invalid := [name for name in names if not name.isidentifier()]:
         raise InvalidRequestError(_("names: {name!r} is not a valid name").format(name=invalid[0]))
     tests = _parse_text(document, "tests", None)
-    return ProgramCheck(tests=tests, before=_parse_text(document, "before", ""), names=names)
+    return ProgramCheck(tests=tests, before=_parse_text(document, "before", ""), called_functions=names)
 
 
 def _parse_text(document: Mapping[str, Any], key: str, default: str | None) -> str:

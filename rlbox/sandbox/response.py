@@ -90,11 +90,11 @@ def _build_command_result(outcome: Outcome, number: int = 0) -> dict[str, Any]:
 def _build_isolation_report(outcome: Outcome) -> dict[str, Any]:
     return {
         "version": VERSION,
-        "strength": outcome.isolation.name,
+        "strength": outcome.isolation.layers_text,
         "missing": outcome.missing,
         "limit": outcome.limit,
         "cpu_s": outcome.cpu_s,
         "wall_s": outcome.wall_s,
         "memory_mb": outcome.memory_mb,
-        "alive": outcome.alive,
+        "alive": outcome.has_live_processes,
     }

@@ -19,10 +19,10 @@ from typing import Any
 from rlbox.config.project import PACKAGE
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
-from rlbox.sandbox.cgroup import remove_cgroups
+from rlbox.sandbox.cgroup import remove_empty_cgroups
 from rlbox.sandbox.isolation import CHECKER_FOLDER
 from rlbox.sandbox.monitor import list_children
-from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_outcome, encode_message
+from rlbox.sandbox.plan import LAYERS, IsolationLevel, Outcome, Plan, decode_outcome, encode_json_line
 from rlbox.sandbox.request import LANGUAGES, ProgramLimits, ProgramRequest, compute_wall_limit
 from rlbox.sandbox.response import build_check_response, build_error_response, build_run_response
 from rlbox.system.command import DEVNULL, check_command, start_command, wait_for_exit
@@ -144,8 +144,8 @@ class Sandbox:
             outcome = worker.run(plan)
         except (OSError, ValueError) as error:
             message = f"the worker that ran the program ended: {error or 'killed'}"
-            outcome = Outcome(limit="start", message=message, alive=True)
-        if outcome.alive:
+            outcome = Outcome(limit="start", message=message, has_live_processes=True)
+        if outcome.has_live_processes:
             worker.end(0)
             self._remove_worker(worker)
         else:
@@ -175,7 +175,7 @@ class Sandbox:
                 for pid in orphans:
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(pid, 0)
-            remove_cgroups(f"{os.getpid()}-{worker.process.pid}")
+            remove_empty_cgroups(f"{os.getpid()}-{worker.process.pid}")
             with contextlib.suppress(OSError):
                 remove_tree(worker.scratch)
 
@@ -198,7 +198,7 @@ class _WorkerProcess:
     def run(self, plan: Plan) -> Outcome:
         """Return how a plan ended; raises OSError or ValueError where the worker does not answer."""
         self._connection.settimeout(compute_wall_limit(plan.cpu_s) + _SPARE_S)
-        self._connection.sendall(encode_message(replace(plan, scratch=str(self.scratch))))
+        self._connection.sendall(encode_json_line(replace(plan, scratch=str(self.scratch))))
         return decode_outcome(self._replies.readline())
 
     def end(self, timeout_s: float) -> None:

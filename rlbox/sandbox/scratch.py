@@ -18,9 +18,9 @@ _MAX_ENTRIES = 10_000
 """Files and folders that a program may make; more count as a full folder."""
 
 
-def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_files(folder: Path, content_by_checked_path: Mapping[str, bytes]) -> None:
     """Write files whose names are plain paths below `folder`, which nothing has run in yet."""
-    for name, content in files.items():
+    for name, content in content_by_checked_path.items():
         path = os.path.join(folder, name)
         if "/" in name:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -31,16 +31,16 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
                 rest = rest[stream.write(rest) :]
 
 
-def read_files(folder: Path, names: Iterable[str], limit: int) -> dict[str, bytes]:
-    """Return what a program left under `names`: regular files, not through links, `limit` bytes together.
+def read_files(folder: Path, names: Iterable[str], max_total_bytes: int) -> dict[str, bytes]:
+    """Return what a program left under `names`: regular files, not through links, `max_total_bytes` bytes together.
 
     `folder` is a path without links.
     """
     contents: dict[str, bytes] = {}
     for name in names:
         with contextlib.suppress(OSError):
-            contents[name] = read_bytes(folder / name, limit)
-            limit -= len(contents[name])
+            contents[name] = read_bytes(folder / name, max_total_bytes)
+            max_total_bytes -= len(contents[name])
     return contents
 
 
@@ -74,7 +74,7 @@ def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], 
     sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         inodes = set[int]()
-        for thread in list_threads(pid):  # a thread may have descriptors that the others have not
+        for thread in list_thread_dirs(pid):  # a thread may have descriptors that the others have not
             try:
                 fds = os.listdir(f"{thread}/fd")
             except PermissionError:
@@ -96,14 +96,14 @@ def _measure_deleted(folder: str, pids: Iterable[int]) -> dict[tuple[int, int], 
 
 def _list_deleted_mappings(pid: int, folder: str) -> set[int]:
     """Return the inodes of deleted files of `folder` that a process maps."""
-    maps = next(filter(None, (read_text(f"{thread}/maps") for thread in list_threads(pid))), "")
+    maps = next(filter(None, (read_text(f"{thread}/maps") for thread in list_thread_dirs(pid))), "")
     rows = (line.split(maxsplit=5) for line in maps.splitlines())
     return {
         int(row[4]) for row in rows if len(row) == 6 and row[5].startswith(folder) and row[5].endswith(" (deleted)")
     }
 
 
-def list_threads(pid: int) -> list[str]:
+def list_thread_dirs(pid: int) -> list[str]:
     """Return the folders of a process' threads in `/proc`; the first thread may have ended before the others."""
     try:
         return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]

@@ -108,21 +108,25 @@ def install_filter(code: bytes, *, listen: bool = False) -> int:
     return result if listen else -1
 
 
-def receive_fork(listener: int) -> int:
+def receive_fork_request(listener: int) -> int:
     """Return the number of a process or thread that waits to be made; raises OSError where there is none any more."""
     notification = bytearray(80)
     fcntl.ioctl(listener, 0xC0502100, notification, True)
     return int(struct.unpack_from("=Q", notification)[0])
 
 
-def answer_fork(listener: int, number: int, *, allow: bool) -> None:
+def answer_fork(listener: int, notification_id: int, *, allow: bool) -> None:
     """Let the process or thread be made (SECCOMP_USER_NOTIF_FLAG_CONTINUE), or fail with EAGAIN."""
-    answer = struct.pack("=QqiI", number, 0, 0, 1) if allow else struct.pack("=QqiI", number, 0, -errno.EAGAIN, 0)
+    answer = (
+        struct.pack("=QqiI", notification_id, 0, 0, 1)
+        if allow
+        else struct.pack("=QqiI", notification_id, 0, -errno.EAGAIN, 0)
+    )
     fcntl.ioctl(listener, 0xC0182101, bytearray(answer), True)
 
 
 @functools.cache
-def build_fork_filter(machine: str) -> bytes:
+def build_fork_notify_filter(machine: str) -> bytes:
     """Return the filter that asks its listener about each new process and thread, and about nothing else."""
     column, architecture = _ARCHITECTURES[machine]
     code = [(_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, architecture), _KILL, (_LOAD, 0, 0, 0)]

@@ -62,7 +62,7 @@ class ProgramStreams:
             while fds:
                 os.close(fds.pop())
 
-    def read(self, fd: int) -> bool:
+    def read_available(self, fd: int) -> bool:
         """Read what has come, and keep as much as the limit allows; return False when the stream has ended."""
         content = self._received[fd]
         try:
@@ -82,7 +82,7 @@ class ProgramStreams:
         stdout, stderr = (self._received[fd].decode("utf-8", "replace") for fd in self.readers[first : first + 2])
         return stdout, stderr
 
-    def verdict(self) -> str:
+    def read_checker_verdict(self) -> str:
         """Return the checker's line behind the number that was drawn for it, or nothing."""
         if len(self.fds) == 1:
             return ""

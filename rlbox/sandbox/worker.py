@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlbox.sandbox.cgroup import PREFIX, ProgramCgroup
-from rlbox.sandbox.filesystem import SHARED_FOLDERS, enter_namespaces, mount_private_folders, unmount_private_folders
+from rlbox.sandbox.filesystem import SHARED_FOLDERS, enter_mount_namespace, mount_private_tmpfs, unmount_private_tmpfs
 from rlbox.sandbox.isolation import CHECKER_FOLDER, StartError, prepare_filters, start_program
 from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor
 from rlbox.sandbox.plan import (
@@ -27,7 +27,7 @@ from rlbox.sandbox.plan import (
     Plan,
     ProgramExit,
     decode_plan,
-    encode_message,
+    encode_json_line,
 )
 from rlbox.sandbox.request import compute_wall_limit
 from rlbox.sandbox.scratch import read_files, write_files
@@ -41,22 +41,22 @@ _PRIVATE_FOLDER = Path("/tmp/program")  # noqa: S108 in a /tmp of the programs' 
 def serve_plans(connection: socket.socket) -> None:
     """Run each plan that comes over `connection`, until that closes or something of a plan could not be ended."""
     set_child_subreaper()
-    worker: Worker | None = None
+    worker: _Worker | None = None
     try:
         with connection.makefile("rb") as stream:
             for line in stream:
                 plan = decode_plan(line)
-                worker = worker or Worker(plan)
+                worker = worker or _Worker(plan)
                 outcome = worker.run(plan, connection.fileno())
-                connection.sendall(encode_message(outcome))
-                if outcome.alive:
+                connection.sendall(encode_json_line(outcome))
+                if outcome.has_live_processes:
                     return
     finally:
         if worker:
             worker.close()
 
 
-class Worker:
+class _Worker:
     """What the programs of all plans share: a control group, and namespaces; both are empty between two plans."""
 
     def __init__(self, plan: Plan) -> None:
@@ -65,7 +65,7 @@ class Worker:
         self._has_namespaces = False
         if NAMESPACES in plan.layers:
             try:
-                enter_namespaces((*plan.readable, CHECKER_FOLDER))
+                enter_mount_namespace((*plan.readable, CHECKER_FOLDER))
                 self._has_namespaces = True
             except OSError as error:
                 self._missing[NAMESPACES] = str(error)
@@ -74,7 +74,7 @@ class Worker:
 
     def close(self) -> None:
         if self._cgroup:
-            self._cgroup.remove()
+            self._cgroup.remove_empty()
 
     def run(self, plan: Plan, control: int) -> Outcome:
         """Run the programs of a plan until the first one ends; `control` becomes readable when nobody awaits them."""
@@ -90,14 +90,14 @@ class Worker:
         """Yield the programs' folder, in memory if possible; nothing of it is left afterwards."""
         folder = _PRIVATE_FOLDER if self._has_namespaces else Path(plan.scratch)
         if self._has_namespaces:
-            mount_private_folders(plan.limits.disk_mb)
+            mount_private_tmpfs(plan.limits.disk_mb)
         try:
             folder.mkdir(mode=0o700)
             write_files(folder, {name: base64.b64decode(content) for name, content in plan.files.items()})
             yield folder
         finally:
             if self._has_namespaces:
-                unmount_private_folders()
+                unmount_private_tmpfs()
             else:
                 with contextlib.suppress(OSError):  # the server tries again at its end
                     remove_tree(folder)
@@ -109,7 +109,7 @@ class Worker:
         monitor = ProcessMonitor(plan.limits, plan.cpu_s, None if self._has_namespaces else folder, self._cgroup)
         level, message = IsolationLevel.of((), {}), ""
         with contextlib.ExitStack() as stack:
-            streams = stack.enter_context(ProgramStreams(plan.stdin, plan.check, plan.limits.output))
+            streams = stack.enter_context(ProgramStreams(plan.stdin, plan.check, plan.limits.output_bytes))
             try:
                 for number, fds in enumerate(streams.fds):
                     pid, level, listener = start_program(plan, number, fds, folder, writable, self._cgroup)
@@ -123,9 +123,9 @@ class Worker:
                 _wait(monitor, streams, first, control, began + compute_wall_limit(plan.cpu_s))
             except (StartError, OSError) as error:
                 monitor.limit, message = "start", str(error)
-            has_ended = monitor.end()
+            has_ended = monitor.kill_all()
             for reader in streams.readers:
-                streams.read(reader)
+                streams.read_available(reader)
         files = {} if message else read_files(folder, plan.fetch, plan.limits.disk_mb << 20)
         return Outcome(
             limit=monitor.limit,
@@ -137,10 +137,10 @@ class Worker:
                 ProgramExit(monitor.exit_codes.get(leader), *streams.outputs(number))
                 for number, leader in enumerate(monitor.leaders)
             ],
-            verdict=streams.verdict(),
+            verdict=streams.read_checker_verdict(),
             layers=(NAMESPACES, *level.layers) if self._has_namespaces else level.layers,
             missing=self._missing | level.missing,
-            alive=not has_ended,
+            has_live_processes=not has_ended,
             files={name: base64.b64encode(content).decode() for name, content in files.items()},
         )
 
@@ -159,10 +159,10 @@ def _wait(monitor: ProcessMonitor, streams: ProgramStreams, first: int, control:
                 monitor.limit = "cancelled"
             elif fd in monitor.listeners and event & select.POLLIN:
                 monitor.answer_fork(fd)
-            elif fd in monitor.listeners or not streams.read(fd):
+            elif fd in monitor.listeners or not streams.read_available(fd):
                 poll.unregister(fd)
         if time.monotonic() >= due:
-            monitor.check(output_full=streams.is_full)
+            monitor.record_exceeded_limit(is_output_full=streams.is_full)
             due = time.monotonic() + INTERVAL_S
         if time.monotonic() > deadline:
             monitor.limit = monitor.limit or "wall"

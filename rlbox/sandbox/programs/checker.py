@@ -146,8 +146,8 @@ def _list_names_read_at_once(tree: ast.AST) -> Iterator[str]:
 def _take_names(given: dict[str, Any], space: dict[str, Any], checker: _Checker) -> str:
     """Put what the tests use of the program into `space`; return a verdict where it lacks something, else nothing."""
     tree = ast.parse(given["tests"])
-    names = given["names"] or _list_used_names(tree, space)
-    modules = {} if given["names"] else _find_own_modules(tree, names)
+    names = given["called_functions"] or _list_used_names(tree, space)
+    modules = {} if given["called_functions"] else _find_own_modules(tree, names)
     read = set(_list_names_read_at_once(tree))
     for name in names:
         if name in modules:

@@ -88,7 +88,7 @@ def test_a_check_has_tests_and_names() -> None:
     asked = {"code": "c", "tests": "t", "before": "b", "names": ["f"]}
     found = parse_request(asked, has_tests=True).check
     assert found
-    assert (found.tests, found.before, found.names) == ("t", "b", ("f",))
+    assert (found.tests, found.before, found.called_functions) == ("t", "b", ("f",))
     assert parse_request(asked).check is None
     with pytest.raises(InvalidRequestError, match="tests: no text"):
         parse_request({"code": "c"}, has_tests=True)
@@ -139,7 +139,10 @@ def test_what_a_wall_is() -> None:
         ((), False),
     ):
         strength = IsolationLevel.of(layers, {})
-        assert (strength.contained, strength.name) == (contained, "+".join(layers) if contained else "limits only")
+        assert (strength.has_landlock_and_seccomp, strength.layers_text) == (
+            contained,
+            "+".join(layers) if contained else "limits only",
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- filter
@@ -151,7 +154,7 @@ ALLOW, NOTIFY, KILL, REFUSED = "allow", "notify", "kill", "refused"
 def filtered(machine: str, number: int, *args: int, arch: int = 0, **how: Any) -> str:
     """Run both filters as the kernel does: what the stricter one says counts."""
     main = _carried_out(seccomp.build_filter(machine, **how), machine, number, args, arch)
-    births = _carried_out(seccomp.build_fork_filter(machine), machine, number, args, arch)
+    births = _carried_out(seccomp.build_fork_notify_filter(machine), machine, number, args, arch)
     return births if main == ALLOW else main
 
 
