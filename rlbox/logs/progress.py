@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 from rlbox.foreign import decimal, finite_number
 from rlbox.logs.lines import strip_ray_prefix, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
-from rlbox.secrets.url_credentials import compile_re2_bytes
+from rlbox.secrets.url_credentials import compile_with_re2
 from rlbox.system.safe_files import open_regular_file
 
 LINE_LIMIT = 16 * 1024
@@ -289,7 +289,7 @@ def _re(pattern: bytes) -> re.Pattern[bytes]:
 
 @functools.cache
 def _candidates() -> re.Pattern[bytes]:
-    return compile_re2_bytes(_CANDIDATE)
+    return compile_with_re2(_CANDIDATE)
 
 
 _BAR_NUMBER = r"(\d{1,15}(?:\.\d{1,6})?)([kMGT]?)i?B?"

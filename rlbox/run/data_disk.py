@@ -24,7 +24,7 @@ from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.run.backend import open_runtime
-from rlbox.secrets.env_file import parse_env_file
+from rlbox.secrets.env_file import parse_env_with_problems
 from rlbox.secrets.lookup import ENV_FILE, find_weakness
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
 from rlbox.system.identity import get_user_name
@@ -109,7 +109,7 @@ def load_project_masks(app: App, variables: Sequence[str], secrets: Mapping[str,
     """Return masks for what the environment and `.env` say now, for the variables `variables`, and for `secrets`."""
     values: dict[str, str] = {}
     with contextlib.suppress(OSError):  # most projects have none
-        values = dict(parse_env_file((app.project.folder / ENV_FILE).read_bytes()).values)
+        values = dict(parse_env_with_problems((app.project.folder / ENV_FILE).read_bytes()).values)
     # A weak value would be masked wherever ordinary text says the same.
     strong = (name for name, value in values.items() if not find_weakness(value))
     names = ",".join((*variables, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))

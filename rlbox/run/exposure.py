@@ -17,7 +17,7 @@ from rlbox.fixes.conditions import check_package_requirement, list_stack_version
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.job.plan import RunPlan
-from rlbox.secrets.env_file import parse_env_file
+from rlbox.secrets.env_file import parse_env_with_problems
 from rlbox.secrets.lookup import ENV_FILE
 from rlbox.system.safe_files import read_bytes
 from rlbox.target.lock import load_lock
@@ -150,7 +150,7 @@ def _switched_off(plan: RunPlan, baked: Mapping[str, str], env_file: Path) -> st
     """Return what takes Ray's token away though it has one."""
     tables = {"its target": baked, "the job": plan.env}
     try:
-        tables[str(env_file)] = parse_env_file(read_bytes(env_file)).values
+        tables[str(env_file)] = parse_env_with_problems(read_bytes(env_file)).values
     except FileNotFoundError:
         pass
     except OSError as error:  # a link, which leads elsewhere in a container

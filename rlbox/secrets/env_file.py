@@ -24,7 +24,7 @@ _SECOND = re.compile(r"[ \t][A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvFile:
+class ParsedEnvFile:
     """What a `.env` file says: name to value, and what is wrong with it, by line number, never with a value."""
 
     values: dict[str, str]
@@ -35,12 +35,12 @@ class _BadLine(Exception):
     """What is wrong with one line."""
 
 
-def parse_env_file(data: bytes) -> EnvFile:
+def parse_env_with_problems(data: bytes) -> ParsedEnvFile:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         hint = _(" (it looks like UTF-16)") if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        return EnvFile(
+        return ParsedEnvFile(
             values={},
             problems=(
                 _("line {count}: not UTF-8 text{hint}").format(count=data.count(10, 0, error.start) + 1, hint=hint),
@@ -64,7 +64,7 @@ def parse_env_file(data: bytes) -> EnvFile:
                 problems.append(_("line {line}: {problem}").format(line=line, problem=problem))
                 place = text.find("\n", begun) + 1 or len(text)
         line += text.count("\n", begun, place)
-    return EnvFile(values=values, problems=tuple(problems))
+    return ParsedEnvFile(values=values, problems=tuple(problems))
 
 
 def _read(text: str, place: int) -> tuple[str, str, int]:

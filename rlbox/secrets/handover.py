@@ -39,13 +39,13 @@ def send_secrets(write: Callable[[bytes], object], secrets: Mapping[str, Secret]
             write(encode_secrets(secrets))
 
 
-def remove_from_environment(environment: MutableMapping[str, str], secrets: Mapping[str, str]) -> None:
-    """Take `secrets` out of the environment that processes inherit, wherever they came from, and name them there."""
-    for name in secrets:
+def unset_and_declare_secrets(environment: MutableMapping[str, str], secret_names: Mapping[str, str]) -> None:
+    """Take secrets out of the environment that processes inherit, wherever they came from, and name them there."""
+    for name in secret_names:
         environment.pop(name, None)
     named = filter(None, environment.get(SECRETS_VARIABLE, "").split(","))
-    if secrets:
-        environment[SECRETS_VARIABLE] = ",".join(dict.fromkeys((*named, *secrets)))
+    if secret_names:
+        environment[SECRETS_VARIABLE] = ",".join(dict.fromkeys((*named, *secret_names)))
 
 
 def receive_secrets(

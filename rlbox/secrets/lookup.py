@@ -10,7 +10,7 @@ from pathlib import Path
 from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.secrets.env_file import parse_env_file
+from rlbox.secrets.env_file import parse_env_with_problems
 from rlbox.values import Secret
 
 ENV_FILE = ".env"
@@ -141,7 +141,7 @@ def _load(path: Path, *, must: bool) -> _Place:
         ) from error
     if len(data) > _MOST_BYTES:
         raise SpecError(_("the file is no .env file: it has more than 1 MiB"), where=str(path))
-    parsed = parse_env_file(data)
+    parsed = parse_env_with_problems(data)
     if parsed.problems:
         lines = "".join(f"\n  {path}: {problem}" for problem in parsed.problems)
         count = (

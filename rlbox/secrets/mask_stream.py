@@ -27,7 +27,7 @@ def remove_separators(data: bytes) -> bytes:
     return data.translate(None, _BETWEEN)
 
 
-class OriginalOffsets:
+class _OriginalOffsets:
     """Where the bytes of `remove_separators(data)` stand in `data`."""
 
     def __init__(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ class MaskPatterns:
         self.regex = re2.compile(b"|".join(map(re.escape, self._forms)) or rb"[^\x00-\xff]", options)
         self._prefixes = {form[:size] for form in self._forms for size in (1, 2)}
 
-    def find_possible_starts(self, text: bytes) -> list[int]:
+    def find_incomplete_starts(self, text: bytes) -> list[int]:
         """Return where the rest of a squeezed text is the beginning of a form, or a whole one of a longer form."""
         first = max(len(text) - self.longest + 1, 0)
         return [n for n in range(first, len(text)) if text[n : n + 2] in self._prefixes and self._begins(text[n:])]
@@ -168,7 +168,7 @@ class MaskStream:
 def _found(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     """Return the secrets in `data`, the earliest first."""
     matches = list(patterns.regex.finditer(remove_separators(data)))
-    places = OriginalOffsets(data) if matches else None
+    places = _OriginalOffsets(data) if matches else None
     return [_span(places, match.start(), match.end()) for match in matches] if places else []
 
 
@@ -177,13 +177,13 @@ def _open_ends(patterns: MaskPatterns, data: bytes) -> list[_Span]:
     skipped = max(len(data) - 2 * patterns.longest - _HELD, 0)
     data = data[skipped:]
     view = remove_separators(data)
-    starts = patterns.find_possible_starts(view)
-    places = OriginalOffsets(data) if starts else None
+    starts = patterns.find_incomplete_starts(view)
+    places = _OriginalOffsets(data) if starts else None
     spans = [_span(places, start, len(view), len(data)) for start in starts] if places else []
     return [_Span(*(skipped + at for at in span)) for span in spans]
 
 
-def _span(places: OriginalOffsets, start: int, end: int, until: int = -1) -> _Span:
+def _span(places: _OriginalOffsets, start: int, end: int, until: int = -1) -> _Span:
     """Return where the squeezed bytes from `start` to `end` stand; the beginning of a secret goes up to `until`."""
     begin = places.map_start(start)
     behind = start + places.count_line_offset(start)

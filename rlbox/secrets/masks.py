@@ -101,9 +101,9 @@ def _whole(text: str) -> bool:
     return True
 
 
-def find_secret_lines(text: str) -> tuple[int, ...]:
+def find_secret_line_numbers(shell_text: str) -> tuple[int, ...]:
     """Return the numbers of the lines of shell text that hold what looks like a secret; the first line is 1."""
-    return tuple(number for number, line in enumerate(text.splitlines(), start=1) if _holds_secret(line))
+    return tuple(number for number, line in enumerate(shell_text.splitlines(), start=1) if _holds_secret(line))
 
 
 def looks_like_secret(name: str, value: str) -> bool:

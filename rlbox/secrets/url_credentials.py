@@ -41,13 +41,13 @@ _STARTED = re.compile(
 )
 
 
-def compile_re2_bytes(expression: bytes) -> re.Pattern[bytes]:
+def compile_with_re2(pattern: bytes) -> re.Pattern[bytes]:
     """Return an expression of RE2, which searches bytes at memory speed where Python's own looks at each of them."""
     import re2  # who has no log and no secret does not pay for it
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1  # a log holds bytes that are no UTF-8
-    compiled: re.Pattern[bytes] = re2.compile(expression, options)
+    compiled: re.Pattern[bytes] = re2.compile(pattern, options)
     return compiled
 
 
@@ -59,7 +59,7 @@ class CredentialMaskStream:
     """
 
     def __init__(self) -> None:
-        self._in_url = compile_re2_bytes(_IN_URL)
+        self._in_url = compile_with_re2(_IN_URL)
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:

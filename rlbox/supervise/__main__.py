@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     from rlbox.record.run_dir import load_plan_file
-    from rlbox.secrets.handover import SecretGrants, receive_secrets, remove_from_environment
+    from rlbox.secrets.handover import SecretGrants, receive_secrets, unset_and_declare_secrets
     from rlbox.secrets.masks import SecretMasker
     from rlbox.supervise.supervisor import supervise_run
 
@@ -58,7 +58,7 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
     plan = load_plan_file(run_dir)
     _begin(plan, run_dir, interrupt, inherited=len(argv) > 1)
     secrets = receive_secrets(plan.secrets, is_stopped=lambda: bool(interrupt.name))
-    remove_from_environment(os.environ, secrets)
+    unset_and_declare_secrets(os.environ, secrets)
     return supervise_run(
         plan,
         run_dir,

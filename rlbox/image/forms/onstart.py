@@ -12,7 +12,7 @@ from typing import Literal
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.image.templates import render_template
-from rlbox.secrets.masks import find_secret_lines
+from rlbox.secrets.masks import find_secret_line_numbers
 from rlbox.target.target import Target
 
 ONSTART_FIELD_LIMIT = 4048
@@ -78,7 +78,7 @@ def render_onstart(
         The target is not for vast.ai, `added_script` has what looks like a secret, or it is too large even packed.
     """
     require_vast_target(target)
-    if found := find_secret_lines(added_script):
+    if found := find_secret_line_numbers(added_script):
         raise SpecError(
             _("line {found} of the added text looks like a secret, and the platform keeps the script").format(
                 found=found[0]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlbox.secrets.env_file import EnvFile, parse_env_file
+from rlbox.secrets.env_file import ParsedEnvFile, parse_env_with_problems
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from rlbox.secrets.env_file import EnvFile, parse_env_file
     ],
 )
 def test_values(text: str, values: dict[str, str]) -> None:
-    assert parse_env_file(text.encode()) == EnvFile(values=values)
+    assert parse_env_with_problems(text.encode()) == ParsedEnvFile(values=values)
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,18 @@ def test_values(text: str, values: dict[str, str]) -> None:
     ],
 )
 def test_bad_lines_are_named_without_a_value(data: bytes, problems: list[str]) -> None:
-    parsed = parse_env_file(data)
+    parsed = parse_env_with_problems(data)
     assert list(parsed.problems) == problems
     assert "planted" not in "".join(parsed.problems)
 
 
 def test_good_lines_beside_bad_ones_are_read() -> None:
-    assert parse_env_file(b"A=1\nnope\nB='x\nC=3").values == {"A": "1", "C": "3"}
+    assert parse_env_with_problems(b"A=1\nnope\nB='x\nC=3").values == {"A": "1", "C": "3"}
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    parsed = parse_env_file(data)
+    parsed = parse_env_with_problems(data)
     assert all(name and "\0" not in value for name, value in parsed.values.items())
 
 
@@ -100,7 +100,7 @@ def test_what_a_shell_reads(tmp_path_factory: pytest.TempPathFactory, lines: lis
     text = "".join(f"{before}V{number}={value}{after}\n" for number, (before, value, after) in enumerate(lines))
     file.write_bytes(text.encode())
     read = shell_reading(file, len(lines))
-    assert parse_env_file(text.encode()) == EnvFile(values=read)
+    assert parse_env_with_problems(text.encode()) == ParsedEnvFile(values=read)
 
 
 def shell_reading(file: Path, count: int) -> dict[str, str]:

@@ -15,7 +15,13 @@ from rlbox.config.project import Project
 from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import list_secret_aliases
-from rlbox.secrets.handover import SecretGrants, encode_secrets, receive_secrets, remove_from_environment, send_secrets
+from rlbox.secrets.handover import (
+    SecretGrants,
+    encode_secrets,
+    receive_secrets,
+    send_secrets,
+    unset_and_declare_secrets,
+)
 from rlbox.secrets.lookup import find_secrets
 from rlbox.values import Secret
 
@@ -190,10 +196,10 @@ def test_a_name_that_did_not_come(pipe: tuple[int, int]) -> None:
 
 def test_they_are_named_where_programs_start_and_are_not_there() -> None:
     environment = {"PATH": "/bin", "RLBOX_SECRETS": "OLD,A", "A": "of the user's own shell"}
-    remove_from_environment(environment, {"A": "planted", "B": "x"})
+    unset_and_declare_secrets(environment, {"A": "planted", "B": "x"})
     assert environment == {"PATH": "/bin", "RLBOX_SECRETS": "OLD,A,B"}
     untouched: dict[str, str] = {}
-    remove_from_environment(untouched, {})
+    unset_and_declare_secrets(untouched, {})
     assert untouched == {}
 
 
