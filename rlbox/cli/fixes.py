@@ -81,12 +81,12 @@ def _show(app: App, name: str) -> int:
 
 
 def _find(app: App, text: str) -> int:
-    from rlbox.fixes.catalogue import find_fixes_by_log, search_fixes
+    from rlbox.fixes.catalogue import find_fixes_by_log, select_fixes_with_all_words
     from rlbox.fixes.view import fix_json, format_catalogue, format_fix
 
     fixes, code = _readable(app)
     found = find_fixes_by_log(fixes, text)
-    if not found and (near := search_fixes(fixes, text)):
+    if not found and (near := select_fixes_with_all_words(fixes, text)):
         app.print_status("no fix knows that line; these have its words")
         app.result({"fixes": [], "near": [fix_json(fix)["fix"] for fix in near]}, format_catalogue(near))
         app.print_status("next: rlbox fixes show ID")
@@ -109,22 +109,22 @@ def _readable(app: App) -> tuple[Sequence[Fix], int]:
 
 
 def _explain(app: App, name: str) -> int:
-    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.catalogue import load_target_and_catalogue
     from rlbox.fixes.conditions import list_stack_versions
-    from rlbox.fixes.render import render_fixes
+    from rlbox.fixes.render import select_and_render_fixes
     from rlbox.fixes.view import evaluate_fixes, evaluations_json, format_evaluations
     from rlbox.target.lock import load_lock
 
-    loaded = load_target_with_fixes(app.project, name)
+    loaded = load_target_and_catalogue(app.project, name)
     versions = list_stack_versions(loaded.target, load_lock(app.project.lock_file(name)))
     refusal = None
     try:
-        render_fixes(loaded.fixes, loaded.target, versions)
+        select_and_render_fixes(loaded.fix_catalogue, loaded.target, versions)
     except SpecError as error:
         refusal = error
-    judged = evaluate_fixes(loaded.fixes, loaded.target, versions)
+    judged = evaluate_fixes(loaded.fix_catalogue, loaded.target, versions)
     data = evaluations_json(name, judged, refusal.what if refusal else "")
-    app.result(data, format_evaluations(name, judged, show_all=app.verbosity > 0))
+    app.result(data, format_evaluations(name, judged, show_file_contents=app.verbosity > 0))
     if refusal and not app.as_json:  # one object on stdout: `refused` says it there
         raise refusal
     if not refusal:

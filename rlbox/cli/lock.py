@@ -89,13 +89,13 @@ def _relock(
     app: App, name: str, moved: UpgradeRequest, sources: str, *, again: bool = False
 ) -> tuple[Lock | None, Lock]:
     from rlbox.artifacts.relock import resolve_or_keep_lock
-    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.catalogue import load_target_and_catalogue
     from rlbox.planner.stack_check import require_no_conflict
 
-    loaded = load_target_with_fixes(app.project, name)
+    loaded = load_target_and_catalogue(app.project, name)
     require_no_conflict(app, loaded.target, None)
     before, lock = resolve_or_keep_lock(
-        app, loaded.target, moved, sources, included_targets=loaded.includes, ask_sources=again
+        app, loaded.target, moved, sources, included_targets=loaded.included_target_names, ask_sources=again
     )
     require_no_conflict(app, loaded.target, lock)
     return before, lock
@@ -213,16 +213,16 @@ def list_target_contacts(app: App, target_name: str, sources_profile: str) -> tu
 
 def load_target_as_built(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
-    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.catalogue import load_target_and_catalogue
     from rlbox.fixes.conditions import list_stack_versions
-    from rlbox.fixes.render import render_fixes
+    from rlbox.fixes.render import select_and_render_fixes
     from rlbox.target.artifact import list_install_artifacts
     from rlbox.target.lock import load_lock
 
-    fixed = load_target_with_fixes(project, target_name)
+    fixed = load_target_and_catalogue(project, target_name)
     lock = load_lock(project.lock_file(target_name))
-    baked = render_fixes(fixed.fixes, fixed.target, list_stack_versions(fixed.target, lock))
-    env = {**baked.build_env({}), **fixed.target.env}
+    baked = select_and_render_fixes(fixed.fix_catalogue, fixed.target, list_stack_versions(fixed.target, lock))
+    env = {**baked.overlay_env({}), **fixed.target.env}
     return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
 
 

@@ -103,13 +103,15 @@ def render_target_onstart(
     app: App, target_name: str, added_script: str, upload_dir: str = "", *, force: bool = False
 ) -> tuple[Target, OnstartScript]:
     """Return a target and its on-start script, as `render_onstart` makes it; errors are those of the plan."""
-    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.catalogue import load_target_and_catalogue
     from rlbox.fixes.conditions import list_stack_versions
-    from rlbox.fixes.render import render_fixes
+    from rlbox.fixes.render import select_and_render_fixes
     from rlbox.image.forms.onstart import render_onstart
 
-    loaded = load_target_with_fixes(app.project, target_name)
-    render_fixes(loaded.fixes, loaded.target, list_stack_versions(loaded.target, None))  # for what they refuse
+    loaded = load_target_and_catalogue(app.project, target_name)
+    select_and_render_fixes(
+        loaded.fix_catalogue, loaded.target, list_stack_versions(loaded.target, None)
+    )  # for what they refuse
     folders = app.project.template_dirs()
     return loaded.target, render_onstart(loaded.target, folders, added_script, upload_dir, force=force)
 

@@ -69,9 +69,9 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_fix_translations(project: Project) -> dict[str, str]:
-    from rlbox.fixes.catalogue import read_fix_translations
+    from rlbox.fixes.catalogue import read_chinese_translations
 
-    return read_fix_translations(project.fix_files().values())
+    return read_chinese_translations(project.fix_files().values())
 
 
 def _there(project: Project, *, named: bool) -> Project:

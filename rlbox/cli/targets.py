@@ -113,7 +113,7 @@ def _job(app: App, name: str) -> Job:
 
 
 def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
-    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.catalogue import load_target_and_catalogue
 
     targets, jobs = app.project.targets(), app.project.jobs()
     if name in jobs and name not in targets:
@@ -126,7 +126,7 @@ def _load(app: App, name: str) -> tuple[str, dict[str, Any]]:
             _("unknown target or job {name!r}{suggest}").format(name=name, suggest=suggest_similar(name, known)),
             next_step=_("choose one of: {known}").format(known=", ".join(known)),
         )
-    return "target", load_target_with_fixes(app.project, name).target.model_dump(mode="json")
+    return "target", load_target_and_catalogue(app.project, name).target.model_dump(mode="json")
 
 
 def _lines(data: Any, path: str = "") -> list[str]:

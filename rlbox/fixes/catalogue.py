@@ -24,22 +24,22 @@ from rlbox.target.target import Target, load_target
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetWithFixes:
+class TargetAndCatalogue:
     """A target completed with the apt packages of its fixes, the files it was read from, which of them
     sets each key, and the catalogue.
     """
 
     target: Target
-    files: tuple[Path, ...]
-    fixes: tuple[Fix, ...]
+    spec_files: tuple[Path, ...]
+    fix_catalogue: tuple[Fix, ...]
 
     @property
-    def includes(self) -> tuple[str, ...]:
+    def included_target_names(self) -> tuple[str, ...]:
         """The targets that it includes, the nearest first: between its own file and the defaults stand theirs."""
-        return tuple(path.parent.name for path in self.files[1:-1])
+        return tuple(path.parent.name for path in self.spec_files[1:-1])
 
 
-def load_target_with_fixes(project: Project, target_name: str) -> TargetWithFixes:
+def load_target_and_catalogue(project: Project, target_name: str) -> TargetAndCatalogue:
     """Return the target `target_name` with what the fix catalogue adds to its base; errors are those of `load_target`.
 
     Only what the spec itself pins decides which packages are added, so that a lock does not depend on itself.
@@ -50,7 +50,7 @@ def load_target_with_fixes(project: Project, target_name: str) -> TargetWithFixe
     if packages := [package for package in asked if package not in target.base.holds_apt]:
         base = target.base.model_copy(update={"packages": (*target.base.packages, *packages)})
         target = target.model_copy(update={"base": base})
-    return TargetWithFixes(target=target, files=loaded.files, fixes=fixes)
+    return TargetAndCatalogue(target=target, spec_files=loaded.files, fix_catalogue=fixes)
 
 
 def load_fixes(project: Project) -> tuple[Fix, ...]:
@@ -82,7 +82,7 @@ def _fix(name: str, shown: str, text: str) -> Fix:
     return validate_spec(Fix, {**reject_key(parse_toml(text, shown), shown, "id"), "id": name}, shown)
 
 
-def read_fix_translations(fix_files: Iterable[Path]) -> dict[str, str]:
+def read_chinese_translations(fix_files: Iterable[Path]) -> dict[str, str]:
     """Return what fixes say in Chinese by what they say in English; files that cannot be read are left out."""
     pairs: dict[str, str] = {}
     for path in fix_files:
@@ -95,7 +95,7 @@ def read_fix_translations(fix_files: Iterable[Path]) -> dict[str, str]:
 _WORD = re.compile(r"[^\W_]+")
 
 
-def search_fixes(fixes: Iterable[Fix], query: str) -> tuple[Fix, ...]:
+def select_fixes_with_all_words(fixes: Iterable[Fix], query: str) -> tuple[Fix, ...]:
     """Return the fixes that have every word of `query` in their id, titles, failure, remedy or known lines."""
     words = set(_WORD.findall(query.casefold()))
     return tuple(fix for fix in fixes if words and words <= set(_WORD.findall(_searched_text(fix))))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.fixes.conditions import Versions, check_package_requirement, list_git_package_names
+from rlbox.fixes.conditions import Versions, check_package_requirement, list_own_and_repository_name
 from rlbox.fixes.fix import Fix, FixPatch, map_files_to_added_text
 from rlbox.fixes.render import build_template_values, render_fix_template
 from rlbox.i18n import _
@@ -44,39 +44,39 @@ class ResolvedPatch:
 
 
 def resolve_patches(
-    fixes: Iterable[Fix], target: Target, versions: Versions, patch_texts: Mapping[str, str]
+    applicable_fixes: Iterable[Fix], target: Target, versions: Versions, target_patch_texts: Mapping[str, str]
 ) -> tuple[ResolvedPatch, ...]:
     """Return the patches of a target: those of its fixes in their order, then its own.
 
-    `fixes`: The fixes that apply to the target.
-    `patch_texts`: The target's own patches, file name to text.
+    `applicable_fixes`: The fixes that apply to the target.
+    `target_patch_texts`: The target's own patches, file name to text.
     Raises SpecError: A folder's template is broken.
     """
     values = build_template_values(target, versions)
     rows = []
-    for fix in fixes:
+    for fix in applicable_fixes:
         for patch in fix.bake.patch:
-            package, skip = find_patched_package(patch, target, versions)
+            package, skip = find_package_to_patch(patch, target, versions)
             into = render_fix_template(patch.into, values, f"templates/fixes/{fix.id}.toml") or _folder(
                 package, target, versions, values["site"]
             )
             rows.append(_row(patch, f"{fix.id}/{patch.name}", fix.id, package, into, patch.diff, skip))
     folders = {part.name: part.into for part in target.git}
     for own in target.patches:
-        package, skip = find_patched_package(own, target, versions)
-        row = _row(own, own.file, "", package, own.into, patch_texts.get(own.file, ""), skip)
+        package, skip = find_package_to_patch(own, target, versions)
+        row = _row(own, own.file, "", package, own.into, target_patch_texts.get(own.file, ""), skip)
         rows.append(replace(row, diff_from=f"{folders[own.part]}/{own.file}") if own.part else row)
     return tuple(rows)
 
 
-class PatchedPackage(NamedTuple):
+class PackageOrSkip(NamedTuple):
     """The package or git part that a patch changes, and why the patch is skipped (empty: it is not)."""
 
-    install_dir_package: str
+    package_name: str
     skip_reason: str
 
 
-def find_patched_package(patch: PatchFacts, target: Target, versions: Versions) -> PatchedPackage:
+def find_package_to_patch(patch: PatchFacts, target: Target, versions: Versions) -> PackageOrSkip:
     """Return the package or git part that a patch changes, and why it is skipped (empty: it is not).
 
     A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
@@ -86,35 +86,35 @@ def find_patched_package(patch: PatchFacts, target: Target, versions: Versions) 
     for text in patch.package:
         asked = Requirement(text)
         if _tree(asked.name, target, versions):
-            return PatchedPackage(canonicalize_name(asked.name), "")
+            return PackageOrSkip(canonicalize_name(asked.name), "")
         holds, fact = check_package_requirement(text, versions)
         if holds:
-            return PatchedPackage(canonicalize_name(asked.name), "")
+            return PackageOrSkip(canonicalize_name(asked.name), "")
         against.append(fact)
-    return PatchedPackage("", "; ".join(against))
+    return PackageOrSkip("", "; ".join(against))
 
 
-def find_git_source(name: str, target: Target) -> GitSource | None:
+def _find_git_source(name: str, target: Target) -> GitSource | None:
     """Return the target's git part of a name: its own, or the last piece of its address."""
     wanted = canonicalize_name(name)
-    return next((part for part in target.git if wanted in list_git_package_names(part)), None)
+    return next((part for part in target.git if wanted in list_own_and_repository_name(part)), None)
 
 
 def has_patches_to_apply(patches: Iterable[ResolvedPatch]) -> bool:
     return any(not row.skip for row in patches)
 
 
-def render_patch_manifest(target: str, patches: Iterable[ResolvedPatch], layers: Iterable[str] = ()) -> str:
+def render_patch_manifest(target: str, patches: Iterable[ResolvedPatch], layer_dirs: Iterable[str] = ()) -> str:
     """Return what templates/scripts/apply_patches.py reads, as JSON.
 
-    `layers`: Folders of the layers that a build step finds, the lowest first.
+    `layer_dirs`: Folders of the layers that a build step finds, the lowest first.
     """
     rows = [{key: value for key, value in asdict(patch).items() if key != "diff_from" or value} for patch in patches]
-    data = {"schema": 1, "target": target, "layers": [*layers], "patches": rows}
+    data = {"schema": 1, "target": target, "layers": [*layer_dirs], "patches": rows}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
-def format_patch_comments(patches: Iterable[ResolvedPatch]) -> tuple[str, ...]:
+def format_patch_summaries(patches: Iterable[ResolvedPatch]) -> tuple[str, ...]:
     """Return what a reader of the Dockerfile must know of each patch; those of a fix with one reason share a line."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in patches:
@@ -128,7 +128,7 @@ def format_patch_comments(patches: Iterable[ResolvedPatch]) -> tuple[str, ...]:
     return tuple(f"{', '.join(names)}: {words}" for (__, words), names in found.items())
 
 
-def format_patch(patch: FixPatch) -> tuple[str, ...]:
+def format_patch_details(patch: FixPatch) -> tuple[str, ...]:
     """Return the manifest of a patch as `rlbox fixes show` prints it: a title line, then one line a fact, indented."""
     facts = {
         "changes": ", ".join("/".join(path.split("/")[patch.strip :]) for path in map_files_to_added_text(patch.diff)),
@@ -152,7 +152,7 @@ def format_patch(patch: FixPatch) -> tuple[str, ...]:
 
 
 def _tree(name: str, target: Target, versions: Versions) -> GitSource | None:
-    return None if versions.get(canonicalize_name(name)) else find_git_source(name, target)
+    return None if versions.get(canonicalize_name(name)) else _find_git_source(name, target)
 
 
 def _folder(package: str, target: Target, versions: Versions, site: str) -> str:

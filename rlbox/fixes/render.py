@@ -95,21 +95,21 @@ class ImageFile:
 class RenderedFixes:
     """The fixes of a target as what they bake.
 
-    `env_blocks` are in the order of ENV lines: what comes later is put in front of a path. `links` maps a path to its
-    target. `ray` are the options of `ray-start`: for both roles, for the head, for a worker.
+    `env_blocks` are in the order of ENV lines: what comes later is put in front of a path. `ray` are the
+    options of `ray-start`: for both roles, for the head, for a worker.
     """
 
     fixes: tuple[Fix, ...]
     env_blocks: tuple[FixEnv, ...]
     files: tuple[ImageFile, ...]
-    links: Mapping[str, str]
+    link_target_by_path: Mapping[str, str]
     ray: RayStartOptions
     shm_gib: float
     ulimits: Mapping[str, str]
 
-    def build_env(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a container of an image that has `inherited` without the fixes."""
-        found = dict(inherited)
+    def overlay_env(self, inherited_env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a container of an image that has `inherited_env` without the fixes."""
+        found = dict(inherited_env)
         for block in self.env_blocks:
             found |= block.env
             for name, folders in block.path.items():
@@ -137,13 +137,13 @@ def list_fix_apt_packages(fixes: Iterable[Fix], target: Target, versions: Versio
     return tuple(sorted(found - set(target.base.packages)))
 
 
-def render_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> RenderedFixes:
+def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: Versions) -> RenderedFixes:
     """Return what the fixes that `target` needs bake.
 
     Raises SpecError: A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is
       broken.
     """
-    chosen = select_fixes(fixes, target, versions)
+    chosen = select_fixes(catalogue, target, versions)
     values = build_template_values(target, versions)
     _refuse(chosen, target, values)
     filled = [(fix, render_bake(fix, values)) for fix in chosen]
@@ -152,7 +152,7 @@ def render_fixes(fixes: Sequence[Fix], target: Target, versions: Versions) -> Re
         fixes=chosen,
         env_blocks=tuple(_env(fix, bake) for fix, bake in reversed(filled) if bake.env or bake.path),
         files=(*_files(filled), *_ray_start(ray, versions)),
-        links={link.path: link.to for __, bake in filled for link in bake.link},
+        link_target_by_path={link.path: link.to for __, bake in filled for link in bake.link},
         ray=ray,
         shm_gib=max((fix.bake.run.shm_gib for fix in chosen), default=0.0),
         ulimits={name: limit for fix in chosen for name, limit in fix.bake.run.ulimits.items()},
@@ -311,7 +311,7 @@ def render_fix_manifest(
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
-def render_signatures(fixes: Iterable[Fix]) -> str:
+def render_signatures_json(fixes: Iterable[Fix]) -> str:
     return dump_signatures(extract_signatures(fix.model_dump(include=SIGNATURE_FIELDS) for fix in fixes)) + "\n"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rlbox.amounts import columns, size_text_with_gib
 from rlbox.fixes.conditions import Versions, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix
-from rlbox.fixes.patches import find_patched_package, format_patch
+from rlbox.fixes.patches import find_package_to_patch, format_patch_details
 from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
@@ -25,7 +25,7 @@ class BakeEntry:
     text: str = ""
 
 
-def describe_fix_category(fix: Fix) -> str:
+def get_fix_category(fix: Fix) -> str:
     """Return what sort of fix it is: `baked`, `check` (it only looks), `remedy` (it only advises) or `benign`."""
     if fix.benign:
         return "benign"
@@ -107,7 +107,7 @@ def _source_rows(bake: Bake) -> Iterator[BakeEntry]:
     for row in bake.refuse:
         yield BakeEntry(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
     for patch in bake.patch:
-        facts = [line.strip() for line in format_patch(patch)[1:]]
+        facts = [line.strip() for line in format_patch_details(patch)[1:]]
         yield BakeEntry(kind="patch", name=patch.name, value=patch.reason, text="\n".join([*facts, "", patch.diff]))
 
 
@@ -139,7 +139,7 @@ def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakeEntry
     left = {
         patch.name: _("left out: {skip}").format(skip=skip)
         for patch in fix.bake.patch
-        if (skip := find_patched_package(patch, target, versions).skip_reason)
+        if (skip := find_package_to_patch(patch, target, versions).skip_reason)
     }
     rows = list_bake_entries(fix, render_bake(fix, build_template_values(target, versions)))
     return tuple(replace(row, value=left.get(row.name, row.value)) if row.kind == "patch" else row for row in rows)
@@ -147,20 +147,18 @@ def _rows_there(fix: Fix, target: Target, versions: Versions) -> tuple[BakeEntry
 
 def catalogue_json(fixes: Iterable[Fix]) -> dict[str, Any]:
     keys = {"id", "title", "title_zh", "heals", "benign"}
-    return {
-        "fixes": [{**fix.model_dump(mode="json", include=keys), "kind": describe_fix_category(fix)} for fix in fixes]
-    }
+    return {"fixes": [{**fix.model_dump(mode="json", include=keys), "kind": get_fix_category(fix)} for fix in fixes]}
 
 
 def format_catalogue(fixes: Iterable[Fix]) -> str:
-    return "\n".join(columns((fix.id, describe_fix_category(fix), _title(fix)) for fix in fixes))
+    return "\n".join(columns((fix.id, get_fix_category(fix), _title(fix)) for fix in fixes))
 
 
 def fix_json(fix: Fix) -> dict[str, Any]:
     applies = fix.applies.model_dump(mode="json", exclude_defaults=True)
     bake = fix.bake.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     data = fix.model_dump(mode="json", by_alias=True)
-    return {"fix": {**data, "kind": describe_fix_category(fix), "applies": applies, "bake": bake}}
+    return {"fix": {**data, "kind": get_fix_category(fix), "applies": applies, "bake": bake}}
 
 
 def format_fix(fix: Fix) -> str:
@@ -169,7 +167,7 @@ def format_fix(fix: Fix) -> str:
 
 def _fix_lines(fix: Fix) -> Iterator[str]:
     yield f"# {fix.id}: {_title(fix)}"
-    yield _("kind: {kind}").format(kind=describe_fix_category(fix))
+    yield _("kind: {kind}").format(kind=get_fix_category(fix))
     if fix.heals:
         yield _("heals: {ids}").format(ids=", ".join(fix.heals))
     yield from ("", _("## why"), *fix.why.strip().splitlines())
@@ -208,7 +206,7 @@ def evaluations_json(target: str, evaluations: Iterable[FixEvaluation], refusal:
             {
                 "id": one.fix.id,
                 "title": one.fix.title,
-                "kind": describe_fix_category(one.fix),
+                "kind": get_fix_category(one.fix),
                 "because": list(one.reasons),
                 "baked": [asdict(row) for row in one.bake_entries],
             }
@@ -219,10 +217,10 @@ def evaluations_json(target: str, evaluations: Iterable[FixEvaluation], refusal:
     }
 
 
-def format_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, show_all: bool) -> str:
-    """Return what a target gets and why as people read it; `show_all` shows the lines of files and hooks."""
+def format_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, show_file_contents: bool) -> str:
+    """Return what a target gets and why as people read it; `show_file_contents` shows the lines of files and hooks."""
     rows = list(evaluations)
-    given = [one for one in rows if one.applies and describe_fix_category(one.fix) in ("baked", "check")]
+    given = [one for one in rows if one.applies and get_fix_category(one.fix) in ("baked", "check")]
     advice = [one for one in rows if one.applies and one not in given]
     left = [one for one in rows if not one.applies]
     count = len(given)
@@ -232,9 +230,9 @@ def format_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, sho
         )
     ]
     for one in given:
-        lines += ["", f"{one.fix.id} ({describe_fix_category(one.fix)}): {_title(one.fix)}"]
+        lines += ["", f"{one.fix.id} ({get_fix_category(one.fix)}): {_title(one.fix)}"]
         lines += [_("  because {reasons}").format(reasons=join("; ", one.reasons))]
-        lines += [f"  {line}" for row in one.bake_entries for line in _row_lines(row, whole=show_all)]
+        lines += [f"  {line}" for row in one.bake_entries for line in _row_lines(row, whole=show_file_contents)]
     advises = _("# {count} more only know a line of a log, and the remedy or that it is benign")
     lines += ["", advises.format(count=len(advice))]
     lines += columns((one.fix.id, _title(one.fix)) for one in advice)

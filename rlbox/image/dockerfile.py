@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import Any
 
 from rlbox.engine.container import CA_VARIABLES
-from rlbox.fixes.patches import ResolvedPatch, format_patch_comments, has_patches_to_apply
+from rlbox.fixes.patches import ResolvedPatch, format_patch_summaries, has_patches_to_apply
 from rlbox.fixes.render import FixEnv, RenderedFixes
 from rlbox.image.labels import build_image_labels
 from rlbox.image.layers import BuildStage, lock_dir_in_context, map_parts_to_context_paths
@@ -63,7 +63,7 @@ def build_dockerfile_values(
         "stages": [_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
         "layers": [_Layer(*path.split("/")) for path in list_layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
-        "patch_notes": format_patch_comments(patches),
+        "patch_notes": format_patch_summaries(patches),
         "carried": {**dict.fromkeys(parts, "unlocked"), **(map_parts_to_context_paths(lock) if lock else {})},
         "ca_names": CA_VARIABLES,
         "envs": [
@@ -74,7 +74,7 @@ def build_dockerfile_values(
         ),
         "limits": format_limits_variable(build_container_defaults(target, rendered_fixes)),
         "programs": any(file.mode == "0755" for file in rendered_fixes.files),
-        "links": [*_link_commands(rendered_fixes.links), "sh /opt/tools/install.sh settle"],
+        "links": [*_link_commands(rendered_fixes.link_target_by_path), "sh /opt/tools/install.sh settle"],
         "lock": lock_dir_in_context(lock) if lock else "",
         "labels": build_image_labels(target, lock, rendered_fixes, patches),
     }

@@ -6,7 +6,7 @@ from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import list_stack_versions
-from rlbox.fixes.render import render_fixes
+from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.forms.apptainer import render_apptainer_definition
 from rlbox.image.forms.compose import render_compose
@@ -31,7 +31,7 @@ def render_export(
     target, lock, templates = recipe.target, recipe.lock, recipe.template_dirs
     if form == "compose":
         container = build_container_defaults(
-            target, render_fixes(recipe.fixes, target, list_stack_versions(target, lock))
+            target, select_and_render_fixes(recipe.fixes, target, list_stack_versions(target, lock))
         )
         return render_compose(
             target,

@@ -113,7 +113,7 @@ def plan_image(
     """
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.patches import resolve_patches
-    from rlbox.fixes.render import render_fixes
+    from rlbox.fixes.render import select_and_render_fixes
     from rlbox.image.dockerfile import build_dockerfile_values
     from rlbox.image.layers import plan_build_stages, plan_python_layers
     from rlbox.image.templates import render_template
@@ -123,7 +123,7 @@ def plan_image(
         return render_template(template_dirs, name, values)
 
     stages, versions = plan_build_stages(plan_python_layers(target, lock)), list_stack_versions(target, lock)
-    baked = render_fixes(fixes, target, versions)
+    baked = select_and_render_fixes(fixes, target, versions)
     container = build_container_defaults(target, baked)
     patching = resolve_patches(baked.fixes, target, versions, patch_texts)
     dockerfile = text("Dockerfile.j2", **build_dockerfile_values(target, lock, stages, baked, patching))
@@ -225,16 +225,16 @@ class ImageSources:
     @classmethod
     def load(cls, project: Project, target_name: str) -> ImageSources:
         """Return the recipe of target `target_name`; errors are those of `load_target`."""
-        from rlbox.fixes.catalogue import load_target_with_fixes
+        from rlbox.fixes.catalogue import load_target_and_catalogue
         from rlbox.job.load import load_target_ports
         from rlbox.target.lock import load_lock
 
-        loaded = load_target_with_fixes(project, target_name)
+        loaded = load_target_and_catalogue(project, target_name)
         patches = project.patches(target_name, loaded.target.own_patches)
         return cls(
             target=loaded.target,
             lock=load_lock(project.lock_file(target_name)),
-            fixes=loaded.fixes,
+            fixes=loaded.fix_catalogue,
             patch_texts={path.name: path.read_text("utf-8") for path in patches},
             job_ports=load_target_ports(Project(folder=project.roots[-1]), target_name),
             template_dirs=tuple(project.template_dirs()),

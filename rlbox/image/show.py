@@ -13,7 +13,7 @@ from rlbox.app import App
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.oci import find_manifest_digest
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.catalogue import load_target_and_catalogue
 from rlbox.i18n import _
 from rlbox.image.labels import FORCED_LABEL, LOCK_LABEL, SPEC_LABEL, compute_image_spec_checksum
 from rlbox.target.lock import Lock, load_lock, parse_lock
@@ -201,7 +201,7 @@ def _compare_with_target(app: App, labels: Mapping[str, str], lock: Lock | None)
     if name not in app.project.targets():
         return status
     try:
-        target = load_target_with_fixes(app.project, name).target
+        target = load_target_and_catalogue(app.project, name).target
         current = load_lock(app.project.lock_file(name))
     except SpecError as error:
         return {**status, "spec": f"cannot be read: {error.what.splitlines()[0]}"}

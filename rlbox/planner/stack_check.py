@@ -333,10 +333,10 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
 
 
 def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
-    from rlbox.fixes.catalogue import load_target_with_fixes
+    from rlbox.fixes.catalogue import load_target_and_catalogue
     from rlbox.target.lock import compute_lock_spec_checksum, load_lock
 
-    target = load_target_with_fixes(app.project, name).target
+    target = load_target_and_catalogue(app.project, name).target
     lock = None if spec_alone else load_lock(app.project.lock_file(name))
     if lock and lock.spec != compute_lock_spec_checksum(target, own_requirements()):
         lock = None

@@ -246,7 +246,7 @@ class _Placed:
     ) -> None:
         self._target, self._baked, self._image, self._layout = target, baked, image, layout
         self._absent = absent
-        paths = [file.path for file in baked.files] + list(baked.links)
+        paths = [file.path for file in baked.files] + list(baked.link_target_by_path)
         into = [*(tree.into for tree in target.git), *(file.into for file in target.http)]
         self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.is_effective(path)))
         self._origins = {file.path: fix.id for fix in baked.fixes for file in fix.bake.file}
@@ -266,7 +266,7 @@ class _Placed:
         for file in self._baked.files:
             if self._layout.is_effective(file.path) and not self._shared(_hook_fix(file.path)):
                 yield self._file(file.path, file.text, file.mode)
-        for path, to in self._baked.links.items():
+        for path, to in self._baked.link_target_by_path.items():
             if self._layout.is_effective(path):
                 origin = self._origins.get(path, "rlbox")
                 yield FileToInstall(
@@ -302,7 +302,7 @@ class _Placed:
     def skipped(self) -> Iterator[SkippedItem]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
-        for path in (*(file.path for file in self._baked.files), *self._baked.links):
+        for path in (*(file.path for file in self._baked.files), *self._baked.link_target_by_path):
             if not self._layout.is_effective(path):
                 yield SkippedItem(item=path, source_id=self._origins.get(path, "rlbox"), reason=outside)
         into = {tree.into: tree.name for tree in self._target.git}

@@ -20,9 +20,9 @@ from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import create_or_check_data_disk
 from rlbox.errors import NodeError, SpecError
-from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.catalogue import load_target_and_catalogue
 from rlbox.fixes.conditions import list_stack_versions
-from rlbox.fixes.render import render_fixes
+from rlbox.fixes.render import select_and_render_fixes
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_target_ports
@@ -137,7 +137,7 @@ def prepare_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOpt
         The machine does not hold what the target takes of its base image, or has not the interpreter that is named.
     """
     image.require_lock()
-    loaded = load_target_with_fixes(app.project, image.target)
+    loaded = load_target_and_catalogue(app.project, image.target)
     lock = load_lock(app.project.lock_file(image.target))
     if lock is None:
         raise SpecError(
@@ -145,7 +145,7 @@ def prepare_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOpt
             next_step=f"rlbox lock {image.target}",
         )
     target = replace_data_mount(loaded.target, layout.data)
-    baked = render_fixes(loaded.fixes, target, list_stack_versions(target, lock))
+    baked = select_and_render_fixes(loaded.fix_catalogue, target, list_stack_versions(target, lock))
     ports = load_target_ports(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
     user_options = _said(layout, options or ApplyOptions())

@@ -22,7 +22,7 @@ from rlbox.diagnose.cause import make_port_conflict_cause
 from rlbox.diagnose.first_fatal import SIGNATURES_FILE
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import render_signatures
+from rlbox.fixes.render import render_signatures_json
 from rlbox.i18n import _
 from rlbox.job.filler import RunPaths, source_mount_path
 from rlbox.job.job import Job, SourceTable
@@ -47,7 +47,7 @@ def collect_run_files(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> 
     if lock.exists():
         files["lock.json"] = lock
     texts = {f"{SPEC}{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
-    return texts | {SIGNATURES_FILE: render_signatures(fixes)}
+    return texts | {SIGNATURES_FILE: render_signatures_json(fixes)}
 
 
 def compute_specs_digest(files: Mapping[str, str]) -> str:

@@ -24,7 +24,13 @@ from rlbox.errors import SpecError
 from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest, resolve_patches
-from rlbox.fixes.render import ImageFile, RenderedFixes, build_template_values, render_fix_template, render_fixes
+from rlbox.fixes.render import (
+    ImageFile,
+    RenderedFixes,
+    build_template_values,
+    render_fix_template,
+    select_and_render_fixes,
+)
 from rlbox.foreign import decode_toml
 from rlbox.image.machine import build_container_defaults
 from rlbox.image.names import project_image_tag
@@ -147,7 +153,7 @@ def problems(case: Case, fix: Fix) -> list[str]:
     if case.fault:
         found += without_it(case, fix, target)
     if case.fault and not case.refused:
-        found += with_it(case, fix, target, render_fixes([fix], target, versions))
+        found += with_it(case, fix, target, select_and_render_fixes([fix], target, versions))
     return found
 
 
@@ -162,7 +168,7 @@ def cured(case: Case, fix: Fix, target: Target) -> list[str]:
 
 def _refusal(case: Case, fix: Fix, target: Target) -> list[str]:
     try:
-        render_fixes([fix], target, list_stack_versions(target, None))
+        select_and_render_fixes([fix], target, list_stack_versions(target, None))
     except SpecError as error:
         fits = re.search(case.refused, f"{error.what}\n{error.next_step}")
         return [] if fits else [f"refused with another message: {error.what}"]
@@ -202,10 +208,10 @@ def _check(fix: Fix, target: Target) -> str:
 
 def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, check: str) -> Seen:
     """Run a case in a container of a lab image, with what a fix bakes or without."""
-    laid = baked or render_fixes([], target, list_stack_versions(target, None))
+    laid = baked or select_and_render_fixes([], target, list_stack_versions(target, None))
     limits = build_container_defaults(target, laid)
     inherited = lab_env(image)
-    env = {name: text for name, text in laid.build_env(inherited).items() if text != inherited.get(name)}
+    env = {name: text for name, text in laid.overlay_env(inherited).items() if text != inherited.get(name)}
     switch = "" if case.user == "root" else f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
     name = f"rlbox-fault-{uuid.uuid4().hex[:12]}"
     network = [] if any(word.startswith("--net") for word in case.options) else ["--network=none"]
@@ -217,7 +223,7 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
     files += _patching(laid, target)
     try:
         _docker(*words, "--entrypoint=sh", tag(image), "-c", DEED.format(switch=switch))
-        archive = _tar([*files, *laid.files], dict(laid.links))
+        archive = _tar([*files, *laid.files], dict(laid.link_target_by_path))
         _docker("cp", "-", f"{name}:/", stdin=archive)
         output = _docker("start", "--attach", name, timeout_s=case.timeout_s, check=False)
     finally:

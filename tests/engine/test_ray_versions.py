@@ -15,10 +15,10 @@ import pytest
 from enginebox import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.catalogue import load_target_and_catalogue
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.patches import render_patch_manifest, resolve_patches
-from rlbox.fixes.render import render_fixes
+from rlbox.fixes.render import select_and_render_fixes
 from rlbox.target.lock import load_lock
 
 PROJECT = Project(folder=Path("/"))
@@ -65,13 +65,17 @@ print(json.dumps(answers))
 
 def patched(target: str, folder: Path) -> Path:
     """Return an environment with the Ray that a target locks, patched as its image is."""
-    fixed = load_target_with_fixes(PROJECT, target)
+    fixed = load_target_and_catalogue(PROJECT, target)
     versions = list_stack_versions(fixed.target, load_lock(PROJECT.lock_file(target)))
     root, ray = folder / "root", f"ray[default]=={versions['ray']}"
     venv, uv = root / "opt/venv", str(Path(sys.executable).with_name("uv"))
     subprocess.run([uv, "venv", "-q", "--python=3.11", str(venv)], check=True)
     subprocess.run([uv, "pip", "install", "-q", f"--python={venv}/bin/python", ray, "setuptools"], check=True)
-    fixes = [fix for fix in render_fixes(fixed.fixes, fixed.target, versions).fixes if fix.id == "ray-agent-token"]
+    fixes = [
+        fix
+        for fix in select_and_render_fixes(fixed.fix_catalogue, fixed.target, versions).fixes
+        if fix.id == "ray-agent-token"
+    ]
     if not fixes:
         return venv
     rows = resolve_patches(fixes, fixed.target, versions, {})

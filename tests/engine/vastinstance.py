@@ -21,7 +21,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.conditions import list_stack_versions
-from rlbox.fixes.render import ImageFile, render_fixes
+from rlbox.fixes.render import ImageFile, select_and_render_fixes
 from rlbox.foreign import decode_toml
 from rlbox.image.forms.onstart import render_onstart
 from rlbox.target.target import DEFAULTS, Target
@@ -155,9 +155,9 @@ def spec(image: str) -> Target:
 def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstance]:
     """An instance of a lab image, with all that fixes bake for it, as the platform has just started it."""
     target = spec(image)
-    baked = render_fixes(load_fixes(Project(folder=CHECKOUT)), target, list_stack_versions(target, None))
+    baked = select_and_render_fixes(load_fixes(Project(folder=CHECKOUT)), target, list_stack_versions(target, None))
     inherited = lab_env(image)
-    given = {**baked.build_env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
+    given = {**baked.overlay_env({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
     script = render_onstart(target, [CHECKOUT / "templates"], added).field_text
     laid = [
         *baked.files,
@@ -170,7 +170,7 @@ def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstanc
     words += [f"--env={key}={value}" for key, value in given.items() if value != inherited.get(key)]
     try:
         docker(*words, "--entrypoint=sleep", tag(image), "infinity")
-        archive = _tar(laid, dict(baked.links))
+        archive = _tar(laid, dict(baked.link_target_by_path))
         subprocess.run(
             ["docker", "cp", "-", f"{one.name}:/"], input=archive, capture_output=True, timeout=60, check=True
         )

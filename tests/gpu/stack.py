@@ -31,7 +31,7 @@ from packaging.utils import canonicalize_name
 from rlbox.app import own_requirements
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
-from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.catalogue import load_target_and_catalogue
 from rlbox.target.lock import Lock, compute_lock_spec_checksum, load_lock
 
 HERE = Path(__file__).resolve().parent
@@ -55,7 +55,7 @@ def write_locks(folder: Path, only: str = "") -> None:
         lock = load_lock(project.lock_file(shipped(project, name)))
         assert lock
         if only in ("", name):
-            spec = compute_lock_spec_checksum(load_target_with_fixes(project, name).target, own_requirements())
+            spec = compute_lock_spec_checksum(load_target_and_catalogue(project, name).target, own_requirements())
             project.lock_file(name).write_text(replace(lock, target=name, spec=spec).to_json_text(), "utf-8")
 
 

@@ -14,7 +14,7 @@ from rlbox.engine.container import OWN_NETWORK, ContainerDefaults
 from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import has_patches_to_apply, resolve_patches
-from rlbox.fixes.render import RenderedFixes, render_fixes
+from rlbox.fixes.render import RenderedFixes, select_and_render_fixes
 from rlbox.image.dockerfile import PARTS_STAGE, list_layer_paths
 from rlbox.image.labels import build_image_labels
 from rlbox.image.layers import lock_dir_in_context, map_parts_to_context_paths, plan_build_stages, plan_python_layers
@@ -48,7 +48,7 @@ def render_apptainer_definition(
         `.tar`). Empty: the locked files alone, by the steps of the Dockerfile; the lock must be current.
     """
     versions = list_stack_versions(target, lock)
-    baked = render_fixes(fixes, target, versions)
+    baked = select_and_render_fixes(fixes, target, versions)
     patching = resolve_patches(baked.fixes, target, versions, patch_texts)
     container = build_container_defaults(target, baked)
     values: dict[str, Any] = {
@@ -80,7 +80,7 @@ def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -
         "below": f"parts/{PARTS_STAGE}",
         "patched": patched,
         "programs": programs,
-        "links": sorted(baked.links.items()),
+        "links": sorted(baked.link_target_by_path.items()),
         "order": [
             *("runtime", "rlbox.venv"),
             *list_layer_paths(target, stages),
@@ -95,7 +95,7 @@ def _environment(target: Target, baked: RenderedFixes) -> dict[str, str]:
     limits = format_limits_variable(build_container_defaults(target, baked))
     plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
     joined = _paths(baked)
-    found = {name: text for name, text in baked.build_env(plain).items() if name not in joined}
+    found = {name: text for name, text in baked.overlay_env(plain).items() if name not in joined}
     return dict(sorted({**found, **target.env}.items()))
 
 

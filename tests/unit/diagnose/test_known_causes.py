@@ -16,7 +16,7 @@ from rlbox.diagnose.first_fatal import (
     load_run_signatures,
 )
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import render_signatures
+from rlbox.fixes.render import render_signatures_json
 
 FIXES = load_fixes(Project(folder=CHECKOUT))
 
@@ -25,7 +25,7 @@ FIXES = load_fixes(Project(folder=CHECKOUT))
 def run_dir(tmp_path: Path) -> Path:
     """A run directory with the signatures of the shipped catalogue."""
     (tmp_path / "spec").mkdir()
-    (tmp_path / SIGNATURES_FILE).write_text(render_signatures(FIXES))
+    (tmp_path / SIGNATURES_FILE).write_text(render_signatures_json(FIXES))
     return tmp_path
 
 

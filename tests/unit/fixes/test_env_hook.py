@@ -12,7 +12,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import render_fixes
+from rlbox.fixes.render import select_and_render_fixes
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -24,7 +24,8 @@ def exported(tmp_path: Path, **environment: str) -> dict[str, str]:
     (tmp_path / "env").write_text("HF_TOKEN=of-the-file\nWANDB_KEY='of the file'\nOPEN=for all\n")
     fixes = [fix for fix in load_fixes(SHIPPED) if fix.id == "env-not-exported"]
     files = {
-        file.path: file.text for file in render_fixes(tuple(fixes), load_target(SHIPPED, "local").target, {}).files
+        file.path: file.text
+        for file in select_and_render_fixes(tuple(fixes), load_target(SHIPPED, "local").target, {}).files
     }
     hook = tmp_path / "hook.sh"
     hook.write_text(files["/opt/rlbox/hooks/05-env-not-exported.sh"])

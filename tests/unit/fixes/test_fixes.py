@@ -13,10 +13,10 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.engine.container import format_docker_limit_args
 from rlbox.errors import SpecError
-from rlbox.fixes.catalogue import load_fixes, load_target_with_fixes
+from rlbox.fixes.catalogue import load_fixes, load_target_and_catalogue
 from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import render_fix_manifest, render_fixes, select_fixes
+from rlbox.fixes.render import render_fix_manifest, select_and_render_fixes, select_fixes
 from rlbox.image.labels import build_image_labels
 from rlbox.image.machine import build_container_defaults
 from rlbox.target.lock import LockedGroup
@@ -106,14 +106,14 @@ def test_what_is_baked(folder: Folder) -> None:
     first = fix("first", order=10, bake={"path": {"LIBRARY_PATH": ["/a", "/b"]}, "env": {"X": "{{ disk }}"}})
     second = fix("second", order=20, bake={"path": {"LIBRARY_PATH": ["/c"]}, "hook": "export Y={{ python }}\n"})
     other = fix("other", applies={"gpu": True}, bake={"env": {"Z": "1"}})
-    baked = render_fixes((second, other, first), spec, {"ray": ""})
+    baked = select_and_render_fixes((second, other, first), spec, {"ray": ""})
     assert [row.id for row in baked.fixes] == ["first", "second"]
-    assert baked.build_env({"LIBRARY_PATH": "/base", "H": "1"}) == {
+    assert baked.overlay_env({"LIBRARY_PATH": "/base", "H": "1"}) == {
         "LIBRARY_PATH": "/a:/b:/c:/base",
         "H": "1",
         "X": "/data",
     }
-    assert baked.build_env({})["LIBRARY_PATH"] == "/a:/b:/c"
+    assert baked.overlay_env({})["LIBRARY_PATH"] == "/a:/b:/c"
     assert [(file.path, file.mode) for file in baked.files] == [
         ("/opt/rlbox/hooks/20-second.sh", "0644"), ("/opt/rlbox/bin/ray-start", "0755"),
     ]  # fmt: skip
@@ -141,12 +141,12 @@ CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.11.0"]\nsource = "to
 def test_lcudart_is_the_runtime_that_torch_is_built_with(
     folder: Folder, text: str, versions: dict[str, str], leads_to: str
 ) -> None:
-    baked = render_fixes(
+    baked = select_and_render_fixes(
         [fix for fix in load_fixes(SHIPPED) if fix.id == "lcudart-link"], target(folder, A800 + text), versions
     )
-    link = baked.links["/opt/rlbox/lib/link/libcudart.so"]
+    link = baked.link_target_by_path["/opt/rlbox/lib/link/libcudart.so"]
     assert link.endswith(f"/site-packages/nvidia/{leads_to}")
-    assert baked.build_env({})["LIBRARY_PATH"] == "/opt/rlbox/lib/link:/usr/local/cuda/lib64"
+    assert baked.overlay_env({})["LIBRARY_PATH"] == "/opt/rlbox/lib/link:/usr/local/cuda/lib64"
 
 
 def test_the_manifest_has_the_checks(folder: Folder) -> None:
@@ -161,18 +161,18 @@ def test_limits_are_floors(folder: Folder) -> None:
     asks = fix(bake={"run": {"shm_gib": 8.0, "ulimits": {"memlock": "-1", "stack": "1:2"}}})
     text = '[run]\nshm_gib = 2.0\npids = 7\nulimits = {stack = ""}\ncap_add = ["B"]\n'
     spec = target(folder, text)
-    limits = build_container_defaults(spec, render_fixes((asks,), spec, {}))
+    limits = build_container_defaults(spec, select_and_render_fixes((asks,), spec, {}))
     assert format_docker_limit_args(limits) == [
         f"--shm-size={8 << 30}", "--pids-limit=7", "--ulimit=memlock=-1", "--cap-add=B",
     ]  # fmt: skip
     spec = target(folder, "[run]\nshm_gib = 9.0\n")
-    larger = build_container_defaults(spec, render_fixes((asks,), spec, {}))
+    larger = build_container_defaults(spec, select_and_render_fixes((asks,), spec, {}))
     assert larger.shm_gib == 9.0
 
 
 def test_ray_start(folder: Folder) -> None:
     words = fix(bake={"ray": {"common": ["--c"], "head": ["--port={{ 8100 }}"], "worker": ["--w"], "before": "true"}})
-    [file] = render_fixes((words,), target(folder), {}).files
+    [file] = select_and_render_fixes((words,), target(folder), {}).files
     assert 'head) set -- --head --port=8100 --c "$@" ;;' in file.text
     assert 'worker) set -- --w --c "$@" ;;' in file.text
     assert "(\ntrue\n) || exit" in file.text
@@ -189,7 +189,7 @@ def test_ray_start(folder: Folder) -> None:
 def test_what_cannot_be_baked(folder: Folder, bakes: list[dict[str, Any]], message: str) -> None:
     fixes = [fix(name, bake=bake) for name, bake in zip("ab", bakes, strict=False)]
     with pytest.raises(SpecError) as caught:
-        render_fixes(fixes, target(folder), {})
+        select_and_render_fixes(fixes, target(folder), {})
     assert caught.value.what.startswith(message)
 
 
@@ -197,13 +197,13 @@ def test_every_refusal_is_told_at_once(folder: Folder) -> None:
     spec = target(folder, '[env]\nA = "1"\n')
     row = {"if": "target.env.get('A') == '1'", "says": "A is {{ target.env.A }}", "next": "unset it"}
     never = fix("never", bake={"refuse": [{**row, "if": "has('vllm')"}]})
-    render_fixes((never,), spec, {})
+    select_and_render_fixes((never,), spec, {})
     with pytest.raises(SpecError) as one:
-        render_fixes((fix("one", bake={"refuse": [row]}), never), spec, {})
+        select_and_render_fixes((fix("one", bake={"refuse": [row]}), never), spec, {})
     assert one.value.what == "A is 1 (fix one): unset it"
     assert one.value.next_step == 'correct the spec, or switch the fix off: fixes.off.one = "why"'
     with pytest.raises(SpecError) as two:
-        render_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
+        select_and_render_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
     assert two.value.what.splitlines() == [
         "images/mine/target.toml: 2 problems", "  A is 1 (fix one): unset it", "  A is 1 (fix two): unset it",
     ]  # fmt: skip
@@ -218,9 +218,9 @@ def test_packages_become_part_of_the_base(folder: Folder) -> None:
     text = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in TEXT.items())
     folder.write("templates/fixes/needs-git.toml", text + '\n[applies]\nstack = ["six"]\n[bake]\npackages = ["git"]\n')
     folder.target("mine")
-    assert "git" in load_target_with_fixes(folder.project, "mine").target.base.packages
+    assert "git" in load_target_and_catalogue(folder.project, "mine").target.base.packages
     folder.target("mine", TARGET.replace("six==1.16.0", "rich"))
-    assert "git" not in load_target_with_fixes(folder.project, "mine").target.base.packages
+    assert "git" not in load_target_and_catalogue(folder.project, "mine").target.base.packages
 
 
 @pytest.mark.parametrize(

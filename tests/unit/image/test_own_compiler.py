@@ -12,7 +12,7 @@ from locks import WHOLE
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
 from rlbox.errors import NodeError
-from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.catalogue import load_target_and_catalogue
 from rlbox.image import compile_env as rooms
 from rlbox.image import compile_run as build
 from rlbox.target.lock import Deb
@@ -43,7 +43,7 @@ def test_what_this_machine_lacks_to_compile(
     there: tuple[str, ...], next_step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1))
-    target = load_target_with_fixes(Project(folder=CHECKOUT), "a800-cn").target
+    target = load_target_and_catalogue(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
     with pytest.raises(NodeError) as refused:
         rooms.prepare_build_system(target, WHOLE, ObjectStore(tmp_path))

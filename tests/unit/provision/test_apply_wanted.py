@@ -10,9 +10,9 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.fixes.catalogue import load_target_with_fixes
+from rlbox.fixes.catalogue import load_target_and_catalogue
 from rlbox.fixes.conditions import list_stack_versions
-from rlbox.fixes.render import RenderedFixes, render_fixes
+from rlbox.fixes.render import RenderedFixes, select_and_render_fixes
 from rlbox.image.machine import build_container_defaults, container_limits_json
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.desired import DesiredState, plan_desired_state, replace_data_mount
@@ -28,10 +28,10 @@ def planned(
 ) -> tuple[DesiredState, Target, RenderedFixes]:
     """What a shipped target asks of a machine, its target as that sees it, and what its fixes bake."""
     project = Project(folder=CHECKOUT)
-    loaded, lock = load_target_with_fixes(project, name), load_lock(project.lock_file(name))
+    loaded, lock = load_target_and_catalogue(project, name), load_lock(project.lock_file(name))
     assert lock
     target = replace_data_mount(loaded.target, layout.data)
-    baked = render_fixes(loaded.fixes, target, list_stack_versions(target, lock))
+    baked = select_and_render_fixes(loaded.fix_catalogue, target, list_stack_versions(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
 
@@ -55,7 +55,7 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
     assert limits["disk"]["mount"] == "/disk"
     assert found.pop("RLBOX_PLACE") == "/opt/rlbox"
     base = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PATH": f"/opt/venv/bin:/opt/rlbox/bin:{PATH}"}
-    wished = {**baked.build_env(base), **target.env}
+    wished = {**baked.overlay_env(base), **target.env}
     for name in {
         name for block in baked.env_blocks for name in block.path
     }:  # a folder that two fixes put in front: once
@@ -91,7 +91,7 @@ def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
 
 def test_the_data_disk_is_where_the_machine_has_it() -> None:
     project = Project(folder=CHECKOUT)
-    target = load_target_with_fixes(project, "local").target
+    target = load_target_and_catalogue(project, "local").target
     env = {"HF_HOME": "/data/hf", "OTHER": "/mnt/data/x:/data", "NEAR": "/database"}
     moved = replace_data_mount(target.model_copy(update={"env": env}), "/disk")
     assert moved.disk.mount == "/disk"

@@ -15,9 +15,9 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
-from rlbox.fixes.render import render_fixes
+from rlbox.fixes.render import select_and_render_fixes
 from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
-from rlbox.secrets.masks import find_secret_lines
+from rlbox.secrets.masks import find_secret_line_numbers
 from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import (
     OfferFilter,
@@ -82,7 +82,7 @@ def test_the_script_is_shell(shell: str) -> None:
 
 def test_the_sandbox_has_the_port_of_its_fix() -> None:
     fixes = [fix for fix in load_fixes(SHIPPED) if fix.id == "sandbox-service"]
-    texts = [file.text for file in render_fixes(fixes, target(), {"sandboxfusion": "1"}).files]
+    texts = [file.text for file in select_and_render_fixes(fixes, target(), {"sandboxfusion": "1"}).files]
     assert [f"{SANDBOX_PORT}" in text for text in texts] == [True, True]
 
 
@@ -104,7 +104,7 @@ def test_no_secret_gets_into_a_script(line: str) -> None:
 
 def test_what_is_no_secret() -> None:
     fine = ['export HF_TOKEN="$MY_TOKEN"', "git checkout 469de0845cb7d665bc68044d541aa3aa28c5b30a", "KEYS=/data/keys"]
-    assert find_secret_lines("\n".join(fine)) == ()
+    assert find_secret_line_numbers("\n".join(fine)) == ()
 
 
 def test_another_platform_has_no_such_field() -> None:
