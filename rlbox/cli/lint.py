@@ -145,11 +145,17 @@ def stack(app: App, name: str, solve: bool) -> int:
       rlbox stack vast-5090
       rlbox stack vast-5090 --solve
     """
-    from rlbox.planner.stack_check import load_stack, plan_stack, solve_problem, stack_json, stack_text
+    from rlbox.planner.stack_check import (
+        format_stack_verdict,
+        load_target_and_current_lock,
+        plan_stack,
+        solve_problem,
+        stack_json,
+    )
 
-    target, lock = load_stack(app, name, spec_alone=solve)
+    target, lock = load_target_and_current_lock(app, name, spec_alone=solve)
     problem = plan_stack(target, lock)
     verdict = solve_problem(problem)
     found = {"target": name, **stack_json(problem, verdict)}
-    app.result(found, stack_text(name, problem, verdict, solve))
+    app.result(found, format_stack_verdict(name, problem, verdict, solve))
     return 0 if verdict.fits else SpecError.exit_code

@@ -262,16 +262,16 @@ def plan(
     """
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings
-    from rlbox.planner.fit import BudgetOptions, plan_job
-    from rlbox.planner.suggest import Suggestion
+    from rlbox.planner.fit import BudgetOptions, print_plan_and_require_fit
+    from rlbox.planner.suggest import RunCommand
     from rlbox.run.history import load_run_measurements, load_stage_measurements
 
-    wish = Suggestion(profiles=profiles, settings=parse_settings(settings))
+    wish = RunCommand(profiles=profiles, settings=parse_settings(settings))
     place = target or load_job(app.project, name).target
     runs = (
         load_run_measurements(app, name, calibrate, place, data)
         if calibrate
         else load_stage_measurements(app, name, place, data)
     )
-    budget = BudgetOptions(runs=runs, calibrated=bool(calibrate), price=price)
-    return plan_job(app, name, wish, target or "", machine or "", gpus, budget)
+    budget = BudgetOptions(measurements=runs, ignore_params=bool(calibrate), hourly_price=price)
+    return print_plan_and_require_fit(app, name, wish, target or "", machine or "", gpus, budget)

@@ -401,10 +401,10 @@ def _require_fit(
     from rlbox.job.load import load_job
     from rlbox.job.params import parse_settings, resolve_params
     from rlbox.planner.fit import check_fit, load_declared_capacity, require_fit
-    from rlbox.planner.suggest import Suggestion
+    from rlbox.planner.suggest import RunCommand
     from rlbox.run.inputs import check_source, plan_container_run
 
-    wish = Suggestion(start=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
+    wish = RunCommand(command_words=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
     loaded = load_job(app.project, job)
     values, name = resolve_params(loaded, profiles, wish.settings), target or loaded.target
     check_source(app, loaded, values, is_local=False, force=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.amounts import columns
 from rlbox.errors import SpecError
@@ -16,7 +16,7 @@ from rlbox.job.job import Job
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import select_stages
-from rlbox.planner.needs import compute_amounts, compute_stage_amount
+from rlbox.planner.needs import build_formula_variables, evaluate_stage_formula
 from rlbox.target.target import Target
 
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
@@ -52,7 +52,12 @@ class HourlyPrice:
     basis: str
 
 
-def parse_price(text: str) -> HourlyPrice:
+class HoursRange(NamedTuple):
+    low: float
+    high: float
+
+
+def parse_price_range(text: str) -> HourlyPrice:
     """Return the price of `1.60` or `1.60-2.40`."""
     found = _PRICE.fullmatch(text)
     low, high = (float(found[1]), float(found[2] or found[1])) if found else (1.0, 0.0)
@@ -64,27 +69,31 @@ def parse_price(text: str) -> HourlyPrice:
     return HourlyPrice(low=low, high=high, basis="--price")
 
 
-def target_price(target: Target) -> HourlyPrice | None:
+def get_target_max_price(target: Target) -> HourlyPrice | None:
     """Return what an hour on a rented target costs at most; None where it does not say."""
     most = target.vast.max_price if target.hardware.platform == "vast" else 0.0
     return HourlyPrice(low=most, high=most, basis="the target's ceiling, disk included") if most else None
 
 
 def estimate_stage_hours(
-    job: Job, values: ParamValues, card_bytes: float, runs: Sequence[StageMeasurement], *, calibrated: bool = False
+    job: Job,
+    values: ParamValues,
+    gpu_bytes: float,
+    measurements: Sequence[StageMeasurement],
+    *,
+    ignore_params: bool = False,
 ) -> tuple[StageHours, ...]:
     """Return the hours of each stage of a run, in order.
 
     Parameters
     ----------
-    runs
+    measurements
         Stages that passed, the latest first. One counts whose parameters are those of `values`, but for those that
-        the number of steps is made of.
-    calibrated
-        They count whatever their parameters.
+        the number of steps is made of; with `ignore_params` whatever its parameters.
     """
     return tuple(
-        _hours(job, stage.name, values, card_bytes, runs, calibrated) for stage in select_stages(job, values.profile)
+        _hours(job, stage.name, values, gpu_bytes, measurements, ignore_params)
+        for stage in select_stages(job, values.profile)
     )
 
 
@@ -97,8 +106,8 @@ def _hours(
         if run.stage == stage and (calibrated or _same_params(job, run.params, values.params, free)):
             return _measured(job, stage, table, values, card, run)
     if job.fits and table.hours:
-        names = compute_amounts(job, values.params, card)
-        low, high = (compute_stage_amount(job, stage, "hours", formula, names) for formula in table.hours)
+        names = build_formula_variables(job, values.params, card)
+        low, high = (evaluate_stage_formula(job, stage, "hours", formula, names) for formula in table.hours)
         return StageHours(stage=stage, low=low, high=high, basis="an assumption of the job, not measured")
     return StageHours(stage=stage, low=None, high=None, basis="not known: no run of it on this data disk passed")
 
@@ -109,8 +118,10 @@ def _measured(
     """Return measured hours, scaled to the planned steps; nobody knows which share was a start, which does not grow."""
     now = before = 0.0
     if job.fits:
-        now = compute_stage_amount(job, stage, "steps", table.steps, compute_amounts(job, values.params, card))
-        before = compute_stage_amount(job, stage, "steps", table.steps, compute_amounts(job, run.params, card))
+        now, before = (
+            evaluate_stage_formula(job, stage, "steps", table.steps, build_formula_variables(job, params, card))
+            for params in (values.params, run.params)
+        )
     hours = run.seconds / 3600
     scaled = hours * now / before if now and before else hours
     basis = f"measured, run {run.run}"
@@ -139,9 +150,9 @@ def _same_params(job: Job, run: Mapping[str, Scalar], now: Mapping[str, Scalar],
     )
 
 
-def sum_hours(hours: Sequence[StageHours]) -> tuple[float, float]:
-    """Return the hours of all stages that are known, low and high."""
-    return sum(row.low or 0.0 for row in hours), sum(row.high or 0.0 for row in hours)
+def sum_hours(hours: Sequence[StageHours]) -> HoursRange:
+    """Return the hours of all stages that are known."""
+    return HoursRange(sum(row.low or 0.0 for row in hours), sum(row.high or 0.0 for row in hours))
 
 
 def budget_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:

@@ -35,25 +35,25 @@ _MACHINE = re.compile(r"(?:(\d+)x)?(\d+)x(\d+(?:\.\d+)?)")
 class Capacity:
     """What there is; bytes, of one machine and one GPU. 0 says that nobody knows; -1 GPUs are all, however many.
 
-    `where` is said when something does not fit; `taken` is what others hold of the fullest GPU. `told` says who told
-    of it: `target`, `here` for what was measured, `named` for a machine of the command line.
+    `source_label` is said when something does not fit; `used_gpu_bytes` is what others hold of the fullest GPU.
+    `source` says who told of it: the target, a measurement, or a machine of the command line.
     """
 
-    where: str
-    told: Literal["target", "here", "named"] = "target"
+    source_label: str
+    source: Literal["target", "measured", "command_line"] = "target"
     nodes: int = 1
     gpus: int = 0
-    card: float = 0.0
-    taken: float = 0.0
-    host: float = 0.0
-    disk: float = 0.0
+    gpu_bytes: float = 0.0
+    used_gpu_bytes: float = 0.0
+    host_bytes: float = 0.0
+    disk_bytes: float = 0.0
 
 
-def usable_bytes(gpu: str, sold_gib: float) -> float:
+def estimate_gpu_memory_bytes(gpu_name: str, nominal_gib: float) -> float:
     """Return what a card reports of the memory that it is sold with."""
-    known = _KNOWN.get(gpu, 0.0)
+    known = _KNOWN.get(gpu_name, 0.0)
     # a target may say of its card what the card itself does
-    return GIB * (min(known, sold_gib) if known else sold_gib * REPORTED)
+    return GIB * (min(known, nominal_gib) if known else nominal_gib * REPORTED)
 
 
 def declare_capacity(target: Target, gpus: int) -> Capacity:
@@ -64,33 +64,33 @@ def declare_capacity(target: Target, gpus: int) -> Capacity:
     hardware = target.hardware
     limits = [size for size in (hardware.memory_gib, target.run.memory_gib) if size]
     return Capacity(
-        where=f"images/{target.name}/target.toml",
+        source_label=f"images/{target.name}/target.toml",
         nodes=hardware.nodes,
         gpus=gpus,
-        card=usable_bytes(hardware.gpu, hardware.gpu_memory_gib),
-        host=GIB * min(limits, default=0.0),
-        disk=GIB * target.disk.need_gib if target.disk.need_gib > 1 else 0.0,
+        gpu_bytes=estimate_gpu_memory_bytes(hardware.gpu, hardware.gpu_memory_gib),
+        host_bytes=GIB * min(limits, default=0.0),
+        disk_bytes=GIB * target.disk.need_gib if target.disk.need_gib > 1 else 0.0,
     )
 
 
-def parse_machine(text: str, like: Capacity) -> Capacity:
-    """Return the room of `4x32` (GPUs x GB of a card) or `2x8x80` (nodes too); memory and disk are those of `like`."""
-    found = _MACHINE.fullmatch(text)
+def parse_machine(gpus_x_gb: str, host_and_disk: Capacity) -> Capacity:
+    """Return the room of `4x32` (GPUs x GB of a card) or `2x8x80` (nodes too)."""
+    found = _MACHINE.fullmatch(gpus_x_gb)
     if not found or not all(float(part) for part in found.groups() if part):
         raise SpecError(
-            _("invalid --machine {text!r}").format(text=text),
+            _("invalid --machine {text!r}").format(text=gpus_x_gb),
             next_step=_("use GPUSxGB: 4x32, 2x8x80 for two nodes"),
         )
     nodes, gpus, sold = found.groups()
     # 31.8 of 32 GB, sold as either, is what the table knows; any other card has its least
     known = "NVIDIA GeForce RTX 5090"
-    card = usable_bytes(known if _KNOWN[known] <= float(sold) <= 32 else "", float(sold))
+    card = estimate_gpu_memory_bytes(known if _KNOWN[known] <= float(sold) <= 32 else "", float(sold))
     return Capacity(
-        where=f"--machine {text}",
-        told="named",
+        source_label=f"--machine {gpus_x_gb}",
+        source="command_line",
         nodes=int(nodes or 1),
         gpus=int(gpus),
-        card=card,
-        host=like.host,
-        disk=like.disk,
+        gpu_bytes=card,
+        host_bytes=host_and_disk.host_bytes,
+        disk_bytes=host_and_disk.disk_bytes,
     )

@@ -26,18 +26,18 @@ from rlbox.planner.budget import (
     budget_json,
     budget_lines,
     estimate_stage_hours,
-    parse_price,
-    target_price,
+    get_target_max_price,
+    parse_price_range,
 )
 from rlbox.planner.capacity import IDLE, Capacity, declare_capacity, parse_machine
-from rlbox.planner.needs import RunNeeds, Shortage, compute_needs, find_shortages, list_unchecked
-from rlbox.planner.suggest import Suggestion, suggest_fit
+from rlbox.planner.needs import RunNeeds, Shortage, describe_unchecked_needs, evaluate_fits, find_shortages
+from rlbox.planner.suggest import RunCommand, suggest_fitting_command
 from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_gpus
 from rlbox.system.limits import get_total_memory
 from rlbox.target.target import load_target
 
-_TOLD = {"target": "the target", "here": "this machine", "named": "--machine"}
+_SOURCES = {"target": "the target", "measured": "this machine", "command_line": "--machine"}
 _SHOWN = 0.05 * GIB
 """Bytes of a part that is shown: less reads 0.0 GiB."""
 
@@ -55,9 +55,10 @@ def needs_json(needs: RunNeeds, room: Capacity, lacks: Sequence[Shortage]) -> di
         }
         for row in needs.stages
     ]
-    have = {"nodes": room.nodes, "gpus": room.gpus, "card": room.card, "host": room.host, "disk": room.disk}
+    have = {"nodes": room.nodes, "gpus": room.gpus, "card": room.gpu_bytes}
+    have |= {"host": room.host_bytes, "disk": room.disk_bytes}
     wrong = [{"kind": lack.kind, "stage": lack.stage, "text": lack.text} for lack in lacks]
-    return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(list_unchecked(needs, room))}
+    return {"stages": stages, "room": have, "lacks": wrong, "not_judged": list(describe_unchecked_needs(needs, room))}
 
 
 def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
@@ -75,11 +76,12 @@ def needs_lines(needs: RunNeeds, room: Capacity) -> list[str]:
         if row.gpus or row.card or row.host or row.disk
     ]
     gpus = "all" if room.gpus < 0 else str(room.gpus)
-    rows.append((_TOLD[room.told], f"{room.nodes} x {gpus}", _card(room.card), _size(room.host), _size(room.disk)))
-    return [*columns(rows), *(f"not judged: {text}" for text in list_unchecked(needs, room))]
+    sizes = (_card(room.gpu_bytes), _size(room.host_bytes), _size(room.disk_bytes))
+    rows.append((_SOURCES[room.source], f"{room.nodes} x {gpus}", *sizes))
+    return [*columns(rows), *(f"not judged: {text}" for text in describe_unchecked_needs(needs, room))]
 
 
-def part_lines(needs: RunNeeds) -> list[str]:
+def _part_lines(needs: RunNeeds) -> list[str]:
     found = []
     for row in needs.stages:
         for kind, parts in (("a GPU", row.card), ("host", row.host), ("disk", row.disk)):
@@ -89,7 +91,7 @@ def part_lines(needs: RunNeeds) -> list[str]:
     return columns(found) if found else []
 
 
-def join_shortages(lacks: Sequence[Shortage]) -> str:
+def format_shortages(lacks: Sequence[Shortage]) -> str:
     lines = [f"{lack.stage}: {lack.text}" if lack.stage else lack.text for lack in lacks]
     return (
         lines[0]
@@ -111,7 +113,7 @@ _IMAGE = "/opt"
 _OWN = ("{data}", "{run}", "{job}")
 
 
-def find_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
+def find_set_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
     """Return the parameters of `--set` that name a path off the data disk, with what each says."""
     inside = (paths.data, paths.run, paths.job, _IMAGE)
     found = {}
@@ -132,15 +134,15 @@ def find_paths_off_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitResult:
     needs: RunNeeds
-    room: Capacity
-    lacks: tuple[Shortage, ...]
+    capacity: Capacity
+    shortages: tuple[Shortage, ...]
 
     @property
-    def need_gib(self) -> float | None:
+    def free_disk_needed_gib(self) -> float | None:
         """What the data disk must have free, GiB: nothing more where it lacks that; None: the job does not say."""
-        if any(lack.kind == "disk" for lack in self.lacks):
+        if any(lack.kind == "disk" for lack in self.shortages):
             return 0.0
-        return self.needs.disk_bytes / GIB or None
+        return self.needs.total_disk_bytes / GIB or None
 
 
 def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
@@ -151,51 +153,51 @@ def load_declared_capacity(app: App, target: str, gpus: str) -> Capacity:
     return declare_capacity(spec, len(wish.ids) or wish.count)
 
 
-def measure_capacity(app: App, target: str, room: Capacity, folder: Path, gpus: str) -> Capacity:
-    """Return `room` with what this machine has in the place of what its target declares; its own limits stay.
+def measure_capacity(app: App, target: str, declared: Capacity, data_dir: Path, gpus: str) -> Capacity:
+    """Return `declared` with what this machine has in the place of what its target declares; its own limits stay.
 
     `gpus` is what `--gpus` says; of a number the first GPUs are meant.
     """
     ids = parse_gpus_option(gpus, 0).ids
     cards = [gpu for gpu in probe_gpus() if gpu.total_bytes]
-    chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[: room.gpus if room.gpus > 0 else None]
+    chosen = [gpu for gpu in cards if str(gpu.index) in ids] or cards[: declared.gpus if declared.gpus > 0 else None]
     fullest = min(chosen, key=lambda gpu: gpu.total_bytes - gpu.memory_bytes, default=None)
     limit = load_target(app.project, target).target.run.memory_gib * GIB
     return dataclasses.replace(
-        room,
-        where=f"this machine, {folder}",
-        told="here",
-        card=float(fullest.total_bytes if fullest else room.card),
-        taken=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
-        host=float(min(limit or get_total_memory(), get_total_memory())),
-        disk=float(get_free_bytes(folder)),
+        declared,
+        source_label=f"this machine, {data_dir}",
+        source="measured",
+        gpu_bytes=float(fullest.total_bytes if fullest else declared.gpu_bytes),
+        used_gpu_bytes=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
+        host_bytes=float(min(limit or get_total_memory(), get_total_memory())),
+        disk_bytes=float(get_free_bytes(data_dir)),
     )
 
 
 def check_fit(job: Job, values: ParamValues, room: Capacity) -> FitResult | None:
     """Return whether a run fits; None for a job that does not say what it needs."""
-    needs = compute_needs(job, values, room.card)
-    return None if needs is None else FitResult(needs=needs, room=room, lacks=find_shortages(needs, room))
+    needs = evaluate_fits(job, values, room.gpu_bytes)
+    return None if needs is None else FitResult(needs=needs, capacity=room, shortages=find_shortages(needs, room))
 
 
-def require_fit(app: App, job: Job, fit: FitResult | None, requested: Suggestion, *, force: bool = False) -> None:
+def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand, *, force: bool = False) -> None:
     """Refuse a run that does not fit: `NodeError` says what, where, and the nearest setting that does.
 
     What is computed may be wrong: with `force` it is only said.
     """
-    if fit is None or not fit.lacks:
+    if fit is None or not fit.shortages:
         return
     if force:
-        app.print_status(f"warning: job {job.name} does not fit: {join_shortages(fit.lacks)}")
+        app.print_status(f"warning: job {job.name} does not fit: {format_shortages(fit.shortages)}")
         return
     raise NodeError(
-        _("job {job} does not fit: {refusal}").format(job=job.name, refusal=join_shortages(fit.lacks)),
-        where=fit.room.where,
+        _("job {job} does not fit: {refusal}").format(job=job.name, refusal=format_shortages(fit.shortages)),
+        where=fit.capacity.source_label,
         next_step=_next(job, fit, requested),
     )
 
 
-def require_fit_to_resume(
+def require_resume_fit_except_disk(
     app: App, job: Job, plan: RunPlan, settings: Mapping[str, str], *, force: bool = False
 ) -> None:
     """Refuse to take a run up with parameters that do not fit; what it wrote is on the disk already.
@@ -203,14 +205,15 @@ def require_fit_to_resume(
     `plan` holds the `settings` of the command line that takes it up.
     """
     values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
-    fit = check_fit(job, values, dataclasses.replace(load_declared_capacity(app, plan.target, plan.gpus), disk=0.0))
-    wish = Suggestion(start=("run", "--resume", plan.run_id), settings=settings, base=values)
+    room = dataclasses.replace(load_declared_capacity(app, plan.target, plan.gpus), disk_bytes=0.0)
+    fit = check_fit(job, values, room)
+    wish = RunCommand(command_words=("run", "--resume", plan.run_id), settings=settings, resumed_params=values)
     require_fit(app, job, fit, wish, force=force)
 
 
-def require_paths(job: Job, values: ParamValues, paths: RunPaths) -> None:
+def require_set_paths_on_disk(job: Job, values: ParamValues, paths: RunPaths) -> None:
     """Refuse paths of `--set` that are not on the data disk."""
-    if found := find_paths_off_disk(job, values, paths):
+    if found := find_set_paths_off_disk(job, values, paths):
         shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
         raise SpecError(
             _(
@@ -220,13 +223,13 @@ def require_paths(job: Job, values: ParamValues, paths: RunPaths) -> None:
         )
 
 
-def _next(job: Job, fit: FitResult, wish: Suggestion) -> str:
-    if unsized := [lack for lack in fit.lacks if lack.kind == "size"]:
+def _next(job: Job, fit: FitResult, wish: RunCommand) -> str:
+    if unsized := [lack for lack in fit.shortages if lack.kind == "size"]:
         name = unsized[0].text.partition(" ")[0]
         return _("--set {name}=N, its parameters in 10^9; 0: neither memory nor disk is judged").format(name=name)
-    nearest = suggest_fit(job, wish, fit.room)
+    nearest = suggest_fitting_command(job, wish, fit.capacity)
     if nearest:
-        return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.words()))
+        return _("the nearest that fits: rlbox {words}").format(words=shlex.join(nearest.to_words()))
     return _(
         "no profile of the job and nothing that it lets be turned fits: a larger machine, or another target (--target)"
     )
@@ -234,43 +237,43 @@ def _next(job: Job, fit: FitResult, wish: Suggestion) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
-    """What hours and cost are computed from; with `calibrated` the runs count whatever their parameters."""
+    """What hours and cost are computed from; with `ignore_params` the runs count whatever their parameters."""
 
-    runs: tuple[StageMeasurement, ...] = ()
-    calibrated: bool = False
-    price: str = ""
+    measurements: tuple[StageMeasurement, ...] = ()
+    ignore_params: bool = False
+    hourly_price: str = ""
 
 
-def plan_job(
-    app: App, name: str, requested: Suggestion, target: str, machine: str, gpus: str, budget: BudgetOptions
+def print_plan_and_require_fit(
+    app: App, job_name: str, requested: RunCommand, target: str, machine: str, gpus: str, budget: BudgetOptions
 ) -> int:
-    """Show what a run of the job `name` needs and what there is; `requested` has its profiles and settings.
+    """Show what a run of the job `job_name` needs and what there is; `requested` has its profiles and settings.
 
     Raises
     ------
     NodeError
         It does not fit; the nearest setting that does is named.
     """
-    job = load_job(app.project, name)
+    job = load_job(app.project, job_name)
     values = resolve_params(job, requested.profiles, requested.settings)
     spec = load_target(app.project, target or job.target).target
     room = load_declared_capacity(app, spec.name, gpus)
     if machine:
         room = parse_machine(machine, room)
     fit = check_fit(job, values, room)
-    hours = estimate_stage_hours(job, values, room.card, budget.runs, calibrated=budget.calibrated)
-    price = parse_price(budget.price) if budget.price else target_price(spec)
+    hours = estimate_stage_hours(job, values, room.gpu_bytes, budget.measurements, ignore_params=budget.ignore_params)
+    price = parse_price_range(budget.hourly_price) if budget.hourly_price else get_target_max_price(spec)
     time = budget_json(hours, price)
     times = "\n".join(budget_lines(hours, price))
     if fit is None:
-        silent = f"job {name} does not say what it needs: [fits] in jobs/{name}.toml"
+        silent = f"job {job_name} does not say what it needs: [fits] in jobs/{job_name}.toml"
         app.result({"needs": None, "time": time}, f"{silent}\n\n{times}")
-        app.print_status(f"next: rlbox run {name} --dry-run")
+        app.print_status(f"next: rlbox run {job_name} --dry-run")
         return 0
-    text = "\n".join([*needs_lines(fit.needs, room), "", *part_lines(fit.needs)]).rstrip()
-    app.result({"needs": needs_json(fit.needs, room, fit.lacks), "time": time}, f"{text}\n\n{times}")
+    text = "\n".join([*needs_lines(fit.needs, room), "", *_part_lines(fit.needs)]).rstrip()
+    app.result({"needs": needs_json(fit.needs, room, fit.shortages), "time": time}, f"{text}\n\n{times}")
     told = {"--target": target, "--machine": machine, "--gpus": gpus}
     beside = tuple(word for option, value in told.items() if value for word in (option, value))
-    start = ("plan" if machine else "run", name)  # a run asks the machine that it takes place on
-    require_fit(app, job, fit, replace(requested, start=start, beside=beside))
+    start = ("plan" if machine else "run", job_name)  # a run asks the machine that it takes place on
+    require_fit(app, job, fit, replace(requested, command_words=start, option_words=beside))
     return 0

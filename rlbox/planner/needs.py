@@ -33,7 +33,7 @@ class StageNeeds:
     card: Mapping[str, float] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
     disk: Mapping[str, float] = field(default_factory=dict)
-    broken: tuple[str, ...] = ()
+    unmet_rules: tuple[str, ...] = ()
 
     @property
     def card_bytes(self) -> float:
@@ -48,28 +48,28 @@ class StageNeeds:
 
 @dataclass(frozen=True, kw_only=True)
 class RunNeeds:
-    """What a run needs, stage by stage; `unsized` says which model's size nobody told."""
+    """What a run needs, stage by stage; `model_size_faults` says which model's size nobody told."""
 
     stages: tuple[StageNeeds, ...] = ()
-    unsized: tuple[str, ...] = ()
+    model_size_faults: tuple[str, ...] = ()
 
     @property
-    def disk(self) -> dict[str, float]:
+    def disk_bytes_by_part(self) -> dict[str, float]:
         """Return what all stages leave on the data disk, by stage and part."""
         return {f"{row.stage}.{part}": size for row in self.stages for part, size in row.disk.items() if size}
 
     @property
-    def disk_bytes(self) -> float:
+    def total_disk_bytes(self) -> float:
         """What all stages leave on the data disk."""
-        return sum(self.disk.values())
+        return sum(self.disk_bytes_by_part.values())
 
 
-def compute_needs(job: Job, values: ParamValues, card_bytes: float) -> RunNeeds | None:
+def evaluate_fits(job: Job, values: ParamValues, gpu_bytes: float) -> RunNeeds | None:
     """Return what a run of `job` needs; None for a job that says nothing of it.
 
     Parameters
     ----------
-    card_bytes
+    gpu_bytes
         Memory of one GPU as its driver tells it, of which engines take shares; 0: not known.
 
     Raises
@@ -79,23 +79,25 @@ def compute_needs(job: Job, values: ParamValues, card_bytes: float) -> RunNeeds 
     """
     if job.fits is None:
         return None
-    names = compute_amounts(job, values.params, card_bytes)
+    names = build_formula_variables(job, values.params, gpu_bytes)
     chosen = {stage.name for stage in select_stages(job, values.profile)}
     stages = tuple(_stage(job, name, row, names) for name, row in job.fits.stages.items() if name in chosen)
-    return RunNeeds(stages=stages, unsized=tuple(_unsized(job.fits, values)))
+    return RunNeeds(stages=stages, model_size_faults=tuple(_unsized(job.fits, values)))
 
 
-def compute_amounts(job: Job, params: Mapping[str, Scalar], card_bytes: float) -> dict[str, Amount]:
+def build_formula_variables(job: Job, params: Mapping[str, Scalar], gpu_bytes: float) -> dict[str, Amount]:
     """Return what formulas of a job's `[fits]` may name: parameters, `card`, and the amounts of `let`."""
-    names: dict[str, Amount] = {**params, CARD: card_bytes}
+    names: dict[str, Amount] = {**params, CARD: gpu_bytes}
     for name, formula in job.fits.let.items() if job.fits else ():
         names[name] = _amount(job, f"let.{name}", formula, names)
     return names
 
 
-def compute_stage_amount(job: Job, stage: str, key: str, formula: str, names: Mapping[str, Amount]) -> float:
-    """Return the value of a formula of one stage; `SpecError` when it has none."""
-    return _number(_amount(job, f"stages.{stage}.{key}", formula, names))
+def evaluate_stage_formula(
+    job: Job, stage: str, key_for_errors: str, formula: str, variables: Mapping[str, Amount]
+) -> float:
+    """Return the value of a formula of one stage; raise `SpecError` when it has none."""
+    return _number(_amount(job, f"stages.{stage}.{key_for_errors}", formula, variables))
 
 
 def _stage(job: Job, name: str, row: StageFits, names: Mapping[str, Amount]) -> StageNeeds:
@@ -113,7 +115,7 @@ def _stage(job: Job, name: str, row: StageFits, names: Mapping[str, Amount]) -> 
         card=parts("card", row.card),
         host=parts("host", row.host),
         disk=parts("disk", row.disk),
-        broken=tuple(_filled(says, names) for says, holds in rules if not holds),
+        unmet_rules=tuple(_filled(says, names) for says, holds in rules if not holds),
     )
 
 
@@ -170,27 +172,30 @@ class Shortage:
 
 def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
     """Return what of `needs` the machine has not; what nobody knows of the machine is not judged."""
-    found = [Shortage(kind="size", stage="", text=text) for text in needs.unsized if " = 0:" not in text]
+    found = [Shortage(kind="size", stage="", text=text) for text in needs.model_size_faults if " = 0:" not in text]
     for row in needs.stages:
         found += _check_stage(row, room)
-    if room.disk and needs.disk_bytes > room.disk:
-        found.append(Shortage(kind="disk", stage="", text=_text("the data disk", needs.disk, room.disk)))
+    if room.disk_bytes and needs.total_disk_bytes > room.disk_bytes:
+        text = _text("the data disk", needs.disk_bytes_by_part, room.disk_bytes)
+        found.append(Shortage(kind="disk", stage="", text=text))
     return tuple(found)
 
 
-def list_unchecked(needs: RunNeeds, room: Capacity) -> tuple[str, ...]:
+def describe_unchecked_needs(needs: RunNeeds, room: Capacity) -> tuple[str, ...]:
     """Return what was not looked at, and why."""
     kinds = {
-        "memory of a GPU": (room.card, any(row.card_bytes for row in needs.stages)),
-        "host memory": (room.host, any(row.host_bytes for row in needs.stages)),
-        "data disk": (room.disk, needs.disk_bytes),
+        "memory of a GPU": (room.gpu_bytes, any(row.card_bytes for row in needs.stages)),
+        "host memory": (room.host_bytes, any(row.host_bytes for row in needs.stages)),
+        "data disk": (room.disk_bytes, needs.total_disk_bytes),
     }
-    found = [f"{kind}: {room.where} does not say it" for kind, (have, asked) in kinds.items() if asked and not have]
-    return (*found, *(text for text in needs.unsized if " = 0:" in text))
+    found = [
+        f"{kind}: {room.source_label} does not say it" for kind, (have, asked) in kinds.items() if asked and not have
+    ]
+    return (*found, *(text for text in needs.model_size_faults if " = 0:" in text))
 
 
 def _check_stage(row: StageNeeds, room: Capacity) -> Iterator[Shortage]:
-    yield from (Shortage(kind="rule", stage=row.stage, text=text) for text in row.broken)
+    yield from (Shortage(kind="rule", stage=row.stage, text=text) for text in row.unmet_rules)
     if row.nodes > room.nodes:
         yield Shortage(
             kind="nodes",
@@ -202,14 +207,15 @@ def _check_stage(row: StageNeeds, room: Capacity) -> Iterator[Shortage]:
         asked = asked if row.gpus == 1 else f"{row.gpus} GPUs of a machine, there are {room.gpus}"
         none = () if room.gpus else ("the target names none: hardware.gpu, or --gpus",)
         yield Shortage(kind="gpus", stage=row.stage, text="; ".join((asked, *none)))
-    free = room.card - CONTEXT - room.taken
-    if room.card and row.card_bytes and row.card_bytes > free:
-        others = f" and {gpu_memory_text(room.taken)} that other processes hold" if room.taken else ""
-        kept = f" ({gpu_memory_text(room.card)}, less {gpu_memory_text(CONTEXT)} for CUDA's context and NCCL{others})"
+    free = room.gpu_bytes - CONTEXT - room.used_gpu_bytes
+    if room.gpu_bytes and row.card_bytes and row.card_bytes > free:
+        total, context, others = map(gpu_memory_text, (room.gpu_bytes, CONTEXT, room.used_gpu_bytes))
+        held = f" and {others} that other processes hold" if room.used_gpu_bytes else ""
+        kept = f" ({total}, less {context} for CUDA's context and NCCL{held})"
         text = _text("a GPU", row.card, max(0.0, free), gpu_memory_text) + kept
         yield Shortage(kind="card", stage=row.stage, text=text)
-    if room.host and row.host_bytes > room.host:
-        yield Shortage(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host))
+    if room.host_bytes and row.host_bytes > room.host_bytes:
+        yield Shortage(kind="host", stage=row.stage, text=_text("host memory", row.host, room.host_bytes))
 
 
 def _text(what: str, parts: Mapping[str, float], have: float, text: Callable[[float], str] = size_text) -> str:

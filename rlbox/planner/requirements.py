@@ -34,16 +34,16 @@ class Releases:
         Day of the newest release.
     versions
         Name to all versions that there are, the newest first; of an extra (`ray[default]`) the one version `1`.
-    read
+    versions_with_metadata
         Name to the versions whose metadata was read.
-    nccl
+    nccl_by_torch
         Version of torch to the NCCL that it is built with.
     """
 
     date: str
     versions: Mapping[str, tuple[str, ...]]
-    read: Mapping[str, tuple[str, ...]]
-    nccl: Mapping[str, str]
+    versions_with_metadata: Mapping[str, tuple[str, ...]]
+    nccl_by_torch: Mapping[str, str]
     facts: tuple[Fact, ...]
 
 
@@ -64,13 +64,13 @@ def load_releases() -> Releases:
     return Releases(
         date=str(table["date"]),
         versions=versions,
-        read=read,
-        nccl={version: nccl for version, (_, nccl) in builds.items()},
+        versions_with_metadata=read,
+        nccl_by_torch={version: nccl for version, (_, nccl) in builds.items()},
         facts=tuple(facts),
     )
 
 
-def is_declared(fact: Fact) -> bool:
+def is_from_package_metadata(fact: Fact) -> bool:
     """Return whether a package declares it itself: what a target leaves out by name overrides that."""
     return fact.source.startswith(_SOURCE)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rlbox.app import App, own_requirements
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
-from rlbox.planner.stack_facts import MACHINE, Problem, UnknownVersion, VersionConstraint
+from rlbox.planner.stack_facts import MACHINE, StackProblem, UnknownVersion, VersionConstraint
 from rlbox.planner.stack_solver import Fact, solve
 
 if TYPE_CHECKING:
-    from rlbox.planner.stack_facts import Problem
+    from rlbox.planner.stack_facts import StackProblem
     from rlbox.target.lock import Lock
     from rlbox.target.target import Target
 
@@ -27,11 +27,12 @@ _Row = TypeVar("_Row", VersionConstraint, Fact)
 class VersionChange:
     """A way out: name to the version that takes the place of what the spec says; empty: it is left out.
 
-    The version of `default` is that of the CUDA that torch is to be built with. `far` counts the versions in between.
+    The version of `default` is that of the CUDA that torch is to be built with. `distance` counts the versions
+    in between.
     """
 
-    to: tuple[tuple[str, str], ...]
-    far: int
+    new_versions: tuple[tuple[str, str], ...]
+    distance: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,33 +41,33 @@ class StackVerdict:
 
     Attributes
     ----------
-    values
+    versions
         Name to version of a set that fits, with what the target fixes; empty when it contradicts itself.
-    clash_wishes, clash_rules
+    conflicting_constraints, conflicting_facts
         The contradiction: leave out any one of these and the rest fits.
-    changes
+    proposed_changes
         Ways out, the nearest first.
     """
 
-    values: dict[str, str]
-    clash_wishes: tuple[VersionConstraint, ...] = ()
-    clash_rules: tuple[Fact, ...] = ()
-    changes: tuple[VersionChange, ...] = ()
+    versions: dict[str, str]
+    conflicting_constraints: tuple[VersionConstraint, ...] = ()
+    conflicting_facts: tuple[Fact, ...] = ()
+    proposed_changes: tuple[VersionChange, ...] = ()
 
     @property
     def fits(self) -> bool:
         """Whether nothing contradicts."""
-        return not self.clash_rules and not self.clash_wishes
+        return not self.conflicting_facts and not self.conflicting_constraints
 
 
-def solve_problem(problem: Problem) -> StackVerdict:
+def solve_problem(problem: StackProblem) -> StackVerdict:
     """Return how what a target fixes stands to the facts, with the ways out of a contradiction.
 
     What no version can repair comes first: a machine or a base whose own properties contradict each other.
     """
     values = solve(problem.domains(problem.wishes), problem.rules)
     if values is not None:
-        return StackVerdict(values=values)
+        return StackVerdict(versions=values)
     given = replace(problem, wishes=tuple(wish for wish in problem.wishes if not wish.own))
     if solve(given.domains(given.wishes), given.rules) is None:
         rules, wishes = _clash(given)
@@ -75,10 +76,10 @@ def solve_problem(problem: Problem) -> StackVerdict:
     else:
         rules, wishes = _clash(problem)
         changes = _changes(problem, wishes, fixed=MACHINE)
-    return StackVerdict(values={}, clash_wishes=wishes, clash_rules=rules, changes=changes)
+    return StackVerdict(versions={}, conflicting_constraints=wishes, conflicting_facts=rules, proposed_changes=changes)
 
 
-def _clash(problem: Problem) -> tuple[tuple[Fact, ...], tuple[VersionConstraint, ...]]:
+def _clash(problem: StackProblem) -> tuple[tuple[Fact, ...], tuple[VersionConstraint, ...]]:
     named = {
         wish.name for wish in problem.wishes
     }  # facts that speak of nothing else explain best: what is last is kept
@@ -109,7 +110,7 @@ def _smallest(rows: Sequence[_Row], clashes: Callable[[Sequence[_Row]], bool]) -
 
 
 def _changes(
-    problem: Problem, clash: Iterable[VersionConstraint], *, fixed: Sequence[str]
+    problem: StackProblem, clash: Iterable[VersionConstraint], *, fixed: Sequence[str]
 ) -> tuple[VersionChange, ...]:
     """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them."""
     free = [name for name in dict.fromkeys(wish.name for wish in clash if wish.own) if name not in fixed]
@@ -121,16 +122,20 @@ def _changes(
             if set(names) & set(free) and (change := _change(problem, names, absent))
         ]
         if found:
-            return tuple(sorted(found, key=lambda change: (change.far, change.to)))
+            return tuple(sorted(found, key=lambda change: (change.distance, change.new_versions)))
     return ()
 
 
-def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> VersionChange | None:
+def _change(problem: StackProblem, names: tuple[str, ...], absent: bool) -> VersionChange | None:
     """Return the nearest versions of `names` with which all the rest fits, each of them another than before."""
     domains = problem.domains([wish for wish in problem.wishes if wish.name not in names or not wish.own])
     before = problem.domains(problem.wishes)
     for name in names:
-        offered = [one for one in domains[name] if one in problem.known.get(name, ()) or not problem.known.get(name)]
+        offered = [
+            one
+            for one in domains[name]
+            if one in problem.versions_with_facts.get(name, ()) or not problem.versions_with_facts.get(name)
+        ]
         domains[name] = tuple(_near(problem.versions[name], before[name], tuple(offered), absent))
     if "cuda" in names and domains["default"] == ("",):
         # a build with CUDA in the place of one without: of a channel that torch has, with all that comes with it
@@ -143,7 +148,7 @@ def _change(problem: Problem, names: tuple[str, ...], absent: bool) -> VersionCh
     for way in ways[:_MOST_TRIED]:
         fixed = {name: (version,) for name, (__, version) in zip(names, way, strict=True)}
         if values := solve({**domains, **fixed}, problem.rules):
-            return VersionChange(to=_to(names, values), far=sum(at for at, __ in way))
+            return VersionChange(new_versions=_to(names, values), distance=sum(at for at, __ in way))
     return None
 
 
@@ -179,38 +184,38 @@ def _title(name: str) -> str:
     return _TITLES.get(name) or name
 
 
-def stack_json(problem: Problem, verdict: StackVerdict) -> dict[str, Any]:
+def stack_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any]:
     return {
         "fits": None if verdict.fits and problem.unknown else verdict.fits,
         "unknown": [asdict(one) for one in problem.unknown],
-        "versions": {name: version for name, version in verdict.values.items() if version},
+        "versions": {name: version for name, version in verdict.versions.items() if version},
         "fixed": {wish.name: {"range": wish.range, "where": wish.where} for wish in problem.wishes},
         "facts": sorted(rule.id for rule in _applied(problem, verdict)),
-        "clash": [{"name": w.name, "range": w.range, "where": w.where} for w in verdict.clash_wishes]
-        + [{"fact": fact.id, "says": _sentence(fact), "source": fact.source} for fact in verdict.clash_rules],
-        "changes": [dict(change.to) for change in verdict.changes],
+        "clash": [{"name": w.name, "range": w.range, "where": w.where} for w in verdict.conflicting_constraints]
+        + [{"fact": fact.id, "says": _sentence(fact), "source": fact.source} for fact in verdict.conflicting_facts],
+        "changes": [dict(change.new_versions) for change in verdict.proposed_changes],
     }
 
 
-def stack_text(name: str, problem: Problem, verdict: StackVerdict, solved: bool) -> str:
+def format_stack_verdict(target_name: str, problem: StackProblem, verdict: StackVerdict, spec_alone: bool) -> str:
     """Return the verdict as lines: the versions and the facts that were looked at, or the contradiction."""
     unknown = [f"  {line}" for line in unknown_lines(problem)]
     if not verdict.fits:
-        lines = [f"{name}  no solution, because these contradict each other:", *conflict_lines(verdict)]
+        lines = [f"{target_name}  no solution, because these contradict each other:", *conflict_lines(verdict)]
         lines += unknown
-        return "\n".join([*lines, f"nearest change: {next_step(name, verdict)}"])
+        return "\n".join([*lines, f"nearest change: {format_next_step(target_name, verdict)}"])
     where = {wish.name: wish.where for wish in problem.wishes}
-    shown = [n for n, v in verdict.values.items() if v and (n in where or n in _drawn(problem, verdict))]
-    rows = [f"  {_title(n).ljust(28)} {verdict.values[n]:<16} {where.get(n, 'follows')}" for n in shown]
+    shown = [n for n, v in verdict.versions.items() if v and (n in where or n in _drawn(problem, verdict))]
+    rows = [f"  {_title(n).ljust(28)} {verdict.versions[n]:<16} {where.get(n, 'follows')}" for n in shown]
     applied = sorted(_applied(problem, verdict), key=lambda fact: fact.id)
     kept = [f"  {_sentence(fact)}  [{fact.source}]" for fact in applied]
-    head = "a set that fits" if solved else "fits together"
+    head = "a set that fits" if spec_alone else "fits together"
     said = f"{head}, as far as 1 fact says" if len(applied) == 1 else f"{head}, as far as {len(applied)} facts say"
     said = "nothing contradicts, but not all versions are known" if unknown else said
-    return "\n".join([f"{name}  {said}", *unknown, *rows, "facts:", *kept])
+    return "\n".join([f"{target_name}  {said}", *unknown, *rows, "facts:", *kept])
 
 
-def unknown_lines(problem: Problem) -> list[str]:
+def unknown_lines(problem: StackProblem) -> list[str]:
     """Return a line for each version that is not known."""
     return [
         f"not known: {one.name} {one.version} (known: {', '.join(_shown_versions(one))})" for one in problem.unknown
@@ -225,14 +230,14 @@ def _shown_versions(unknown: UnknownVersion) -> list[str]:
 
 def conflict_lines(verdict: StackVerdict) -> list[str]:
     """Return the contradiction: what the target says, then the facts, each with its source."""
-    said = [f"{_title(w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.clash_wishes]
-    return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.clash_rules]
+    said = [f"{_title(w.name)} {w.range or 'none'}  ({w.where})" for w in verdict.conflicting_constraints]
+    return said + [f"{_sentence(fact)}  [{fact.id}: {fact.source}]" for fact in verdict.conflicting_facts]
 
 
-def next_step(name: str, verdict: StackVerdict) -> str:
+def format_next_step(target_name: str, verdict: StackVerdict) -> str:
     """Return the nearest changes, or how to leave a fact out."""
-    ways = [_change_text(change) for change in verdict.changes[:3]]
-    facts = ", ".join(rule.id for rule in verdict.clash_rules)
+    ways = [_change_text(change) for change in verdict.proposed_changes[:3]]
+    facts = ", ".join(rule.id for rule in verdict.conflicting_facts)
     off = _("a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason").format(
         facts=facts
     )
@@ -242,12 +247,12 @@ def next_step(name: str, verdict: StackVerdict) -> str:
         if ways
         else _(
             "no change of three versions helps: leave versions of the spec open, then rlbox stack {name} --solve; {off}"
-        ).format(name=name, off=off)
+        ).format(name=target_name, off=off)
     )
 
 
 def _change_text(change: VersionChange) -> str:
-    first, *more = (_one_change(name, version) for name, version in change.to)
+    first, *more = (_one_change(name, version) for name, version in change.new_versions)
     return first + "".join(f", and {one}" for one in more)
 
 
@@ -288,33 +293,30 @@ def _sentence(fact: Fact) -> str:
     return fact.says or f"{' + '.join(map(str, fact.when))} wants {', '.join(map(str, fact.needs))}"
 
 
-def _applied(problem: Problem, verdict: StackVerdict) -> Iterator[Fact]:
+def _applied(problem: StackProblem, verdict: StackVerdict) -> Iterator[Fact]:
     """Yield the rules whose conditions hold in the solution."""
     for rule in problem.rules:
-        if verdict.values and all(c.holds(verdict.values[c.name]) for c in rule.when):
+        if verdict.versions and all(c.holds(verdict.versions[c.name]) for c in rule.when):
             yield rule
 
 
-def _drawn(problem: Problem, verdict: StackVerdict) -> set[str]:
+def _drawn(problem: StackProblem, verdict: StackVerdict) -> set[str]:
     return {c.name for rule in _applied(problem, verdict) for c in rule.conditions() if c.name not in MACHINE}
 
 
-def require_consistent_stack(app: App, name: str, *, force: bool = False) -> str:
-    """Refuse a target whose spec and lock contradict each other or themselves, and say which versions are not known.
+OverriddenConflict = str
+"""A contradiction in one line, which `force` overrides: for the record. Empty where there is none."""
 
-    Returns
-    -------
-    str
-        The contradiction in one line, which `force` overrides: for the record. Empty where there is none.
-    """
+
+def require_consistent_stack(app: App, target_name: str, *, force: bool = False) -> OverriddenConflict:
+    """Refuse a target whose spec and lock contradict each other or themselves, and say which versions are not known."""
     with app.collecting_refusals("stack"):
-        return require_no_conflict(app, *load_stack(app, name), force=force)
+        return require_no_conflict(app, *load_target_and_current_lock(app, target_name), force=force)
     return ""
 
 
-def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> str:
-    """Raise `SpecError` when a target contradicts itself; with `force` say so and return the contradiction."""
-
+def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: bool = False) -> OverriddenConflict:
+    """Raise `SpecError` when a target contradicts itself; with `force` say so."""
     problem = plan_stack(target, lock)
     verdict = solve_problem(problem)
     for line in unknown_lines(problem):
@@ -328,28 +330,29 @@ def require_no_conflict(app: App, target: Target, lock: Lock | None, *, force: b
     raise SpecError(
         "\n  ".join((f"the stack of target {target.name} contradicts itself:", *lines)),
         where=f"images/{target.name}/target.toml",
-        next_step=next_step(target.name, verdict),
+        next_step=format_next_step(target.name, verdict),
     )
 
 
-def load_stack(app: App, name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
+def load_target_and_current_lock(app: App, target_name: str, *, spec_alone: bool = False) -> tuple[Target, Lock | None]:
+    """Return a target and its lock; no lock where there is none, where it is stale, and with `spec_alone`."""
     from rlbox.fixes.catalogue import load_target_and_catalogue
     from rlbox.target.lock import compute_lock_spec_checksum, load_lock
 
-    target = load_target_and_catalogue(app.project, name).target
-    lock = None if spec_alone else load_lock(app.project.lock_file(name))
+    target = load_target_and_catalogue(app.project, target_name).target
+    lock = None if spec_alone else load_lock(app.project.lock_file(target_name))
     if lock and lock.spec != compute_lock_spec_checksum(target, own_requirements()):
         lock = None
     return target, lock
 
 
-def plan_stack(target: Target, lock: Lock | None) -> Problem:
+def plan_stack(target: Target, lock: Lock | None) -> StackProblem:
     """Return the question that a target puts to the solver; `SpecError` when it leaves out a fact that is not there."""
     from rlbox.config.schema import suggest_similar
     from rlbox.planner.stack_facts import load_compat, plan_problem
 
     table = load_compat()
-    ids = [fact.id for fact in table.all_facts()]
+    ids = [fact.id for fact in table.table_and_metadata_facts()]
     if unknown := sorted(set(target.compat.off) - set(ids)):
         raise SpecError(
             _("compat.off: there is no fact {unknown!r}{suggest}").format(

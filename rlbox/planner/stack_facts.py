@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from rlbox.config.schema import Name, SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
-from rlbox.planner.requirements import is_declared, load_releases
+from rlbox.planner.requirements import is_from_package_metadata, load_releases
 from rlbox.planner.stack_solver import Domains, Fact, VersionText, is_in_range
 from rlbox.target.lock import Lock
 from rlbox.target.target import GitSource, Target, Wheel
@@ -46,7 +46,7 @@ class CompatTable(SpecModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> CompatTable:
-        facts = self.facts()
+        facts = self.table_facts()
         ids = [fact.id for fact in facts]
         problems = [f"two facts have the id {one!r}" for one in sorted({one for one in ids if ids.count(one) > 1})]
         named = {condition.name for fact in facts for condition in fact.conditions()}
@@ -60,20 +60,20 @@ class CompatTable(SpecModel):
         """Every name to the versions that the solver may choose."""
         return {**load_releases().versions, **self.versions}
 
-    def known_versions(self, name: str) -> tuple[str, ...]:
+    def versions_with_facts(self, name: str) -> tuple[str, ...]:
         """Return the versions that facts speak of, where those of a name have facts of their own; else nothing."""
-        if read := load_releases().read.get(name):
+        if read := load_releases().versions_with_metadata.get(name):
             return read
         conditions = (condition for fact in self.fact for condition in fact.when if condition.name == name)
         own = name not in _MACHINE and any(one.range.startswith("==") for one in conditions)
         return self.versions.get(name, ()) if own else ()
 
-    def facts(self) -> tuple[Fact, ...]:
+    def table_facts(self) -> tuple[Fact, ...]:
         return (*(fact for row in self.torch for fact in _channel_facts(row)), *self.fact)
 
-    def all_facts(self) -> tuple[Fact, ...]:
+    def table_and_metadata_facts(self) -> tuple[Fact, ...]:
         """Return every fact, those of metadata among them."""
-        return (*self.facts(), *load_releases().facts)
+        return (*self.table_facts(), *load_releases().facts)
 
 
 def _channel_facts(row: TorchChannels) -> Iterator[Fact]:
@@ -90,7 +90,7 @@ def _channel_facts(row: TorchChannels) -> Iterator[Fact]:
 
 def _nccl(version: str, cuda: str) -> tuple[str, ...]:
     """Return the NCCL of a channel: that of the release, but for CUDA 11, which keeps an older one."""
-    nccl = load_releases().nccl.get(version)
+    nccl = load_releases().nccl_by_torch.get(version)
     return (f"nccl=={nccl}",) if nccl and Version(cuda).major > 11 else ()
 
 
@@ -143,18 +143,18 @@ class UnknownVersion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class StackProblem:
     """What is asked of the solver: all versions there are, what the target fixes, and the rules in force.
 
-    `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others; `known` are
-    those that facts speak of, and none where facts speak of ranges alone.
+    `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others, which are
+    `versions_with_facts`: none where facts speak of ranges alone.
     """
 
     versions: Mapping[str, tuple[str, ...]]
     wishes: tuple[VersionConstraint, ...]
     rules: tuple[Fact, ...]
     unknown: tuple[UnknownVersion, ...] = ()
-    known: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    versions_with_facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def domains(self, wishes: Iterable[VersionConstraint]) -> Domains:
         """Return what each name may be under some of the wishes; what none of them names is rather not there."""
@@ -170,11 +170,11 @@ class Problem:
                 found[name] = ("",)
             else:
                 fit = tuple(v for v in versions if all(is_in_range(row.range, v) for row in rows))
-                found[name] = tuple(v for v in fit if v in self.known.get(name, ())) or fit
+                found[name] = tuple(v for v in fit if v in self.versions_with_facts.get(name, ())) or fit
         return found
 
 
-def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Problem:
+def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> StackProblem:
     """Return the question that a target puts.
 
     Parameters
@@ -189,20 +189,21 @@ def plan_problem(table: CompatTable, target: Target, lock: Lock | None) -> Probl
     wishes = tuple(_plain(wish for wish in said if wish.name in every))
     # what a package declares and the spec, or the resolver, has left out by name, was left out on purpose
     out = {wish.name for wish in wishes if not wish.range and wish.where in (_EXCLUDED, _LOCK_FILE)}
-    facts = (fact for fact in table.all_facts() if fact.id not in target.compat.off)
+    facts = (fact for fact in table.table_and_metadata_facts() if fact.id not in target.compat.off)
     rules = _reached(
-        [fact for fact in facts if not (is_declared(fact) and out & {one.name for one in fact.needs})], wishes
+        [fact for fact in facts if not (is_from_package_metadata(fact) and out & {one.name for one in fact.needs})],
+        wishes,
     )
     named = {condition.name for rule in rules for condition in rule.conditions()} | {wish.name for wish in wishes}
     versions = {name: _with_pins(rows, name, wishes) for name, rows in every.items() if name in named}
     # where the table knows other versions only, nothing is judged
     known = tuple(one for one in wishes if not one.range or any(is_in_range(one.range, v) for v in versions[one.name]))
-    return Problem(
+    return StackProblem(
         versions=versions,
         wishes=known,
         rules=rules,
         unknown=tuple(_unknown(table, wishes)),
-        known={name: table.known_versions(name) for name in versions},
+        versions_with_facts={name: table.versions_with_facts(name) for name in versions},
     )
 
 
@@ -217,13 +218,13 @@ def _reached(facts: Iterable[Fact], wishes: Iterable[VersionConstraint]) -> tupl
             return tuple(found)
         found += fit
         waiting = [fact for fact in waiting if not all(one.absent or one.name in there for one in fact.when)]
-        there |= {one.name for fact in fit for row in fact.rows for one in row if not one.absent}
+        there |= {one.name for fact in fit for row in fact.alternatives for one in row if not one.absent}
 
 
 def _unknown(table: CompatTable, wishes: Iterable[VersionConstraint]) -> Iterator[UnknownVersion]:
     """Yield each version that is fixed and not known, of packages whose versions have facts of their own."""
     for wish in wishes:
-        known = table.known_versions(wish.name)
+        known = table.versions_with_facts(wish.name)
         if wish.range and known and not any(is_in_range(wish.range, one) for one in known):
             yield UnknownVersion(name=wish.name, version=wish.range.removeprefix("=="), known=known)
 

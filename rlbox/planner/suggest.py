@@ -11,7 +11,7 @@ from rlbox.job.job import Job
 from rlbox.job.param import Param, Scalar, format_scalar
 from rlbox.job.params import ParamValues, override_params, resolve_params
 from rlbox.planner.capacity import Capacity
-from rlbox.planner.needs import compute_needs, find_shortages
+from rlbox.planner.needs import evaluate_fits, find_shortages
 
 _FINE, _COARSE = 200, 8
 """How many values of one parameter are tried alone, and together with another's."""
@@ -19,31 +19,31 @@ _SMALL, _PAIR = 64, 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suggestion:
-    """Profiles and settings as a command line gives them; `start` and `beside` are its words that stay as they are.
+class RunCommand:
+    """Profiles and settings as a command line gives them, between words that stay as they are.
 
-    A run that is taken up again has its parameters, `base`, and can take no profile.
+    A run that is taken up again has its parameters, `resumed_params`, and can take no profile.
     """
 
-    start: tuple[str, ...] = ()
+    command_words: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()
-    base: ParamValues | None = None
+    option_words: tuple[str, ...] = ()
+    resumed_params: ParamValues | None = None
 
-    def words(self) -> tuple[str, ...]:
+    def to_words(self) -> tuple[str, ...]:
         named = [word for name in self.profiles for word in ("--profile", name)]
         settings = [word for pair in self.settings.items() for word in ("--set", "=".join(pair))]
-        return (*self.start, *named, *settings, *self.beside)
+        return (*self.command_words, *named, *settings, *self.option_words)
 
-    def values(self, job: Job) -> ParamValues:
+    def resolve_params(self, job: Job) -> ParamValues:
         """Return the parameters that it gives; `SpecError` when one is wrong."""
-        if self.base:
-            return override_params(job, self.base, False, self.settings)
+        if self.resumed_params:
+            return override_params(job, self.resumed_params, False, self.settings)
         return resolve_params(job, self.profiles, self.settings)
 
 
-def suggest_fit(job: Job, requested: Suggestion, room: Capacity) -> Suggestion | None:
+def suggest_fitting_command(job: Job, requested: RunCommand, room: Capacity) -> RunCommand | None:
     """Return the setting nearest to `requested` that fits `room`; None when none of what may be turned does.
 
     One parameter alone comes first, then another profile in the place of those asked for, or over them, then two that
@@ -53,9 +53,11 @@ def suggest_fit(job: Job, requested: Suggestion, room: Capacity) -> Suggestion |
     models = _models(job, requested)
     bases: dict[tuple[str, ...], ParamValues] = {}  # of each choice of profiles, which thousands of settings lie over
 
-    def fits(found: Suggestion) -> bool:
+    def fits(found: RunCommand) -> bool:
         try:
-            base = found.base or bases.get(found.profiles) or bases.setdefault(found.profiles, _bare(job, found))
+            base = (
+                found.resumed_params or bases.get(found.profiles) or bases.setdefault(found.profiles, _bare(job, found))
+            )
             return _fits(job, override_params(job, base, False, found.settings), room, models)
         except SpecError:  # out of a parameter's range, or a formula without a value
             return False
@@ -63,20 +65,20 @@ def suggest_fit(job: Job, requested: Suggestion, room: Capacity) -> Suggestion |
     return next(filter(fits, _near(job, requested)), None)
 
 
-def _bare(job: Job, wish: Suggestion) -> ParamValues:
+def _bare(job: Job, wish: RunCommand) -> ParamValues:
     """Return the parameters that its profiles give alone, but for those that a setting must give."""
     required = {name: text for name, text in wish.settings.items() if job.params[name].required}
     return resolve_params(job, wish.profiles, required)
 
 
-def _models(job: Job, wish: Suggestion) -> dict[str, Scalar]:
+def _models(job: Job, wish: RunCommand) -> dict[str, Scalar]:
     """Return the parameters that say which models of which size are meant."""
     sizes = job.fits.size if job.fits else {}
-    params = wish.values(job).params
+    params = wish.resolve_params(job).params
     return {name: params[name] for name in (*sizes, *sizes.values())}
 
 
-def _near(job: Job, wish: Suggestion) -> Iterator[Suggestion]:
+def _near(job: Job, wish: RunCommand) -> Iterator[RunCommand]:
     yield from _one(job, wish, _FINE)
     profiles = [replace(wish, profiles=kept) for kept in _profiles(job, wish)]
     yield from profiles
@@ -90,7 +92,7 @@ def _near(job: Job, wish: Suggestion) -> Iterator[Suggestion]:
         yield from _fewer(profile)
 
 
-def _fewer(wish: Suggestion) -> Iterator[Suggestion]:
+def _fewer(wish: RunCommand) -> Iterator[RunCommand]:
     """Yield it without one of its settings, without two, at last without any."""
     for number in range(len(wish.settings) - 1, -1, -1):
         yield from (
@@ -98,12 +100,12 @@ def _fewer(wish: Suggestion) -> Iterator[Suggestion]:
         )
 
 
-def _one(job: Job, wish: Suggestion, most: int) -> Iterator[Suggestion]:
+def _one(job: Job, wish: RunCommand, most: int) -> Iterator[RunCommand]:
     for name in _turned(job, wish):
         yield from (_with(wish, {name: value}) for value in _values(job, wish, name, most))
 
 
-def _two(job: Job, wish: Suggestion, names: Iterable[str], most: int) -> Iterator[Suggestion]:
+def _two(job: Job, wish: RunCommand, names: Iterable[str], most: int) -> Iterator[RunCommand]:
     """Yield two parameters changed at once, by how far both are away together."""
     for first, second in itertools.combinations(names, 2):
         values = [list(enumerate(_values(job, wish, name, most)))[:_PAIR] for name in (first, second)]
@@ -111,8 +113,8 @@ def _two(job: Job, wish: Suggestion, names: Iterable[str], most: int) -> Iterato
             yield _with(wish, {first: one[1], second: other[1]})
 
 
-def _profiles(job: Job, wish: Suggestion) -> Iterator[tuple[str, ...]]:
-    if wish.base:
+def _profiles(job: Job, wish: RunCommand) -> Iterator[tuple[str, ...]]:
+    if wish.resumed_params:
         return
     yield from [()] if wish.profiles else []
     for name in job.profiles:
@@ -123,21 +125,21 @@ def _profiles(job: Job, wish: Suggestion) -> Iterator[tuple[str, ...]]:
             yield (*wish.profiles, name)
 
 
-def _turned(job: Job, wish: Suggestion) -> tuple[str, ...]:
+def _turned(job: Job, wish: RunCommand) -> tuple[str, ...]:
     """Return the parameters that may be turned; those that the command line set come last."""
     names = job.fits.turn if job.fits else ()
     return tuple(sorted(names, key=lambda name: name in wish.settings))
 
 
-def _with(wish: Suggestion, changed: Mapping[str, Scalar]) -> Suggestion:
+def _with(wish: RunCommand, changed: Mapping[str, Scalar]) -> RunCommand:
     texts = {name: format_scalar(value) for name, value in changed.items()}
     return replace(wish, settings={**wish.settings, **texts})
 
 
-def _values(job: Job, wish: Suggestion, name: str, most: int) -> Iterable[Scalar]:
+def _values(job: Job, wish: RunCommand, name: str, most: int) -> Iterable[Scalar]:
     """Return other values of a parameter, the nearest first."""
     try:
-        now = wish.values(job).params[name]
+        now = wish.resolve_params(job).params[name]
     except SpecError:
         return ()
     param = job.params[name]
@@ -165,6 +167,6 @@ def _numbers(param: Param, now: int | float, *, coarse: bool) -> Iterator[int | 
 
 
 def _fits(job: Job, values: ParamValues, room: Capacity, models: Mapping[str, Scalar]) -> bool:
-    needs = compute_needs(job, values, room.card)
+    needs = evaluate_fits(job, values, room.gpu_bytes)
     same = all(values.params[name] == value for name, value in models.items())
     return same and needs is not None and not find_shortages(needs, room)

@@ -18,7 +18,7 @@ from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.params import ParamValues, build_override_entry
 from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
-from rlbox.planner.fit import require_fit_to_resume, require_paths
+from rlbox.planner.fit import require_resume_fit_except_disk, require_set_paths_on_disk
 from rlbox.record.reconcile import FINISHED_STATES
 from rlbox.record.run_dir import create_lock_owner, write_override, write_run_plan
 from rlbox.record.run_store import RunStore
@@ -220,9 +220,9 @@ class _ResumedRun:
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
             with self.app.collecting_refusals("memory"):
-                require_fit_to_resume(self.app, job, plan, options.settings, force=options.force)
+                require_resume_fit_except_disk(self.app, job, plan, options.settings, force=options.force)
             with self.app.collecting_refusals("parameters"):
-                require_paths(job, values, plan.paths)
+                require_set_paths_on_disk(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
         begin_at = options.first_stage or (find_first_unpassed_stage(state) if state else "")
         plan = dataclasses.replace(

@@ -36,10 +36,10 @@ from rlbox.planner.fit import (
     needs_json,
     needs_lines,
     require_fit,
-    require_paths,
+    require_set_paths_on_disk,
 )
 from rlbox.planner.stack_check import require_consistent_stack
-from rlbox.planner.suggest import Suggestion
+from rlbox.planner.suggest import RunCommand
 from rlbox.record.run_dir import OVERRIDES_FILE, append_override_line, create_lock_owner, create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState
@@ -92,7 +92,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         target,
         run_store,
         resolve_gpus_option(options.gpus),
-        fit.need_gib if fit and not options.force else None,
+        fit.free_disk_needed_gib if fit and not options.force else None,
         build=options.build,
     )
     fixes = load_fixes(app.project)
@@ -116,7 +116,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         app, plan, prepared.network, run_store.data_dir, opened=options.open, publish=options.publish
     )
     with app.collecting_refusals("parameters"):
-        require_paths(job, values, plan.paths)
+        require_set_paths_on_disk(job, values, plan.paths)
     with app.collecting_refusals("stages"):
         plan = _skip_to_stage(plan, options)
     if app.dry_run:
@@ -161,12 +161,14 @@ def _check_fit(
     return fit
 
 
-def _fit_request(job: str, options: RunOptions) -> Suggestion:
+def _fit_request(job: str, options: RunOptions) -> RunCommand:
     place = "" if options.place == DEFAULT_PLACE else options.place
     given = {"--target": options.target, "--place": place, "--gpus": options.gpus, "--data": options.data}
     given |= {"--nodes": options.nodes, "--cluster": options.cluster}
     args = tuple(word for option, value in given.items() if value for word in (option, value))
-    return Suggestion(start=("run", job), profiles=options.profiles, settings=options.settings, beside=args)
+    return RunCommand(
+        command_words=("run", job), profiles=options.profiles, settings=options.settings, option_words=args
+    )
 
 
 def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
@@ -175,7 +177,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
     lines = [f"# run of {plan.job} {on}, profile {plan.profile or 'default'}"]
     lines += [f"# {line}" for line in format_param_lines(plan.params, plan.origins, list_param_units(job))]
     lines += [f"# secret {secret}" for secret in plan.secrets]
-    lines += [f"# {line}" for line in needs_lines(fit.needs, fit.room)] if fit else []
+    lines += [f"# {line}" for line in needs_lines(fit.needs, fit.capacity)] if fit else []
     for stage in plan.stages:
         if stage.name in plan.skipped:
             lines += ["", f"# stage {stage.name}: left out"]
@@ -185,7 +187,7 @@ def _show(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> int:
         lines += [shlex.join(stage.argv)]
         lines += [f"#   gate: {rule.label}" for rule in GateChecker(stage).states()]
         lines += ["#   gate: the first of these lines come in this order, log by log"] if stage.ordered else []
-    needs = {"needs": needs_json(fit.needs, fit.room, fit.lacks)} if fit else {}
+    needs = {"needs": needs_json(fit.needs, fit.capacity, fit.shortages)} if fit else {}
     count = len(plan.stages) - len(plan.skipped)
     stages = counted(count, "stage", "stages")
     return app.planned({"plan": plan.as_json(), **needs}, "\n".join(lines), f"start a run of {plan.job} {on}: {stages}")

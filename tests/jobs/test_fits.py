@@ -11,8 +11,8 @@ from rlbox.amounts import GIB
 from rlbox.config.project import Project
 from rlbox.job.params import resolve_params
 from rlbox.planner.capacity import Capacity, declare_capacity
-from rlbox.planner.needs import RunNeeds, compute_needs, find_shortages
-from rlbox.planner.suggest import Suggestion, suggest_fit
+from rlbox.planner.needs import RunNeeds, evaluate_fits, find_shortages
+from rlbox.planner.suggest import RunCommand, suggest_fitting_command
 from rlbox.target.target import load_target
 
 PROJECT = Project(folder=CHECKOUT)
@@ -31,21 +31,21 @@ def room(job: str) -> Capacity:
     return declare_capacity(target, target.hardware.gpus)
 
 
-def needs(job: str, wish: Suggestion) -> RunNeeds:
-    found = compute_needs(job_of(job), resolve_params(job_of(job), wish.profiles, wish.settings), room(job).card)
+def needs(job: str, wish: RunCommand) -> RunNeeds:
+    found = evaluate_fits(job_of(job), resolve_params(job_of(job), wish.profiles, wish.settings), room(job).gpu_bytes)
     assert found
     return found
 
 
 @pytest.mark.parametrize(("job", "profile"), EACH)
 def test_it_fits_or_the_nearest_setting_does(job: str, profile: str) -> None:
-    wish = Suggestion(profiles=(profile,) if profile else ())
+    wish = RunCommand(profiles=(profile,) if profile else ())
     lacks = find_shortages(needs(job, wish), room(job))
     assert bool(lacks) == ((job, profile) in REFUSED), lacks
     if lacks:
-        nearest = suggest_fit(job_of(job), wish, room(job))
+        nearest = suggest_fitting_command(job_of(job), wish, room(job))
         assert nearest
-        assert nearest.words() == REFUSED[job, profile]
+        assert nearest.to_words() == REFUSED[job, profile]
         assert find_shortages(needs(job, nearest), room(job)) == ()
 
 
@@ -54,7 +54,7 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
     """`disk.need_gib` follows from the table: `vast create` rents that disk; a GB of it may be one of 10^9 bytes."""
     spec = load_target(PROJECT, target).target
     jobs = [job for job in JOBS if job_of(job).target == target]
-    most = max(needs(job, Suggestion()).disk_bytes for job in jobs)
+    most = max(needs(job, RunCommand()).total_disk_bytes for job in jobs)
     assert most <= spec.disk.need_gib * (1e9 if spec.hardware.platform == "vast" else GIB)
     assert spec.disk.need_gib * GIB <= 1.2 * most
 
@@ -95,7 +95,7 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
 def test_what_a_program_would_refuse_is_refused_before(job: str, profile: str, settings: str, says: str) -> None:
     given = dict(word.split("=", 1) for word in settings.split())
     told = [
-        lack.text for lack in find_shortages(needs(job, Suggestion(profiles=(profile,), settings=given)), room(job))
+        lack.text for lack in find_shortages(needs(job, RunCommand(profiles=(profile,), settings=given)), room(job))
     ]
     assert [text for text in told if says in text] if says else told == []
 
@@ -111,7 +111,7 @@ def test_the_job_and_the_planner_ask_for_the_same_disk(profile: str, keep: str) 
     values = resolve_params(job_of("sft"), profile, {"keep_optimizer": keep}).params
     args = (values["train_rows"], values["gpus"], values["batch"], values["epochs"], 0, values["save_every"])
     saves = sft_plan.saved_steps(*args)  # type: ignore[arg-type]
-    found = needs("sft", Suggestion(profiles=(profile,) if profile else (), settings={"keep_optimizer": keep}))
+    found = needs("sft", RunCommand(profiles=(profile,) if profile else (), settings={"keep_optimizer": keep}))
     train = next(row.disk for row in found.stages if row.stage == "train")
     asked = sft_plan.room_needed(7.6, len(saves), int(keep))
     assert train["checkpoints"] + train["exports"] == pytest.approx(asked)
@@ -125,5 +125,5 @@ def test_what_comes_next_is_a_run_that_can_be(job: str) -> None:
         given = list(zip(parts[::2], parts[1::2], strict=True))
         profiles = [value for option, value in given if option == "--profile"]
         settings = dict(value.split("=", 1) for option, value in given if option == "--set")
-        lacks = find_shortages(needs(job, Suggestion(profiles=tuple(profiles), settings=settings)), room(job))
+        lacks = find_shortages(needs(job, RunCommand(profiles=tuple(profiles), settings=settings)), room(job))
         assert [lack for lack in lacks if lack.kind != "disk"] == []

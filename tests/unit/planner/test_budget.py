@@ -17,9 +17,9 @@ from rlbox.planner.budget import (
     budget_json,
     budget_lines,
     estimate_stage_hours,
-    parse_price,
+    get_target_max_price,
+    parse_price_range,
     sum_hours,
-    target_price,
 )
 from rlbox.target.target import load_target
 
@@ -62,7 +62,7 @@ def test_hours_of_more_steps_lie_between_all_start_and_all_steps() -> None:
 def test_hours_of_other_parameters_count_only_when_calibrated(name: str, value: str) -> None:
     other = (measurement(**{name: value}),)
     assert not train(estimate_stage_hours(*sft(), 0.0, other)).measured
-    assert train(estimate_stage_hours(*sft(), 0.0, other, calibrated=True)).measured
+    assert train(estimate_stage_hours(*sft(), 0.0, other, ignore_params=True)).measured
 
 
 def test_hours_of_a_job_without_assumption_are_not_known() -> None:
@@ -75,7 +75,7 @@ def test_hours_of_a_job_without_assumption_are_not_known() -> None:
 def test_cost_is_hours_times_price() -> None:
     """Six hours at 1.60 to 2.40 dollars, and 0.10 for the disk."""
     rows = (StageHours(stage="all", low=6.0, high=6.0, basis="measured"),)
-    price = parse_price("1.70-2.50")
+    price = parse_price_range("1.70-2.50")
     assert budget_lines(rows, price)[-2:] == ["total hours: 6.00", "cost: $10.20-15.00 at $1.70-2.50 an hour (--price)"]
     found = budget_json(rows, price)
     assert (round(found["cost"]["low"], 2), found["cost"]["high"], found["complete"]) == (10.2, 15.0, True)
@@ -91,12 +91,12 @@ def test_unknown_stage_is_left_out_of_the_total() -> None:
 
 
 def test_price_of_a_rented_target_is_its_ceiling() -> None:
-    ceiling = target_price(load_target(PROJECT, "vast-5090").target)
+    ceiling = get_target_max_price(load_target(PROJECT, "vast-5090").target)
     assert ceiling == HourlyPrice(low=2.5, high=2.5, basis="the target's ceiling, disk included")
-    assert target_price(load_target(PROJECT, "hopper").target) is None
+    assert get_target_max_price(load_target(PROJECT, "hopper").target) is None
 
 
 @pytest.mark.parametrize("text", ["x", "2-1", "-1", "1.6-", "nan"])
 def test_price_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="invalid --price"):
-        parse_price(text)
+        parse_price_range(text)

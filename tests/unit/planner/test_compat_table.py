@@ -13,7 +13,7 @@ from rlbox.planner.stack_facts import CompatTable, load_compat
 from rlbox.planner.stack_solver import Fact, parse_condition, solve
 
 TABLE = load_compat()
-FACTS = {fact.id: fact for fact in TABLE.facts()}
+FACTS = {fact.id: fact for fact in TABLE.table_facts()}
 
 
 def test_every_fact_has_a_source() -> None:
@@ -38,7 +38,7 @@ def test_a_fact_can_hold_and_can_be_broken(fact: Fact) -> None:
 
 
 def _helps(fact: Fact, name: str, version: str) -> bool:
-    return any(c.holds(version) for row in fact.rows for c in row if c.name == name)
+    return any(c.holds(version) for row in fact.alternatives for c in row if c.name == name)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_the_generated_file_is_well_formed() -> None:
         versions = row["versions"].split()
         assert sorted(versions, key=Version, reverse=True) == versions, name
         assert {one for release in row["releases"] for one in release["versions"].split()} <= set(versions), name
-    ids = [fact.id for fact in TABLE.all_facts()]
+    ids = [fact.id for fact in TABLE.table_and_metadata_facts()]
     assert sorted(one for one in set(ids) if ids.count(one) > 1) == []

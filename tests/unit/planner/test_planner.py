@@ -16,10 +16,10 @@ from rlbox.job.filler import RunPaths
 from rlbox.job.load import load_job
 from rlbox.job.params import override_params, resolve_params
 from rlbox.job.plan import plan_run
-from rlbox.planner.capacity import Capacity, declare_capacity, parse_machine, usable_bytes
-from rlbox.planner.fit import find_paths_off_disk, join_shortages, require_fit_to_resume
-from rlbox.planner.needs import RunNeeds, compute_needs, find_shortages, list_unchecked
-from rlbox.planner.suggest import Suggestion, suggest_fit
+from rlbox.planner.capacity import Capacity, declare_capacity, estimate_gpu_memory_bytes, parse_machine
+from rlbox.planner.fit import find_set_paths_off_disk, format_shortages, require_resume_fit_except_disk
+from rlbox.planner.needs import RunNeeds, describe_unchecked_needs, evaluate_fits, find_shortages
+from rlbox.planner.suggest import RunCommand, suggest_fitting_command
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -28,7 +28,7 @@ CARD = 31.8 * GIB
 
 def needs(job: str, profile: str = "", **settings: object) -> RunNeeds:
     texts = {name: str(value) for name, value in settings.items()}
-    found = compute_needs(load_job(SHIPPED, job), resolve_params(load_job(SHIPPED, job), profile, texts), CARD)
+    found = evaluate_fits(load_job(SHIPPED, job), resolve_params(load_job(SHIPPED, job), profile, texts), CARD)
     assert found
     return found
 
@@ -53,8 +53,8 @@ def test_disk_host_and_checkpoints_are_what_was_computed() -> None:
     found = needs("sft")
     train = next(row for row in found.stages if row.stage == "train")
     assert train.disk["checkpoints"] + train.disk["exports"] == pytest.approx(304e9)
-    assert needs("holdem").disk_bytes == pytest.approx(114.7e9, rel=0.001)
-    assert needs("holdem", save_optim="false").disk_bytes == pytest.approx(16.4e9, rel=0.01)
+    assert needs("holdem").total_disk_bytes == pytest.approx(114.7e9, rel=0.001)
+    assert needs("holdem", save_optim="false").total_disk_bytes == pytest.approx(16.4e9, rel=0.01)
     xdan = next(row for row in needs("xdan", billions=32).stages if row.stage == "train")
     assert 2 * xdan.host["adam"] == pytest.approx(384e9)  # P072, over two nodes
 
@@ -64,32 +64,32 @@ def test_disk_host_and_checkpoints_are_what_was_computed() -> None:
     [(4, 24, "true", True), (4, 32, "false", False), (2, 96, "false", True)],
 )
 def test_gradients_and_the_optimizers_copies_count(gpus: int, cards_gb: int, offload: str, fits: bool) -> None:
-    room = parse_machine(f"{gpus}x{cards_gb}", Capacity(where="", host=250 * GIB, disk=400 * GIB))
+    room = parse_machine(f"{gpus}x{cards_gb}", Capacity(source_label="", host_bytes=250 * GIB, disk_bytes=400 * GIB))
     found = needs("sft", gpus=gpus, offload=offload, max_length=2048 if cards_gb == 24 else 4096)
     assert (find_shortages(found, room) == ()) == fits
 
 
 def test_a_card_is_smaller_than_it_is_sold() -> None:
-    assert usable_bytes("NVIDIA GeForce RTX 5090", 32) == 31.8 * GIB
-    assert usable_bytes("NVIDIA GeForce RTX 5090", 24) == 24 * GIB  # what a target says of its own card
-    assert usable_bytes("a card that nobody measured", 100) == 97 * GIB
-    assert usable_bytes("", 0) == 0
-    assert [parse_machine(text, Capacity(where="")).card for text in ("4x32", "4x31.8")] == [CARD, CARD]
-    room = Capacity(where="--machine 2x8x80", told="named", nodes=2, gpus=8, card=77.6 * GIB)
-    assert parse_machine("2x8x80", Capacity(where="")) == room
+    assert estimate_gpu_memory_bytes("NVIDIA GeForce RTX 5090", 32) == 31.8 * GIB
+    assert estimate_gpu_memory_bytes("NVIDIA GeForce RTX 5090", 24) == 24 * GIB  # what a target says of its own card
+    assert estimate_gpu_memory_bytes("a card that nobody measured", 100) == 97 * GIB
+    assert estimate_gpu_memory_bytes("", 0) == 0
+    assert [parse_machine(text, Capacity(source_label="")).gpu_bytes for text in ("4x32", "4x31.8")] == [CARD, CARD]
+    room = Capacity(source_label="--machine 2x8x80", source="command_line", nodes=2, gpus=8, gpu_bytes=77.6 * GIB)
+    assert parse_machine("2x8x80", Capacity(source_label="")) == room
 
 
 @pytest.mark.parametrize("text", ["", "4", "x32", "0x32", "4x0", "4x32x", "4 x 32", "-1x32"])
 def test_what_is_no_machine(text: str) -> None:
     with pytest.raises(SpecError, match="invalid --machine"):
-        parse_machine(text, Capacity(where=""))
+        parse_machine(text, Capacity(source_label=""))
 
 
 def test_what_nobody_knows_is_not_judged() -> None:
-    nothing = Capacity(where="images/x/target.toml", gpus=4)
+    nothing = Capacity(source_label="images/x/target.toml", gpus=4)
     found = needs("sft", offload="false")
     assert find_shortages(found, nothing) == ()
-    assert [text.partition(":")[0] for text in list_unchecked(found, nothing)] == [
+    assert [text.partition(":")[0] for text in describe_unchecked_needs(found, nothing)] == [
         "memory of a GPU",
         "host memory",
         "data disk",
@@ -99,28 +99,28 @@ def test_what_nobody_knows_is_not_judged() -> None:
 def test_a_target_without_a_hardware_table(folder: Folder) -> None:
     folder.target("mine")
     room = declare_capacity(load_target(Project(folder=folder.path), "mine").target, 0)
-    assert room == Capacity(where="images/mine/target.toml")
+    assert room == Capacity(source_label="images/mine/target.toml")
     assert [lack.text for lack in find_shortages(needs("gkd"), room)] == [
         "4 GPUs of a machine, there are 0; the target names none: hardware.gpu, or --gpus"
     ]
 
 
 def test_the_size_of_another_model_must_be_said() -> None:
-    room = Capacity(where="", gpus=8)
+    room = Capacity(source_label="", gpus=8)
     assert [lack.kind for lack in find_shortages(needs("sft", model="me/mine"), room)] == ["size"]
     assert [lack.kind for lack in find_shortages(needs("sft", model="Qwen/Qwen2.5-14B"), room)] == ["size"]
     assert find_shortages(needs("sft", model="/data/Qwen2.5-Coder-7B-Instruct"), room) == ()
     assert find_shortages(needs("sft", model="me/mine", billions=3), room) == ()
     unknown = needs("sft", model="me/mine", billions=0)
-    assert find_shortages(unknown, replace(room, card=CARD)) == ()
-    assert "billions = 0: nobody says how large me/mine is" in list_unchecked(unknown, room)
+    assert find_shortages(unknown, replace(room, gpu_bytes=CARD)) == ()
+    assert "billions = 0: nobody says how large me/mine is" in describe_unchecked_needs(unknown, room)
 
 
 def test_fewer_gpus_than_the_job_wants() -> None:
-    room = Capacity(where="", gpus=2, card=CARD)
+    room = Capacity(source_label="", gpus=2, gpu_bytes=CARD)
     job = load_job(SHIPPED, "sft")
-    assert join_shortages(find_shortages(needs("sft"), room)) == "train: 4 GPUs of a machine, there are 2"
-    assert suggest_fit(job, Suggestion(), room) == Suggestion(settings={"gpus": "2"})
+    assert format_shortages(find_shortages(needs("sft"), room)) == "train: 4 GPUs of a machine, there are 2"
+    assert suggest_fitting_command(job, RunCommand(), room) == RunCommand(settings={"gpus": "2"})
     assert find_shortages(needs("sft"), replace(room, gpus=-1)) == ()  # all there are, however many
 
 
@@ -141,7 +141,9 @@ def test_fewer_gpus_than_the_job_wants() -> None:
     ],
 )
 def test_the_arithmetic_of_openrlhf(settings: dict[str, str], says: str) -> None:
-    assert says in join_shortages(find_shortages(needs("xdan", **settings), Capacity(where="", nodes=2, gpus=8)))
+    assert says in format_shortages(
+        find_shortages(needs("xdan", **settings), Capacity(source_label="", nodes=2, gpus=8))
+    )
 
 
 def test_rloo_compares_answers() -> None:
@@ -157,12 +159,12 @@ def test_a_reference_is_placed_where_kl_counts() -> None:
 
 
 def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
-    room = Capacity(where="", nodes=2, gpus=8)
-    asked = Suggestion(settings={"train_batch": "100", "rollout_batch": "10"}, beside=("--gpus", "all"))
-    found = suggest_fit(load_job(SHIPPED, "xdan"), asked, room)
+    room = Capacity(source_label="", nodes=2, gpus=8)
+    asked = RunCommand(settings={"train_batch": "100", "rollout_batch": "10"}, option_words=("--gpus", "all"))
+    found = suggest_fitting_command(load_job(SHIPPED, "xdan"), asked, room)
     assert found
-    assert found.words() == ("--set", "train_batch=96", "--set", "rollout_batch=12", "--gpus", "all")
-    assert suggest_fit(load_job(SHIPPED, "xdan"), Suggestion(), replace(room, gpus=1)) is None
+    assert found.to_words() == ("--set", "train_batch=96", "--set", "rollout_batch=12", "--gpus", "all")
+    assert suggest_fitting_command(load_job(SHIPPED, "xdan"), RunCommand(), replace(room, gpus=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -182,26 +184,26 @@ def test_a_hostile_setting_has_a_near_one_that_fits(
     job: str, profile: str, settings: dict[str, str], nearest: str
 ) -> None:
     found, target = load_job(SHIPPED, job), load_target(SHIPPED, load_job(SHIPPED, job).target).target
-    wish = Suggestion(profiles=(profile,) if profile else (), settings=settings)
-    near = suggest_fit(found, wish, declare_capacity(target, target.hardware.gpus))
+    wish = RunCommand(profiles=(profile,) if profile else (), settings=settings)
+    near = suggest_fitting_command(found, wish, declare_capacity(target, target.hardware.gpus))
     assert near
-    assert " ".join(near.words()) == nearest
+    assert " ".join(near.to_words()) == nearest
 
 
 def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
     job, target = load_job(SHIPPED, "sft"), load_target(SHIPPED, "vast-5090").target
     base = resolve_params(job, "low-memory", {"gpus": "2", "keep_optimizer": "2"})
-    asked = Suggestion(start=("run", "--resume", "sft-1"), settings={"batch": "9"}, base=base)
-    near = suggest_fit(job, asked, replace(declare_capacity(target, 4), disk=0.0))
+    asked = RunCommand(command_words=("run", "--resume", "sft-1"), settings={"batch": "9"}, resumed_params=base)
+    near = suggest_fitting_command(job, asked, replace(declare_capacity(target, 4), disk_bytes=0.0))
     assert near
-    assert near.words() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
-    found = near.values(job)
+    assert near.to_words() == ("run", "--resume", "sft-1", "--set", "batch=9", "--set", "gpus=1")
+    found = near.resolve_params(job)
     assert (found.profile, found.params["max_length"], found.params["keep_optimizer"]) == ("low-memory", 2048, 2)
     changed = override_params(job, base, False, asked.settings)
     plan = plan_run(job, changed, PATHS, run_id="sft-1", place="docker", target="vast-5090")
     with pytest.raises(NodeError) as refused:
-        require_fit_to_resume(App(project=SHIPPED), job, plan, asked.settings)
-    assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.words())}"
+        require_resume_fit_except_disk(App(project=SHIPPED), job, plan, asked.settings)
+    assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.to_words())}"
 
 
 PATHS = RunPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
@@ -224,7 +226,7 @@ PATHS = RunPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-
 def test_paths_off_the_data_disk(path: str, off: bool) -> None:
     """P008: the system disk is small; P007: a second disk is for archives."""
     job = load_job(SHIPPED, "holdem")
-    assert find_paths_off_disk(job, resolve_params(job, "", {"smoke_dir": path}), PATHS) == (
+    assert find_set_paths_off_disk(job, resolve_params(job, "", {"smoke_dir": path}), PATHS) == (
         {"smoke_dir": path} if off else {}
     )
 
@@ -232,8 +234,8 @@ def test_paths_off_the_data_disk(path: str, off: bool) -> None:
 def test_what_is_no_path_is_no_matter() -> None:
     job = load_job(SHIPPED, "sft")
     names = {"model": "Qwen/Qwen2.5-Coder-7B", "only": "100,200", "baseline": ""}
-    assert find_paths_off_disk(job, resolve_params(job, "", names), PATHS) == {}
-    assert find_paths_off_disk(job, resolve_params(job, "", {"model": "/system/model"}), PATHS) == {
+    assert find_set_paths_off_disk(job, resolve_params(job, "", names), PATHS) == {}
+    assert find_set_paths_off_disk(job, resolve_params(job, "", {"model": "/system/model"}), PATHS) == {
         "model": "/system/model"
     }
 
@@ -277,4 +279,4 @@ def test_a_formula_without_a_value_names_its_place(folder: Folder) -> None:
     folder.job("zero", right)
     job = load_job(Project(folder=folder.path), "zero")
     with pytest.raises(SpecError, match=r"jobs/zero.toml: fits.stages.one.gpus: .*division by zero"):
-        compute_needs(job, resolve_params(job, "", {}), 0.0)
+        evaluate_fits(job, resolve_params(job, "", {}), 0.0)

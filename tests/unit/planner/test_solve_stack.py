@@ -15,10 +15,10 @@ from rlbox.config.toml_files import load_toml, merge_tables
 from rlbox.planner.stack_check import (
     StackVerdict,
     conflict_lines,
-    next_step,
+    format_next_step,
+    format_stack_verdict,
     solve_problem,
     stack_json,
-    stack_text,
     unknown_lines,
 )
 from rlbox.planner.stack_facts import load_compat, plan_problem
@@ -52,7 +52,7 @@ def verdict(*packages: str, **over: Any) -> StackVerdict:
 
 
 def ways(found: StackVerdict) -> list[dict[str, str]]:
-    return [dict(change.to) for change in found.changes]
+    return [dict(change.new_versions) for change in found.proposed_changes]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_contradiction_is_named_with_the_nearest_change(
     packages: tuple[str, ...], hardware: dict[str, str], facts: set[str], nearest: dict[str, str]
 ) -> None:
     found = verdict(*packages, hardware=hardware)
-    assert {rule.id for rule in found.clash_rules} == facts
+    assert {rule.id for rule in found.conflicting_facts} == facts
     assert nearest in ways(found)[:3]
 
 
@@ -87,36 +87,36 @@ def test_a_machine_that_contradicts_itself_is_said_before_its_packages() -> None
     """No version of a package mends it, so nothing else is worth saying first."""
     old = {**GPU_5090, "cuda_driver": "12.4"}
     found = verdict("torch==2.6.0", "vllm==0.12.0", hardware=old)
-    assert {rule.id for rule in found.clash_rules} == {"sm-120-driver"}
-    assert {wish.name for wish in found.clash_wishes} == {"arch", "driver"}
+    assert {rule.id for rule in found.conflicting_facts} == {"sm-120-driver"}
+    assert {wish.name for wish in found.conflicting_constraints} == {"arch", "driver"}
     assert ways(found)[0] == {"driver": "570"}
-    assert next_step("t", found).startswith("take a machine with driver 570 or newer")
+    assert format_next_step("t", found).startswith("take a machine with driver 570 or newer")
 
 
 def test_the_contradiction_is_as_small_as_it_can_be() -> None:
     """Without any one line of it, the rest fits."""
     problem = plan_problem(TABLE, target("torch==2.11.0", "verl==0.7.0", "vllm", hardware=GPU_5090), None)
     found = solve_problem(problem)
-    assert found.clash_wishes
-    assert found.clash_rules
-    assert solve(problem.domains(found.clash_wishes), found.clash_rules) is None
-    for left in found.clash_wishes:
-        rest = [wish for wish in found.clash_wishes if wish != left]
-        assert solve(problem.domains(rest), found.clash_rules) is not None, left
-    for gone in found.clash_rules:
-        rules = [rule for rule in found.clash_rules if rule != gone]
-        assert solve(problem.domains(found.clash_wishes), rules) is not None, gone
+    assert found.conflicting_constraints
+    assert found.conflicting_facts
+    assert solve(problem.domains(found.conflicting_constraints), found.conflicting_facts) is None
+    for left in found.conflicting_constraints:
+        rest = [wish for wish in found.conflicting_constraints if wish != left]
+        assert solve(problem.domains(rest), found.conflicting_facts) is not None, left
+    for gone in found.conflicting_facts:
+        rules = [rule for rule in found.conflicting_facts if rule != gone]
+        assert solve(problem.domains(found.conflicting_constraints), rules) is not None, gone
 
 
 def test_solving_finds_a_set_for_what_is_left_open() -> None:
     found = verdict("torch", "vllm", "verl==0.7.0", hardware=GPU_5090)
-    assert (found.values["torch"], found.values["vllm"], found.values["numpy"]) == ("2.9.0", "0.12.0", "1.26.4")
-    assert found.values["cuda"] == "12.8"
+    assert (found.versions["torch"], found.versions["vllm"], found.versions["numpy"]) == ("2.9.0", "0.12.0", "1.26.4")
+    assert found.versions["cuda"] == "12.8"
 
 
 def test_a_fact_can_be_left_out_with_a_reason() -> None:
     spec = ("verl==0.8.0", "vllm==0.13.0", "numpy==1.26.4")
-    assert {rule.id for rule in verdict(*spec).clash_rules} == {"verl-0-7-0-with-vllm-vllm"}
+    assert {rule.id for rule in verdict(*spec).conflicting_facts} == {"verl-0-7-0-with-vllm-vllm"}
     assert verdict(*spec, compat={"off": {"verl-0-7-0-with-vllm-vllm": "tried"}}).fits
 
 
@@ -149,8 +149,8 @@ def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
 def test_programs_that_compile_want_a_compiler_in_the_base() -> None:
     packages = ("torch==2.9.0", "openrlhf==0.8.11")
     found = verdict(*packages, hardware=GPU_A800, python={"exclude": ["flash-attn"]})
-    assert "openrlhf-compiles" in {rule.id for rule in found.clash_rules}
-    assert "a base image that has the compiler of CUDA 12.8" in next_step("t", found)
+    assert "openrlhf-compiles" in {rule.id for rule in found.conflicting_facts}
+    assert "a base image that has the compiler of CUDA 12.8" in format_next_step("t", found)
     off = {"openrlhf-compiles": "tried elsewhere"}
     assert verdict(*packages, hardware=GPU_A800, python={"exclude": ["flash-attn"]}, compat={"off": off}).fits
 
@@ -159,7 +159,7 @@ def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
     problem = plan_problem(TABLE, target("torch==2.11.0", "vllm==0.99.0", "numpy==2.3.1"), None)
     assert [(one.name, one.version) for one in problem.unknown] == [("vllm", "0.99.0")]
     assert unknown_lines(problem)[0].startswith("not known: vllm 0.99.0 (known: 0.")
-    text = stack_text("t", problem, solve_problem(problem), False)
+    text = format_stack_verdict("t", problem, solve_problem(problem), False)
     assert "fits" not in text
     assert stack_json(problem, solve_problem(problem))["fits"] is None
 
@@ -190,7 +190,7 @@ def test_a_compiler_is_of_torchs_cuda_and_knows_the_gpu(
     packages: tuple[str, ...], more: dict[str, Any], clash: str
 ) -> None:
     found = verdict(*packages, **{"hardware": GPU_A800, **more})
-    assert clash in {rule.id for rule in found.clash_rules} if clash else found.fits
+    assert clash in {rule.id for rule in found.conflicting_facts} if clash else found.fits
 
 
 def test_the_wheels_of_a_compiler_are_five() -> None:
@@ -203,7 +203,7 @@ def test_the_wheels_of_a_compiler_are_five() -> None:
         runtime=LockedGroup(name="runtime", packages=()),
     )  # fmt: skip
     found = solve_problem(plan_problem(TABLE, spec, lock))
-    assert {rule.id for rule in found.clash_rules} == {"nvcc-wheels-13-0"}
+    assert {rule.id for rule in found.conflicting_facts} == {"nvcc-wheels-13-0"}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_cuda_13_wants_driver_580_or_forward_compatibility(
     hardware = {"arch": arch, "grade": grade, "cuda_driver": driver}
     found = verdict("torch==2.11.0", hardware=hardware, base={"packages": list(base)})
     assert found.fits is fits
-    assert fits or "580" in " ".join([*conflict_lines(found), next_step("t", found)])
+    assert fits or "580" in " ".join([*conflict_lines(found), format_next_step("t", found)])
 
 
 DEEPSPEED = {"name": "deepspeed", "version": "0.19.6", "cuda": "13.0"}
@@ -265,12 +265,12 @@ def test_what_is_compiled_beforehand_wants_no_compiler(
 
 def test_what_would_help_is_to_compile_it() -> None:
     assert {"transformer-engine-torch-compiled": "1"} in ways(verdict("torch==2.11.0", "transformer-engine==2.12.0"))
-    told = next_step("t", verdict("torch==2.11.0", "transformer-engine==2.12.0"))
+    told = format_next_step("t", verdict("torch==2.11.0", "transformer-engine==2.12.0"))
     assert (
         "compile transformer-engine-torch beforehand ([[stack.compile]], https://github.com/rlbox-dev/rlbox/blob/main/docs/compile.md)"
         in told
     )
-    told = next_step("t", verdict("torch==2.9.1", "transformer-engine==2.12.0", hardware=GPU_A800))
+    told = format_next_step("t", verdict("torch==2.9.1", "transformer-engine==2.12.0", hardware=GPU_A800))
     assert "a devel image" in told
 
 
@@ -291,7 +291,7 @@ def _kept(rule: Fact, values: dict[str, str]) -> bool:
     def holds(row: tuple[Condition, ...]) -> bool:
         return all(condition.holds(values[condition.name]) for condition in row)
 
-    return not holds(rule.when) or any(map(holds, rule.rows))
+    return not holds(rule.when) or any(map(holds, rule.alternatives))
 
 
 def _random_rule(chance: random.Random, names: list[str], number: int) -> Fact:

@@ -10,14 +10,14 @@ from fakes import CASES
 
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables
-from rlbox.planner.stack_facts import Problem, load_compat, plan_problem
+from rlbox.planner.stack_facts import StackProblem, load_compat, plan_problem
 from rlbox.planner.stack_solver import solve
 from rlbox.target.target import DEFAULTS, Target
 
 SETS = json.loads((CASES / "planner/uv_sets.json").read_text("utf-8"))
 
 
-def problem(packages: list[str]) -> Problem:
+def problem(packages: list[str]) -> StackProblem:
     own: dict[str, Any] = {"name": "t", "title": "t", "base": {"bootstrap": "debian:bookworm"}, "disk": {"mount": "/d"}}
     own |= {"python": {"version": SETS["python"], "platform": SETS["platform"]}}
     own |= {"stack": [{"name": "s", "packages": packages}]}

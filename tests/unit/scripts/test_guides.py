@@ -12,8 +12,8 @@ from rlbox.cli.root import COMMANDS
 from rlbox.config.project import Project
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
-from rlbox.planner.capacity import usable_bytes
-from rlbox.planner.needs import compute_needs
+from rlbox.planner.capacity import estimate_gpu_memory_bytes
+from rlbox.planner.needs import evaluate_fits
 
 DOCS = CHECKOUT / "docs"
 CHAPTERS = (
@@ -43,7 +43,9 @@ def test_the_table_says_what_is_computed(profile: str) -> None:
     shard = 84 // gpus  # fp32 weights and two moments of 7 x 10^9 parameters
     said = [str(shard), str(gb - shard)]
     for offload in ("false", "true"):
-        needs = compute_needs(job, resolve_params(job, profile, {"offload": offload}), usable_bytes("", gb))
+        needs = evaluate_fits(
+            job, resolve_params(job, profile, {"offload": offload}), estimate_gpu_memory_bytes("", gb)
+        )
         assert needs
         said.append(f"{next(row.card_bytes for row in needs.stages if row.stage == 'train') / GIB:.1f}")
     assert rows[gpus, gb] == said
