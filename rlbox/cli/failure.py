@@ -134,24 +134,13 @@ def _print(text: str) -> None:
 
 
 def _report_usage(error: click.UsageError, words: Sequence[str]) -> int:
-    path = error.ctx.command_path if error.ctx else "rlbox"
+    named = bool(words) and not words[0].startswith("-")  # an option's own error comes without a context
+    path = error.ctx.command_path if error.ctx else f"rlbox {words[0]}" if named else "rlbox"
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
         _print(translate_usage_message(error))
-        what = _("a verb is missing")
-    else:
-        _print(_format_usage(error))
-        what = error.format_message()
-    return _write_error_json(SpecError(what, where=path, next_step=f"{path} --help"), words)
-
-
-def _format_usage(error: click.UsageError) -> str:
-    """Return what click would show, whose own `show` prints at once."""
-    message = _("Error: {message}").format(message=translate_usage_message(error))
-    if not error.ctx:
-        return message
-    path, option = error.ctx.command_path, error.ctx.help_option_names[-1]
-    hint = _("Try '{command} {option}' for help.").format(command=path, option=option)
-    return join("\n", [error.ctx.get_usage(), hint, "", message])
+        return _write_error_json(SpecError(_("a command is missing"), where=path, next_step=f"{path} --help"), words)
+    usage = " ".join([path, *error.ctx.command.collect_usage_pieces(error.ctx)]) if error.ctx else path
+    return _report(SpecError(translate_usage_message(error), where=usage, next_step=f"{path} --help"), words)
 
 
 def _write_error_json(error: RlboxError, words: Sequence[str]) -> int:

@@ -145,9 +145,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with a suggestion for a mistyped verb."""
+        """As click's, with a suggestion for a mistyped command."""
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(_("unknown verb {verb!r}{hint}").format(verb=args[0], hint=_hint(args[0])))
+            ctx.fail(_("unknown command {command!r}{hint}").format(command=args[0], hint=_hint(args[0])))
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -169,19 +169,19 @@ def _hint(word: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(word, COMMANDS, n=1)
-    return _(" (did you mean {verb!r}?)").format(verb=near[0]) if near else ""
+    return _(" (did you mean {command!r}?)").format(command=near[0]) if near else ""
 
 
 @click.group(
     cls=LazyGroup,
     help=HELP,
-    subcommand_metavar="VERB [ARGS]...",
+    subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--lang", type=click.Choice(LANGUAGES), expose_value=False, help="Language of help, errors and findings.")
 @click.version_option(__version__, message="rlbox %(version)s")
 def root() -> None:
-    """Hold the options that go before a verb; the verbs do the work."""
+    """Hold the options that go before a command; the commands do the work."""
 
 
 def run_root(words: Sequence[str]) -> int:

@@ -109,7 +109,7 @@ def test_a_terminal_without_the_letters_gets_english(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), "ascii"))
     run_root(["nosuch"])
     sys.stderr.flush()
-    assert b"unknown verb 'nosuch'" in sys.stderr.buffer.getvalue()  # type: ignore[attr-defined]
+    assert b"unknown command 'nosuch'" in sys.stderr.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.allow("processes")
