@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from rlbox.artifacts.locator import probe_default_python_index  # noqa: E402
-from rlbox.system.network_settings import read_network_settings  # noqa: E402
+from rlbox.system.network_settings import read_pip_and_proxy_settings  # noqa: E402
 
 OUT = HERE.parent / "rlbox/planner/requirements.json"
 KEPT = Path.home() / ".cache/rlbox/compat"
@@ -290,7 +290,7 @@ def release_of(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """Write the file."""
-    index = (read_network_settings().index_url or probe_default_python_index()).rstrip("/")
+    index = (read_pip_and_proxy_settings().index_url or probe_default_python_index()).rstrip("/")
     with ThreadPoolExecutor(12) as pool:
         names = sorted(NAMES)
         pages = dict(zip(names, pool.map(lambda name: by_version(index_page(index, name)), names), strict=True))

@@ -23,7 +23,7 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.compression import zstd
 from rlbox.system.files import cache_path, write_atomic
-from rlbox.system.network_settings import read_network_settings
+from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact
 from rlbox.target.lock import Lock
 
@@ -193,7 +193,7 @@ def fetch_locked_base_image(
             show(FetchProgress(artifact=file, state="done" if done == file.size else "running", done_bytes=done))
 
         return fetch_base_files(
-            lock.base, lock.platform, store, places, read_network_settings().ca_bundle, on_bytes, tell
+            lock.base, lock.platform, store, places, read_pip_and_proxy_settings().ca_bundle, on_bytes, tell
         )
 
 

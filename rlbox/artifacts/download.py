@@ -21,8 +21,8 @@ from rlbox.system.http import (
     HttpClient,
     HttpResponse,
     NoResponseError,
+    compute_exponential_backoff_s,
     explain_no_response,
-    retry_delay_s,
 )
 from rlbox.target.artifact import Artifact
 
@@ -120,7 +120,7 @@ class Downloader:
         again: list[FileUrl] = []
         for number in range(_ROUNDS):
             if number:
-                self._pause(retry_delay_s(number))
+                self._pause(compute_exponential_backoff_s(number))
             places, again = (_guarded(urls, failed) if number == 0 else again), []
             for link in self._shy_last(places):
                 try:

@@ -19,7 +19,7 @@ from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _, join, ngettext
 from rlbox.system.files import get_free_bytes, is_disk_full
 from rlbox.system.http import create_client
-from rlbox.system.network_settings import NetworkSettings, read_network_settings
+from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install_artifacts
 from rlbox.target.lock import Lock
@@ -98,7 +98,7 @@ def fetch_artifacts(
     missing = [artifact for artifact in wanted if not store.is_intact(artifact.sha256, artifact.size)]
     require_compiled_wheels(missing, store, target)
     require_disk_space(store, missing)
-    fetch = _Fetch(url_source, store, on_progress, network_settings or read_network_settings())
+    fetch = _Fetch(url_source, store, on_progress, network_settings or read_pip_and_proxy_settings())
     if missing:
         fetch.run(missing, jobs=jobs, stall_s=stall_s)
     if fetch.failures:

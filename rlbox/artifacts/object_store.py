@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _
-from rlbox.system.file_lock import open_and_lock_file
+from rlbox.system.file_lock import open_and_try_lock
 from rlbox.system.files import cache_path, compute_file_sha256, link_or_copy
 
 _BLOCK = 1 << 20
@@ -156,7 +156,7 @@ class ObjectStore:
         partial = self.root / "partial" / digest
         try:
             partial.parent.mkdir(parents=True, exist_ok=True)
-            handle = open_and_lock_file(partial, create=True)
+            handle = open_and_try_lock(partial, create_if_missing=True)
         except OSError as error:
             raise create_unwritable_store_error(self.root, error) from error
         return None if handle is None else PartialObject(handle, partial, self.path(digest))

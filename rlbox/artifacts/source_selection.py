@@ -27,7 +27,7 @@ from rlbox.artifacts.mirrors import (
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.system.http import HttpClient, NoResponseError, create_client, explain_no_response
-from rlbox.system.network_settings import NetworkSettings, read_network_settings
+from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, TorchGroup, select_torch_groups
 from rlbox.target.target import Target
 
@@ -184,7 +184,7 @@ def select_sources(
 
 def create_file_locator(app: App, sources_profile: str, files: Sequence[Artifact] = ()) -> FileLocator:
     """Return who knows where the files of a lock are; a mirror that is passed over is said."""
-    site = read_network_settings()
+    site = read_pip_and_proxy_settings()
     return FileLocator(
         select_sources(app, sources_profile, site, files),
         probe_machine_sources(site),
@@ -221,7 +221,7 @@ class LockSources:
 
 def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") -> LockSources:
     """Return where the target's lock is resolved from, by the profile `sources_profile` or its own."""
-    site = read_network_settings()
+    site = read_pip_and_proxy_settings()
     profile = select_sources(app, sources_profile or target.sources, site)
     machine = probe_machine_sources(site, probe_index=False)
     if target.base.bootstrap:

@@ -19,7 +19,7 @@ from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_er
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
-from rlbox.system.file_lock import open_and_lock_file, require_unlocked
+from rlbox.system.file_lock import open_and_try_lock, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_files
 from rlbox.target.artifact import Artifact, list_all_artifacts
@@ -148,7 +148,7 @@ def _freed_bytes(stats: os.stat_result) -> int:
 
 
 def _is_idle(partial: Path) -> bool:
-    handle = open_and_lock_file(partial, create=False)
+    handle = open_and_try_lock(partial, create_if_missing=False)
     if handle is None:
         return False
     os.close(handle)

@@ -138,11 +138,15 @@ def warm(app: App, paths: tuple[Path, ...]) -> int:
     if app.dry_run:
         with app.collecting_refusals("memory"):
             require_free_memory(report, get_available_memory())
-        would = f"read {size_text(report.missing)} into memory" if report.missing else "read nothing: it is in memory"
+        would = (
+            f"read {size_text(report.bytes_of_incomplete_files)} into memory"
+            if report.bytes_of_incomplete_files
+            else "read nothing: it is in memory"
+        )
         return app.planned(report.as_json(), format_report(report), would)
-    if report.missing:
+    if report.bytes_of_incomplete_files:
         require_free_memory(report, get_available_memory())
-        with show_byte_progress(app, "into memory", report.missing) as on_bytes:
+        with show_byte_progress(app, "into memory", report.bytes_of_incomplete_files) as on_bytes:
             report = read_into_page_cache(report, on_bytes)
     app.result(report.as_json(), format_report(report))
     if report.is_warm is False:

@@ -203,11 +203,11 @@ def list_target_contacts(app: App, target_name: str, sources_profile: str) -> tu
     from rlbox.artifacts.egress import list_host_contacts, probe_egress
     from rlbox.artifacts.locator import probe_machine_sources
     from rlbox.artifacts.profile import load_hidden_hosts, load_profile
-    from rlbox.system.network_settings import read_network_settings
+    from rlbox.system.network_settings import read_pip_and_proxy_settings
 
     target, files = load_target_as_built(app.project, target_name)
     profile = load_profile(app.project, sources_profile or target.sources)
-    facts = probe_egress(target, files, profile, probe_machine_sources(read_network_settings()))
+    facts = probe_egress(target, files, profile, probe_machine_sources(read_pip_and_proxy_settings()))
     return profile.name, list_host_contacts(target, files, profile, load_hidden_hosts(), facts)
 
 
@@ -306,7 +306,7 @@ def _list(app: App, profile: Profile) -> None:
 def _probe(app: App, profile: Profile, target: str) -> int:
     from rlbox.artifacts.locator import probe_machine_sources
     from rlbox.artifacts.source_selection import format_probes, list_unavailable_source_kinds, probe_mirrors
-    from rlbox.system.network_settings import read_network_settings
+    from rlbox.system.network_settings import read_pip_and_proxy_settings
     from rlbox.target.artifact import list_install_artifacts
     from rlbox.target.lock import load_lock
 
@@ -316,7 +316,7 @@ def _probe(app: App, profile: Profile, target: str) -> int:
             _("target {target} has no lock, and so no known file").format(target=target),
             next_step=f"rlbox lock {target}",
         )
-    probes = probe_mirrors(profile, probe_machine_sources(read_network_settings()), list_install_artifacts(lock))
+    probes = probe_mirrors(profile, probe_machine_sources(read_pip_and_proxy_settings()), list_install_artifacts(lock))
     dead = list_unavailable_source_kinds(probes)
     data = {"sources": profile.name, "probed": [asdict(one) for one in probes], "dead": dead}
     app.result(data, format_probes(probes))

@@ -202,11 +202,11 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
     from rlbox.image.buildkit import BuildOptions
     from rlbox.image.context import require_replaceable_context_dir
     from rlbox.image.inputs import BuildInputs
-    from rlbox.system.files import require_writable_directory
+    from rlbox.system.files import require_writable_or_creatable_directory
 
     wish = BuildOptions(hermetic=hermetic)
     with app.collecting_refusals("folder"):
-        require_writable_directory(folder, "another with --context")
+        require_writable_or_creatable_directory(folder, "another with --context")
         require_replaceable_context_dir(folder)
     if not app.dry_run:
         BuildInputs(app, plan, wish).write_context(folder)

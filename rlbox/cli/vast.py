@@ -79,7 +79,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     from rlbox.cli.vast_instances import find_instance_disk
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
-    from rlbox.system.files import require_writable_directory
+    from rlbox.system.files import require_writable_or_creatable_directory
     from rlbox.vast.api import find_own_instance
     from rlbox.vast.instance import list_result_files, ssh_address
     from rlbox.vast.remote_job import path_below_disk
@@ -91,7 +91,7 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     more = [path_below_disk(path, disk) for path in paths]
     home = choose_download_dir(number, folder)
     with app.collecting_refusals("folder"):
-        require_writable_directory(home.path, "another with --to")
+        require_writable_or_creatable_directory(home.path, "another with --to")
     with SshConnection(ssh_address(one)) as connection:
         files, troubles = list_files(connection, disk, more) if only else list_result_files(connection, disk, more)
         if app.dry_run:

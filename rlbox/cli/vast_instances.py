@@ -32,11 +32,11 @@ def require_published(app: App, image: str) -> None:
     from rlbox.engine.reference import parse_reference
     from rlbox.engine.registry_client import Registry
     from rlbox.errors import RegistryError
-    from rlbox.system.network_settings import find_ca_bundle
+    from rlbox.system.network_settings import find_custom_ca_bundle
 
     reference = parse_reference(image)
     try:
-        with Registry(reference.host, ca_bundle=find_ca_bundle(), pause=lambda seconds: None) as registry:
+        with Registry(reference.host, ca_bundle=find_custom_ca_bundle(), pause=lambda seconds: None) as registry:
             found = registry.find_manifest(reference.repository, reference.digest or reference.tag or "latest")
     except RegistryError as error:
         if app.dry_run:

@@ -36,7 +36,7 @@ from rlbox.errors import EngineError, NodeError, RegistryError, SpecError
 from rlbox.foreign import parse_json, whole_number
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
-from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Secret
 
@@ -86,7 +86,7 @@ def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryIma
     """
     reference = parse_reference(name)
     repository = reference.repository
-    with Registry(reference.host, plain_http=plain_http, ca_bundle=find_ca_bundle()) as registry:
+    with Registry(reference.host, plain_http=plain_http, ca_bundle=find_custom_ca_bundle()) as registry:
         registry.require_registry()
         first = registry.get_manifest(repository, reference.digest or reference.tag or "latest")
         manifests = [first, *(registry.get_manifest(repository, child.digest) for child in first.manifests)]

@@ -25,7 +25,7 @@ from rlbox.diagnose.sources import LogSource, is_compressed
 from rlbox.logs.lines import LineSplitter, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
-from rlbox.system.tail import FORWARD_LIMIT, STEP, find_offset_above, find_offset_below
+from rlbox.system.tail import FORWARD_LIMIT, STEP, find_offset_lines_after, find_offset_lines_before
 
 Grade = Literal["fatal", "noticed", "wrapper"]
 """How much a line tells: what failed; that somebody else is gone or that the end is near; that something failed."""
@@ -136,8 +136,8 @@ def read_fatal_line(log: Path, position: FatalPosition, *, follow_links: bool = 
     """Return the line with those around it; alone when the log cannot be read any more."""
     try:
         with open(open_regular_fd(log, follow_links=follow_links), "rb") as file:
-            offset = find_offset_below(file, position.block_offset, position.number - position.block_number)
-            start, above = find_offset_above(file, offset, CONTEXT_LINES)
+            offset = find_offset_lines_after(file, position.block_offset, position.number - position.block_number)
+            start, above = find_offset_lines_before(file, offset, CONTEXT_LINES)
             texts = _texts(file, start, above + 1 + CONTEXT_LINES)
     except OSError:
         return FatalLine(number=position.number, text=position.text)
@@ -177,7 +177,7 @@ def read_last_line(log: Path) -> FatalLine | None:
 def _last_texts(log: Path, lines: int) -> tuple[int, list[str]]:
     try:
         with open_regular_file(log) as file:
-            start, _ = find_offset_above(file, file.seek(0, os.SEEK_END), lines)
+            start, _ = find_offset_lines_before(file, file.seek(0, os.SEEK_END), lines)
             return start, _texts(file, start, lines + 1)
     except OSError:
         return 0, []

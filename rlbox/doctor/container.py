@@ -25,7 +25,7 @@ from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_lock import find_lock_owner
 from rlbox.system.gpu import probe_cuda_driver
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 
 BUDGET_S = 60.0
 """Seconds for an examination, which takes less than ten on an idle machine: on a busy one the limit decides nothing."""
@@ -61,7 +61,7 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
 
 
 def _make_context(environ: Mapping[str, str], deadline_s: float) -> CheckContext:
-    lock, manifest = (read_json_object(path, follow_links=True) for path in _image_files(environ))
+    lock, manifest = (read_json_object_or_empty(path, follow_links=True) for path in _image_files(environ))
     venv = get_venv_dir(get_install_dir(environ))
     requirements = parse_requirements(override_limits(manifest, environ.get("RLBOX_LIMITS", "")), lock)
     requirements = override_gpus(requirements, environ.get(GPUS_VARIABLE, ""))

@@ -15,7 +15,7 @@ from rlbox.doctor.program import Program
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.limits import count_usable_cores
 from rlbox.values import OWN
 
@@ -125,7 +125,9 @@ def run_fix_checks(
     end = time.monotonic() + timeout_s
     install_dir = install_dir or environ.get(INSTALL_DIR_VARIABLE, OWN)
     checks = select_fix_checks(
-        read_json_object(Path(install_dir, "share/fixes.json"), follow_links=True) if manifest is None else manifest,
+        read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
+        if manifest is None
+        else manifest,
         phase,
     )
     failed = {finding.id for finding in _run_checks(checks, end, install_dir, environ)}

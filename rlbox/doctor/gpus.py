@@ -12,7 +12,7 @@ from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import whole_number
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, GpuMemory, GpuModel, NvmlUnavailableError, probe_gpu_memory
+from rlbox.system.gpu import GpuDriver, GpuMemory, GpuModel, NvmlUnavailableError, probe_gpu_memory_or_raise
 
 
 def _dotted(version: Sequence[int]) -> str:
@@ -217,7 +217,7 @@ def _check_memory(gpu: GpuMemory) -> Iterator[Finding]:
 def probe_gpus(stack: StackProbe, deadline: float) -> GpuFacts:
     cuda = stack.run("probe_cuda.py", deadline=deadline)
     try:
-        return GpuFacts(cuda=cuda, memory=probe_gpu_memory())
+        return GpuFacts(cuda=cuda, memory=probe_gpu_memory_or_raise())
     except NvmlUnavailableError as error:
         return GpuFacts(cuda=cuda, nvml_error=str(error))
 

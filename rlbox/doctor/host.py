@@ -46,7 +46,7 @@ from rlbox.image.machine import target_requirements_json
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.load import load_target_ports
 from rlbox.system.identity import format_user_ids, is_in_image
-from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.target.target import load_target
 
 _REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
@@ -171,7 +171,7 @@ class _ImageCheck:
             labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
             data_dir=str(self._data_dir),
             caller_uid_gid=format_user_ids(),
-            ca_bundle=find_ca_bundle() if is_engine_local() else "",
+            ca_bundle=find_custom_ca_bundle() if is_engine_local() else "",
             gpus=self._choose_gpus(),
         )
         try:

@@ -18,7 +18,7 @@ from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient, NoResponseError, explain_no_response, make_tls_context_factory
-from rlbox.system.network_settings import find_ca_bundle, read_network_settings
+from rlbox.system.network_settings import find_custom_ca_bundle, read_pip_and_proxy_settings
 from rlbox.system.ports import describe_port_holder
 from rlbox.values import Command
 
@@ -170,7 +170,7 @@ def list_endpoints(environ: Mapping[str, str]) -> list[Endpoint]:
         for url in environ.get(name, "").split():
             is_optional = is_offline and name == "HF_ENDPOINT"
             found.setdefault(url, Endpoint(name=name, url=url.rpartition("=")[2], is_optional=is_optional))
-    settings = read_network_settings(environ)
+    settings = read_pip_and_proxy_settings(environ)
     for url in (settings.index_url, *settings.extra_index_urls):
         found.setdefault(url, Endpoint(name="pip's configuration", url=url))
     for name in _PROXY_VARIABLES:
@@ -200,7 +200,7 @@ def _request(endpoint: Endpoint) -> Endpoint:
     """Return how an address answered: any answer but a server's failure will do."""
     try:
         with (
-            HttpClient(make_tls_context_factory(find_ca_bundle()), idle_timeout_s=_REQUEST_TIMEOUT_S) as http,
+            HttpClient(make_tls_context_factory(find_custom_ca_bundle()), idle_timeout_s=_REQUEST_TIMEOUT_S) as http,
             http.stream("GET", endpoint.url) as answer,
         ):
             error = _("answered {status}").format(status=answer.status) if answer.status >= 500 else ""

@@ -14,9 +14,9 @@ from rlbox.findings import Finding, listed
 from rlbox.i18n import _
 from rlbox.system.process_table import (
     Process,
-    find_ancestors,
-    find_descendants,
+    find_descendants_excluding_roots,
     find_process_owner,
+    find_self_and_ancestors,
     probe_command_line,
     probe_processes,
     read_environment,
@@ -143,10 +143,10 @@ def list_processes(venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
     me, up_s = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
     home = _home(me)
     table = {pid: process for pid, process in everything.items() if _home(pid) == home}
-    mine = find_ancestors(everything, me) | find_descendants(everything, {me})
+    mine = find_self_and_ancestors(everything, me) | find_descendants_excluding_roots(everything, {me})
     words = {pid: probe_command_line(pid) for pid in table}
     supervisors = {pid: folder for pid in table if (folder := _supervised(pid))}
-    owned = supervisors.keys() | find_descendants(table, set(supervisors))
+    owned = supervisors.keys() | find_descendants_excluding_roots(table, set(supervisors))
     first = min(
         (p for p in table.values() if p.parent_pid == 1), key=lambda p: p.start_ticks, default=None
     )  # ids wrap round
@@ -170,7 +170,7 @@ def list_processes(venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
             ended_run=Path(folder).name if folder and folder not in supervisors.values() else "",
             started_by="container" if pid == main else _living_above(table, words, process, venv_dir),
             is_orphan=pid != main and _reaps(table, process.parent_pid),
-            is_zombie=process.has_ended,
+            is_zombie=process.is_zombie,
             is_stack_program=words[pid].startswith(f"{venv_dir}/"),
         )
 

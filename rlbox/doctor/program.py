@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlbox.system.command import PIPE, communicate, start_command
+from rlbox.system.command import PIPE, communicate_or_leave_running, start_command
 from rlbox.system.process_table import (
     Process,
     ProcessKey,
     find_by_environment,
-    find_process_family,
+    find_tree_and_session_pids,
     probe_processes,
 )
 from rlbox.values import Command
@@ -34,7 +34,7 @@ class ProgramResult:
 
 
 class Program:
-    """A running program; `communicate` or `kill` ends it with everything that it started."""
+    """A running program; `communicate_or_leave_running` or `kill` ends it with everything that it started."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, *, token: str) -> None:
         self._mark = {PROCESS_MARK: token}
@@ -44,7 +44,7 @@ class Program:
 
     def communicate(self, deadline: float) -> ProgramResult:
         """Return what it said until it ended, or until `deadline` (monotonic)."""
-        output = communicate(self._popen, b"", max(deadline - time.monotonic(), 0.05))
+        output = communicate_or_leave_running(self._popen, b"", max(deadline - time.monotonic(), 0.05))
         code = None if output is None else self._popen.returncode
         self.kill()
         stdout, stderr = output or self._popen.communicate()
@@ -60,12 +60,12 @@ class Program:
         """
         table = probe_processes()
         known = {pid for pid, process in table.items() if process.key in self._known}
-        ids = find_process_family(
+        ids = find_tree_and_session_pids(
             table, {self._popen.pid} | known | find_by_environment(table, self._mark)
         ) & table.keys() - {os.getpid()}
         found = [table[pid] for pid in ids]
         self._known |= {process.key for process in found}
-        return [process for process in found if not process.has_ended]
+        return [process for process in found if not process.is_zombie]
 
     def kill(self) -> None:
         """End it with all that it started, or starts meanwhile, and wait until it is gone."""

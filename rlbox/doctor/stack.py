@@ -23,7 +23,7 @@ from rlbox.errors import NodeError, TimedOut, WorkFailed
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.command import run_command
-from rlbox.system.json_files import parse_json_lines, read_json_object
+from rlbox.system.json_files import parse_json_lines, read_json_object_or_empty
 from rlbox.values import OWN, VENV, Command
 
 
@@ -301,8 +301,8 @@ def find_local_stack() -> StackLocation | None:
         return None
     requirements = override_gpus(
         parse_requirements(
-            read_json_object(Path(own, "share/fixes.json"), follow_links=True),
-            read_json_object(lock, follow_links=True),
+            read_json_object_or_empty(Path(own, "share/fixes.json"), follow_links=True),
+            read_json_object_or_empty(lock, follow_links=True),
         ),
         os.environ.get(GPUS_VARIABLE, ""),
     )

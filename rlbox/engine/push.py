@@ -32,7 +32,7 @@ from rlbox.errors import RegistryError, RlboxError
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
 from rlbox.system.http import ATTEMPTS, retry
-from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.system.progress import ProgressItem, show_progress
 
 LayerState = Literal["waiting", "pushing", "pushed", "present"]
@@ -176,7 +176,11 @@ def push_image(
         return app.planned(data, f"push {tag} to {reference}", f"push {tag}")
     with (
         Registry(
-            reference.host, write=True, plain_http=plain_http, ca_bundle=find_ca_bundle(), on_retry=app.print_status
+            reference.host,
+            write=True,
+            plain_http=plain_http,
+            ca_bundle=find_custom_ca_bundle(),
+            on_retry=app.print_status,
         ) as registry,
         show_progress(app) as show,
     ):

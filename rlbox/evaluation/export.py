@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rlbox.evaluation.lock import digest_json
 from rlbox.i18n import _
 from rlbox.system.files import compute_file_sha256
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.safe_files import walk_files
 
 EXPORT_SUBDIRECTORIES = ("", "huggingface", "actor/huggingface", "hf")
@@ -99,5 +99,7 @@ def _digest_chat_template(directory: Path) -> str:
     for name in CHAT_TEMPLATE_FILES:
         if (directory / name).is_file():
             return compute_file_sha256(directory / name)
-    template: Any = read_json_object(directory / "tokenizer_config.json", follow_links=True).get("chat_template", "")
+    template: Any = read_json_object_or_empty(directory / "tokenizer_config.json", follow_links=True).get(
+        "chat_template", ""
+    )
     return hashlib.sha256(str(template).encode("utf-8", "replace")).hexdigest() if template else ""

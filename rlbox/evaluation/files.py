@@ -14,7 +14,7 @@ from rlbox.evaluation.result import AnswerRecord, EvaluationResult, RecordsBySui
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import write_atomic
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 
 HISTORY_FILE, BEST_FILE = "eval_history.jsonl", "best_checkpoint.json"
 """What a gate asks for in a directory of results."""
@@ -112,7 +112,7 @@ def read_results(out: Path) -> list[EvaluationResult]:
 
 def read_result_export_path(directory: Path) -> str:
     """Return the path of the export that a result is of, as it was then; empty where that is lost."""
-    return str(read_json_object(directory / RUN_INFO_FILE, follow_links=True).get("export") or "")
+    return str(read_json_object_or_empty(directory / RUN_INFO_FILE, follow_links=True).get("export") or "")
 
 
 def write_json(path: Path, data: Any) -> None:

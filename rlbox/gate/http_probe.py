@@ -125,5 +125,5 @@ def wait_for_expected_response(probe: ProbeRule, on_pause: Callable[[], None]) -
         while poller.latest != "" and time.monotonic() < until:
             on_pause()
     finally:
-        poller.close()
+        poller.stop()
     return _NO_ANSWER if poller.latest is None else poller.latest

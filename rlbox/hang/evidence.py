@@ -20,8 +20,8 @@ from rlbox.hang.waits import ProcessWait, describe_wait, sort_by_suspicion
 from rlbox.job.names import HANG_FILE, HANG_PAGE
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import probe_gpus
-from rlbox.system.json_files import read_json_object
-from rlbox.system.safe_files import recreate_as_directories, replace_file
+from rlbox.system.json_files import read_json_object_or_empty
+from rlbox.system.safe_files import ensure_real_directories, replace_file
 
 _MOST_PROCESSES = 64
 _MOST_ROWS = 12
@@ -38,7 +38,7 @@ def write_hang_markdown(evidence_dir: Path) -> Path | None:
     OSError
         The disk is full.
     """
-    facts = read_json_object(evidence_dir / HANG_FILE)
+    facts = read_json_object_or_empty(evidence_dir / HANG_FILE)
     if not facts:
         return None
     path = evidence_dir / HANG_PAGE
@@ -179,7 +179,7 @@ def collect_hang_evidence(
         The disk is full.
     """
     folder, going = watched.evidence_dir, watched.is_running
-    recreate_as_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
+    ensure_real_directories(folder.parents[1], f"{folder.parent.name}/{folder.name}")
     pids = [pid for pid, name in watched.list_process_names().items() if not name.startswith(ignored_name_prefixes)]
     odd = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
     waits = sort_by_suspicion(probe_waits(pids), odd)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rlbox.foreign import whole_number
 from rlbox.hang.wait_probe import ProcessResources
 from rlbox.system.process_table import read_environment
-from rlbox.system.safe_files import read_bytes, recreate_as_directory, replace_file
+from rlbox.system.safe_files import ensure_real_directory, read_bytes, replace_file
 
 UNNAMED_OPERATION = "collective"
 """The operation of a count that NCCL before 2.28 does not tell apart by kind."""
@@ -159,13 +159,13 @@ def collect_nccl_evidence(pids: Sequence[int], folder: Path, since_unix: float) 
     ras, trouble = _ask_ras(pids, environments)
     files = []
     if ras:
-        recreate_as_directory(folder)
+        ensure_real_directory(folder)
         replace_file(folder / RAS_FILE, ras.encode("utf-8", "replace"))
         files.append(RAS_FILE)
     for dump in _dumps(environments, since_unix):
         with contextlib.suppress(OSError):
             data = read_bytes(dump, _MOST_DUMP_BYTES)
-            recreate_as_directory(folder)
+            ensure_real_directory(folder)
             replace_file(folder / dump.name, data)
             files.append(dump.name)
     return {"files": files, "trouble": trouble}

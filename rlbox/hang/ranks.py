@@ -24,10 +24,10 @@ from rlbox.hang.stacks import dump_main_stacks
 from rlbox.hang.wait_probe import probe_remaining_sleep_s, probe_waits
 from rlbox.hang.waits import Frame, find_collective_name, is_collective
 from rlbox.job.phase import FLOORS
-from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus
+from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus_or_all
 from rlbox.system.gpu import GpuStatus
 from rlbox.system.ports import list_fd_links
-from rlbox.system.process_table import read_environment, read_stat_fields
+from rlbox.system.process_table import read_environment, read_stat_fields_or_empty
 
 NOTICE_S, LIMIT_S = 8.0, 20.0
 """After how long without work of any rank it is told, and is a hang: a run that works shows none for 3 s (H200)."""
@@ -371,7 +371,7 @@ class RankMonitor:
         return False
 
     def _uses_working_gpu(self, pid: int) -> bool:
-        gpus = select_used_gpus(self._before.gpus, {pid}) if self._before else []
+        gpus = select_used_gpus_or_all(self._before.gpus, {pid}) if self._before else []
         return any(gpu.power_ratio >= FLOORS["gpu"] for gpu in gpus)
 
     def _communicators(self, pids: tuple[int, ...], now_s: float) -> tuple[UnhealthyCommunicator, ...]:
@@ -412,7 +412,7 @@ def find_ranks(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
     told = {pid: _member(pid, read_environment(pid)) for pid in wanted}
     ranks = []
     for pid, member in told.items():
-        _, fields = read_stat_fields(pid)
+        _, fields = read_stat_fields_or_empty(pid)
         parent = told.get(int(fields[1])) if fields else None
         if member.rank >= 0 and not (parent and (parent.rank, parent.rendezvous) == (member.rank, member.rendezvous)):
             ranks.append(member)

@@ -94,9 +94,9 @@ def find_slowness(usages: Sequence[CpuUsage]) -> Slowness | None:
 
 def _kept_by(pace: CpuUsage, *, moves: bool) -> _By | None:
     """Return what kept processes from their work at one look; `moves`: the disk gives them something over all looks."""
-    if pace.limit_cores is not None and pace.throttled_share > 1 - _STARVED:
+    if pace.limit_cores is not None and pace.throttled_share_of_wanted > 1 - _STARVED:
         return "limit"
-    if pace.wanted_cores > WAITS_CORES and pace.used_share < _STARVED:
+    if pace.wanted_cores > WAITS_CORES and pace.used_share_of_wanted < _STARVED:
         return "cores"
     return "disk" if moves and pace.disk_wait_share > _DISK else None
 
@@ -133,7 +133,7 @@ class StarvationClock:
 
     def add_usage(self, usage: CpuUsage, real_time_s: float) -> None:
         """Go on with the pace of the processes that was measured up to `real_time_s`."""
-        self._last = (self.get_slowed_time_s(real_time_s), real_time_s, max(self.min_rate, usage.used_share))
+        self._last = (self.get_slowed_time_s(real_time_s), real_time_s, max(self.min_rate, usage.used_share_of_wanted))
         self._paces.append((real_time_s, usage))
 
     def find_slowness_since(self, since_real_time_s: float) -> Slowness | None:

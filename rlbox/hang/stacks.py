@@ -17,7 +17,7 @@ from rlbox.foreign import parse_json
 from rlbox.hang.waits import Frame, ProcessWait
 from rlbox.system.command import run_command
 from rlbox.system.process_table import read_text
-from rlbox.system.safe_files import recreate_as_directory, replace_file
+from rlbox.system.safe_files import ensure_real_directory, replace_file
 from rlbox.values import Command
 
 STACKS_FOLDER = "stacks"
@@ -56,7 +56,7 @@ def add_py_spy_stacks(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = list(pool.map(lambda wait: _dump(wait.pid, deadline_monotonic_s, is_running), chosen))
     found = []
-    recreate_as_directory(stacks_dir)
+    ensure_real_directory(stacks_dir)
     for wait, (threads, trouble) in zip(chosen, dumps, strict=True):
         stack = _main_stack(wait.pid, threads)
         trouble = trouble or ("" if stack else "its main thread is in no Python code (it starts, or ends)")

@@ -62,7 +62,7 @@ class ProcessResources:
 
     def find_server_pid(self, address: str) -> int:
         """Return the process that has the other end of a connection to `address`, or listens there; 0: not seen."""
-        ends = [each for each in self.sockets.values() if each.local_address == address]
+        ends = [each for each in self.sockets.values() if each.local_host_port == address]
         port = int(address.rpartition(":")[2])
         ends += [each for each in self.sockets.values() if each.is_listening_on(port)]
         for each in ends:
@@ -73,9 +73,9 @@ class ProcessResources:
     def find_peer_pid(self, each: TcpSocket) -> int:
         """Return the process that has the other end of a connection of this machine; 0: not seen."""
         for other in self.sockets.values():
-            if other.local_address == each.remote_address and other.remote_address == each.local_address:
+            if other.local_host_port == each.remote_host_port and other.remote_host_port == each.local_host_port:
                 return min(self.pids_by_link.get(other.fd_link, ()), default=0)
-        return self.find_server_pid(each.remote_address)
+        return self.find_server_pid(each.remote_host_port)
 
     def _probe_locks(self) -> None:
         blocked: dict[str, list[int]] = {}
@@ -299,10 +299,10 @@ def _thing(pid: int, number: int, objects: ProcessResources) -> _WaitDescription
 
 def _socket(each: TcpSocket, objects: ProcessResources) -> _WaitDescription:
     if each.is_listening:
-        return _WaitDescription("socket", f"port {each.local_address.rpartition(':')[2]}")
+        return _WaitDescription("socket", f"port {each.local_host_port.rpartition(':')[2]}")
     peer = objects.find_peer_pid(each)
     who = f"which is {_format_pid_and_command(peer)}" if peer else "a process that is not seen here"
-    return _WaitDescription("socket", f"{each.remote_address}, {who}", peer)
+    return _WaitDescription("socket", f"{each.remote_host_port}, {who}", peer)
 
 
 def _other(pids: list[int]) -> str:

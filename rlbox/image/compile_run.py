@@ -16,7 +16,7 @@ from rlbox.i18n import _
 from rlbox.image.compile_env import BuildDirs, parse_build_backend, plan_build_environment, plan_wheel_build_command
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, start_command
 from rlbox.system.progress import ProgressItem, show_progress
-from rlbox.system.tail import read_last_bytes
+from rlbox.system.tail import read_last_whole_lines
 from rlbox.target.compiled import Compile
 from rlbox.target.target import Target
 from rlbox.values import Command
@@ -193,7 +193,7 @@ def _format_unit(line: str) -> ProgressItem:
 
 
 def _failed(entry: Compile, code: int, log: Path) -> WorkFailed:
-    text = read_last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")
+    text = read_last_whole_lines(log, _TAIL_BYTES).decode("utf-8", "replace")
     failure = explain_build_failure(entry, text)
     tail = "".join(f"\n  | {line}" for line in text.strip().splitlines()[-_TAIL_LINES:])
     reason = failure.reason if failure else _("{entry} cannot be compiled (exit code {code})")

@@ -21,7 +21,7 @@ from rlbox.image.labels import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL
 from rlbox.image.layers import wheel_dir_of_layer
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import compute_file_sha256, link_or_copy, write_atomic
-from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
 _MARK = "wheels/README"
@@ -110,7 +110,7 @@ def is_hashed_source(source_path: str) -> bool:
 
 
 def _ca_bundle() -> str:
-    if path := find_ca_bundle():
+    if path := find_custom_ca_bundle():
         return path
     raise NodeError(
         _("the target keeps the site's CA bundle in its image, and this machine names none"),

@@ -25,7 +25,7 @@ from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.system.files import require_writable_directory
+from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.artifact import Artifact, list_all_artifacts, list_inplace_artifacts, list_install_artifacts
 from rlbox.target.lock import Lock, load_lock
 
@@ -54,7 +54,7 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int
     store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
     if options.export_dir:
         with app.collecting_refusals("export"):
-            require_writable_directory(options.export_dir, "another with --export")
+            require_writable_or_creatable_directory(options.export_dir, "another with --export")
     if app.dry_run:
         return _look(app, plan, lock, store, options)
     if options.import_dir:

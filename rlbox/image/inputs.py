@@ -43,7 +43,7 @@ from rlbox.image.layers import map_parts_to_context_paths, plan_python_layers, w
 from rlbox.image.names import tag_to_file_name
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path
-from rlbox.system.network_settings import read_network_settings
+from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock, Package, load_lock
 from rlbox.target.target import load_target
@@ -59,7 +59,7 @@ class BuildInputs:
     def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
         plan.require_lock()
         self._app, self._plan, self._options = app, plan, options
-        self._site = read_network_settings()
+        self._site = read_pip_and_proxy_settings()
         self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
         self._lock = self._read_lock()
         self._store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)

@@ -18,7 +18,7 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.system.files import state_path, write_atomic
 from rlbox.system.identity import get_user_name
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 
 NAMESPACE = "rlbox/"
 NO_PROJECT_TAG = "latest"
@@ -113,7 +113,7 @@ def record_project_dir(project: Project) -> None:
 
 def find_recorded_project_dir(project_name: str) -> str:
     """Return where the project of a name was when it last named an image; empty for one that this user has not."""
-    return str(read_json_object(_note(project_name), follow_links=True).get("folder", ""))
+    return str(read_json_object_or_empty(_note(project_name), follow_links=True).get("folder", ""))
 
 
 def _note(name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rlbox.foreign import whole_number
 from rlbox.job.names import ATTEMPT_PREFIX
-from rlbox.system.safe_files import list_directory
+from rlbox.system.safe_files import list_directory_or_empty
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
@@ -38,7 +38,7 @@ def find_logs(run_dir: Path, stage: str | None, log_name: str | None, attempt: i
 def _names(folder: Path) -> list[str]:
     """Return the names in a folder; none of what is no folder, or cannot be read."""
     try:
-        return list_directory(folder)
+        return list_directory_or_empty(folder)
     except OSError:
         return []
 

@@ -34,7 +34,7 @@ from rlbox.planner.needs import RunNeeds, Shortage, describe_unchecked_needs, ev
 from rlbox.planner.suggest import RunCommand, suggest_fitting_command
 from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import probe_gpus
-from rlbox.system.limits import get_total_memory
+from rlbox.system.limits import get_machine_memory_bytes
 from rlbox.target.target import load_target
 
 _SOURCES = {"target": "the target", "measured": "this machine", "command_line": "--machine"}
@@ -169,7 +169,7 @@ def measure_capacity(app: App, target: str, declared: Capacity, data_dir: Path, 
         source="measured",
         gpu_bytes=float(fullest.total_bytes if fullest else declared.gpu_bytes),
         used_gpu_bytes=float(fullest.memory_bytes if fullest and fullest.memory_bytes > IDLE else 0),
-        host_bytes=float(min(limit or get_total_memory(), get_total_memory())),
+        host_bytes=float(min(limit or get_machine_memory_bytes(), get_machine_memory_bytes())),
         disk_bytes=float(get_free_bytes(data_dir)),
     )
 

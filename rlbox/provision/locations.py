@@ -17,7 +17,7 @@ from rlbox.provision.layout import Layout, validate_prefix
 from rlbox.provision.probe import read_record
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, write_atomic
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.values import LOCK_IN_IMAGE
 
 
@@ -62,7 +62,7 @@ def record_layout(target: str, layout: Layout) -> None:
 
 def forget_layout(target: str, layout: Layout) -> None:
     """Forget where a target was applied, once everything is laid back."""
-    if read_json_object(_pointer_file(target), follow_links=True).get("prefix") == layout.prefix:
+    if read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix") == layout.prefix:
         _pointer_file(target).unlink(missing_ok=True)
 
 
@@ -86,5 +86,5 @@ def _pointer_file(target: str) -> Path:
 
 def _pointer(target: str) -> str:
     """Return the prefix that a target was last applied below, or the one that it would be."""
-    found = read_json_object(_pointer_file(target), follow_links=True).get("prefix")
+    found = read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix")
     return str(found) if found else get_default_prefix(target)

@@ -43,8 +43,8 @@ from rlbox.provision.shell_environment import filter_environment
 from rlbox.provision.venv import PackageSource
 from rlbox.secrets.masks import looks_like_secret
 from rlbox.system.files import get_free_bytes
-from rlbox.system.json_files import read_json_object
-from rlbox.system.network_settings import read_network_settings
+from rlbox.system.json_files import read_json_object_or_empty
+from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.system.process_table import read_environment
 from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock, load_lock
@@ -82,7 +82,7 @@ def _find_packages(app: App, prepared: PreparedTarget, store: ObjectStore) -> Pa
     files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, options)
     if not missing:
         return PackageSource(store_files={file.file: store.path(file.sha256) for file in files}, is_offline=True)
-    site, profile = read_network_settings(), options.sources or prepared.image.sources_profile
+    site, profile = read_pip_and_proxy_settings(), options.sources or prepared.image.sources_profile
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         fetch_artifacts(own, create_file_locator(app, profile, own), store, network_settings=site, target=lock.target)
     sources = plan_package_indexes(prepared.image.torch_groups, site, select_sources(app, profile, site, files))
@@ -394,14 +394,14 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
 
 def run_target_fix_checks(layout: Layout) -> FixCheckCounts:
     """Run the checks of fixes in the environment of an applied target."""
-    manifest = read_json_object(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
+    manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
     found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, describe_host_environment(layout).env)
     return FixCheckCounts(len(select_fix_checks(manifest, "doctor")), found)
 
 
 def _check_image(image: ImagePlan) -> None:
     """Refuse a container of an image that is of another target, or of another lock."""
-    found = read_json_object(Path(LOCK_IN_IMAGE), follow_links=True)
+    found = read_json_object_or_empty(Path(LOCK_IN_IMAGE), follow_links=True)
     text = Path(LOCK_IN_IMAGE).read_bytes()
     if hashlib.sha256(text).hexdigest() != image.lock_checksum:
         raise NodeError(

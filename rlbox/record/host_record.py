@@ -23,7 +23,7 @@ from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
 from rlbox.record.state import RunState, RunStatus, parse_json_as, replace_stage
 from rlbox.system.files import state_path, write_atomic
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 
 ATTEMPT_BEGUN_LINE = "rlbox: run running"
 """What a supervisor says first of all, once per start that was not refused."""
@@ -174,7 +174,7 @@ class HostRecordStore:
         self._path(run).unlink(missing_ok=True)
 
     def _table(self, run: str) -> dict[str, Any]:
-        return read_json_object(self._path(run), follow_links=True)
+        return read_json_object_or_empty(self._path(run), follow_links=True)
 
     def _path(self, run: str) -> Path:
         if Path(run).name != run or run in ("", ".."):

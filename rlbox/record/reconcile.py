@@ -35,8 +35,8 @@ from rlbox.record.state import (
 from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, load_supervisor_info, read_stop_request
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
-from rlbox.system.json_files import read_json_object
-from rlbox.system.safe_files import list_directory, open_regular_fd, remove_file, stat_path
+from rlbox.system.json_files import read_json_object_or_empty
+from rlbox.system.safe_files import list_directory_or_empty, open_regular_fd, remove_file, stat_path
 
 _DRAFTS = (f".{RUN_FILE}.*", ".reserve", ".plan.json.*")
 _ACTIVE_STATES = ("starting", "running")
@@ -92,7 +92,7 @@ def write_final_state(
     remove_draft_files(run_dir)
     true = fail_on_unconfirmed_pass(state, runtime_exit_info or exit_info, passed_earlier)
     if true.state != "running":
-        if true != state or not read_json_object(run_dir / RUN_FILE):
+        if true != state or not read_json_object_or_empty(run_dir / RUN_FILE):
             write_run_state(run_dir, true, SecretMasker({}))
         return true
     ended = _final_state(true, exit_info, read_stop_request(run_dir))
@@ -160,13 +160,13 @@ def _append_end_event(run_dir: Path, state: RunState) -> None:
 def remove_draft_files(run_dir: Path) -> None:
     """Remove what writers left that were killed in the middle."""
     with contextlib.suppress(OSError):
-        for name in list_directory(run_dir):
+        for name in list_directory_or_empty(run_dir):
             if any(fnmatch.fnmatch(name, pattern) for pattern in _DRAFTS):
                 remove_file(run_dir / name)
 
 
 def is_run_finished(run_dir: Path) -> bool:
-    return read_json_object(run_dir / RUN_FILE).get("state") in FINISHED_STATES
+    return read_json_object_or_empty(run_dir / RUN_FILE).get("state") in FINISHED_STATES
 
 
 def find_runtime_exit_info(

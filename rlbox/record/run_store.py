@@ -45,7 +45,7 @@ from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
 from rlbox.record.state import RunState, find_run_state, load_run_state
 from rlbox.system.safe_files import (
     is_regular_file,
-    list_directory,
+    list_directory_or_empty,
     make_directory,
     remove_tree,
     rename_path,
@@ -90,7 +90,7 @@ class RunStore:
         """Return the run directories, the latest first; `NodeError` when a link is in the place of their folder."""
         folder, ages = self.data_dir / _RUNS, {}
         try:
-            names = list_directory(folder)
+            names = list_directory_or_empty(folder)
         except OSError as error:
             raise _unreadable("the runs of the data disk", error) from error
         for entry in (folder / name for name in names if _NAME.fullmatch(name)):

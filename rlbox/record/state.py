@@ -27,8 +27,8 @@ from rlbox.i18n import _
 from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import read_json_lines
-from rlbox.system.safe_files import list_directory, make_directory, read_bytes, rename_path, replace_file
+from rlbox.system.json_files import read_last_valid_json_lines
+from rlbox.system.safe_files import list_directory_or_empty, make_directory, read_bytes, rename_path, replace_file
 
 T = TypeVar("T")
 
@@ -247,7 +247,7 @@ def find_run_state(run_dir: Path) -> RunState | None:
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Return the events of a run in order; torn lines, as a kill leaves them, are passed over."""
-    return (event for event in read_json_lines(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
+    return (event for event in read_last_valid_json_lines(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 
 def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState:
@@ -307,7 +307,7 @@ def _mark_skipped(state: RunState, plan: RunPlan) -> RunState:
 
 
 def _move_away(folder: Path, name: str) -> None:
-    for own in list_directory(folder):
+    for own in list_directory_or_empty(folder):
         if not own.startswith(ATTEMPT_PREFIX):
             make_directory(folder / name)
             rename_path(folder / own, folder / name / own)

@@ -21,7 +21,7 @@ from rlbox.errors import NodeError
 from rlbox.i18n import _
 from rlbox.record.state import parse_json_as
 from rlbox.system.identity import BootIdentity, read_boot_identity
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.process_table import Process, probe_command_line, probe_process
 from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import create_file
@@ -93,7 +93,7 @@ def write_supervisor_info(run_dir: Path, *, place: str, container: str, attempt:
 
 def load_supervisor_info(run_dir: Path) -> SupervisorInfo | None:
     """Return what the supervisor wrote of itself; None when there is nothing, or nothing readable."""
-    return parse_json_as(SupervisorInfo, read_json_object(run_dir / SUPERVISOR_FILE))
+    return parse_json_as(SupervisorInfo, read_json_object_or_empty(run_dir / SUPERVISOR_FILE))
 
 
 def is_same_boot(supervisor: SupervisorInfo, boot: BootIdentity) -> bool:
@@ -111,7 +111,7 @@ def is_supervisor_alive(run_dir: Path, supervisor: SupervisorInfo) -> bool:
     if supervisor.container or not is_same_boot(supervisor, read_boot_identity()):
         return False
     process = probe_process(supervisor.pid)
-    if process is None or process.start_ticks != supervisor.started or process.has_ended:
+    if process is None or process.start_ticks != supervisor.started or process.is_zombie:
         return False
     return f"{SUPERVISOR_MODULE} {run_dir} " in f"{probe_command_line(supervisor.pid)} "
 
@@ -131,10 +131,10 @@ def write_stop_request(run_dir: Path, user: str, via: str) -> None:
 
 def read_stop_request(run_dir: Path) -> str:
     """Return who asked the run to stop, and how, in a few words; empty when nobody did."""
-    data = read_json_object(run_dir / STOP_FILE)
+    data = read_json_object_or_empty(run_dir / STOP_FILE)
     return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
 
 
 def kill_leftover_processes(run_dir: Path) -> tuple[Process, ...]:
     """End every process that a run in place left on this machine; return those that even SIGKILL did not end."""
-    return RunProcesses(run_dir, StopSignal()).stop_all()
+    return RunProcesses(run_dir, StopSignal()).stop_all_and_list_survivors()

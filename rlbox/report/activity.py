@@ -21,7 +21,7 @@ from rlbox.logs.progress import (
 from rlbox.record.resources import RESOURCES_FILE, Sample, estimate_seconds_until_disk_full, parse_sample
 from rlbox.record.state import RunState, ServiceState, StageState
 from rlbox.system.json_files import parse_json_lines
-from rlbox.system.tail import read_last_bytes
+from rlbox.system.tail import read_last_whole_lines
 
 _CELLS = 16
 _LEAST_WEIGHTS = 50_000_000
@@ -138,7 +138,7 @@ class RunSnapshot:
 def look_at_run(run_dir: Path, state: RunState) -> RunSnapshot:
     """Return what a run's directory tells now; what cannot be read is left out."""
     stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
-    samples = _parse_samples(read_last_bytes(run_dir / RESOURCES_FILE, _END_BYTES))
+    samples = _parse_samples(read_last_whole_lines(run_dir / RESOURCES_FILE, _END_BYTES))
     history = [(at, sample.disk_free_bytes) for sample in samples if (at := moment(sample.t)) is not None]
     sample, full_in_s = samples[-1] if samples else None, estimate_seconds_until_disk_full(history)
     if stage is None:
@@ -146,11 +146,11 @@ def look_at_run(run_dir: Path, state: RunState) -> RunSnapshot:
     # Its own log last: what a stage says of itself counts most.
     paths = [*(f"{service.name}.log" for service in stage.services), "stage.log"]
     logs = {
-        path: read_last_bytes(path, _END_BYTES)
+        path: read_last_whole_lines(path, _END_BYTES)
         for name in paths
         if (path := run_dir / stage.directory / name).is_file()
     }
-    rows = parse_json_lines(read_last_bytes(run_dir / METRICS_FILE, _END_BYTES).splitlines())
+    rows = parse_json_lines(read_last_whole_lines(run_dir / METRICS_FILE, _END_BYTES).splitlines())
     own = [
         reading for row in rows if row.get("stage", stage.name) == stage.name and (reading := parse_metrics_record(row))
     ]

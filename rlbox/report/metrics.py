@@ -11,7 +11,7 @@ from rlbox.job.names import METRICS_FILE
 from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_record, read_log_progress
 from rlbox.record.state import StageState
 from rlbox.report.plots import Points, Series, mean_per_stretch, thin_points
-from rlbox.system.json_files import read_json_lines
+from rlbox.system.json_files import read_last_valid_json_lines
 from rlbox.system.safe_files import find_files_named
 
 XKind = Literal["step", "time", "count"]
@@ -65,7 +65,7 @@ def _readings(
 ) -> Iterator[tuple[str, str, float | None, ProgressReading]]:
     for path in _metric_files(run_dir):
         own = next((s.name for s in stages if s.directory and (run_dir / s.directory) in path.parents), "")
-        for row in read_json_lines(path):
+        for row in read_last_valid_json_lines(path):
             if reading := parse_metrics_record(row):
                 if "eval" in row:  # of another kind than the rows of steps beside it
                     reading = ProgressReading(

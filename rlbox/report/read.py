@@ -27,16 +27,16 @@ from rlbox.record.state import (
 from rlbox.report.metrics import Metric, read_metrics
 from rlbox.report.plots import merge_samples
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import parse_json_lines, read_lines
+from rlbox.system.json_files import parse_json_lines, read_last_file_lines
 from rlbox.system.safe_files import (
     find_files_named,
     is_regular_file,
-    list_directory,
+    list_directory_or_empty,
     open_regular_file,
     read_bytes,
     walk_files,
 )
-from rlbox.system.tail import read_last_bytes
+from rlbox.system.tail import read_last_whole_lines
 from rlbox.target.lock import Lock, parse_lock
 
 _SAMPLES = 600
@@ -96,7 +96,7 @@ class RunRecord:
         """Return the last value of each number in the run's files of metrics, as `STAGE.NAME`; of long ones the end."""
         found: dict[str, float] = {}
         for path in find_files_named(self.folder, METRICS_FILE):
-            for row in parse_json_lines(read_last_bytes(path, _METRIC_BYTES).splitlines()):
+            for row in parse_json_lines(read_last_whole_lines(path, _METRIC_BYTES).splitlines()):
                 found |= {
                     f"{row.get('stage', path.parent.name)}.{key}": float(value)
                     for key, value in row.items()
@@ -171,7 +171,7 @@ class _Files:
     def lines(self, name: str) -> Iterator[bytes]:
         """Return the lines of a file; none when it cannot be read."""
         try:
-            yield from read_lines(self.run_dir / name)
+            yield from read_last_file_lines(self.run_dir / name)
         except FileNotFoundError:
             self.gaps.append(f"{name}: missing")
         except OSError as error:
@@ -232,7 +232,7 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
 def _attempts(folder: Path) -> list[str]:
     """Return the names of the folders that earlier attempts of a stage left."""
     try:
-        return [name for name in list_directory(folder) if name.startswith(ATTEMPT_PREFIX)]
+        return [name for name in list_directory_or_empty(folder) if name.startswith(ATTEMPT_PREFIX)]
     except OSError:
         return []
 

@@ -44,8 +44,8 @@ from rlbox.run.exposure import unpublish_ports
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_user_ids
-from rlbox.system.network_settings import find_ca_bundle
-from rlbox.system.safe_files import list_directory, remove_tree
+from rlbox.system.network_settings import find_custom_ca_bundle
+from rlbox.system.safe_files import list_directory_or_empty, remove_tree
 from rlbox.values import Mount, Secret
 
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked
@@ -247,7 +247,7 @@ class PreparedDocker:
     def _remove_outdated_bytecode(self) -> None:
         """Remove what was compiled for other images of the target."""
         compiled = (self.run_store.data_dir / self.bytecode).parent
-        for name in list_directory(compiled):
+        for name in list_directory_or_empty(compiled):
             if name != self.bytecode.name:
                 remove_tree(compiled / name)
 
@@ -267,7 +267,7 @@ class PreparedDocker:
             },
             data_dir=str(self.run_store.data_dir),
             caller_uid_gid=format_user_ids(),
-            ca_bundle=find_ca_bundle() if is_engine_local() else "",
+            ca_bundle=find_custom_ca_bundle() if is_engine_local() else "",
             gpus=self.access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
             mounts=(Mount(source=str(plan.params[SOURCE_PARAM]), target=tree, read_only=True),) if tree else (),

@@ -42,7 +42,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, format_docker_run_args, plan_container
     from rlbox.engine.data_disk import choose_data_dir, create_or_check_data_disk, require_devices
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
-    from rlbox.system.network_settings import find_ca_bundle
+    from rlbox.system.network_settings import find_custom_ca_bundle
 
     image = load_image_plan(app.project, name)
     folder = choose_data_dir(image.container.host, data)
@@ -64,7 +64,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
         labels={TARGET_LABEL: name, OWNER_LABEL: str(os.getuid())},
         data_dir=str(folder),
         caller_uid_gid=f"{os.getuid()}:{os.getgid()}",
-        ca_bundle=find_ca_bundle() if is_engine_local() else "",
+        ca_bundle=find_custom_ca_bundle() if is_engine_local() else "",
         gpus=access,
     )
     words = ("docker", *format_docker_run_args(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))

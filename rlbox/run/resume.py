@@ -47,7 +47,7 @@ from rlbox.run.launch import WrittenRun, start_and_follow
 from rlbox.run.start import DONE, list_stages_before, list_unpassed_stages
 from rlbox.system.safe_files import (
     is_regular_file,
-    list_directory,
+    list_directory_or_empty,
     make_directory,
     read_bytes,
     remove_file,
@@ -281,7 +281,7 @@ def _refuse(
 def _changed(run_dir: Path, files: dict[str, str]) -> tuple[str, ...]:
     """Return the names of the specs that are not what they were when the run was made."""
     names = {name for name in files if name.startswith(SPEC)}
-    names |= {f"{SPEC}{name}" for name in list_directory(run_dir / "spec") if "." in name}
+    names |= {f"{SPEC}{name}" for name in list_directory_or_empty(run_dir / "spec") if "." in name}
     return tuple(name for name in sorted(names) if _text(run_dir / name) != files.get(name))
 
 

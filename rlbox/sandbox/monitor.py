@@ -18,7 +18,7 @@ from rlbox.sandbox.cgroup import ProgramCgroup
 from rlbox.sandbox.request import ProgramLimits
 from rlbox.sandbox.scratch import list_thread_dirs, measure_bytes
 from rlbox.sandbox.seccomp import answer_fork, receive_fork_request
-from rlbox.system.process_table import read_stat_fields, read_text
+from rlbox.system.process_table import read_stat_fields_or_empty, read_text
 
 INTERVAL_S = 0.02
 _DISK_INTERVAL_S = 0.1
@@ -90,7 +90,7 @@ class ProcessMonitor:
         now, cpu_before = time.monotonic(), self.cpu_s
         living_s, tasks, asleep = 0.0, 0, True
         for pid in pids:
-            _, fields = read_stat_fields(pid)
+            _, fields = read_stat_fields_or_empty(pid)
             if not fields:
                 continue
             if fields[_STATE] in "ZX" and int(fields[_THREADS]) <= 1:
@@ -213,7 +213,7 @@ def _find_vfork_children(pids: Iterable[int]) -> set[int]:
     """
     children: dict[int, int] = {}
     for pid in pids:
-        _, fields = read_stat_fields(pid)
+        _, fields = read_stat_fields_or_empty(pid)
         if fields and int(fields[_FLAGS]) & _NEVER_EXECUTED:
             parent = int(fields[_PARENT])
             same_memory = read_text(f"/proc/{pid}/statm") == read_text(f"/proc/{parent}/statm")

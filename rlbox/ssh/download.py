@@ -12,7 +12,7 @@ from rlbox.i18n import _
 from rlbox.ssh.connection import SshConnection
 from rlbox.ssh.files import RemoteFile, ReportBytes, fetch_files, total_bytes
 from rlbox.system.files import compute_file_sha256, get_free_bytes, write_atomic
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 
 _BYTES_PER_RECORD_WRITE = 1 << 26
 
@@ -25,7 +25,7 @@ class DownloadDirectory:
 
     def __init__(self, record: Path, path: Path | None = None) -> None:
         self._record = record
-        saved = read_json_object(record, follow_links=True)
+        saved = read_json_object_or_empty(record, follow_links=True)
         self.path = path or Path(str(saved.get("folder", "")))
         self._verified = {}
         if str(saved.get("folder")) == str(self.path):

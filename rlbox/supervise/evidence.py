@@ -32,7 +32,7 @@ from rlbox.system.command import run_command
 from rlbox.system.files import get_free_bytes
 from rlbox.system.gpu import GpuStatus, probe_gpus
 from rlbox.system.identity import get_user_name
-from rlbox.system.json_files import read_lines
+from rlbox.system.json_files import read_last_file_lines
 from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
 from rlbox.system.ports import describe_port_holder
 from rlbox.system.process_table import (
@@ -43,7 +43,7 @@ from rlbox.system.process_table import (
     probe_resident_bytes,
 )
 from rlbox.system.safe_files import read_bytes
-from rlbox.system.tail import read_last_bytes
+from rlbox.system.tail import read_last_whole_lines
 from rlbox.values import Command
 
 _SHARED_MEMORY = Path("/dev", "shm")
@@ -308,7 +308,7 @@ def collect_resource_text(run_dir: Path, stage: str) -> str:
     mark = f'"stage": {json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:
-        lines = (row.decode("utf-8", "replace") for row in read_lines(run_dir / RESOURCES_FILE))
+        lines = (row.decode("utf-8", "replace") for row in read_last_file_lines(run_dir / RESOURCES_FILE))
         rows.extend(row for row in lines if mark in row or mark.replace(": ", ":") in row)
     except OSError as error:
         raise PartUnavailableError(f"{RESOURCES_FILE}: {error.strerror}") from error
@@ -333,7 +333,9 @@ def collect_ray_log_text(ray: RayPlan) -> str:
     own = [path for path in files if path.name.startswith(_RAY_SPEAKERS)]
     workers = [path for path in files if path.name.startswith("worker-") and find_first_fatal(path)]
     chosen = [*(path for path in own if path.suffix == ".err"), *workers, *(p for p in own if p.suffix != ".err")]
-    ends = ((path.name, read_last_bytes(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES])
+    ends = (
+        (path.name, read_last_whole_lines(path, _RAY_TAIL).decode("utf-8", "replace")) for path in chosen[:_RAY_FILES]
+    )
     return "\n".join(f"==> {name} <==\n{end}" for name, end in ends)
 
 

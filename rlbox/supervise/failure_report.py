@@ -37,7 +37,7 @@ from rlbox.supervise.evidence import (
     list_collectors,
 )
 from rlbox.system.files import compute_file_sha256, is_disk_full
-from rlbox.system.safe_files import recreate_as_directories, replace_file, walk_files
+from rlbox.system.safe_files import ensure_real_directories, replace_file, walk_files
 
 _LINE = 300
 _STORY = 30
@@ -379,7 +379,7 @@ def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
     OSError
         Not even the report could be written.
     """
-    folder = recreate_as_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
+    folder = ensure_real_directories(failure.run_dir, f"{failure.stage.directory}/{EVIDENCE_FOLDER}")
     gathered = collect_texts(list_collectors(failure), GATHER_S)
     report = build_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
@@ -415,7 +415,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
             problems |= {name: full} if text else {}
             continue
         try:
-            recreate_as_directories(folder, str(Path(name).parent))
+            ensure_real_directories(folder, str(Path(name).parent))
             replace_file(folder / name, text.encode("utf-8", "replace"))
         except OSError as error:
             if number == 0:

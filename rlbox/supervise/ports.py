@@ -79,10 +79,10 @@ class PortAuditor:
             if not is_port_allowed(self._declared.get(part, self._declared[_OTHER]), each.port, ports):
                 holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
                 self._watch.gate.mark_failed(
-                    self._watch.gate.outcomes.listens, f"{holder} listens on {each.local_address}"
+                    self._watch.gate.outcomes.listens, f"{holder} listens on {each.local_host_port}"
                 )
                 raise StageStopped(
-                    explain_undeclared_listener(self._stage, part, holder, each.local_address, each.port)
+                    explain_undeclared_listener(self._stage, part, holder, each.local_host_port, each.port)
                 )
 
 

@@ -78,7 +78,7 @@ class RayJob:
 
     def stop(self) -> None:
         """Ask Ray to stop the job, for a few seconds; the end of the head ends it in any case."""
-        self._poller.close()
+        self._poller.stop()
         if self.info.status in _ENDED:
             return
         with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:

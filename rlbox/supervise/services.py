@@ -98,7 +98,7 @@ class RunningService:
         """What is still missing, or what was wrong with the last answer to the ready request."""
         problem = self._poller.latest
         if (
-            problem == CONNECTION_REFUSED and self._poller.waiting_s > _TAKEN_S
+            problem == CONNECTION_REFUSED and self._poller.current_probe_elapsed_s > _TAKEN_S
         ):  # it listens by now, and does not answer
             problem = None
         if problem is None:
@@ -119,13 +119,13 @@ class RunningService:
 
     def restart_probe(self) -> None:
         """Have it prove anew that it does its work; its line is not waited for a second time."""
-        self._poller.close()
+        self._poller.stop()
         self._good_at, self.started = None, self._clock()
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
     def begin_checks(self) -> None:
         """Watch it from now on, as a stage's command is started: it was ready, and must stay so."""
-        self._poller.close()
+        self._poller.stop()
         self._good_at = self._grown_at = self._clock()
         if self.plan.answer_s:
             self._poller = Poller(self._ask, max(_PAUSE_S, self.plan.answer_s / _ASKED_AGAIN), lambda problem: False)
@@ -149,7 +149,7 @@ class RunningService:
 
     def close(self) -> None:
         """Ask no more whether it is ready."""
-        self._poller.close()
+        self._poller.stop()
 
     def _ask(self) -> Problem:
         problem = find_readiness_problem(self.plan.ready, self._headers)

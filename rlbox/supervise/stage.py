@@ -34,7 +34,7 @@ from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.ports import describe_port_holder
 from rlbox.system.run_processes import ChildProcess
-from rlbox.system.safe_files import recreate_as_directories, remove_file
+from rlbox.system.safe_files import ensure_real_directories, remove_file
 from rlbox.values import Command
 
 
@@ -233,7 +233,7 @@ class _StageRun:
 
     def _run(self) -> None:
         self._context.check_not_stopped()
-        recreate_as_directories(self._context.run_dir, self._stage.directory)
+        ensure_real_directories(self._context.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
             self._before = FileSnapshot([file.path for file in self._due])
@@ -357,7 +357,7 @@ class _StageRun:
             elif main:
                 processes.stop(main)
             self._services.stop(keep)
-        left = processes.stop_all([service.child for service in keep])
+        left = processes.stop_all_and_list_survivors([service.child for service in keep])
         if left:
             self._context.journal.record_event(self._stage.name, "left-running", pids=[process.pid for process in left])
         self._services.record_and_retain(keep)

@@ -108,7 +108,7 @@ class NodeMonitor:
     def close(self) -> None:
         """Stop connecting."""
         for poller in self._pollers:
-            poller.close()
+            poller.stop()
 
 
 _FULL_BYTES = 1 << 20

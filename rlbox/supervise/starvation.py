@@ -78,7 +78,7 @@ class StarvationMonitor:
         if real_s - self._listed_s >= _MEMBERS_S:  # who is a member costs more than what it does
             self._pids, self._listed_s = tuple(self._processes.list_tree_pids()), real_s
             if self._start:
-                self._start.pids = self._processes.list_child_pids(self._start.child)
+                self._start.pids = self._processes.list_child_tree_pids(self._start.child)
         before, self._before = self._before, self._probe(self._pids)
         if before:
             self._clock.add_usage(compute_cpu_usage(before, self._before, self._cores), real_s)

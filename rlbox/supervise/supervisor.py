@@ -63,7 +63,7 @@ def supervise_run(
     become_subreaper()
     group = RunCgroup(run_dir)
     if plan.owns_processes:  # in a container the container is one
-        group.enter()
+        group.create_and_enter()
     journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
     context = StageContext(
@@ -85,7 +85,7 @@ def supervise_run(
     journal.record_run_change("plot", plot=_draw(context))
     sampler.close()
     _write_end(context, cause)
-    group.leave()
+    group.leave_and_remove()
     return get_exit_code(cause) if journal.saved else NodeError.exit_code
 
 
@@ -119,7 +119,7 @@ def _end_all_after(
         _end_stages(context, cause)
         return cause
     finally:
-        context.processes.stop_all()
+        context.processes.stop_all_and_list_survivors()
         stop_retained_services(context)
 
 
@@ -233,7 +233,7 @@ def _draw(context: StageContext) -> PlotResult:
     except OSError as error:
         return PlotResult(state="failed", detail=f"{plan.plot[0]}: {error.strerror}")
     finally:
-        context.processes.stop_all()
+        context.processes.stop_all_and_list_survivors()
         pump.close()
     if code is None:
         return PlotResult(

@@ -42,7 +42,7 @@ def run_supervisor_and_clean_up(run_dir: Path, lock_handle: int) -> int:
     code = supervisor.wait()
     left = processes.list_members()
     if code < 0 or left:
-        processes.stop_all()
+        processes.stop_all_and_list_survivors()
     _settle(run_dir, code)
     return 128 - code if code < 0 else code
 
@@ -67,8 +67,8 @@ def _settle(run_dir: Path, code: int) -> None:
     from rlbox.errors import RlboxError
     from rlbox.record.reconcile import write_final_state
     from rlbox.record.run_dir import load_plan_file
-    from rlbox.system.tail import read_last_bytes
+    from rlbox.system.tail import read_last_whole_lines
 
     with contextlib.suppress(OSError, RlboxError):  # a disk that is full or gone: the next command tries again
-        said = read_last_bytes(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
+        said = read_last_whole_lines(run_dir / LOG_FILE, _LAST_BYTES).decode("utf-8", "replace")
         write_final_state(run_dir, load_plan_file(run_dir), make_process_exit_info(code, said))

@@ -34,7 +34,7 @@ class RunCgroup:
         self._name = f"{_PREFIX}{run_dir.name}-{place}"
         self._bases = tuple(_without_ours(folder) for _, folder in find_own_cgroups(("", *_V1)))
 
-    def enter(self) -> bool:
+    def create_and_enter(self) -> bool:
         """Make the group and put this process into it; return whether that worked."""
         for base in self._bases:
             _forget_empty(base)
@@ -48,7 +48,7 @@ class RunCgroup:
             return True
         return False
 
-    def leave(self) -> None:
+    def leave_and_remove(self) -> None:
         """Put this process back where it came from, and remove the group when nothing else is in it."""
         for base in self._bases:
             if (base / self._name).is_dir():
@@ -56,7 +56,7 @@ class RunCgroup:
                     (base / PROCS_FILE).write_text(str(os.getpid()))
                     _remove(base / self._name)
 
-    def list_members(self) -> set[int]:
+    def list_other_pids(self) -> set[int]:
         """Return the ids of the processes in the group, the caller's own not among them."""
         found: set[int] = set()
         for base in self._bases:

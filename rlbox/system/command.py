@@ -79,7 +79,7 @@ class ProcessOutput(NamedTuple):
     stderr: bytes
 
 
-def communicate(process: ProcessHandle, stdin: bytes, timeout_s: float) -> ProcessOutput | None:
+def communicate_or_leave_running(process: ProcessHandle, stdin: bytes, timeout_s: float) -> ProcessOutput | None:
     """Give a process with three pipes its input and return all it says until it ends; None: it has not by then."""
     try:
         return ProcessOutput(*process.communicate(stdin or None, timeout=timeout_s))
@@ -148,13 +148,15 @@ def run_command(command: Command, stdin: str = "", *, environ: Mapping[str, str]
     return Outcome(command=command, exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
-def check_command(command: Command, action: str, next_step: str = "") -> Outcome:
+def check_command(command: Command, failure_message: str, next_step: str = "") -> Outcome:
     """Run `command` and return its outcome; a non-zero exit is a `WorkFailed` that quotes its last lines."""
     outcome = run_command(command)
     if not outcome.ok:
         tail = "\n".join(f"  | {line}" for line in (outcome.stderr or outcome.stdout).strip().splitlines()[-15:])
         raise WorkFailed(
-            _("{what} (exit code {exit_code})\n{tail}").format(what=action, exit_code=outcome.exit_code, tail=tail),
+            _("{what} (exit code {exit_code})\n{tail}").format(
+                what=failure_message, exit_code=outcome.exit_code, tail=tail
+            ),
             where=" ".join(command.argv[:6]),
             next_step=next_step,
         )

@@ -12,8 +12,15 @@ from pathlib import Path
 from rlbox.system.cgroup import find_own_cgroups
 from rlbox.system.gpu import GpuStatus, probe_gpus
 from rlbox.system.limits import CpuLimit, CpuLimitReader
-from rlbox.system.process_table import ProcessKey, read_stat_fields, read_text
+from rlbox.system.process_table import ProcessKey, read_stat_fields_or_empty, read_text
 
+BytesPerSecond = float
+LoopbackBytesPerSecond = float
+ChangedBytesPerSecond = float
+PageFaultsPerSecond = float
+Cores = float
+Percent = int
+ShareOfPowerLimit = float
 _NO_TIME_S = 1e-3
 _PAGE_BYTES = 4096
 """The least that a page which had to be waited for has read."""
@@ -77,12 +84,12 @@ class ActivitySample:
 
 @dataclass(frozen=True, kw_only=True)
 class Pressure:
-    """How many wait for the machine. `load`: processes that run or wait for a core or a disk, over the last minute; the
-    others percent of the last ten seconds in which some process waited for it. `None`: the kernel does not tell.
-    Source: proc(5), PSI.
+    """How many wait for the machine. `load_average`: processes that run or wait for a core or a disk, over the last
+    minute; the others percent of the last ten seconds in which some process waited for it. `None`: the kernel does not
+    tell. Source: proc(5), PSI.
     """
 
-    load: float | None = None
+    load_average: float | None = None
     cpu_pct: float | None = None
     io_pct: float | None = None
     memory_pct: float | None = None
@@ -98,16 +105,16 @@ class ActivityRates:
     """
 
     seconds: float
-    read: float = 0.0
-    write: float = 0.0
-    network: float = 0.0
-    local: float = 0.0
-    memory: float = 0.0
-    faults: float = 0.0
-    cpu: float = 0.0
-    gpu: int = 0
-    gpu_power: float = 0.0
-    gpu_memory: int = 0
+    read: BytesPerSecond = 0.0
+    write: BytesPerSecond = 0.0
+    network: BytesPerSecond = 0.0
+    local: LoopbackBytesPerSecond = 0.0
+    memory: ChangedBytesPerSecond = 0.0
+    faults: PageFaultsPerSecond = 0.0
+    cpu: Cores = 0.0
+    gpu: Percent = 0
+    gpu_power: ShareOfPowerLimit = 0.0
+    gpu_memory: Percent = 0
 
 
 def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRates:
@@ -125,7 +132,7 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
         gains = (float(getattr(now, field) - (getattr(was, field) if was else 0)) for was, now in pairs)
         return sum(max(0.0, gain) for gain in gains) / seconds
 
-    gpus = select_used_gpus(later.gpus, {process.pid for process in later.processes})
+    gpus = select_used_gpus_or_all(later.gpus, {process.pid for process in later.processes})
     moved = sum(abs(now.resident_bytes - (was.resident_bytes if was else 0)) for was, now in pairs)
     return ActivityRates(
         seconds=seconds,
@@ -142,7 +149,7 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
     )
 
 
-def select_used_gpus(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
+def select_used_gpus_or_all(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
     """Return the GPUs on which one of the processes computes; all where the driver knows none of them."""
     every = list(gpus)
     if all(pids.isdisjoint(gpu.processes) for gpu in every):
@@ -174,12 +181,12 @@ class CpuUsage:
     disk_bytes_per_s: float = 0.0
 
     @property
-    def used_share(self) -> float:
+    def used_share_of_wanted(self) -> float:
         """The part of what they could have used that they got, 0-1."""
         return min(1.0, self.used_cores / self.wanted_cores) if self.wanted_cores > WAITS_CORES else 1.0
 
     @property
-    def throttled_share(self) -> float:
+    def throttled_share_of_wanted(self) -> float:
         """The part of what they could have used that the limit of their container kept from them, 0-1."""
         return (
             self.throttled_cores / (self.throttled_cores + self.used_cores)
@@ -188,9 +195,9 @@ class CpuUsage:
         )
 
 
-def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_cores: float) -> CpuUsage:
-    """Return the pace of the processes of two looks; they can use `max_cores` at once, and wait for each other beyond
-    that.
+def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_wanted_cores: float) -> CpuUsage:
+    """Return the pace of the processes of two looks; they can use `max_wanted_cores` at once, and wait for
+    each other beyond that.
 
     Source: `/proc/PID/schedstat`, of which the second number is how long the first thread was ready and had no core,
     whoever kept it from one. Measured on Linux 6.18: a limit of 0.2 cores shows as 0.8 s a second there too.
@@ -206,7 +213,7 @@ def compute_cpu_usage(earlier: ActivitySample, later: ActivitySample, max_cores:
     busy = max(0.0, later.machine_busy_s - earlier.machine_busy_s)
     return CpuUsage(
         seconds=seconds,
-        wanted_cores=min(max_cores, (got + waited) / seconds),
+        wanted_cores=min(max_wanted_cores, (got + waited) / seconds),
         used_cores=got / seconds,
         others_cores=max(0.0, busy - got) / seconds,
         throttled_cores=_held(earlier.cpu_limit, later.cpu_limit, got, waited, seconds) / seconds,
@@ -295,14 +302,14 @@ def probe_activity(
         gpus=probe_gpus() if gpus else (),
         processes=found,
         machine_busy_s=_probe_busy(),
-        cpu_limit=cgroup.cpu_limit.read() if cgroup else None,
+        cpu_limit=cgroup.cpu_limit.read_if_limited() if cgroup else None,
         disk_wait_s=cgroup.read_disk_wait_s() if cgroup else None,
     )
 
 
 def probe_process_usage(pid: int) -> ProcessUsage | None:
     """Return the counters of one process, all its threads together; None when it is gone."""
-    name, fields = read_stat_fields(pid)
+    name, fields = read_stat_fields_or_empty(pid)
     if len(fields) < 22 or (fields[0] in "ZXx" and fields[17] == "1"):
         return None
     lines = read_text(f"/proc/{pid}/io").split()
@@ -364,4 +371,4 @@ def probe_pressure(proc: Path = _PROC) -> Pressure:
     load = _LOAD.match(read_text(proc / "loadavg"))
     cpu, io, memory = (_SOME.search(read_text(proc / "pressure" / name)) for name in ("cpu", "io", "memory"))
     told = (float(found[1]) if found else None for found in (load, cpu, io, memory))
-    return Pressure(**dict(zip(("load", "cpu_pct", "io_pct", "memory_pct"), told, strict=True)))
+    return Pressure(**dict(zip(("load_average", "cpu_pct", "io_pct", "memory_pct"), told, strict=True)))

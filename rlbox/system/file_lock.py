@@ -43,13 +43,13 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
     return True
 
 
-def open_and_lock_file(path: Path, *, create: bool) -> int | None:
+def open_and_try_lock(path: Path, *, create_if_missing: bool) -> int | None:
     """Return a locked handle of the file that has this name now, or None while another process or thread holds it.
 
     `OSError` when it cannot be opened, is a link, no regular file, or a second name of one.
     """
     while True:
-        handle = os.open(path, _OPENED | (os.O_CREAT if create else 0), 0o644)
+        handle = os.open(path, _OPENED | (os.O_CREAT if create_if_missing else 0), 0o644)
         try:
             facts = os.fstat(handle)
             if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
@@ -85,7 +85,7 @@ def hold_lock(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     begun, told = time.monotonic(), False
-    while (handle := open_and_lock_file(path, create=True)) is None:
+    while (handle := open_and_try_lock(path, create_if_missing=True)) is None:
         waited, busy = time.monotonic() - begun, _busy(path, purpose)
         if waited >= timeout_s:
             raise busy
@@ -107,7 +107,7 @@ def hold_lock(
 def require_unlocked(path: Path, purpose: str) -> None:
     """Raise `LockHeld` while another process holds the lock file `path`; nothing is made, and nobody waited for."""
     try:
-        handle = open_and_lock_file(path, create=False)
+        handle = open_and_try_lock(path, create_if_missing=False)
     except OSError:
         return
     if handle is None:
@@ -117,12 +117,12 @@ def require_unlocked(path: Path, purpose: str) -> None:
 
 def _busy(path: Path, what: str) -> LockHeld:
     told = _("another rlbox is busy with the {what}: {describe_lock_holder}").format(
-        what=what, describe_lock_holder=describe_lock_holder(path)
+        what=what, describe_lock_holder=describe_lock_holder_or_unknown(path)
     )
     return LockHeld(told, where=str(path), next_step=_("wait for it to end"))
 
 
-def describe_lock_holder(path: Path) -> str:
+def describe_lock_holder_or_unknown(path: Path) -> str:
     """Return who has locked a file, as the file says itself."""
     try:
         with path.open("rb") as file:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from rlbox.amounts import size_text
 from rlbox.errors import LockHeld, NodeError
 from rlbox.i18n import _
-from rlbox.system.file_lock import describe_lock_holder, open_and_lock_file
+from rlbox.system.file_lock import describe_lock_holder_or_unknown, open_and_try_lock
 from rlbox.system.safe_files import NEW_FILE_FLAGS
 
 
@@ -40,7 +40,7 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         It cannot be written, and is named; or what has its name is no regular file: devices, FIFOs, sockets and
         folders stay. A link to a regular file is replaced, not what it leads to.
     """
-    if is_special_file(path):
+    if exists_but_not_regular_file(path):
         raise OSError(errno.EINVAL, "is no regular file, which is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -57,7 +57,7 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o644) -> None:
         draft.unlink(missing_ok=True)
 
 
-def is_special_file(path: Path) -> bool:
+def exists_but_not_regular_file(path: Path) -> bool:
     """Whether a device, FIFO, socket or folder stands at a path, links followed: what no file may replace."""
     if path.is_symlink() and str(path).startswith(("/dev/", "/proc/")):
         return True  # /dev/stdout, which may lead to a file
@@ -132,7 +132,7 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        if is_special_file(path):
+        if exists_but_not_regular_file(path):
             raise OSError(errno.EINVAL, "is no regular file, which is not replaced")
         free = get_free_bytes(path.parent)
         if free < needed_bytes:
@@ -143,10 +143,10 @@ def open_atomic(path: Path, needed_bytes: int) -> Iterator[BinaryIO]:
                 where=str(path.parent),
                 next_step=_("free space, or name a file on another disk"),
             )
-        handle = open_and_lock_file(part, create=True)
+        handle = open_and_try_lock(part, create_if_missing=True)
         if handle is None:
             busy = _("another rlbox writes this archive: {describe_lock_holder}").format(
-                describe_lock_holder=describe_lock_holder(part)
+                describe_lock_holder=describe_lock_holder_or_unknown(part)
             )
             raise LockHeld(busy, where=str(part), next_step=_("wait for it to end"))
         with os.fdopen(handle, "r+b") as file:
@@ -180,7 +180,7 @@ def require_writable_file(path: Path, alternative: str) -> None:
     NodeError
         The folder is missing, or no folder, or not this user's to write in; or no regular file has the name.
     """
-    if is_special_file(path):
+    if exists_but_not_regular_file(path):
         raise NodeError(
             _("no regular file has this name, and it is not replaced"),
             where=str(path),
@@ -189,7 +189,7 @@ def require_writable_file(path: Path, alternative: str) -> None:
     _check_parent(path, alternative)
 
 
-def require_writable_directory(folder: Path, alternative: str) -> None:
+def require_writable_or_creatable_directory(folder: Path, alternative: str) -> None:
     """Refuse a folder that can neither be made, in one that is there, nor be written in; as `require_writable_file`."""
     if not os.path.lexists(folder):
         _check_parent(folder, alternative)

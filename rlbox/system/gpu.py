@@ -15,6 +15,7 @@ _SAMPLE_TIMEOUT_S = 0.5
 _MODEL_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its firmware, which takes seconds
 _SHARE_WINDOW_S = 5.0
 T = TypeVar("T")
+SmArch = str
 
 
 class GpuShare(NamedTuple):
@@ -75,7 +76,7 @@ class GpuModel:
     """`arch` as compilers name it: sm_90."""
 
     name: str
-    arch: str
+    arch: SmArch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ def probe_gpu_models() -> tuple[GpuModel, ...]:
     return _nvml.query(_read_model, _MODEL_TIMEOUT_S)
 
 
-def probe_gpu_memory() -> tuple[GpuMemory, ...]:
+def probe_gpu_memory_or_raise() -> tuple[GpuMemory, ...]:
     """Return the memory of the GPUs by index; raises `NvmlUnavailableError`."""
     memory = _nvml.query(_read_memory, _MODEL_TIMEOUT_S)
     if _nvml.error:

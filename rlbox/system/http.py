@@ -321,20 +321,20 @@ def retry(
         except on as error:
             if isinstance(error, NoResponseError) and error.kind == "address":
                 raise
-            wait_s = retry_delay_s(attempt, getattr(error, "retry_after", ""))
+            wait_s = compute_exponential_backoff_s(attempt, getattr(error, "retry_after", ""))
             what = getattr(error, "what", "") or error
             on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {exact_duration_text(wait_s)}")
             pause(wait_s)
     return action()
 
 
-def retry_delay_s(attempt: int, retry_after: str = "") -> float:
+def compute_exponential_backoff_s(attempt: int, retry_after_header: str = "") -> float:
     """Return how long to wait after a failed attempt, in seconds: 0.5, 1, 2, or what the server says, up to 30."""
     from urllib3 import Retry
     from urllib3.exceptions import InvalidHeader
 
     try:
-        return min(Retry().parse_retry_after(retry_after), _LONGEST_PAUSE_S)
+        return min(Retry().parse_retry_after(retry_after_header), _LONGEST_PAUSE_S)
     except InvalidHeader:
         return min(0.25 * 2.0**attempt, _LONGEST_PAUSE_S)
 

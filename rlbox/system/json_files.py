@@ -32,7 +32,7 @@ MAX_BYTES = 256 << 20
 _LONGEST_LINE = 1 << 20
 
 
-def read_json_object(path: Path, *, follow_links: bool = False) -> dict[str, Any]:
+def read_json_object_or_empty(path: Path, *, follow_links: bool = False) -> dict[str, Any]:
     """Return the JSON object of a file; empty when it is missing, torn or holds anything else.
 
     `follow_links`: follow them, for a file of this machine rather than of a data disk.
@@ -44,13 +44,13 @@ def read_json_object(path: Path, *, follow_links: bool = False) -> dict[str, Any
     return data if isinstance(data, dict) else {}
 
 
-def read_json_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
+def read_last_valid_json_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects among the last `max_bytes` bytes of a file, torn lines passed over; none of one unread."""
     with contextlib.suppress(OSError):
-        yield from parse_json_lines(read_lines(path, max_bytes))
+        yield from parse_json_lines(read_last_file_lines(path, max_bytes))
 
 
-def read_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
+def read_last_file_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
     """Yield the lines among the last `max_bytes` of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
     with open_regular_file(path) as file:
         begin = max(0, os.fstat(file.fileno()).st_size - max_bytes)
@@ -62,7 +62,7 @@ def read_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
             yield line
 
 
-class LineAppender:
+class ReopeningLineAppender:
     """A file that lines are appended to; after one that was cut short by a full disk, a new line is begun."""
 
     def __init__(self, path: Path) -> None:

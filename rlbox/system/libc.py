@@ -26,9 +26,9 @@ def syscall(name: str, number: int, *args: object) -> int:
     return check_result(name, int(LIBC.syscall(ctypes.c_long(number), *words)))
 
 
-def prctl(name: str, *args: int) -> None:
+def prctl(error_label: str, *args: int) -> None:
     """Change what the kernel does with this process; raises as `check_result`."""
-    check_result(name, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
+    check_result(error_label, int(LIBC.prctl(*(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:5]))))
 
 
 def set_child_subreaper() -> None:

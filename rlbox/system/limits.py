@@ -45,9 +45,9 @@ class CgroupMemory:
 
 def probe_cgroup_memory() -> CgroupMemory:
     """Return the memory of this process' control group; zeros and None where the kernel does not tell."""
-    if not (events := read_cgroup_file("memory", "events", "oom_control")):
+    if not (events := _read_cgroup_file("memory", "events", "oom_control")):
         return CgroupMemory()
-    stat = _parse_table(read_cgroup_file("memory", "stat", "stat"))
+    stat = _parse_table(_read_cgroup_file("memory", "stat", "stat"))
     # Version 1 counts what is in groups below this one under `total_`.
     cache = sum(stat.get(f"total_{name}", stat.get(name, 0)) for name in ("active_file", "inactive_file"))
     return CgroupMemory(
@@ -69,7 +69,7 @@ def get_available_memory() -> int:
     return max(min(machine, memory.limit_bytes - memory.used_bytes + memory.cache_bytes), 0)
 
 
-def get_total_memory() -> int:
+def get_machine_memory_bytes() -> int:
     return _read_meminfo("MemTotal")
 
 
@@ -86,7 +86,7 @@ def count_usable_cores() -> float:
 
 
 def read_cpu_quota() -> float | None:
-    limit = CpuLimitReader().read()
+    limit = CpuLimitReader().read_if_limited()
     return limit.cores if limit else None
 
 
@@ -101,7 +101,7 @@ class CpuLimitReader:
                 self._stat, self._cores = directory / "cpu.stat", cores
                 return
 
-    def read(self) -> CpuLimit | None:
+    def read_if_limited(self) -> CpuLimit | None:
         """Return the limit and how long it kept ready processes waiting, a sum over all cores; None without a limit."""
         if self._stat is None:
             return None
@@ -119,11 +119,11 @@ def _read_cores(directory: Path) -> float | None:
 
 def read_cgroup_number(controller: str, v2_name: str, v1_name: str) -> int | None:
     """Return a number of this process' control group; None for no limit, or where the kernel does not tell."""
-    number = whole_number(read_cgroup_file(controller, v2_name, v1_name).strip(), digits=20)
+    number = whole_number(_read_cgroup_file(controller, v2_name, v1_name).strip(), digits=20)
     return number if number is not None and number < _UNLIMITED else None
 
 
-def read_cgroup_file(controller: str, v2_name: str, v1_name: str) -> str:
+def _read_cgroup_file(controller: str, v2_name: str, v1_name: str) -> str:
     """Return the file `CONTROLLER.NAME` of the nearest control group that has it; empty where there is none.
 
     A group that a run made for itself has no controllers, so that the container's own group above it answers.

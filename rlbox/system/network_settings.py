@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from netrc import netrc
 
 
+DirectoryPath = str
+WheelFileName = str
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
     """The package settings of this machine (pip's and uv's configuration, environment), as probed.
@@ -19,7 +23,7 @@ class NetworkSettings:
     `find_links` are local folders with the wheels in them; `ca_bundle` is empty when the system's own is used.
     """
 
-    find_links: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    find_links: Mapping[DirectoryPath, tuple[WheelFileName, ...]] = field(default_factory=dict)
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
     ca_bundle: str = ""
@@ -31,7 +35,7 @@ _CA_NAMES = ("RLBOX_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
 
-def read_network_settings(environ: Mapping[str, str] = os.environ) -> NetworkSettings:
+def read_pip_and_proxy_settings(environ: Mapping[str, str] = os.environ) -> NetworkSettings:
     """Return the settings that a build on this machine must honour; environment wins over files, as in pip."""
     pip = _pip_settings(environ)
     folders = [Path(os.path.expanduser(word)) for word in pip.get("find-links", "").split()]
@@ -39,12 +43,12 @@ def read_network_settings(environ: Mapping[str, str] = os.environ) -> NetworkSet
         find_links={str(folder): _wheels(folder) for folder in folders if folder.is_dir()},
         index_url=environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or pip.get("index-url", ""),
         extra_index_urls=tuple(pip.get("extra-index-url", "").split()),
-        ca_bundle=find_ca_bundle(environ),
+        ca_bundle=find_custom_ca_bundle(environ),
         proxies={name: environ[name] for name in _PROXY_NAMES if environ.get(name)},
     )
 
 
-def find_ca_bundle(environ: Mapping[str, str] = os.environ) -> str:
+def find_custom_ca_bundle(environ: Mapping[str, str] = os.environ) -> str:
     """Return the CA bundle that this machine's clients are told to trust; empty when it is the system's own."""
     named = (environ.get(name, "") for name in _CA_NAMES)
     return next((path for path in named if path and Path(path).is_file()), "") or _cert(_pip_settings(environ))

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Poller(Generic[T]):
-    """Asks `probe` again and again, `pause_s` after each answer, until `close` or until `is_final` accepts an answer.
+    """Asks `probe` again and again, `pause_s` after each answer, until `stop` or until `is_final` accepts an answer.
 
     `latest` is the last answer (None before the first) and `changed_at` (monotonic) the time of the last one that
     differed. A probe must not raise; the thread ends with the process.
@@ -28,12 +28,12 @@ class Poller(Generic[T]):
         threading.Thread(target=self._ask, daemon=True).start()
 
     @property
-    def waiting_s(self) -> float:
+    def current_probe_elapsed_s(self) -> float:
         """For how long the question under way has been waiting for its answer; 0 when none is."""
         began = self._asked_at
         return 0.0 if began is None else time.monotonic() - began
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._closed.set()
 
     def _ask(self) -> None:

@@ -18,8 +18,8 @@ _LISTEN = 10
 @dataclass(frozen=True, kw_only=True)
 class TcpSocket:
     inode: int
-    local_address: str
-    remote_address: str
+    local_host_port: str
+    remote_host_port: str
     state: int
 
     @property
@@ -33,12 +33,12 @@ class TcpSocket:
 
     @property
     def port(self) -> int:
-        return int(self.local_address.rpartition(":")[2])
+        return int(self.local_host_port.rpartition(":")[2])
 
     @property
     def is_loopback(self) -> bool:
         """Whether this machine alone can reach it."""
-        return ip_address(self.local_address.rpartition(":")[0].strip("[]")).is_loopback
+        return ip_address(self.local_host_port.rpartition(":")[0].strip("[]")).is_loopback
 
     def is_listening_on(self, port: int) -> bool:
         return self.is_listening and self.port == port
@@ -69,7 +69,7 @@ def list_tcp_sockets() -> Iterator[TcpSocket]:
             if len(fields) >= 10:
                 local, remote = (_address(field) for field in fields[1:3])
                 yield TcpSocket(
-                    inode=int(fields[9]), local_address=local, remote_address=remote, state=int(fields[3], 16)
+                    inode=int(fields[9]), local_host_port=local, remote_host_port=remote, state=int(fields[3], 16)
                 )
 
 

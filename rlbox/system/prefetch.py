@@ -33,7 +33,7 @@ class CachedFile:
     resident: int | None
 
     @property
-    def is_resident(self) -> bool:
+    def is_fully_resident(self) -> bool:
         return self.resident == self.size
 
 
@@ -47,26 +47,26 @@ class PageCacheReport:
     seconds: float = 0.0
 
     @property
-    def size(self) -> int:
+    def total_bytes(self) -> int:
         return sum(file.size for file in self.files)
 
     @property
-    def missing(self) -> int:
+    def bytes_of_incomplete_files(self) -> int:
         """Bytes of the files that are not resident as a whole."""
-        return sum(file.size for file in self.files if not file.is_resident)
+        return sum(file.size for file in self.files if not file.is_fully_resident)
 
     @property
-    def resident(self) -> int | None:
+    def resident_bytes(self) -> int | None:
         """Bytes in the page cache; None where the kernel does not tell of one of the files."""
         return _sum_resident(self.files)
 
     @property
     def is_warm(self) -> bool | None:
         """Whether practically all is in memory; None where the kernel does not tell."""
-        return None if self.resident is None else self.resident >= _WARM_SHARE * self.size
+        return None if self.resident_bytes is None else self.resident_bytes >= _WARM_SHARE * self.total_bytes
 
     def as_json(self) -> dict[str, Any]:
-        sizes = {"size": self.size, "resident_before": self.resident_before, "resident": self.resident}
+        sizes = {"size": self.total_bytes, "resident_before": self.resident_before, "resident": self.resident_bytes}
         files = [vars(file) for file in self.files]
         return {**sizes, "read": self.read, "warm": self.is_warm, "seconds": round(self.seconds, 6), "files": files}
 
@@ -96,12 +96,12 @@ def measure_page_cache(paths: Sequence[Path]) -> PageCacheReport:
 
 def require_free_memory(report: PageCacheReport, available: int) -> None:
     """Refuse files that `available` bytes of memory cannot hold: reading their end would evict their beginning."""
-    if report.size <= available:
+    if report.total_bytes <= available:
         return
     first, count = report.files[0].path, len(report.files)
     raise NodeError(
         _("{size} do not stay in memory: the page cache can have {room} here").format(
-            size=size_text(report.size), room=size_text(available)
+            size=size_text(report.total_bytes), room=size_text(available)
         ),
         where=first if count == 1 else f"{count} files from {first} on",
         next_step=_("warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)"),
@@ -117,7 +117,7 @@ def read_into_page_cache(report: PageCacheReport, on_bytes: Callable[[int], None
     chunks = [
         (file.path, offset)
         for file in report.files
-        if not file.is_resident
+        if not file.is_fully_resident
         for offset in range(0, file.size, _CHUNK_BYTES)
     ]
     with ThreadPoolExecutor(_THREADS) as workers:
@@ -129,11 +129,12 @@ def read_into_page_cache(report: PageCacheReport, on_bytes: Callable[[int], None
 
 
 def format_report(report: PageCacheReport) -> str:
-    files = f"{counted(len(report.files), 'file', 'files')}, {size_text(report.size)}"
-    if report.resident is None:
+    files = f"{counted(len(report.files), 'file', 'files')}, {size_text(report.total_bytes)}"
+    if report.resident_bytes is None:
         state = "read, but the kernel does not tell how much of it is in memory"
     else:  # never rounded up to all
-        state = f"{1000 * report.resident // max(report.size, 1) / 10 if report.size else 100:g} % in memory"
+        percent = 1000 * report.resident_bytes // report.total_bytes / 10 if report.total_bytes else 100
+        state = f"{percent:g} % in memory"
     if not report.read:
         return f"{files}: {state}, nothing was read"
     speed = size_text(report.read / max(report.seconds, 1e-6))

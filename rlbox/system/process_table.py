@@ -39,7 +39,7 @@ class Process:
         return ProcessKey(self.pid, self.start_ticks)
 
     @property
-    def has_ended(self) -> bool:
+    def is_zombie(self) -> bool:
         """Whether it has ended and only waits to be reaped.
 
         One whose first thread ended while others go on is shown as a zombie too, but holds all it had.
@@ -54,7 +54,7 @@ def probe_processes() -> dict[int, Process]:
 
 
 def probe_process(pid: int) -> Process | None:
-    name, fields = read_stat_fields(pid)
+    name, fields = read_stat_fields_or_empty(pid)
     if not fields:
         return None
     return Process(
@@ -76,7 +76,7 @@ class StatFields(NamedTuple):
     fields: list[str]
 
 
-def read_stat_fields(pid: int) -> StatFields:
+def read_stat_fields_or_empty(pid: int) -> StatFields:
     """Return the name of a process and the fields of its `stat` from its state on; none when it is gone."""
     head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")  # the name itself may hold blanks and brackets
     return StatFields(head.partition("(")[2], tail.split())
@@ -122,7 +122,7 @@ def has_environment(pid: int, variables: Mapping[str, str]) -> bool:
 
 def find_by_environment(table: Mapping[int, Process], variables: Mapping[str, str]) -> set[int]:
     return {
-        process.pid for process in table.values() if not process.has_ended and has_environment(process.pid, variables)
+        process.pid for process in table.values() if not process.is_zombie and has_environment(process.pid, variables)
     }
 
 
@@ -137,7 +137,7 @@ def probe_resident_bytes(pid: int) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
-def find_descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:
+def find_descendants_excluding_roots(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return the ids of all processes below `roots`, without the roots themselves."""
     below: dict[int, list[int]] = {}
     for process in table.values():
@@ -152,13 +152,13 @@ def find_descendants(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     return found
 
 
-def find_process_family(table: Mapping[int, Process], roots: set[int]) -> set[int]:
+def find_tree_and_session_pids(table: Mapping[int, Process], roots: set[int]) -> set[int]:
     """Return `roots`, and the ids of what shares a session or group that one of them began, and of all below these."""
     shared = {process.pid for process in table.values() if process.session_id in roots or process.group_id in roots}
-    return roots | shared | find_descendants(table, roots | shared)
+    return roots | shared | find_descendants_excluding_roots(table, roots | shared)
 
 
-def find_ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
+def find_self_and_ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
     found: set[int] = set()
     while pid in table and pid not in found:
         found.add(pid)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from rlbox.app import App
 
+AdvanceBytes = Callable[[int], None]
 _STYLES = {"": ("…", "cyan"), "✓": ("✓", "green"), "=": ("=", "dim"), "✗": ("✗", "red")}
 
 
@@ -53,13 +54,13 @@ def show_progress(app: App, *, in_bytes: bool = True, total_bytes: int = 0) -> I
 
 
 @contextmanager
-def show_byte_progress(app: App, title: str, total: int) -> Iterator[Callable[[int], None]]:
+def show_byte_progress(app: App, title: str, total_bytes: int) -> Iterator[AdvanceBytes]:
     """Yield a function to be told of bytes as they pass; it shows a bar on a terminal, nothing elsewhere."""
     if not app.can_show_progress:
         yield lambda count: None
         return
     with _bars(in_bytes=True) as bars:
-        task = bars.add_task(title, total=total, mark="")
+        task = bars.add_task(title, total=total_bytes, mark="")
         yield lambda count: bars.advance(task, count)
 
 

@@ -23,9 +23,9 @@ from rlbox.system.libc import prctl, set_child_subreaper
 from rlbox.system.process_table import (
     Process,
     ProcessKey,
-    find_ancestors,
     find_by_environment,
-    find_process_family,
+    find_self_and_ancestors,
+    find_tree_and_session_pids,
     probe_process,
     probe_processes,
 )
@@ -81,7 +81,7 @@ class ChildProcess:
         """Return how it ended (negative for a signal), or None while it runs."""
         return self._popen.poll()
 
-    def find_roots(self, table: Mapping[int, Process]) -> set[int]:
+    def list_pid_unless_reused(self, table: Mapping[int, Process]) -> set[int]:
         """Return its id, or nothing once the id was given to another process: then its session is empty too."""
         now = table.get(self.pid)
         return set() if now and self._born and now.start_ticks != self._born.start_ticks else {self.pid}
@@ -126,7 +126,7 @@ class RunProcesses:
         """End one child and everything it started: SIGTERM (it first), `GRACE_S`, SIGKILL."""
         self._end(lambda table: self._of(table, child), leader=child)
 
-    def stop_all(self, spared: Sequence[ChildProcess] = ()) -> tuple[Process, ...]:
+    def stop_all_and_list_survivors(self, spared: Sequence[ChildProcess] = ()) -> tuple[Process, ...]:
         """End every process of the run but `spared` and what these started.
 
         Return those that even SIGKILL did not end (blocked in the kernel).
@@ -140,12 +140,12 @@ class RunProcesses:
     def list_tree_pids(self) -> set[int]:
         """Return the ids of the run's processes by the tree alone, which is cheap; nothing is collected."""
         table = probe_processes()
-        return find_process_family(table, self._own(table)) & table.keys()
+        return find_tree_and_session_pids(table, self._own(table)) & table.keys()
 
-    def list_child_pids(self, child: ChildProcess) -> set[int]:
+    def list_child_tree_pids(self, child: ChildProcess) -> set[int]:
         """Return the ids of one child and of what it started, by the tree alone, which is cheap."""
         table = probe_processes()
-        return find_process_family(table, child.find_roots(table)) & table.keys()
+        return find_tree_and_session_pids(table, child.list_pid_unless_reused(table)) & table.keys()
 
     def list_pids_by_part(self) -> dict[str, set[int]]:
         """Return the ids of the run's processes by part, `other` for orphans; by the tree alone, which is cheap.
@@ -155,11 +155,14 @@ class RunProcesses:
         table = probe_processes()
         self._collect(table)
         living = [child for child in tuple(self._children) if child.pid in table]
-        found = {child.part: find_process_family(table, child.find_roots(table)) & table.keys() for child in living}
-        other = (find_process_family(table, self._own(table)) & table.keys()).difference(*found.values())
+        found = {
+            child.part: find_tree_and_session_pids(table, child.list_pid_unless_reused(table)) & table.keys()
+            for child in living
+        }
+        other = (find_tree_and_session_pids(table, self._own(table)) & table.keys()).difference(*found.values())
         return {part: pids for part, pids in {**found, "other": other}.items() if pids}
 
-    def reap(self) -> None:
+    def reap_orphans(self) -> None:
         """Collect the orphans that ended, so that they do not stay as zombies."""
         own = {child.pid for child in self._children}
         for child in self._children:
@@ -167,7 +170,7 @@ class RunProcesses:
         for process in probe_processes().values():
             if (
                 process.parent_pid == os.getpid()
-                and process.has_ended
+                and process.is_zombie
                 and process.pid not in own
                 and not self._stranger(process)
             ):
@@ -176,18 +179,20 @@ class RunProcesses:
     def _collect(self, table: dict[int, Process]) -> None:
         """Reap the orphans that were zombies at the look before, too: no thread of ours waits that long for its own."""
         own = {child.pid for child in self._children}
-        zombies = {p.key for p in table.values() if p.parent_pid == os.getpid() and p.has_ended and p.pid not in own}
+        zombies = {p.key for p in table.values() if p.parent_pid == os.getpid() and p.is_zombie and p.pid not in own}
         for pid, _ in (zombies & self._zombies) - self._strangers:
             _reap(pid)
         self._zombies = zombies
 
     def _members(self, table: dict[int, Process]) -> set[int]:
-        grouped = self._group.list_members() & table.keys()
-        return find_process_family(table, self._own(table) | grouped | find_by_environment(table, self._marks))
+        grouped = self._group.list_other_pids() & table.keys()
+        return find_tree_and_session_pids(table, self._own(table) | grouped | find_by_environment(table, self._marks))
 
     def _of(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_marks(child.stage), PART_MARK: child.part}
-        return find_process_family(table, child.find_roots(table)) | find_by_environment(table, marks)
+        return find_tree_and_session_pids(table, child.list_pid_unless_reused(table)) | find_by_environment(
+            table, marks
+        )
 
     def _own(self, table: dict[int, Process]) -> set[int]:
         """Return the ids of what has this process as its parent: what it started, and the orphans that came to it."""
@@ -197,8 +202,8 @@ class RunProcesses:
         return process.key in self._strangers
 
     def _alive(self, table: dict[int, Process], pids: set[int]) -> tuple[Process, ...]:
-        spared = find_ancestors(table, os.getpid())
-        return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].has_ended)
+        spared = find_self_and_ancestors(table, os.getpid())
+        return tuple(table[pid] for pid in sorted(pids - spared) if pid in table and not table[pid].is_zombie)
 
     def _end(
         self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None
@@ -206,7 +211,7 @@ class RunProcesses:
         begun = time.monotonic()
         told: set[ProcessKey] = set()
         while True:
-            self.reap()
+            self.reap_orphans()
             table = probe_processes()
             alive = self._alive(table, choose(table))
             now = time.monotonic()

@@ -156,7 +156,7 @@ def make_directory(path: Path) -> None:
         return
 
 
-def recreate_as_directory(path: Path) -> None:
+def ensure_real_directory(path: Path) -> None:
     """Make a folder of rlbox's own in one that is there; what has its name and is none, as a link, is removed."""
     facts = stat_path(path)
     if facts is not None and not stat.S_ISDIR(facts.st_mode):
@@ -164,15 +164,15 @@ def recreate_as_directory(path: Path) -> None:
     make_directory(path)
 
 
-def recreate_as_directories(root: Path, below: str) -> Path:
-    """Make the folders of a path below one that is there, each as `recreate_as_directory` does; return the last."""
+def ensure_real_directories(root: Path, below: str) -> Path:
+    """Make the folders of a path below one that is there, each as `ensure_real_directory` does; return the last."""
     for part in Path(below).parts:
         root = root / part
-        recreate_as_directory(root)
+        ensure_real_directory(root)
     return root
 
 
-def list_directory(path: Path) -> list[str]:
+def list_directory_or_empty(path: Path) -> list[str]:
     """Return the names in a folder, sorted; none when it is missing."""
     try:
         with open_directory(path) as folder:
@@ -282,7 +282,7 @@ def find_files_named(path: Path, name: str, *, max_depth: int = MAX_DEPTH) -> li
     return sorted(path / below for below in found if f"/{below}".endswith(f"/{name}"))
 
 
-def copy_tree(source: Path, destination: Path, ignore: tuple[str, ...] = ()) -> None:
+def copy_tree_following_links(source: Path, destination: Path, ignore: tuple[str, ...] = ()) -> None:
     """Copy a folder of this machine, where links are followed, into one below a data disk; raises `OSError`.
 
     Names that fit one of `ignore` are left out.
@@ -293,7 +293,7 @@ def copy_tree(source: Path, destination: Path, ignore: tuple[str, ...] = ()) -> 
             continue
         path = source / name
         if path.is_dir():
-            copy_tree(path, destination / name, ignore)
+            copy_tree_following_links(path, destination / name, ignore)
         else:
             create_file(destination / name, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
 

@@ -20,16 +20,16 @@ _BACK_LIMIT = 8 << 20
 _LINE_END = re.compile(rb"\r+\n?|\n")
 
 
-def read_last_bytes(path: Path, limit: int) -> bytes:
-    """Return the last `limit` bytes of a file, without the line that they begin in; empty when it cannot be read."""
+def read_last_whole_lines(path: Path, max_bytes: int) -> bytes:
+    """Return the last `max_bytes` of a file, without the line that they begin in; empty when it cannot be read."""
     try:
         with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - limit))
-            data = file.read(limit)
+            file.seek(max(0, size - max_bytes))
+            data = file.read(max_bytes)
     except OSError:
         return b""
-    return data.partition(b"\n")[2] if size > limit and b"\n" in data else data
+    return data.partition(b"\n")[2] if size > max_bytes and b"\n" in data else data
 
 
 def find_last_lines_offset(path: Path, lines: int) -> int:
@@ -41,7 +41,7 @@ def find_last_lines_offset(path: Path, lines: int) -> int:
         end = file.seek(0, os.SEEK_END)
         if not lines:
             return end
-        start = find_offset_above(file, end, lines)[0]
+        start = find_offset_lines_before(file, end, lines)[0]
         file.seek(start)
         begins = [found.end() for found in _LINE_END.finditer(file.read(end - start))]
     if begins and start + begins[-1] == end:
@@ -49,7 +49,7 @@ def find_last_lines_offset(path: Path, lines: int) -> int:
     return start + begins[-lines] if len(begins) >= lines else start
 
 
-def find_offset_below(file: BinaryIO, offset: int, lines: int) -> int:
+def find_offset_lines_after(file: BinaryIO, offset: int, lines: int) -> int:
     """Return where the line begins that is `lines` further down than the one at `offset`."""
     file.seek(offset)
     read = 0
@@ -70,10 +70,10 @@ class LinePosition(NamedTuple):
     """Where a line begins, and how many lines it is above the one that was asked about."""
 
     offset: int
-    lines_above: int
+    lines_stepped_back: int
 
 
-def find_offset_above(file: BinaryIO, offset: int, lines: int) -> LinePosition:
+def find_offset_lines_before(file: BinaryIO, offset: int, lines: int) -> LinePosition:
     """Return the line that is at most `lines` above the one at `offset`."""
     start, found = offset, 0
     limit = max(0, offset - _BACK_LIMIT)
@@ -91,7 +91,7 @@ def find_offset_above(file: BinaryIO, offset: int, lines: int) -> LinePosition:
         start = low
     if start == 0:
         return LinePosition(0, found + 1 if offset else 0)
-    return LinePosition(find_offset_below(file, start, 1), found)
+    return LinePosition(find_offset_lines_after(file, start, 1), found)
 
 
 class FileFollower:

@@ -24,7 +24,7 @@ from rlbox.system.http import (
     make_tls_context_factory,
     retry,
 )
-from rlbox.system.network_settings import find_ca_bundle
+from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.vast.offers import OfferFilter
 from rlbox.vast.request import DEAD_STATES, CreateRequest, Instance, parse_instance, select_own_instances
 
@@ -192,7 +192,7 @@ def _ask(
             raise _Busy(answer)
         return answer
 
-    with HttpClient(make_tls_context_factory(find_ca_bundle()), idle_timeout_s=_SILENT_S) as http:
+    with HttpClient(make_tls_context_factory(find_custom_ca_bundle()), idle_timeout_s=_SILENT_S) as http:
         try:
             answer = retry(ask, (NoResponseError, _Busy), attempts=1 if sent else 3)
         except _Busy as busy:

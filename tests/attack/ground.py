@@ -195,7 +195,7 @@ def _judge(ground: Ground, one: Attempt) -> Fell | None:
     except subprocess.TimeoutExpired:
         return Fell(f"it hangs for {PATIENCE_S:g} s")
     process = probe_process(ground.bystander)
-    if process is None or process.has_ended:
+    if process is None or process.is_zombie:
         return Fell("a process of somebody else was ended")
     if tree(ground.victim) != before:
         return Fell("files outside the data disk were changed")

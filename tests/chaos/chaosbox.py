@@ -168,7 +168,7 @@ def supervisor_pid(round: Round) -> int:
         return 0
     if facts.place == "here":
         now = probe_process(facts.pid)
-        return facts.pid if now and now.start_ticks == facts.started and not now.has_ended else 0
+        return facts.pid if now and now.start_ticks == facts.started and not now.is_zombie else 0
     top = docker("inspect", "--format={{.State.Pid}}", round.container()).stdout.strip()
     return int(top) if top.isdigit() else 0  # the container's process 1, which only its host can kill
 
@@ -303,7 +303,7 @@ def left_of(round: Round) -> list[str]:
         table = probe_processes()
         mark = {"RLBOX_RUN": run_dir.name}
         found += [
-            f"process {p.pid} {p.name}" for p in table.values() if not p.has_ended and has_environment(p.pid, mark)
+            f"process {p.pid} {p.name}" for p in table.values() if not p.is_zombie and has_environment(p.pid, mark)
         ]
         facts = load_supervisor_info(run_dir)
         if facts and facts.place == "here" and supervisor_pid(round):
@@ -336,7 +336,7 @@ def stand_in_ray() -> Iterator[dict[int, int]]:
 
 
 def session_of(pid: int) -> dict[int, int]:
-    return {p.pid: p.start_ticks for p in probe_processes().values() if p.session_id == pid and not p.has_ended}
+    return {p.pid: p.start_ticks for p in probe_processes().values() if p.session_id == pid and not p.is_zombie}
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
     )  # fmt: skip
     driver = GpuDriver(is_present=True, device_count=len(cards), max_cuda_version=(13, 0))
     monkeypatch.setattr("rlbox.planner.fit.probe_gpus", lambda: cards)
-    monkeypatch.setattr("rlbox.planner.fit.get_total_memory", lambda: int((hardware.memory_gib or 1024) * GIB))
+    monkeypatch.setattr("rlbox.planner.fit.get_machine_memory_bytes", lambda: int((hardware.memory_gib or 1024) * GIB))
     for name in ("planner.fit", "engine.data_disk"):
         monkeypatch.setattr(f"rlbox.{name}.get_free_bytes", lambda path: int(target.disk.need_gib * GIB))
     monkeypatch.setattr("rlbox.doctor.gpu_choice.probe_cuda_driver", lambda: driver)

@@ -149,7 +149,7 @@ class Disk:
             p.pid
             for r in self.run_dirs
             for p in table.values()
-            if not p.has_ended and has_environment(p.pid, mark(r.name))
+            if not p.is_zombie and has_environment(p.pid, mark(r.name))
         ]
 
     def close(self) -> None:
@@ -247,11 +247,11 @@ class Site:
         table = probe_processes()
         found = []
         for run in self.runs():
-            found += [p.pid for p in table.values() if not p.has_ended and has_environment(p.pid, mark(run.name))]
+            found += [p.pid for p in table.values() if not p.is_zombie and has_environment(p.pid, mark(run.name))]
             facts = load_supervisor_info(run)
             if facts:
                 now = probe_process(facts.pid)
-                found += [facts.pid] if now and now.start_ticks == facts.started and not now.has_ended else []
+                found += [facts.pid] if now and now.start_ticks == facts.started and not now.is_zombie else []
         return found
 
     def wait_for_end(self) -> None:

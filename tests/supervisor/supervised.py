@@ -240,7 +240,7 @@ class Bench:
     def marked(self) -> list[int]:
         """Return the processes that carry the mark of this run."""
         marks = {"RLBOX_RUN_DIR": str(self.run_dir)}
-        return [p.pid for p in probe_processes().values() if not p.has_ended and has_environment(p.pid, marks)]
+        return [p.pid for p in probe_processes().values() if not p.is_zombie and has_environment(p.pid, marks)]
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -123,7 +123,7 @@ processes = RunProcesses(pathlib.Path("/d/runs/r"), StopSignal())
 forks = "for i in $(seq 60); do (true &); done; exit 3"
 child = processes.start(Command(argv=("sh", "-c", forks)), 2, stage="s", part="main")
 def zombies():
-    return sum(p.has_ended and p.parent_pid == os.getpid() for p in probe_processes().values())
+    return sum(p.is_zombie and p.parent_pid == os.getpid() for p in probe_processes().values())
 while zombies() < 61:
     time.sleep(0.05)
 looks = []

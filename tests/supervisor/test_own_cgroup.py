@@ -35,14 +35,14 @@ import os, subprocess, sys
 from pathlib import Path
 from rlbox.system.cgroup import RunCgroup
 group = RunCgroup(Path("/d/runs", sys.argv[1]))
-print(group.enter(), flush=True)
+print(group.create_and_enter(), flush=True)
 child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
 again = RunCgroup(Path("/d/runs", sys.argv[1]))
-print(group.list_members() == {child.pid}, again.list_members() == {child.pid}, flush=True)
+print(group.list_other_pids() == {child.pid}, again.list_other_pids() == {child.pid}, flush=True)
 child.kill()
 child.wait()
-group.leave()
-print(sorted(group.list_members()), RunCgroup(Path("/d/runs", sys.argv[1])).list_members() == set())
+group.leave_and_remove()
+print(sorted(group.list_other_pids()), RunCgroup(Path("/d/runs", sys.argv[1])).list_other_pids() == set())
 """
 
 
@@ -69,7 +69,7 @@ def word() -> Iterator[str]:
 def may_make_groups() -> bool:
     code = (
         "import sys; from pathlib import Path; from rlbox.system.cgroup import RunCgroup as G; "
-        "g = G(Path(sys.argv[1])); print(g.enter()); g.leave()"
+        "g = G(Path(sys.argv[1])); print(g.create_and_enter()); g.leave_and_remove()"
     )
     argv = [sys.executable, "-c", code, f"probe-{os.getpid()}"]
     return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout == "True\n"
@@ -98,7 +98,7 @@ def test_what_hides_is_known_even_when_the_supervisor_was_killed(bench: Bench, w
     assert not has_environment(hidden, {"RLBOX_RUN": bench.run_dir.name})
     processes = RunProcesses(bench.run_dir, StopSignal())
     assert hidden in {process.pid for process in processes.list_members()}
-    assert processes.stop_all() == ()
+    assert processes.stop_all_and_list_survivors() == ()
     assert processes_with(word) == []
 
 
@@ -107,9 +107,9 @@ def test_without_a_group_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_pa
         found = [("", base) for base in bases]
         monkeypatch.setattr("rlbox.system.cgroup.find_own_cgroups", lambda kinds, found=found: found)
         group = RunCgroup(Path("/d/runs/r"))
-        assert group.enter() is False
-        assert group.list_members() == set()
-        group.leave()
+        assert group.create_and_enter() is False
+        assert group.list_other_pids() == set()
+        group.leave_and_remove()
 
 
 def place_with_check(folder: Path, run: str) -> Path:

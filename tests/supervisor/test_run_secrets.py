@@ -290,5 +290,5 @@ def test_nothing_lies_on_the_disk_after_kill_9(planted: Bench, tmp_path: Path) -
     for pid in (record["warden"], record["pid"]):
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not alive())
-    RunProcesses(planted.run_dir, StopSignal()).stop_all()
+    RunProcesses(planted.run_dir, StopSignal()).stop_all_and_list_survivors()
     assert leaks(tmp_path) == []

@@ -38,7 +38,7 @@ def going(disk: Disk, second: str = HANGS) -> Path:
 
 def gone(pid: int) -> bool:
     process = probe_process(pid)
-    return process is None or process.has_ended
+    return process is None or process.is_zombie
 
 
 def test_killed_supervisor_is_recorded_at_once_and_nothing_is_left(disk: Disk) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rlbox.artifacts.mirrors import PackageIndexSettings, find_local_wheels, plan_package_indexes
 from rlbox.artifacts.profile import MirrorRule, Profile
-from rlbox.system.network_settings import NetworkSettings, read_network_settings
+from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import TorchGroup
 
 CPU = TorchGroup(packages=("torch==2.13.0",), channel="cpu")
@@ -113,25 +113,31 @@ def test_files_and_environment_in_pips_order(tmp_path: Path, monkeypatch: pytest
     system = pip_conf(tmp_path / "etc/pip.conf", "[global]\nindex-url = https://system\nextra-index-url = https://e1\n")
     monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", system)
     environ = {"HOME": str(tmp_path)}
-    assert read_network_settings(environ) == NetworkSettings(
+    assert read_pip_and_proxy_settings(environ) == NetworkSettings(
         index_url="https://system", extra_index_urls=("https://e1",)
     )
     pip_conf(
         tmp_path / ".config/pip/pip.conf", "[global]\nindex-url = https://user\n[install]\nfind-links = /nowhere\n"
     )
-    assert read_network_settings(environ) == NetworkSettings(index_url="https://user", extra_index_urls=("https://e1",))
+    assert read_pip_and_proxy_settings(environ) == NetworkSettings(
+        index_url="https://user", extra_index_urls=("https://e1",)
+    )
     named = pip_conf(tmp_path / "named.conf", "[global]\nextra-index-url =\n  https://e2\n  https://e3\n")
     environ["PIP_CONFIG_FILE"] = str(named)
-    assert read_network_settings(environ).extra_index_urls == ("https://e2", "https://e3")
+    assert read_pip_and_proxy_settings(environ).extra_index_urls == ("https://e2", "https://e3")
     environ |= {"PIP_INDEX_URL": "https://env", "PIP_EXTRA_INDEX_URL": "https://e4"}
-    assert read_network_settings(environ) == NetworkSettings(index_url="https://env", extra_index_urls=("https://e4",))
-    assert read_network_settings({**environ, "UV_DEFAULT_INDEX": "https://uv"}).index_url == "https://uv"
+    assert read_pip_and_proxy_settings(environ) == NetworkSettings(
+        index_url="https://env", extra_index_urls=("https://e4",)
+    )
+    assert read_pip_and_proxy_settings({**environ, "UV_DEFAULT_INDEX": "https://uv"}).index_url == "https://uv"
 
 
 def test_folders_of_wheels(tmp_path: Path) -> None:
     for name in (WHEEL, "b.whl", "notes.txt"):
         pip_conf(tmp_path / "wheels" / name, "")
-    found = read_network_settings({"HOME": str(tmp_path), "PIP_FIND_LINKS": f"~/nothing {tmp_path}/wheels"}).find_links
+    found = read_pip_and_proxy_settings(
+        {"HOME": str(tmp_path), "PIP_FIND_LINKS": f"~/nothing {tmp_path}/wheels"}
+    ).find_links
     assert found == {f"{tmp_path}/wheels": ("b.whl", WHEEL)}
 
 
@@ -139,13 +145,13 @@ def test_certificates_and_proxies(tmp_path: Path) -> None:
     bundle = pip_conf(tmp_path / "ca.crt", "x")
     other = pip_conf(tmp_path / "other.crt", "x")
     environ = {"HOME": str(tmp_path), "https_proxy": "http://p:3128", "NO_PROXY": "localhost", "HTTP_PROXY": ""}
-    assert read_network_settings(environ) == NetworkSettings(
+    assert read_pip_and_proxy_settings(environ) == NetworkSettings(
         proxies={"https_proxy": "http://p:3128", "NO_PROXY": "localhost"}
     )
     pip_conf(tmp_path / ".pip/pip.conf", f"[global]\ncert = {bundle}\n")
-    assert read_network_settings(environ).ca_bundle == str(bundle)
-    assert read_network_settings({**environ, "SSL_CERT_FILE": "/no/such/file"}).ca_bundle == str(bundle)
-    assert read_network_settings({**environ, "SSL_CERT_FILE": str(other)}).ca_bundle == str(other)
-    assert read_network_settings(
+    assert read_pip_and_proxy_settings(environ).ca_bundle == str(bundle)
+    assert read_pip_and_proxy_settings({**environ, "SSL_CERT_FILE": "/no/such/file"}).ca_bundle == str(bundle)
+    assert read_pip_and_proxy_settings({**environ, "SSL_CERT_FILE": str(other)}).ca_bundle == str(other)
+    assert read_pip_and_proxy_settings(
         {**environ, "SSL_CERT_FILE": str(bundle), "RLBOX_CA_BUNDLE": str(other)}
     ).ca_bundle == str(other)

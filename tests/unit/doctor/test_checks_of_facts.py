@@ -278,7 +278,7 @@ def test_endpoints_that_do_not_answer_are_named(endpoint: Endpoint, name: str, s
 @pytest.mark.allow("sockets")
 def test_network_names_interfaces_and_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        network, "read_network_settings", lambda env: SimpleNamespace(index_url="", extra_index_urls=())
+        network, "read_pip_and_proxy_settings", lambda env: SimpleNamespace(index_url="", extra_index_urls=())
     )
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
     monkeypatch.setattr(network, "_resolve", lambda name: ("127.0.0.1",))
@@ -298,7 +298,7 @@ def test_network_names_interfaces_and_ports(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_endpoints_of_an_environment_are_optional_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        network, "read_network_settings", lambda env: SimpleNamespace(index_url="", extra_index_urls=())
+        network, "read_pip_and_proxy_settings", lambda env: SimpleNamespace(index_url="", extra_index_urls=())
     )
     found = list_endpoints(
         {"HF_ENDPOINT": "http://h", "HF_HUB_OFFLINE": "1", "http_proxy": "p:1", "RAY_ADDRESS": "auto"}

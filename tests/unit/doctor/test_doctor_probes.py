@@ -29,7 +29,7 @@ from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver
-from rlbox.system.json_files import read_json_object
+from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.process_table import probe_process
 
 ANY = CheckContext(
@@ -143,7 +143,7 @@ def test_a_program_that_was_ended_is_gone_at_once(tmp_path: Path) -> None:
     program = Program(argv, dict(os.environ), str(tmp_path), token=f"test-{os.getpid()}")
     program.communicate(time.monotonic() + 3)
     last = probe_process(int((tmp_path / "pid").read_text()))
-    assert last is None or last.has_ended
+    assert last is None or last.is_zombie
 
 
 def test_checks_that_hang_or_fail_are_named() -> None:
@@ -176,10 +176,10 @@ def test_checks_of_fixes_are_run_and_named(tmp_path: Path) -> None:
     rows = [fix("fine", "true"), fix("bad", "echo 'is not so'; exit 3"), fix("broken", "if"), fix("last", "exit 1")]
     file = tmp_path / "fixes.json"
     file.write_text(json.dumps({"schema": 1, "fixes": rows}))
-    found = run_fix_checks("run", read_json_object(file))
+    found = run_fix_checks("run", read_json_object_or_empty(file))
     assert (found[0].id, found[0].seen) == ("bad", "is not so")
     assert [row.id for row in found] == ["bad", "broken", "last"]
-    assert run_fix_checks("doctor", read_json_object(file)) == ()
+    assert run_fix_checks("doctor", read_json_object_or_empty(file)) == ()
 
 
 @pytest.mark.allow("processes")

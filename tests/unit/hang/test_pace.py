@@ -54,7 +54,7 @@ def test_the_share_of_what_they_wanted(
     before: tuple[float, float], after: tuple[float, float], busy_s: float, share: float
 ) -> None:
     found = pace(before, after, busy_s)
-    assert found.used_share == pytest.approx(share, abs=0.01)
+    assert found.used_share_of_wanted == pytest.approx(share, abs=0.01)
     assert found.others_cores == pytest.approx((busy_s - after[0] + before[0]) / 10)
 
 
@@ -62,7 +62,7 @@ def test_its_own_threads_are_no_others() -> None:
     """Eight ranks on two cores wait for each other; the machine is theirs."""
     before, after = [[process(n, x, y) for n in range(8)] for x, y in ((0, 0), (2.5, 7.5))]
     found = compute_cpu_usage(look(0, 0, *before), look(10, 20, *after), 2.0)
-    assert found.used_share == pytest.approx(1.0)
+    assert found.used_share_of_wanted == pytest.approx(1.0)
     assert found.others_cores == 0.0
 
 
@@ -121,7 +121,11 @@ def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float =
 def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
     """It gets all that it may have, and a fifth of what it could use."""
     found = limited(2, 8, 8)
-    assert (found.used_share, found.throttled_share, found.limit_cores) == (1.0, pytest.approx(0.8), 0.2)
+    assert (found.used_share_of_wanted, found.throttled_share_of_wanted, found.limit_cores) == (
+        1.0,
+        pytest.approx(0.8),
+        0.2,
+    )
     slow = find_slowness([found])
     assert slow
     assert slow.cause == "limit"
@@ -134,7 +138,7 @@ def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
 def test_who_waits_beside_one_that_is_held_back_is_not() -> None:
     """A hang in a container whose other processes use up its limit is a hang."""
     found = limited(0.05, 0.1, 15)
-    assert found.throttled_share == 0.0
+    assert found.throttled_share_of_wanted == 0.0
     assert find_slowness([found]) is None
 
 
@@ -150,7 +154,7 @@ def test_now_one_thing_and_now_another(held: int, starved: int, by: str) -> None
 
 
 def test_a_limit_that_holds_nobody_back() -> None:
-    assert limited(5, 0.1, 0.0, cores=4.0).throttled_share == 0.0
+    assert limited(5, 0.1, 0.0, cores=4.0).throttled_share_of_wanted == 0.0
     assert limited(5, 0.1, 0.0, cores=4.0).limit_cores == 4.0
 
 

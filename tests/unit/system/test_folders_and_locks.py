@@ -20,7 +20,14 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.data_disk import choose_data_dir, create_or_check_data_disk
 from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
-from rlbox.system.command import PIPE, check_command, communicate, run_command, run_in_foreground, start_command
+from rlbox.system.command import (
+    PIPE,
+    check_command,
+    communicate_or_leave_running,
+    run_command,
+    run_in_foreground,
+    start_command,
+)
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.values import Command, Outcome
@@ -196,9 +203,9 @@ def test_a_process_that_is_left_to_itself() -> None:
     show = Command(argv=("/bin/sh", "-c", 'cat; echo "$A$HOME" >&2; sleep "$S"; exit 7'), env={"A": "a", "S": "0"})
     process = start_command(show, environ={"A": "b", "HOME": "/h"}, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     assert os.getsid(process.pid) == process.pid
-    assert (communicate(process, b"in", 60), process.returncode) == ((b"in", b"a/h\n"), 7)
+    assert (communicate_or_leave_running(process, b"in", 60), process.returncode) == ((b"in", b"a/h\n"), 7)
     slow = start_command(replace(show, env={"S": "60"}), stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    assert communicate(slow, b"", 0.05) is None
+    assert communicate_or_leave_running(slow, b"", 0.05) is None
     os.killpg(slow.pid, signal.SIGKILL)
     slow.communicate()
     with pytest.raises(FileNotFoundError):

@@ -42,7 +42,7 @@ def test_the_nearest_limit_counts(
             (folder / name).write_text(text)
     monkeypatch.setattr("rlbox.system.limits.find_own_cgroups", lambda kinds: iter([("", group)]))
     monkeypatch.setattr("rlbox.system.limits._ROOT", tmp_path / "none")
-    assert CpuLimitReader().read() == limit
+    assert CpuLimitReader().read_if_limited() == limit
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def report(*files: tuple[int, int | None], read: int = 0) -> PageCacheReport:
 
 def test_what_the_kernel_does_not_tell_is_not_claimed() -> None:
     warmed = report((10, 10), (10, None), read=20)
-    assert (warmed.resident, warmed.is_warm) == (None, None)
+    assert (warmed.resident_bytes, warmed.is_warm) == (None, None)
     said = "2 files, 20 B: read, but the kernel does not tell how much of it is in memory, 20 B read in 2 s (10 B/s)"
     assert format_report(warmed) == said
 

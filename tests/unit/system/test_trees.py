@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.json_files import read_json_lines, read_lines
-from rlbox.system.safe_files import MAX_DEPTH, copy_tree, find_files_named, remove_tree, walk_files
+from rlbox.system.json_files import read_last_file_lines, read_last_valid_json_lines
+from rlbox.system.safe_files import MAX_DEPTH, copy_tree_following_links, find_files_named, remove_tree, walk_files
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -89,18 +89,18 @@ def test_programs_are_copied_where_no_link_lies(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     (source / "below/run.sh").write_text("x")
     (source / "below/run.sh").chmod(0o755)
-    copy_tree(source, disk / "job", ("__pycache__", ".*"))
+    copy_tree_following_links(source, disk / "job", ("__pycache__", ".*"))
     assert [(name, facts.st_mode & 0o777) for name, facts in walk_files(disk)] == [("job/below/run.sh", 0o755)]
     (disk / "other").symlink_to(host)
     with pytest.raises(OSError, match="it is a link"):
-        copy_tree(source, disk / "other")
+        copy_tree_following_links(source, disk / "other")
     assert list(host.iterdir()) == []
 
 
 def test_of_a_file_without_end_its_end_is_read(tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     rows.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": 3}\n')
-    assert list(read_lines(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
-    assert list(read_lines(rows, 17)) == [b'{"a": 3}\n']
+    assert list(read_last_file_lines(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
+    assert list(read_last_file_lines(rows, 17)) == [b'{"a": 3}\n']
     os.truncate(rows, 1 << 42)
-    assert list(read_json_lines(rows, 8 << 20)) == []
+    assert list(read_last_valid_json_lines(rows, 8 << 20)) == []

@@ -35,7 +35,7 @@ def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
 
 
 def test_one_keeps(tmp_path: Path) -> None:
-    handle = keeper.open_and_lock_file(tmp_path / "lock", create=True)
+    handle = keeper.open_and_try_lock(tmp_path / "lock", create_if_missing=True)
     assert handle is not None
     assert keeper.run_agent(tmp_path) == 0
 
