@@ -215,7 +215,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
       rlbox eval report eval --problem HumanEval/32 --lang zh
     """
     from rlbox.amounts import utc_now
-    from rlbox.report.scores_page import default_name, load_results, read_answers, render_scores
+    from rlbox.report.scores_page import default_page_file_name, load_results, read_answers, render_scores
     from rlbox.run.data_disk import load_run_masks
 
     try:
@@ -234,7 +234,7 @@ def report(app: App, folder: Path, problem: str, out: str | None, opened: str) -
         )
     html = render_scores(folder.resolve().name, results, problems, made_at=utc_now())
     told = {"results": [one.name for one in results], "problems": len(problems)}
-    return write_page(app, html, out, default_name(folder, problem), told, opened)
+    return write_page(app, html, out, default_page_file_name(folder, problem), told, opened)
 
 
 @click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")

@@ -87,7 +87,7 @@ def _may_come(run_store: RunStore, run_dir: Path, stage: str | None) -> bool:
     """Whether a run that goes on may yet write a log, in that stage or in any."""
     if not run_store.is_running(run_dir.name):
         return False
-    return stage is None or any(row.name == stage for row in run_store.load_plan(run_dir).stages)
+    return stage is None or any(row.name == stage for row in run_store.load_verified_plan(run_dir).stages)
 
 
 def _no_log(run_dir: Path, attempt: int | None) -> SpecError:
@@ -208,7 +208,7 @@ def watch(app: App, name: str | None, port: int, opened: str, target: str, data:
     folder = open_existing_run_store(app, target, data).find_run(name)
 
     def page() -> str:
-        record = load_run_record(folder, load_run_masks(app, folder), points=POINTS)
+        record = load_run_record(folder, load_run_masks(app, folder), max_points_per_series=POINTS)
         return render_report(record, made_at=utc_now(), live=True)
 
     try:

@@ -56,7 +56,7 @@ def report(
     from rlbox.report.read import load_run_record
 
     folder = _run_folder(app, name, target, data)
-    record = load_run_record(folder, load_run_masks(app, folder), points=POINTS)
+    record = load_run_record(folder, load_run_masks(app, folder), max_points_per_series=POINTS)
     before = _run_folder(app, other, target, data) if other else None
     if before and os.path.realpath(before) == os.path.realpath(folder):
         raise SpecError(
@@ -64,7 +64,7 @@ def report(
             where=f"{name} {other}",
             next_step=_("name another run as OTHER: rlbox runs"),
         )
-    beside = load_run_record(before, load_run_masks(app, before), points=POINTS) if before else None
+    beside = load_run_record(before, load_run_masks(app, before), max_points_per_series=POINTS) if before else None
     html = render_report(record, made_at=utc_now(), other=beside)
     facts = {"run": record.state.run_id, "state": record.state.state}
     return write_page(app, html, out, f"{folder.name}.html", facts, opened, record.gaps)
@@ -132,6 +132,7 @@ def _state(run_store: RunStore, run_dir: Path) -> RunState | None:
     from rlbox.record.state import find_run_state
 
     try:
-        return run_store.load_state(run_dir, load_plan_file(run_dir))
+        load_plan_file(run_dir)  # a torn plan raises
+        return run_store.load_verified_state(run_dir)
     except RlboxError:  # the plan is torn; the state may be whole
         return find_run_state(run_dir)

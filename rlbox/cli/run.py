@@ -163,7 +163,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
     run_store = open_existing_run_store(app, target, data)
     reconcile_runs(app, run_store)
     run_dir = run_store.find_run(name)
-    plan = run_store.load_plan(run_dir)
+    plan = run_store.load_verified_plan(run_dir)
     with catch_stop_signals() as left:
         show_progress(app, run_dir, lambda: not left.name and run_store.is_running(plan.run_id))
         if left.name and run_store.is_running(plan.run_id):
@@ -215,7 +215,9 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
         would = f"ask run {run_dir.name} to stop, and kill what is left of it after {exact_duration_text(grace)}"
         return app.planned(told, "", would)
     app.print_status(f"stopping run {run_dir.name}")
-    stop_run(run_store, run_dir, run_store.load_plan(run_dir), user=get_user_name(), by="rlbox stop", grace_s=grace)
+    stop_run(
+        run_store, run_dir, run_store.load_verified_plan(run_dir), user=get_user_name(), by="rlbox stop", grace_s=grace
+    )
     row = run_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
     return 0

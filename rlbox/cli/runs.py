@@ -37,7 +37,8 @@ def run_summary_json(run_store: RunStore, run_dir: Path, reconciled: ReconcileRe
     row: dict[str, Any] = dict.fromkeys(("run", "state", "stage", "phase", "time", "cause", "started_at"), "")
     row |= {"run": run_dir.name, "attempt": 1, "exit_code": None, "notes": []}
     try:
-        state = run_store.load_state(run_dir, load_plan_file(run_dir))
+        load_plan_file(run_dir)  # a torn plan raises
+        state = run_store.load_verified_state(run_dir)
     except RlboxError as error:
         return row | {"state": "unknown", "cause": error.what}
     alive = run_dir.name in reconciled.alive or (
@@ -85,7 +86,7 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox runs show
       rlbox runs show smoke-20250101 --json
     """
-    from rlbox.record.source_tree import describe_source, load_source_record
+    from rlbox.record.source_tree import describe_source, load_source_toml
     from rlbox.run.history import list_removal_candidates
 
     run_store = open_existing_run_store(app, target, data)
@@ -93,16 +94,23 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
     row = run_summary_json(run_store, folder, reconcile_runs(app, run_store))
     facts = list_removal_candidates(run_store, app, [folder])[0]
     stages = _stages(run_store, folder)
-    source = load_source_record(folder)
-    found = {**row, "job": facts.job, "folder": str(folder), "bytes": facts.size, "stages": stages, "source": source}
+    source = load_source_toml(folder)
+    found = {
+        **row,
+        "job": facts.job,
+        "folder": str(folder),
+        "bytes": facts.size_bytes,
+        "stages": stages,
+        "source": source,
+    }
     told = [(key, str(value)) for key, value in row.items() if value and key not in ("notes", "run", "exit_code")]
-    told += [("job", facts.job), ("folder", str(folder)), ("size", size_text(facts.size))]
+    told += [("job", facts.job), ("folder", str(folder)), ("size", size_text(facts.size_bytes))]
     told += [("source", describe_source(source))] if source else []
     lines = [row["run"], *columns([(f"  {key}:", value) for key, value in told])]
     lines += [f"  note: {note}" for note in row["notes"]]
     lines += columns([(f"  stage {one['name']}", one["state"]) for one in stages])
-    lines += [f"  checkpoint {path}" for path in facts.checkpoints]
-    app.result({"run": found | {"checkpoints": list(facts.checkpoints)}}, "\n".join(lines))
+    lines += [f"  checkpoint {path}" for path in facts.checkpoint_paths]
+    app.result({"run": found | {"checkpoints": list(facts.checkpoint_paths)}}, "\n".join(lines))
     return 0
 
 
@@ -111,7 +119,8 @@ def _stages(run_store: Any, folder: Any) -> list[dict[str, str]]:
     from rlbox.record.run_dir import load_plan_file
 
     try:
-        state = run_store.load_state(folder, load_plan_file(folder))
+        load_plan_file(folder)  # a torn plan raises
+        state = run_store.load_verified_state(folder)
     except RlboxError:
         return []
     return [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
@@ -133,16 +142,16 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
       rlbox runs diff smoke-20250101 smoke-20250102 --json
     """
     from rlbox.report.read import load_run_record
-    from rlbox.report.run_diff import diff_json, diff_runs, diff_text, is_different
+    from rlbox.report.run_diff import diff_json, diff_runs, diff_text, differs_beyond_durations
     from rlbox.run.data_disk import load_run_masks
 
     run_store = open_existing_run_store(app, target, data)
     folders = run_store.find_run(before), run_store.find_run(after)
     names = folders[0].name, folders[1].name
-    records = [load_run_record(folder, load_run_masks(app, folder), points=0) for folder in folders]
+    records = [load_run_record(folder, load_run_masks(app, folder), max_points_per_series=0) for folder in folders]
     found = diff_runs(*records)
     app.result({"diff": diff_json(names, found)}, diff_text(names, found))
-    return 1 if is_different(found) else 0
+    return 1 if differs_beyond_durations(found) else 0
 
 
 _WHAT = "the removal of runs"
@@ -219,13 +228,18 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
 def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *, yes: bool) -> int:
     from rlbox.amounts import counted, size_text
     from rlbox.record.removal import format_removals
-    from rlbox.record.run_store import remove_run
+    from rlbox.record.run_store import delete_run_dir_and_record
     from rlbox.run.data_disk import create_lock_owner
 
     going = [row for row in rows if not row.kept_because]
-    freed = sum(row.size for row in going)
+    freed = sum(row.size_bytes for row in going)
     facts = [
-        {"run": row.run, "bytes": row.size, "stays": row.kept_because, "checkpoints": list(row.lost_checkpoints)}
+        {
+            "run": row.run,
+            "bytes": row.size_bytes,
+            "stays": row.kept_because,
+            "checkpoints": list(row.lost_checkpoint_paths),
+        }
         for row in rows
     ]
     found = {"data": str(run_store.data_dir), "runs": facts, "bytes": freed}
@@ -233,7 +247,7 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
         text = "\n".join([*format_removals(rows, done=False), f"would free {size_text(freed)}"])
         return app.planned(found, text, f"remove {counted(len(going), 'run', 'runs')}")
     if going:
-        lost = [path for row in going for path in row.lost_checkpoints]
+        lost = [path for row in going for path in row.lost_checkpoint_paths]
         for line in format_removals(going, done=False):
             app.print_status(line)
         what = counted(len(going), "run", "runs")
@@ -242,9 +256,9 @@ def _carry_out(app: App, run_store: RunStore, rows: Sequence[RemovalDecision], *
         hold = run_store.acquire_disk_lock(create_lock_owner(_WHAT))
         try:
             for row in going:
-                remove_run(run_store, row.run)
+                delete_run_dir_and_record(run_store, row.run)
         finally:
-            hold.release()
+            hold.close()
     app.result(found | {"removed": True}, "\n".join([*format_removals(rows, done=True), f"freed {size_text(freed)}"]))
     return 0
 

@@ -60,7 +60,7 @@ class DiskLock:
             os.pwrite(self.handle, text, 0)
             os.ftruncate(self.handle, len(text))
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Let go of it here; a process that inherited it goes on holding it."""
         os.close(self.handle)
 
@@ -69,13 +69,13 @@ def acquire_disk_lock(
     data_dir: Path,
     owner: LockOwner,
     timeout_s: float = DISK_LOCK_TIMEOUT_S,
-    find_stage_of_run: Callable[[str], str] = lambda run: "",
+    find_current_stage: Callable[[str], str] = lambda run: "",
 ) -> DiskLock:
     """Return the hold of the data disk `data_dir`, taken for `owner`.
 
     Parameters
     ----------
-    find_stage_of_run
+    find_current_stage
         From a run's id to the stage it is at, for the message.
 
     Raises
@@ -92,7 +92,7 @@ def acquire_disk_lock(
         while not _try_lock_file(handle, path):
             if time.monotonic() > until:
                 other = _read_owner(handle)
-                raise create_lock_held_error(other, path, find_stage_of_run(other.run) if other.run else "")
+                raise create_lock_held_error(other, path, find_current_stage(other.run) if other.run else "")
             time.sleep(_PAUSE_S)
     except RlboxError:
         os.close(handle)

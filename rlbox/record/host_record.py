@@ -45,13 +45,13 @@ def format_stage_passed_line(stage: str) -> str:
     return f"rlbox: {stage}: passed"
 
 
-def create_run_outcome(state: RunState) -> RunOutcome:
+def summarize_run_outcome(state: RunState) -> RunOutcome:
     """Return what is kept of a run that ended, once its state is believed."""
     passed = tuple(stage.name for stage in state.stages if stage.state == "passed")
     return RunOutcome(attempt=state.attempt, state=state.state, passed=passed)
 
 
-def fail_on_unconfirmed_pass(state: RunState, exit_info: ExitInfo, passed_earlier: Iterable[str]) -> RunState:
+def mark_failed_if_pass_unconfirmed(state: RunState, exit_info: ExitInfo, passed_earlier: Iterable[str]) -> RunState:
     """Return the state, ended as failed where it says more than the supervisor said and the engine saw.
 
     Parameters
@@ -85,7 +85,7 @@ def fail_on_unconfirmed_pass(state: RunState, exit_info: ExitInfo, passed_earlie
     )
 
 
-def fail_on_contradicting_outcome(state: RunState, outcome: RunOutcome | None) -> RunState:
+def mark_failed_if_outcome_differs(state: RunState, outcome: RunOutcome | None) -> RunState:
     """Return the state of a run, as failed where its record was changed after the run had ended."""
     if outcome is None or state.attempt > outcome.attempt:
         return state
@@ -152,7 +152,7 @@ class HostRecordStore:
         """Return the runs of which there is a record."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
-    def read(self, run: str) -> HostRecord:
+    def read_or_empty(self, run: str) -> HostRecord:
         """Return what is known of a run; nothing when it was not started from here."""
         data = self._table(run)
         return HostRecord(plan=_plan(data.get("plan")), note=_note(data), verdict=_verdict(data))
@@ -182,7 +182,7 @@ class HostRecordStore:
         return self.folder / f"{run}.json"
 
 
-def load_run_outcome(run_dir: Path) -> RunOutcome | None:
+def load_outcome_from_host_record(run_dir: Path) -> RunOutcome | None:
     """Return how the run of a directory ended, as this host kept it; None when it does not know."""
     return HostRecordStore(run_dir.parent.parent).read_outcome(run_dir.name)
 

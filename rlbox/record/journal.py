@@ -89,7 +89,7 @@ class Journal:
         for listener in self._listeners:
             listener(record)
 
-    def close(self) -> None:
+    def save_and_free_reserve(self) -> None:
         """Write the last state once more and give the reserved space back."""
         self._release()
         self._write_state()

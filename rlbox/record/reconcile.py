@@ -20,7 +20,7 @@ from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, ExitInfo, ExitKind, get_exit_code, make_interrupted_cause, make_lost_run_cause
 from rlbox.errors import LockHeld
 from rlbox.job.plan import RunPlan
-from rlbox.record.host_record import ContainerRef, fail_on_unconfirmed_pass
+from rlbox.record.host_record import ContainerRef, mark_failed_if_pass_unconfirmed
 from rlbox.record.state import (
     EVENTS_FILE,
     RUN_FILE,
@@ -32,7 +32,12 @@ from rlbox.record.state import (
     replace_stage,
     write_run_state,
 )
-from rlbox.record.supervisor_file import is_same_boot, kill_leftover_processes, load_supervisor_info, read_stop_request
+from rlbox.record.supervisor_file import (
+    is_same_boot,
+    kill_leftover_processes,
+    load_supervisor_info,
+    read_stop_requester,
+)
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
@@ -52,7 +57,7 @@ class RuntimeHandle(Protocol):
     def status(self) -> RuntimeStatus:
         """Whether it was made and not started yet, lives, has ended, or is gone."""
 
-    def exit_info(self) -> ExitInfo | None:
+    def find_exit_info_unless_gone(self) -> ExitInfo | None:
         """What is known of its end; None when it is gone by now."""
 
     def stop(self, grace_s: int) -> None:
@@ -80,8 +85,7 @@ def write_final_state(
     exit_info
         How it ended, as the facts tell that are written down.
     passed_earlier, runtime_exit_info
-        What `fail_on_unconfirmed_pass` is to know: the stages of earlier attempts, and the word of the run's container
-        where there is one.
+        What `mark_failed_if_pass_unconfirmed` takes: the stages of earlier attempts, and the word of the run's container.
 
     Raises
     ------
@@ -89,19 +93,19 @@ def write_final_state(
         The disk is full or gone.
     """
     state = find_run_state(run_dir) or create_run_state(plan, supervisor_pid=0)
-    remove_draft_files(run_dir)
-    true = fail_on_unconfirmed_pass(state, runtime_exit_info or exit_info, passed_earlier)
+    _remove_draft_files(run_dir)
+    true = mark_failed_if_pass_unconfirmed(state, runtime_exit_info or exit_info, passed_earlier)
     if true.state != "running":
         if true != state or not read_json_object_or_empty(run_dir / RUN_FILE):
             write_run_state(run_dir, true, SecretMasker({}))
         return true
-    ended = _final_state(true, exit_info, read_stop_request(run_dir))
+    ended = _final_state(true, exit_info, read_stop_requester(run_dir))
     write_run_state(run_dir, ended, SecretMasker({}))
     _append_end_event(run_dir, ended)
     return ended
 
 
-def describe_progress(state: RunState) -> str:
+def _describe_progress(state: RunState) -> str:
     """Return where in the run it was, in words that end a sentence."""
     for stage in state.stages:
         if stage.state in _ACTIVE_STATES:
@@ -137,7 +141,7 @@ def _run_exit_code(cause: Cause, last: ExitInfo) -> int:
 
 
 def _end_cause(state: RunState, last: ExitInfo, asked: str) -> Cause:
-    cause = make_lost_run_cause(last, describe_progress(state), state.run_id)
+    cause = make_lost_run_cause(last, _describe_progress(state), state.run_id)
     if not asked:
         return cause
     told = make_interrupted_cause(asked)
@@ -157,7 +161,7 @@ def _append_end_event(run_dir: Path, state: RunState) -> None:
             file.write((("\n" if torn else "") + line + "\n").encode("utf-8", "replace"))
 
 
-def remove_draft_files(run_dir: Path) -> None:
+def _remove_draft_files(run_dir: Path) -> None:
     """Remove what writers left that were killed in the middle."""
     with contextlib.suppress(OSError):
         for name in list_directory_or_empty(run_dir):
@@ -169,19 +173,19 @@ def is_run_finished(run_dir: Path) -> bool:
     return read_json_object_or_empty(run_dir / RUN_FILE).get("state") in FINISHED_STATES
 
 
-def find_runtime_exit_info(
+def read_exit_info_or_assume_removed(
     runtime: RuntimeHandle, status: RuntimeStatus, container_ref: ContainerRef, run_dir: Path
 ) -> ExitInfo | None:
     """Return what is known of the end of a run's carrier; None when it had never started."""
     if status == "made":
         return None
-    last = runtime.exit_info() if status == "ended" else None
+    last = runtime.find_exit_info_unless_gone() if status == "ended" else None
     if last is None and (status == "ended" or container_ref.started_at or load_supervisor_info(run_dir) is not None):
         return ExitInfo(kind="removed", container=container_ref.name)
     return last
 
 
-def finish_dead_run(
+def kill_and_record_dead_run(
     run_dir: Path, plan: RunPlan, exit_info: ExitInfo | None, passed_earlier: Iterable[str]
 ) -> RunState | None:
     """End what is left of a run, write its end down and return it; one that never began stays as it is."""

@@ -12,26 +12,26 @@ from rlbox.amounts import size_text
 class RemovalCandidate:
     """What is known of a run: its state as `rlbox runs` says it, the moment it began (Unix seconds, 0: unknown), bytes.
 
-    `is_locked`: it goes on, has the data disk, or could not be settled. `checkpoints` are paths below the run.
+    `is_locked`: it goes on, has the data disk, or could not be settled. `checkpoint_paths` are paths below the run.
     """
 
     run: str
     job: str
     state: str
-    started_s: float = 0.0
-    size: int = 0
+    started_unix_s: float = 0.0
+    size_bytes: int = 0
     is_locked: bool = False
-    checkpoints: tuple[str, ...] = ()
+    checkpoint_paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalDecision:
-    """What becomes of a run: `kept_because` says why it stays; empty: it goes, with `lost_checkpoints`."""
+    """What becomes of a run: `kept_because` says why it stays; empty: it goes, with `lost_checkpoint_paths`."""
 
     run: str
-    size: int
+    size_bytes: int
     kept_because: str = ""
-    lost_checkpoints: tuple[str, ...] = ()
+    lost_checkpoint_paths: tuple[str, ...] = ()
 
 
 def decide_named_removals(candidates: Iterable[RemovalCandidate]) -> list[RemovalDecision]:
@@ -39,9 +39,9 @@ def decide_named_removals(candidates: Iterable[RemovalCandidate]) -> list[Remova
     return [
         RemovalDecision(
             run=row.run,
-            size=row.size,
+            size_bytes=row.size_bytes,
             kept_because="it has not ended" if row.is_locked else "",
-            lost_checkpoints=row.checkpoints,
+            lost_checkpoint_paths=row.checkpoint_paths,
         )
         for row in candidates
     ]
@@ -59,8 +59,10 @@ def decide_unused_removals(
     remove_checkpoints
         Runs that hold checkpoints go, too.
     """
-    newest = {row.job: row.run for row in sorted(candidates, key=lambda row: row.started_s)}
-    passed = {row.job: row.run for row in sorted(candidates, key=lambda row: row.started_s) if row.state == "passed"}
+    newest = {row.job: row.run for row in sorted(candidates, key=lambda row: row.started_unix_s)}
+    passed = {
+        row.job: row.run for row in sorted(candidates, key=lambda row: row.started_unix_s) if row.state == "passed"
+    }
 
     def stays(row: RemovalCandidate) -> str:
         if row.is_locked:
@@ -69,12 +71,14 @@ def decide_unused_removals(
             return f"it is the latest of job {row.job}"
         if passed.get(row.job) == row.run:
             return f"it is the latest of job {row.job} that passed"
-        if row.checkpoints and not remove_checkpoints:
-            return f"it holds {len(row.checkpoints)} checkpoints: --checkpoints to remove them, too"
-        return "it is younger than --older" if row.started_s > started_before_s else ""
+        if row.checkpoint_paths and not remove_checkpoints:
+            return f"it holds {len(row.checkpoint_paths)} checkpoints: --checkpoints to remove them, too"
+        return "it is younger than --older" if row.started_unix_s > started_before_s else ""
 
     return [
-        RemovalDecision(run=row.run, size=row.size, kept_because=stays(row), lost_checkpoints=row.checkpoints)
+        RemovalDecision(
+            run=row.run, size_bytes=row.size_bytes, kept_because=stays(row), lost_checkpoint_paths=row.checkpoint_paths
+        )
         for row in candidates
     ]
 
@@ -86,7 +90,7 @@ def format_removals(decisions: Sequence[RemovalDecision], *, done: bool) -> list
         if row.kept_because:
             lines.append(f"run {row.run} is kept, since {row.kept_because}")
             continue
-        run, size = row.run, size_text(row.size)
+        run, size = row.run, size_text(row.size_bytes)
         lines.append(f"removed run {run}, {size}" if done else f"would remove run {run}, {size}")
-        lines += [f"  with checkpoint {path}" for path in row.lost_checkpoints]
+        lines += [f"  with checkpoint {path}" for path in row.lost_checkpoint_paths]
     return lines

@@ -11,6 +11,9 @@ from rlbox.system.counters import ActivitySample, Pressure, ProcessUsage, comput
 from rlbox.system.process_table import ProcessKey
 
 RESOURCES_FILE = "resources.jsonl"
+Percent = float
+PercentOfUsableCores = float
+BytesSinceStart = int
 _FOREVER_S = 366 * 24 * 3600.0
 
 
@@ -19,7 +22,7 @@ class GpuSample:
     """One GPU at one moment: utilization 0-100, watts, bytes."""
 
     index: int
-    utilization: float
+    utilization: Percent
     power_w: float
     memory_bytes: int
     total_bytes: int = 0
@@ -34,7 +37,7 @@ class PartSample:
 
     cpu_pct: float
     resident_bytes: int
-    read_bytes: int = 0
+    read_bytes: BytesSinceStart = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class Sample:
     phase: str = ""
     cpu_pct: float = 0.0
     others_pct: float = 0.0
-    share_pct: float = 100.0
+    share_pct: PercentOfUsableCores = 100.0
     held_pct: float | None = None
     resident_bytes: int = 0
     read_bps: float = 0.0

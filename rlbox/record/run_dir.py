@@ -79,7 +79,7 @@ def load_plan_file(run_dir: Path) -> RunPlan:
     return load_run_plan(data)
 
 
-def create_lock_owner(plan: RunPlan) -> LockOwner:
+def create_run_lock_owner(plan: RunPlan) -> LockOwner:
     return LockOwner(
         run=plan.run_id,
         job=plan.job,
@@ -91,10 +91,10 @@ def create_lock_owner(plan: RunPlan) -> LockOwner:
     )
 
 
-def append_override_line(entry: Mapping[str, Any], overrides_text: str = "") -> str:
-    """Return the text of `overrides.json` with `entry` behind those of `overrides_text`, a torn one left out."""
+def append_override_to_json(entry: Mapping[str, Any], overrides_json: str = "") -> str:
+    """Return the text of `overrides.json` with `entry` behind those of `overrides_json`, a torn one left out."""
     try:
-        data = parse_json(overrides_text)
+        data = parse_json(overrides_json)
         entries = list(data["entries"])
     except (ValueError, KeyError, TypeError):
         entries = []
@@ -102,7 +102,7 @@ def append_override_line(entry: Mapping[str, Any], overrides_text: str = "") -> 
     return json.dumps({"schema": 1, "entries": entries}, indent=1, ensure_ascii=False) + "\n"
 
 
-def write_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
+def append_param_override_record(run_dir: Path, entry: Mapping[str, Any]) -> None:
     """Add `entry` (from `build_override_entry`) to the run's file, which is always whole.
 
     Raises
@@ -114,4 +114,4 @@ def write_override(run_dir: Path, entry: Mapping[str, Any]) -> None:
     known = b""
     with contextlib.suppress(FileNotFoundError):
         known = read_bytes(path)
-    replace_file(path, append_override_line(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))
+    replace_file(path, append_override_to_json(entry, known.decode("utf-8", "replace")).encode("utf-8", "replace"))

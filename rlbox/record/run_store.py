@@ -36,11 +36,16 @@ from rlbox.record.host_record import (
     ContainerRef,
     HostRecord,
     HostRecordStore,
-    create_run_outcome,
-    fail_on_contradicting_outcome,
-    load_run_outcome,
+    load_outcome_from_host_record,
+    mark_failed_if_outcome_differs,
+    summarize_run_outcome,
 )
-from rlbox.record.reconcile import RuntimeHandle, find_runtime_exit_info, finish_dead_run, is_run_finished
+from rlbox.record.reconcile import (
+    RuntimeHandle,
+    is_run_finished,
+    kill_and_record_dead_run,
+    read_exit_info_or_assume_removed,
+)
 from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
 from rlbox.record.state import RunState, find_run_state, load_run_state
 from rlbox.system.safe_files import (
@@ -153,7 +158,7 @@ class RunStore:
 
     def acquire_disk_lock(self, holder: LockOwner) -> DiskLock:
         """Return the hold of the disk, for `holder`; raises `LockHeld` and `NodeError`."""
-        return acquire_disk_lock(self.data_dir, holder, find_stage_of_run=self.find_current_stage)
+        return acquire_disk_lock(self.data_dir, holder, find_current_stage=self.find_current_stage)
 
     def find_lock_owner(self) -> LockOwner | None:
         """Return who holds the disk now, or None."""
@@ -189,12 +194,12 @@ class RunStore:
         records = self._records
         return {run: note for run in records.run_ids() if (note := records.read_ref(run))}
 
-    def write_ref(self, note: ContainerRef, plan: RunPlan | None = None) -> None:
+    def write_ref(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
         """Write down a container that is about to be made for `plan`, or that has started."""
-        known = self._records.read(note.run)
-        self._records.write(note.run, dataclasses.replace(known, note=note, plan=plan or known.plan))
+        known = self._records.read_or_empty(container_ref.run)
+        self._records.write(container_ref.run, dataclasses.replace(known, note=container_ref, plan=plan or known.plan))
 
-    def load_plan(self, run_dir: Path) -> RunPlan:
+    def load_verified_plan(self, run_dir: Path) -> RunPlan:
         """Return the plan that a run was started with, as this host kept it, else as its directory holds it.
 
         Raises
@@ -202,19 +207,19 @@ class RunStore:
         SpecError
             As `load_plan_file`; or it is the plan of another run.
         """
-        return _checked(self._records.read(run_dir.name).plan or load_plan_file(run_dir), run_dir.name)
+        return _checked(self._records.read_or_empty(run_dir.name).plan or load_plan_file(run_dir), run_dir.name)
 
-    def load_state(self, run_dir: Path, plan: RunPlan) -> RunState | None:
+    def load_verified_state(self, run_dir: Path) -> RunState | None:
         """Return the last state of a run, None when it never began; one that was changed after its end has failed."""
         state = find_run_state(run_dir)
-        return fail_on_contradicting_outcome(state, load_run_outcome(run_dir)) if state else None
+        return mark_failed_if_outcome_differs(state, load_outcome_from_host_record(run_dir)) if state else None
 
-    def end_dead_runs(self, me: LockOwner) -> ReconcileResult:
+    def clean_up_dead_runs(self, lock_owner: LockOwner) -> ReconcileResult:
         """End the dead runs: ended carriers are cleared away, what dead runs left is ended and written down.
 
         Parameters
         ----------
-        me
+        lock_owner
             Who looks after the runs, told to those who wait.
 
         Raises
@@ -229,18 +234,18 @@ class RunStore:
         until = time.monotonic() + _OTHERS_S
         while True:
             try:
-                hold = self.acquire_disk_lock(me)
+                hold = self.acquire_disk_lock(lock_owner)
             except LockHeld:
                 holder = self.find_lock_owner()
                 if holder and (holder.run or time.monotonic() > until):
                     return ReconcileResult(lock_owner=holder)
                 continue
             try:
-                return self.end_dead_runs_under_lock()
+                return self.clean_up_dead_runs_under_lock()
             finally:
-                hold.release()
+                hold.close()
 
-    def end_dead_runs_under_lock(self) -> ReconcileResult:
+    def clean_up_dead_runs_under_lock(self) -> ReconcileResult:
         alive: list[str] = []
         unsettled: dict[str, str] = {}
         for left in (self._drafts_dir, self.trash_dir):  # whoever made or removed them is gone
@@ -252,7 +257,7 @@ class RunStore:
         due = [run for run in folders if run in notes or not is_run_finished(folders[run])]
         for run in due + sorted(notes.keys() - folders):
             try:
-                if not self._end_dead_run(run, self._records.read(run)):
+                if not self._end_dead_run(run, self._records.read_or_empty(run)):
                     alive.append(run)
             except (RlboxError, OSError) as error:
                 what = error.what if isinstance(error, RlboxError) else f"{error.strerror}: {error.filename}"
@@ -272,11 +277,11 @@ class RunStore:
             status = carrier.status()
             if status == "living":
                 return False
-            last = find_runtime_exit_info(carrier, status, known.note, run_dir)
+            last = read_exit_info_or_assume_removed(carrier, status, known.note, run_dir)
         state = None
         if plan and stat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
-                state = finish_dead_run(run_dir, plan, last, _passed_before(plan, known))
+                state = kill_and_record_dead_run(run_dir, plan, last, _passed_before(plan, known))
         if carrier:
             carrier.remove()
         self._write_outcome(run, known, state)
@@ -289,7 +294,7 @@ class RunStore:
             return
         if not known.plan:
             return
-        verdict = create_run_outcome(state) if state else known.verdict
+        verdict = summarize_run_outcome(state) if state else known.verdict
         self._records.write(run, dataclasses.replace(known, note=None, verdict=verdict))
 
     @property
@@ -328,12 +333,12 @@ def _unreadable(what: str, error: OSError) -> NodeError:
     )
 
 
-def measure_directory_bytes(folder: Path) -> int:
+def sum_file_sizes(folder: Path) -> int:
     """Return the bytes of all files of a folder; links are not followed, and not counted."""
     return sum(facts.st_size for __, facts in walk_files(folder) if stat.S_ISREG(facts.st_mode))
 
 
-def remove_run(run_store: RunStore, run: str) -> None:
+def delete_run_dir_and_record(run_store: RunStore, run: str) -> None:
     """Remove one run that has ended; whoever calls holds the disk.
 
     It is moved out of the list of runs first, so that one which is removed in part looks like no run; what a kill left

@@ -71,7 +71,7 @@ class SourceTree:
         return files
 
 
-def load_source_record(run_dir: Path) -> dict[str, Any]:
+def load_source_toml(run_dir: Path) -> dict[str, Any]:
     """Return what a run directory holds of its tree; empty for a run with the installed package."""
     try:
         return decode_toml(read_bytes(run_dir / SOURCE_RECORD_FILE).decode("utf-8", "replace"))

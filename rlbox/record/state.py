@@ -59,6 +59,7 @@ RunStatus = Literal["running", "passed", "failed", "interrupted"]
 StageStatus = Literal["waiting", "starting", "running", "passed", "failed", "not started", "interrupted", "skipped"]
 ServiceStatus = Literal["waiting", "starting", "ready", "kept", "ended", "stopped"]
 PlotStatus = Literal["", "drawn", "failed", "skipped"]
+PathInRunDir = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class StageState:
 
     name: str
     title: str
-    directory: str
+    directory: PathInRunDir
     state: StageStatus = "waiting"
     started_at: str = ""
     ended_at: str = ""
@@ -250,7 +251,7 @@ def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
     return (event for event in read_last_valid_json_lines(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
 
 
-def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState:
+def archive_previous_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState:
     """Return the state to start with, and move what earlier attempts left in stages that run again out of the way.
 
     Stages that passed stay passed up to `plan.begin_at` (or the first that did not). The files of every other stage go
@@ -268,25 +269,27 @@ def begin_attempt(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState
         return _mark_skipped(state, plan)
     with contextlib.suppress(FileNotFoundError):
         replace_file(run_dir / f"run.{ATTEMPT_PREFIX}{before.attempt}.json", read_bytes(run_dir / RUN_FILE))
-    runs, known = compute_next_attempts(before, plan.begin_at), {stage.name: stage for stage in before.stages}
+    runs, known = (
+        compute_next_attempts(before, plan.begin_at or find_first_unpassed_stage(before)),
+        {stage.name: stage for stage in before.stages},
+    )
     stages = tuple(_restart_stage(run_dir, stage, known.get(stage.name), runs) for stage in state.stages)
     return _mark_skipped(dataclasses.replace(state, started_at=before.started_at, stages=stages), plan)
 
 
-def compute_next_attempts(previous_state: RunState, first_stage: str | None) -> dict[str, int]:
+def compute_next_attempts(previous_state: RunState, first_stage_to_run: str | None) -> dict[str, int]:
     """Return the stages that run when the run is taken up again, with the number of each one's attempt, from 1.
 
-    They are all from `first_stage` on; without it, from the first that has not passed.
+    They are all from `first_stage_to_run` on; none without it.
     """
     names = [stage.name for stage in previous_state.stages]
-    first_stage = first_stage or find_first_unpassed_stage(previous_state)
-    first = names.index(first_stage) if first_stage in names else len(names)
+    first = names.index(first_stage_to_run) if first_stage_to_run in names else len(names)
     return {stage.name: stage.attempt + bool(stage.started_at) for stage in previous_state.stages[first:]}
 
 
-def find_first_unpassed_stage(previous_state: RunState) -> str:
-    """Return the first stage that has not passed; empty when all have."""
-    return next((stage.name for stage in previous_state.stages if stage.state not in ("passed", "skipped")), "")
+def find_first_unpassed_stage(previous_state: RunState) -> str | None:
+    """Return the first stage that has not passed; None when all have."""
+    return next((stage.name for stage in previous_state.stages if stage.state not in ("passed", "skipped")), None)
 
 
 def _restart_stage(run_dir: Path, stage: StageState, old: StageState | None, runs: dict[str, int]) -> StageState:

@@ -22,7 +22,7 @@ from rlbox.i18n import _
 from rlbox.record.state import parse_json_as
 from rlbox.system.identity import BootIdentity, read_boot_identity
 from rlbox.system.json_files import read_json_object_or_empty
-from rlbox.system.process_table import Process, probe_command_line, probe_process
+from rlbox.system.process_table import probe_command_line, probe_process
 from rlbox.system.run_processes import RunProcesses
 from rlbox.system.safe_files import create_file
 from rlbox.system.stop_signal import StopSignal
@@ -53,7 +53,9 @@ class SupervisorInfo:
     begun_at: str = ""
 
 
-def write_supervisor_info(run_dir: Path, *, place: str, container: str, attempt: int, warden: int) -> SupervisorInfo:
+def write_supervisor_info(
+    run_dir: Path, *, place: str, container: str, attempt: int, watchdog_pid: int
+) -> SupervisorInfo:
     """Write down that this process carries out the run.
 
     Raises
@@ -73,7 +75,7 @@ def write_supervisor_info(run_dir: Path, *, place: str, container: str, attempt:
         host=life.host,
         place=place,
         container=container,
-        warden=warden,
+        warden=watchdog_pid,
         attempt=attempt,
         begun_at=utc_now(),
     )
@@ -129,12 +131,12 @@ def write_stop_request(run_dir: Path, user: str, via: str) -> None:
         create_file(run_dir / STOP_FILE, text.encode("utf-8", "replace"))
 
 
-def read_stop_request(run_dir: Path) -> str:
+def read_stop_requester(run_dir: Path) -> str:
     """Return who asked the run to stop, and how, in a few words; empty when nobody did."""
     data = read_json_object_or_empty(run_dir / STOP_FILE)
     return f"{data['by']} ({data['user']})" if {"by", "user"} <= data.keys() else ""
 
 
-def kill_leftover_processes(run_dir: Path) -> tuple[Process, ...]:
-    """End every process that a run in place left on this machine; return those that even SIGKILL did not end."""
-    return RunProcesses(run_dir, StopSignal()).stop_all_and_list_survivors()
+def kill_leftover_processes(run_dir: Path) -> None:
+    """End every process that a run in place left on this machine."""
+    RunProcesses(run_dir, StopSignal()).stop_all_and_list_survivors()

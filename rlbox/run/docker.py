@@ -158,7 +158,7 @@ class RunContainer:
             return "gone"
         return "made" if container.status == "created" else "living" if container.status in ACTIVE_STATES else "ended"
 
-    def exit_info(self) -> ExitInfo | None:
+    def find_exit_info_unless_gone(self) -> ExitInfo | None:
         """Return what its exit code, its output and the engine's flags say; None when it is gone."""
         ended = self.engine.read_container_exit(self.ref.name)
         if ended is None:

@@ -12,7 +12,7 @@ from rlbox.evaluation.checkpoints import find_checkpoints
 from rlbox.planner.budget import StageMeasurement
 from rlbox.record.removal import RemovalCandidate
 from rlbox.record.run_dir import load_plan_file
-from rlbox.record.run_store import ReconcileResult, RunStore, measure_directory_bytes
+from rlbox.record.run_store import ReconcileResult, RunStore, sum_file_sizes
 from rlbox.record.state import RunState
 from rlbox.run.data_disk import open_local_run_store, reconcile_runs
 
@@ -33,10 +33,10 @@ def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> Removal
         run=run,
         job=state.job if state else _OF_NO_JOB,
         state=state.state if state else "",
-        started_s=(moment(state.started_at) or 0.0) if state else 0.0,
-        size=measure_directory_bytes(folder),
+        started_unix_s=(moment(state.started_at) or 0.0) if state else 0.0,
+        size_bytes=sum_file_sizes(folder),
         is_locked=holder or run in found.alive or run in found.unresolved or run_store.is_running(run),
-        checkpoints=tuple(sorted(str(path.relative_to(folder)) for path in paths)),
+        checkpoint_paths=tuple(sorted(str(path.relative_to(folder)) for path in paths)),
     )
 
 
@@ -67,6 +67,7 @@ def _passed(run_store: RunStore, folder: Path, job: str, target: str) -> Iterato
 
 def _state(run_store: RunStore, folder: Path) -> RunState | None:
     try:
-        return run_store.load_state(folder, load_plan_file(folder))
+        load_plan_file(folder)  # a torn plan raises
+        return run_store.load_verified_state(folder)
     except RlboxError:
         return None  # a run of another rlbox, or one whose plan is torn

@@ -23,8 +23,8 @@ from rlbox.record.disk_lock import LockOwner, create_lock_held_error
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, find_run_cause, find_run_state
 from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor_info, write_stop_request
-from rlbox.report.run_view import run_view, summary_text
-from rlbox.report.status import write_status
+from rlbox.report.run_view import format_stage_table, run_view
+from rlbox.report.status import write_status_page
 from rlbox.run.backend import PreparedBackend, format_resume_command
 from rlbox.system.identity import get_user_name
 from rlbox.system.stop_signal import StopSignal, handle_stop_signals
@@ -44,7 +44,7 @@ def stop_run(
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
 
     It may be called again and at the same time by others: the first one who asked is remembered. What was killed is
-    ended by `RunStore.end_dead_runs` then.
+    ended by `RunStore.clean_up_dead_runs` then.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def _start_locked(
 ) -> tuple[WrittenRun, Callable[[], bool]]:
     lock = run_store.acquire_disk_lock(owner)
     try:
-        reconciled = run_store.end_dead_runs_under_lock()
+        reconciled = run_store.clean_up_dead_runs_under_lock()
         for run_id, reason in reconciled.unresolved.items():
             app.print_status(f"run {run_id} {reason}")
         if reconciled.alive:
@@ -178,7 +178,7 @@ def _start_locked(
             next_step=_("free space there, or name another disk with --data DIR"),
         ) from error
     finally:
-        lock.release()
+        lock.close()
 
 
 def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[], bool]) -> int:
@@ -259,8 +259,8 @@ def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, pl
     WorkFailed
         It left nothing that tells how it ended, or did not even begin.
     """
-    found = run_store.end_dead_runs(me)
-    state = run_store.load_state(run_dir, plan)
+    found = run_store.clean_up_dead_runs(me)
+    state = run_store.load_verified_state(run_dir)
     why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":
         what = (
@@ -271,7 +271,7 @@ def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, pl
         raise WorkFailed(what, where=str(run_dir), next_step=format_resume_command(plan))
     app.result(
         {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": _stages(state)},
-        summary_text(state),
+        format_stage_table(state),
     )
     cause = find_run_cause(state)
     if cause:
@@ -307,7 +307,7 @@ def _say_status(app: App, run_dir: Path, plan: RunPlan, state: RunState) -> None
     except SpecError:  # the target is no longer there
         archive = ""
     try:
-        app.print_status(f"status: {write_status(run_dir, plan, state, archive)}")
+        app.print_status(f"status: {write_status_page(run_dir, plan, state, archive)}")
     except OSError as error:
         app.print_status(f"status: not written: {error.strerror or error}")
 

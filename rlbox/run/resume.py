@@ -20,7 +20,7 @@ from rlbox.job.plan import RunPlan
 from rlbox.job.resume import plan_resume
 from rlbox.planner.fit import require_resume_fit_except_disk, require_set_paths_on_disk
 from rlbox.record.reconcile import FINISHED_STATES
-from rlbox.record.run_dir import create_lock_owner, write_override, write_run_plan
+from rlbox.record.run_dir import append_param_override_record, create_run_lock_owner, write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, compute_next_attempts, find_first_unpassed_stage
 from rlbox.record.supervisor_file import STOP_FILE, SUPERVISOR_FILE
@@ -80,7 +80,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     if run_store is None:
         return app.planned({}, "", f"look for run {name}")
     run_dir = run_store.find_run(name)
-    plan = run_store.load_plan(run_dir)
+    plan = run_store.load_verified_plan(run_dir)
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     backend = load_backend(plan.place, _with_cluster_of(options, plan))
@@ -98,13 +98,13 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         return resumed.show(tuple(secrets), prepared)
 
     def write_run() -> WrittenRun:
-        reconciled = dataclasses.replace(resumed, plan=run_store.load_plan(run_dir))
+        reconciled = dataclasses.replace(resumed, plan=run_store.load_verified_plan(run_dir))
         next_plan = reconciled.write(tuple(secrets), prepared)
         app.print_status(f"run {next_plan.run_id}, attempt {next_plan.attempt}: {run_dir}")
         return WrittenRun(plan=next_plan, run_dir=run_dir)
 
     return start_and_follow(
-        app, run_store, prepared, create_lock_owner(plan), write_run, secrets, detach=options.detach
+        app, run_store, prepared, create_run_lock_owner(plan), write_run, secrets, detach=options.detach
     )
 
 
@@ -140,9 +140,9 @@ class _ResumedRun:
             now = self._closed(now, prepared.network)
             if prepared.shares_host_ports:
                 check_ports(app, now)
-        state = self.run_store.load_state(self.run_dir, plan)
+        state = self.run_store.load_verified_state(self.run_dir)
         attempts = (
-            compute_next_attempts(state, self.options.first_stage)
+            compute_next_attempts(state, self.options.first_stage or find_first_unpassed_stage(state))
             if state
             else {stage.name: 1 for stage in plan.stages}
         )
@@ -182,7 +182,7 @@ class _ResumedRun:
             notes=now.notes,
             resume=True,
         )
-        write_override(self.run_dir, {**entry, "attempt": now.attempt, **forced})
+        append_param_override_record(self.run_dir, {**entry, "attempt": now.attempt, **forced})
         self._keep_specs(forced.get("changed_specs", []))
         for name in (SUPERVISOR_FILE, STOP_FILE):
             remove_file(self.run_dir / name)
@@ -209,13 +209,13 @@ class _ResumedRun:
         options, files, job = self.options, self._files(), self.resolved.job
         values, cluster = self.resolved.values, self.resolved.cluster
         plan = dataclasses.replace(self.plan, params=values.params, origins=values.origins, cluster=cluster)
-        state = self.run_store.load_state(self.run_dir, plan)
+        state = self.run_store.load_verified_state(self.run_dir)
         changed = _changed(self.run_dir, files) if compute_specs_digest(files) != plan.digest else ()
         before = list_stages_before(plan, options.first_stage)
         skipped = list_unpassed_stages(state, before) if state else before
         _refuse(self.app, plan, state, changed, skipped, options)
         if state:
-            attempts = compute_next_attempts(state, options.first_stage)
+            attempts = compute_next_attempts(state, options.first_stage or find_first_unpassed_stage(state))
             plan = plan_resume(job, plan, attempts, options.settings)
             plan = dataclasses.replace(plan, attempt=state.attempt + 1)
             values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
@@ -224,7 +224,7 @@ class _ResumedRun:
             with self.app.collecting_refusals("parameters"):
                 require_set_paths_on_disk(job, values, plan.paths)
         # said outright: the run's own record may be changed before its supervisor reads it
-        begin_at = options.first_stage or (find_first_unpassed_stage(state) if state else "")
+        begin_at = options.first_stage or (find_first_unpassed_stage(state) if state else None) or ""
         plan = dataclasses.replace(
             plan, digest=compute_specs_digest(files), begin_at=begin_at, skipped=skipped, secrets=secrets
         )

@@ -40,7 +40,7 @@ from rlbox.planner.fit import (
 )
 from rlbox.planner.stack_check import require_consistent_stack
 from rlbox.planner.suggest import RunCommand
-from rlbox.record.run_dir import OVERRIDES_FILE, append_override_line, create_lock_owner, create_run_id
+from rlbox.record.run_dir import OVERRIDES_FILE, append_override_to_json, create_run_id, create_run_lock_owner
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState
 from rlbox.run.backend import (
@@ -133,7 +133,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         first_stage=options.first_stage,
         force=options.force,
     )
-    files[OVERRIDES_FILE] = append_override_line(entry)
+    files[OVERRIDES_FILE] = append_override_to_json(entry)
 
     def write_run() -> WrittenRun:
         if prepared.shares_host_ports:
@@ -143,7 +143,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         return WrittenRun(plan=plan, run_dir=run_dir)
 
     return start_and_follow(
-        app, run_store, prepared, create_lock_owner(plan), write_run, secrets, detach=options.detach
+        app, run_store, prepared, create_run_lock_owner(plan), write_run, secrets, detach=options.detach
     )
 
 

@@ -91,12 +91,12 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
     import contextlib
 
     from rlbox.record.disk_lock import acquire_disk_lock
-    from rlbox.record.run_dir import create_lock_owner
-    from rlbox.record.supervisor_file import read_stop_request, write_supervisor_info
+    from rlbox.record.run_dir import create_run_lock_owner
+    from rlbox.record.supervisor_file import read_stop_requester, write_supervisor_info
 
     if not inherited:
         acquire_disk_lock(
-            Path(plan.paths.data).resolve(), create_lock_owner(plan), _START_S
+            Path(plan.paths.data).resolve(), create_run_lock_owner(plan), _START_S
         )  # kept until this process ends
     with contextlib.suppress(OSError):  # a full disk is met, and told, where the state is written
         write_supervisor_info(
@@ -104,9 +104,9 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
             place=plan.place,
             container=plan.container,
             attempt=plan.attempt,
-            warden=os.getppid() if inherited else 0,
+            watchdog_pid=os.getppid() if inherited else 0,
         )
-    if read_stop_request(run_dir):
+    if read_stop_requester(run_dir):
         interrupt.request("SIGTERM")
 
 

@@ -23,7 +23,7 @@ from rlbox.hang.context import WatchContext
 from rlbox.job.names import EVIDENCE_FOLDER, Problem
 from rlbox.job.plan import ClusterRun, NodePlan, RunPlan, StagePlan
 from rlbox.record.journal import Journal
-from rlbox.record.supervisor_file import read_stop_request
+from rlbox.record.supervisor_file import read_stop_requester
 from rlbox.secrets.handover import SecretGrants
 from rlbox.supervise.causes import explain_failed_start, explain_lost_node, explain_out_of_memory
 from rlbox.supervise.starvation import StarvationMonitor
@@ -176,7 +176,7 @@ class StageContext:
 
     def create_stop_cause(self) -> Cause:
         """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
-        return make_interrupted_cause(read_stop_request(self.run_dir) or self.interrupt.name)
+        return make_interrupted_cause(read_stop_requester(self.run_dir) or self.interrupt.name)
 
     def explain_disk_error(self, error: OSError) -> Cause:
         """Return the cause behind a file of the run that cannot be written."""

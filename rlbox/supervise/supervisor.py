@@ -18,7 +18,7 @@ from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.logs.pump import LogPump
 from rlbox.record.journal import Event, Journal
 from rlbox.record.run_dir import PLAN_FILE, write_run_plan
-from rlbox.record.state import PlotResult, RunStatus, StageStatus, begin_attempt
+from rlbox.record.state import PlotResult, RunStatus, StageStatus, archive_previous_attempt
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
@@ -64,7 +64,7 @@ def supervise_run(
     group = RunCgroup(run_dir)
     if plan.owns_processes:  # in a container the container is one
         group.create_and_enter()
-    journal = Journal(run_dir, begin_attempt(run_dir, plan, os.getpid()), masks, on_event)
+    journal = Journal(run_dir, archive_previous_attempt(run_dir, plan, os.getpid()), masks, on_event)
     processes = RunProcesses(run_dir, interrupt)
     context = StageContext(
         plan=plan,
@@ -93,7 +93,7 @@ def _write_end(context: StageContext, cause: Cause | None) -> None:
     """Write down how the run ended; the cause is the run's own where no stage has it."""
     journal = context.journal
     _keep_folder(context.plan, context.run_dir)
-    journal.close()
+    journal.save_and_free_reserve()
     own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
     journal.record_run_change(
         "run", state=_run_status(cause), ended_at=utc_now(), exit_code=get_exit_code(cause), **own

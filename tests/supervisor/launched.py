@@ -22,7 +22,7 @@ from rlbox.errors import SpecError
 from rlbox.job.plan import RunPlan
 from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock, find_lock_owner
-from rlbox.record.run_dir import create_lock_owner, load_plan_file, write_run_plan
+from rlbox.record.run_dir import create_run_lock_owner, load_plan_file, write_run_plan
 from rlbox.record.run_store import ReconcileResult, RunStore
 from rlbox.record.state import RunState, find_run_cause, load_run_state
 from rlbox.record.supervisor_file import SupervisorInfo, is_supervisor_alive, load_supervisor_info
@@ -108,14 +108,14 @@ class Disk:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
         environment = StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
         prepared = PreparedHost(target=plan.target, run_store=self.run_store, environment=environment)
-        lock = acquire_disk_lock(self.data, create_lock_owner(plan))
+        lock = acquire_disk_lock(self.data, create_run_lock_owner(plan))
         try:
             prepared.start(plan, self.data / "runs" / plan.run_id, {}, lock)
         finally:
-            lock.release()
+            lock.close()
 
     def end_dead_runs(self) -> ReconcileResult:
-        return self.run_store.end_dead_runs(LockOwner(what="test"))
+        return self.run_store.clean_up_dead_runs(LockOwner(what="test"))
 
     def state(self) -> RunState:
         return load_run_state(self.run_dirs[-1])

@@ -18,7 +18,7 @@ from supervised import wait_for
 from rlbox.errors import LockHeld, NodeError
 from rlbox.record.disk_lock import LOCK_FILE, LockOwner, acquire_disk_lock, find_lock_owner
 from rlbox.record.run_dir import load_plan_file, write_run_plan
-from rlbox.record.state import RUN_FILE, begin_attempt, find_run_state
+from rlbox.record.state import RUN_FILE, archive_previous_attempt, find_run_state
 from rlbox.record.supervisor_file import SUPERVISOR_FILE
 from rlbox.run.launch import stop_run
 from rlbox.system.process_table import probe_process
@@ -84,7 +84,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     run_dir = going(disk)
     plan = load_plan_file(run_dir)
     with pytest.raises(LockHeld) as refused:
-        acquire_disk_lock(disk.data, LockOwner(), 0.1, find_stage_of_run=lambda run: "second")
+        acquire_disk_lock(disk.data, LockOwner(), 0.1, find_current_stage=lambda run: "second")
     who = f"started by tester (uid {os.getuid()}) on {socket.gethostname()}, since"
     assert refused.value.what.startswith(f"run {run_dir.name} has the data disk: job job, stage second, {who}")
     assert refused.value.next_step == f"rlbox attach {run_dir.name}, or end it with: rlbox stop {run_dir.name}"
@@ -103,7 +103,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     stop("bob")
     assert disk.end_dead_runs().lock_owner is None
     assert (run_dir / RUN_FILE).read_bytes() == before
-    acquire_disk_lock(disk.data, LockOwner()).release()  # what the file says is stale and blocks nobody
+    acquire_disk_lock(disk.data, LockOwner()).close()  # what the file says is stale and blocks nobody
 
 
 def test_a_supervisor_that_does_not_stop_is_killed(disk: Disk) -> None:
@@ -135,7 +135,7 @@ def test_a_lock_file_of_another_user_or_with_rubbish_in_it(disk: Disk) -> None:
     holder = find_lock_owner(disk.data)
     assert holder
     assert holder.what == "no word about it"
-    hold.release()
+    hold.close()
     assert find_lock_owner(disk.data) is None
 
 
@@ -219,7 +219,7 @@ def test_an_attempt_moves_what_the_one_before_left(disk: Disk, corpse: Path) -> 
     assert [(stage.state, stage.attempt) for stage in state.stages] == [("passed", 1), ("passed", 2)]
     assert (run_dir / "stages/2-second/attempt-1/stage.log").read_text() == "there\n"
     assert json.loads((run_dir / "run.attempt-1.json").read_text())["state"] == "failed"
-    assert begin_attempt(run_dir, plan, 1).stages[0].state == "waiting"  # a plan of attempt 1 begins anew
+    assert archive_previous_attempt(run_dir, plan, 1).stages[0].state == "waiting"  # a plan of attempt 1 begins anew
 
 
 def test_ends_between_stages_and_after_the_last(disk: Disk, corpse: Path) -> None:

@@ -54,7 +54,7 @@ class Fake:
     def status(self) -> RuntimeStatus:
         return self.state
 
-    def exit_info(self) -> ExitInfo | None:
+    def find_exit_info_unless_gone(self) -> ExitInfo | None:
         return self.last
 
     def stop(self, grace_s: int) -> None:
@@ -85,7 +85,7 @@ def test_record_of_a_container_keeps_its_keys_on_disk(tmp_path: Path) -> None:
 def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
     fake = Fake("living")
     run_store = ledger_with(tmp_path, fake)
-    found = run_store.end_dead_runs(ME)
+    found = run_store.clean_up_dead_runs(ME)
     assert (found.alive, found.unresolved, fake.asked) == (("r-1",), {}, [])
     assert run_store.load_container_refs() == {"r-1": NOTE}
     assert run_store.is_running("r-1")
@@ -95,7 +95,7 @@ def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
 def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_path: Path) -> None:
     fake = Fake("made")
     run_store = ledger_with(tmp_path, fake, begun=False)
-    assert run_store.end_dead_runs(ME).alive == ()
+    assert run_store.clean_up_dead_runs(ME).alive == ()
     assert (fake.asked, run_store.load_container_refs()) == (["remove"], {})
     assert {path.name for path in run_store.find_run("r").iterdir()} == {"stages", "plan.json", "told.txt", ".reserve"}
 
@@ -104,14 +104,14 @@ def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     fake = Fake("ended", ExitInfo(kind="ended", container="job-7"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
     run_store.write_ref(NOTE, PLAN)
-    assert run_store.end_dead_runs(ME).unresolved == {}
+    assert run_store.clean_up_dead_runs(ME).unresolved == {}
     assert (fake.asked, run_store.load_container_refs(), run_store.list_run_dirs()) == (["remove"], {}, [])
 
 
 @pytest.mark.parametrize("state", ["gone", "ended"])
 def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None:
     run_store = ledger_with(tmp_path, Fake(state))
-    run_store.end_dead_runs(ME)
+    run_store.clean_up_dead_runs(ME)
     ended = load_run_state(run_store.find_run("r-1"))
     assert ended.state == "passed"  # no stage was left to do
     assert ended.plot.detail == "removed"
@@ -123,7 +123,7 @@ def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
     ledger_with(tmp_path, Fake("living"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=silent)
-    assert run_store.end_dead_runs(ME).unresolved == {"r-1": "cannot be settled now: there does not answer"}
+    assert run_store.clean_up_dead_runs(ME).unresolved == {"r-1": "cannot be settled now: there does not answer"}
     assert find_run_cause(load_run_state(run_store.find_run("r-1"))) is None
 
 
@@ -141,16 +141,16 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     write_run_state(
         run_dir, dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
     )
-    assert run_store.end_dead_runs(ME).unresolved == {}
+    assert run_store.clean_up_dead_runs(ME).unresolved == {}
     write_run_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
-    assert run_store.load_plan(run_dir) == PLAN
+    assert run_store.load_verified_plan(run_dir) == PLAN
     write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), SecretMasker({}))
-    state = run_store.load_state(run_dir, PLAN)
+    state = run_store.load_verified_state(run_dir)
     assert state
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
     run_store.write_ref(NOTE)
-    run_store.end_dead_runs(ME)
+    run_store.clean_up_dead_runs(ME)
     assert list(HostRecordStore(tmp_path).folder.iterdir()) == []
 
 
@@ -162,7 +162,7 @@ def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     write_run_state(run_dir, state, SecretMasker({}))
     facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
-    run_store.end_dead_runs(ME)
+    run_store.clean_up_dead_runs(ME)
     cause = find_run_cause(load_run_state(run_dir))
     assert cause
     assert (load_run_state(run_dir).state, cause.kind) == ("failed", "lost")
@@ -180,9 +180,9 @@ def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: st
     (run_dir / "supervisor.json").write_text("{}")
     write_run_plan(run_dir, dataclasses.replace(PLAN, run_id=name))
     with pytest.raises(SpecError, match="its plan belongs to"):
-        run_store.load_plan(run_dir)
+        run_store.load_verified_plan(run_dir)
     assert run_store.find_runtime("r-1") is None
-    run_store.end_dead_runs(ME)
+    run_store.clean_up_dead_runs(ME)
     assert fake.asked == []
 
 

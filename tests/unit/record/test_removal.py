@@ -9,7 +9,7 @@ import pytest
 from rlbox.errors import NodeError
 from rlbox.record import run_store as removing
 from rlbox.record.removal import RemovalCandidate, decide_named_removals, decide_unused_removals, format_removals
-from rlbox.record.run_store import RunStore, measure_directory_bytes, remove_run
+from rlbox.record.run_store import RunStore, delete_run_dir_and_record, sum_file_sizes
 from rlbox.run.backend import open_runtime
 from rlbox.system.files import write_atomic
 
@@ -21,7 +21,7 @@ def facts(
 ) -> RemovalCandidate:
     paths = tuple(f"ckpt/global_step_{number}" for number in range(ckpts))
     return RemovalCandidate(
-        run=run, job=job, state=state, started_s=began, size=1000, is_locked=held, checkpoints=paths
+        run=run, job=job, state=state, started_unix_s=began, size_bytes=1000, is_locked=held, checkpoint_paths=paths
     )
 
 
@@ -81,8 +81,8 @@ def run_store(tmp_path: Path) -> RunStore:
 
 
 def test_links_are_neither_counted_nor_followed(run_store: RunStore) -> None:
-    assert measure_directory_bytes(run_store.run_dir("one")) == 12
-    remove_run(run_store, "one")
+    assert sum_file_sizes(run_store.run_dir("one")) == 12
+    delete_run_dir_and_record(run_store, "one")
     assert not run_store.run_dir("one").exists()
     assert (run_store.data_dir.parent / "outside/kept").read_text() == "x" * 100
     assert run_store.list_run_dirs() == []
@@ -97,10 +97,10 @@ def test_one_that_is_removed_in_part_is_no_run_and_goes_with_the_next_settling(
     with monkeypatch.context() as patch:
         patch.setattr(removing, "remove_tree", cut)
         with pytest.raises(KeyboardInterrupt):
-            remove_run(run_store, "one")
+            delete_run_dir_and_record(run_store, "one")
     assert run_store.list_run_dirs() == []
     assert (run_store.trash_dir / "one/plan.json").exists()
-    run_store.end_dead_runs_under_lock()
+    run_store.clean_up_dead_runs_under_lock()
     assert not run_store.trash_dir.exists()
 
 
@@ -110,5 +110,5 @@ def test_a_disk_that_refuses_loses_nothing(run_store: RunStore, monkeypatch: pyt
 
     monkeypatch.setattr(removing, "rename_path", refuse)
     with pytest.raises(NodeError, match="run one cannot be removed: Permission denied"):
-        remove_run(run_store, "one")
+        delete_run_dir_and_record(run_store, "one")
     assert [run.name for run in run_store.list_run_dirs()] == ["one"]

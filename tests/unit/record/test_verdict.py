@@ -10,10 +10,10 @@ from rlbox.diagnose.cause import ExitInfo, ExitKind
 from rlbox.record.host_record import (
     ATTEMPT_BEGUN_LINE,
     RunOutcome,
-    create_run_outcome,
-    fail_on_contradicting_outcome,
-    fail_on_unconfirmed_pass,
     format_stage_passed_line,
+    mark_failed_if_outcome_differs,
+    mark_failed_if_pass_unconfirmed,
+    summarize_run_outcome,
 )
 from rlbox.record.state import RunState, StageState, StageStatus, find_run_cause
 
@@ -49,10 +49,10 @@ TRUE = [
 
 @pytest.mark.parametrize(("state", "last"), TRUE)
 def test_what_agrees_stays(state: RunState, last: ExitInfo) -> None:
-    assert fail_on_unconfirmed_pass(state, last, ()) == state
+    assert mark_failed_if_pass_unconfirmed(state, last, ()) == state
     assert (
-        fail_on_contradicting_outcome(state, create_run_outcome(state))
-        == fail_on_contradicting_outcome(state, None)
+        mark_failed_if_outcome_differs(state, summarize_run_outcome(state))
+        == mark_failed_if_outcome_differs(state, None)
         == state
     )
 
@@ -83,7 +83,7 @@ FALSE = [
 
 @pytest.mark.parametrize(("state", "last", "what"), FALSE)
 def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -> None:
-    true = fail_on_unconfirmed_pass(state, last, ())
+    true = mark_failed_if_pass_unconfirmed(state, last, ())
     cause = find_run_cause(true)
     assert cause
     assert (true.state, true.exit_code, cause.kind) == ("failed", 1, "contradiction")
@@ -98,7 +98,7 @@ def test_what_disagrees_has_failed(state: RunState, last: ExitInfo, what: str) -
     ],
 )
 def test_who_is_killed_may_have_written_what_nobody_heard(last: ExitInfo, what: str) -> None:
-    true = fail_on_unconfirmed_pass(run("passed", "passed", "passed"), last, ())
+    true = mark_failed_if_pass_unconfirmed(run("passed", "passed", "passed"), last, ())
     cause = find_run_cause(true)
     assert cause
     assert (true.state, [stage.state for stage in true.stages], cause.kind) == ("failed", ["passed", "failed"], "lost")
@@ -107,8 +107,8 @@ def test_who_is_killed_may_have_written_what_nobody_heard(last: ExitInfo, what: 
 
 def test_stages_of_earlier_attempts() -> None:
     state = run("failed", "passed", "failed", attempt=2)
-    assert fail_on_unconfirmed_pass(state, word(1, ""), ("a",)) == state
-    assert fail_on_unconfirmed_pass(state, word(1, ""), ()).stages[0].state == "failed"
+    assert mark_failed_if_pass_unconfirmed(state, word(1, ""), ("a",)) == state
+    assert mark_failed_if_pass_unconfirmed(state, word(1, ""), ()).stages[0].state == "failed"
 
 
 def test_a_record_that_is_changed_later() -> None:
@@ -118,8 +118,8 @@ def test_a_record_that_is_changed_later() -> None:
         run("failed", "passed", "passed", attempt=2),
         run("passed", "passed", "passed", attempt=1),
     ):
-        found = find_run_cause(fail_on_contradicting_outcome(state, kept))
+        found = find_run_cause(mark_failed_if_outcome_differs(state, kept))
         assert found
         assert (found.kind, "attempt 2 had failed" in found.what) == ("contradiction", True)
     going = run("running", "passed", "running", attempt=3)
-    assert fail_on_contradicting_outcome(going, kept) == going
+    assert mark_failed_if_outcome_differs(going, kept) == going
