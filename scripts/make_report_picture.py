@@ -77,7 +77,7 @@ def runs(disk: str) -> list[Path]:
 
 def read(run: Path) -> RunRecord:
     """Return the record of a run."""
-    return load_run_record(run, SecretMasker({}), points=400)
+    return load_run_record(run, SecretMasker({}), max_points_per_series=400)
 
 
 def report(run: RunRecord, other: RunRecord) -> None:

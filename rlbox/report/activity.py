@@ -34,14 +34,13 @@ _COMPUTES_PCT = 10
 class Activity:
     """What goes on, and how far it is.
 
-    `service` starts, since `since_s` (seconds since 1970); empty: it is the stage itself. `share` (0-1) and `left_s`
-    are None where nobody tells; `label` is what a log calls it, `facts` what was measured of it.
+    `starting_service` is empty when it is the stage itself. `share` (0-1) and `remaining_s` are None where nobody tells; `label` is what a log calls it, `facts` what was measured of it.
     """
 
-    service: str = ""
-    since_s: float | None = None
+    starting_service: str = ""
+    started_unix_s: float | None = None
     share: float | None = None
-    left_s: float | None = None
+    remaining_s: float | None = None
     label: str = ""
     facts: tuple[str, ...] = ()
 
@@ -62,7 +61,7 @@ def find_activity(
     if service:
         return _start(service, samples, bars.get(service.name))
     bar = bars.get("stage")
-    return Activity(share=bar.share, left_s=bar.left_s, label=bar.label) if bar else None
+    return Activity(share=bar.share, remaining_s=bar.left_s, label=bar.label) if bar else None
 
 
 def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | None) -> Activity:
@@ -81,10 +80,10 @@ def _start(service: ServiceState, samples: Sequence[Sample], bar: ProgressBar | 
         rate = _rate([(at, part.read_bytes) for at, part in own])
         share, left_s = min(1.0, read / total), max(0, total - read) / rate if rate else None
     return Activity(
-        service=service.name,
-        since_s=moment(service.started_at),
+        starting_service=service.name,
+        started_unix_s=moment(service.started_at),
         share=share,
-        left_s=left_s,
+        remaining_s=left_s,
         label=bar.label if bar else "",
         facts=tuple(facts),
     )
@@ -97,7 +96,7 @@ def _rate(history: Sequence[tuple[float, int]]) -> float:
     return max(0, last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
 
-def bar_text(share: float) -> str:
+def _bar_text(share: float) -> str:
     """Return a bar of `share` (0-1), and the number."""
     full = round(_CELLS * share)
     return f"{'█' * full}{'░' * (_CELLS - full)} {100 * share:.0f} %"
@@ -105,10 +104,10 @@ def bar_text(share: float) -> str:
 
 def activity_text(doing: Activity, now_s: float, *, bar: bool) -> str:
     """Return what goes on in one line; not as a `bar`, the number alone is told."""
-    since = f", {duration_text(now_s - doing.since_s)}" if doing.since_s is not None else ""
-    far = [] if doing.share is None else [bar_text(doing.share) if bar else f"{100 * doing.share:.0f} %"]
-    left = [] if doing.left_s is None else [f"{duration_text(doing.left_s)} left"]
-    parts = [f"{doing.service} starts{since}" if doing.service else "", *far, *left, *doing.facts]
+    since = f", {duration_text(now_s - doing.started_unix_s)}" if doing.started_unix_s is not None else ""
+    far = [] if doing.share is None else [_bar_text(doing.share) if bar else f"{100 * doing.share:.0f} %"]
+    left = [] if doing.remaining_s is None else [f"{duration_text(doing.remaining_s)} left"]
+    parts = [f"{doing.starting_service} starts{since}" if doing.starting_service else "", *far, *left, *doing.facts]
     return " · ".join(part for part in (*parts, doing.label) if part)
 
 

@@ -19,7 +19,7 @@ from rlbox.record.state import RunState, ServiceState, StageState, find_run_caus
 from rlbox.report.metrics import Metric
 from rlbox.report.plots import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, Series, draw_plot, resource_plots
 from rlbox.report.read import RunRecord, get_list, get_object, get_objects
-from rlbox.report.run_diff import diff_runs, is_different
+from rlbox.report.run_diff import diff_runs, differs_beyond_durations
 from rlbox.terminal import remove_controls
 
 _ENDS = ("passed", "failed", "interrupted", "not started", "skipped")
@@ -28,11 +28,11 @@ _SERVICE_ENDS = ("ended", "stopped")
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A span of time, seconds since 1970; `kind` is a stage's or service's state, or `phase`."""
+    """A span of time, seconds since 1970; `state_or_phase` is a stage's or service's state, or `phase`."""
 
-    begin: float
-    end: float
-    kind: str
+    begin_unix_s: float
+    end_unix_s: float
+    state_or_phase: str
     label: str
     attempt: int = 1
 
@@ -48,29 +48,29 @@ class TimelineRow:
     phases: tuple[Bar, ...] = ()
 
     @property
-    def seconds(self) -> float:
+    def total_bar_seconds(self) -> float:
         """How long it went on, all attempts together."""
-        return sum(bar.end - bar.begin for bar in self.bars)
+        return sum(bar.end_unix_s - bar.begin_unix_s for bar in self.bars)
 
 
-def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now: float) -> list[TimelineRow]:
-    """Return a row for each stage, and below it one for each of its services; what goes on ends at `now`."""
+def make_timeline(state: RunState, events: Sequence[Mapping[str, Any]], now_unix_s: float) -> list[TimelineRow]:
+    """Return a row for each stage, and below it one for each of its services; what goes on ends at `now_unix_s`."""
     by_stage: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
         by_stage.setdefault(str(event.get("stage", "")), []).append(event)
     rows = []
     for stage in state.stages:
         own = by_stage.get(stage.name, [])
-        rows.append(_stage_row(stage, own, now))
-        rows += [_service_row(stage, service, own, now) for service in stage.services]
+        rows.append(_stage_row(stage, own, now_unix_s))
+        rows += [_service_row(stage, service, own, now_unix_s) for service in stage.services]
     return rows
 
 
 def time_range(rows: Sequence[TimelineRow], began: float | None, ended: float | None) -> tuple[float, float]:
     """Return the beginning and the end of all bars, and of the run itself where it is known; at least a second."""
     bars = [bar for row in rows for bar in row.bars]
-    low = min([*(bar.begin for bar in bars), *([began] if began is not None else [])], default=0.0)
-    high = max([*(bar.end for bar in bars), *([ended] if ended is not None else [])], default=low)
+    low = min([*(bar.begin_unix_s for bar in bars), *([began] if began is not None else [])], default=0.0)
+    high = max([*(bar.end_unix_s for bar in bars), *([ended] if ended is not None else [])], default=low)
     return low, max(high, low + 1.0)
 
 
@@ -105,7 +105,7 @@ def _service_row(
         service=True,
         state=service.state,
         bars=_bars(spans, service.name, service.state),
-        phases=tuple(Bar(begin=at, end=at, kind="ready", label="ready") for at in ready),
+        phases=tuple(Bar(begin_unix_s=at, end_unix_s=at, state_or_phase="ready", label="ready") for at in ready),
     )
 
 
@@ -133,7 +133,7 @@ def _spans(events: Sequence[Mapping[str, Any]], ends: tuple[str, ...], now: floa
 def _bars(spans: Sequence[tuple[float, float, str]], label: str, state: str) -> tuple[Bar, ...]:
     kinds = [kind for _, _, kind in spans[:-1]] + [state] if spans else []
     return tuple(
-        Bar(begin=begin, end=max(end, begin), kind=kind, label=label, attempt=number)
+        Bar(begin_unix_s=begin, end_unix_s=max(end, begin), state_or_phase=kind, label=label, attempt=number)
         for number, ((begin, end, _), kind) in enumerate(zip(spans, kinds, strict=True), start=1)
     )
 
@@ -142,13 +142,21 @@ def _phases(events: Sequence[Mapping[str, Any]], bars: Sequence[Bar]) -> tuple[B
     begun = [(at, str(e.get("phase", ""))) for e in events if (at := _at(e)) is not None]
     found: list[Bar] = []
     for bar in bars:
-        own = [(at, name) for at, name in begun if bar.begin <= at <= bar.end]
+        own = [(at, name) for at, name in begun if bar.begin_unix_s <= at <= bar.end_unix_s]
         for number, (at, name) in enumerate(own):
-            end = own[number + 1][0] if number + 1 < len(own) else bar.end
-            if name and found and found[-1].label == name and found[-1].end == at:
-                found[-1] = Bar(begin=found[-1].begin, end=end, kind="phase", label=name, attempt=bar.attempt)
+            end = own[number + 1][0] if number + 1 < len(own) else bar.end_unix_s
+            if name and found and found[-1].label == name and found[-1].end_unix_s == at:
+                found[-1] = Bar(
+                    begin_unix_s=found[-1].begin_unix_s,
+                    end_unix_s=end,
+                    state_or_phase="phase",
+                    label=name,
+                    attempt=bar.attempt,
+                )
             elif name:
-                found.append(Bar(begin=at, end=end, kind="phase", label=name, attempt=bar.attempt))
+                found.append(
+                    Bar(begin_unix_s=at, end_unix_s=end, state_or_phase="phase", label=name, attempt=bar.attempt)
+                )
     return tuple(found)
 
 
@@ -160,7 +168,7 @@ MOST_COMPARED_PLOTS = 24
 """Metrics of both runs that are drawn over each other; what differs of the others is in the table."""
 
 
-def compare_records(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
+def _compare_records(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
     """Return what the page shows of another run, which counts as the one before.
 
     Raises
@@ -173,7 +181,7 @@ def compare_records(record: RunRecord, other: RunRecord) -> Mapping[str, Any]:
         "before": other.state.run_id,
         "after": record.state.run_id,
         "state": other.state.state,
-        "same": not is_different(found),
+        "same": not differs_beyond_durations(found),
         "rows": [vars(difference) for difference in found],
         "plots": _plots(record, other),
     }
@@ -229,7 +237,7 @@ def render_report(
         The plan of one of two runs cannot be read.
     """
     text, template, words = "", page_template("report.html.j2"), load_page_labels()
-    known = {"live": live, "beside": compare_records(record, other) if other else None}
+    known = {"live": live, "beside": _compare_records(record, other) if other else None}
     for level in _LEVELS:
         text = template.render(_context(record, made_at, words, level), **known)
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
@@ -240,7 +248,7 @@ def render_report(
 def _context(record: RunRecord, made_at: str, words: Mapping[str, Any], level: tuple[int, int, int]) -> dict[str, Any]:
     state, plan = record.state, record.plan
     now = moment(made_at) or 0.0
-    drawn, more, not_drawn = metric_plots(record.metrics, words["trend"])
+    drawn, more, not_drawn = _metric_plots(record.metrics, words["trend"])
     seen, rules, rows = level
     return {
         "w": words,
@@ -330,7 +338,7 @@ def _timeline(record: RunRecord, now: float, most: int) -> dict[str, Any]:
 def _row(row: TimelineRow, span: tuple[float, float], colours: Mapping[str, int]) -> dict[str, Any]:
     return {
         **vars(row),
-        "took": duration_text(row.seconds) if row.bars else "",
+        "took": duration_text(row.total_bar_seconds) if row.bars else "",
         "bars": [_bar(bar, span, 0) for bar in row.bars],
         "phases": [_bar(bar, span, colours.get(bar.label, 0)) for bar in row.phases],
     }
@@ -339,13 +347,14 @@ def _row(row: TimelineRow, span: tuple[float, float], colours: Mapping[str, int]
 def _bar(bar: Bar, span: tuple[float, float], colour: int) -> dict[str, Any]:
     whole = span[1] - span[0]
     number = f" ({bar.attempt})" if bar.attempt > 1 else ""
+    seconds = bar.end_unix_s - bar.begin_unix_s
     return {
-        "kind": bar.kind,
-        "label": bar.label if (bar.end - bar.begin) / whole >= _LABELLED else "",
+        "kind": bar.state_or_phase,
+        "label": bar.label if seconds / whole >= _LABELLED else "",
         "colour": colour,
-        "left": f"{100 * (bar.begin - span[0]) / whole:.3f}",
-        "width": f"{100 * (bar.end - bar.begin) / whole:.3f}",
-        "tip": f"{bar.label}{number}: {duration_text(bar.end - bar.begin)}, {_utc(_iso(bar.begin))}",
+        "left": f"{100 * (bar.begin_unix_s - span[0]) / whole:.3f}",
+        "width": f"{100 * seconds / whole:.3f}",
+        "tip": f"{bar.label}{number}: {duration_text(seconds)}, {_utc(_iso(bar.begin_unix_s))}",
     }
 
 
@@ -404,7 +413,7 @@ def page_template(name: str) -> Any:
     return environment.get_template(name)
 
 
-def metric_plots(metrics: Sequence[Metric], trend: str) -> tuple[list[Plot], list[Plot], int]:
+def _metric_plots(metrics: Sequence[Metric], trend: str) -> tuple[list[Plot], list[Plot], int]:
     """Return the plots to show first, those to fold away, and how many metrics are not drawn at all.
 
     `trend` is what the trend of a metric is called.
@@ -421,4 +430,4 @@ def metric_plots(metrics: Sequence[Metric], trend: str) -> tuple[list[Plot], lis
 def _metric_plot(one: Metric, trend: str) -> Plot | None:
     note = f"{one.stage}, {one.source}" if one.stage else one.source
     series = [one.series, Series(name=trend, points=one.trend)] if one.trend else [one.series]
-    return draw_plot(one.series.name, series, note=note, x=one.x, trend=bool(one.trend))
+    return draw_plot(one.series.name, series, note=note, x=one.x, second_is_trend=bool(one.trend))

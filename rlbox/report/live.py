@@ -45,7 +45,7 @@ class LivePage(ThreadingHTTPServer):
         """What a browser may call this machine."""
         return frozenset(f"{name}:{self.port}" for name in (LOOPBACK, "localhost"))
 
-    def page(self) -> tuple[str, str]:
+    def etag_and_page(self) -> tuple[str, str]:
         """Return the entity tag and the page; the same ones while the record is the same."""
         with self._making:  # two browsers look at one page
             tag = self._tag()
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] not in _PAGES:
             return self.send_error(HTTPStatus.NOT_FOUND)
         try:
-            tag, page = self.server.page()
+            tag, page = self.server.etag_and_page()
         except (RlboxError, OSError) as error:  # a record that is being written; the browser asks again
             return self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, explain=str(error))
         if self.headers.get("If-None-Match") == f'"{tag}"':

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
 from datetime import datetime, timezone
 from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from rlbox.amounts import GIB, moment, size_text
 from rlbox.record.resources import GpuSample, PartSample, Sample
@@ -63,7 +63,7 @@ def mean_per_stretch(points: Sequence[tuple[float, float]]) -> Points:
     )
 
 
-def merge_samples(samples: Iterable[Sample], limit: int) -> list[Sample]:
+def downsample_samples(samples: Iterable[Sample], limit: int) -> list[Sample]:
     """Return at most `limit` samples for any number of them, neighbours merged; memory is that of `2 * limit`.
 
     A merged sample has the means of rates and loads, the highest memory and the lowest free disk space.
@@ -86,7 +86,7 @@ def merge_samples(samples: Iterable[Sample], limit: int) -> list[Sample]:
     return kept
 
 
-def axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
+def _axis_ticks(low: float, high: float, most: int = _TICKS) -> list[float]:
     """Return round numbers from `low` to `high`, about `most` of them, to label an axis with."""
     if not math.isfinite(high - low) or high <= low:
         return [low]
@@ -146,9 +146,14 @@ class PlotLine:
     count: int
 
 
+class Tick(NamedTuple):
+    svg_position: str
+    label: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A drawing of lines with axes; `x_ticks` and `y_ticks` are (place, text); a time's text is ISO 8601 in UTC."""
+    """A drawing of lines with axes; the label of a time is ISO 8601 in UTC."""
 
     title: str
     note: str
@@ -156,8 +161,8 @@ class Plot:
     x: XKind
     x_range: tuple[float, float]
     y_range: tuple[float, float]
-    x_ticks: tuple[tuple[str, str], ...]
-    y_ticks: tuple[tuple[str, str], ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
     lines: tuple[PlotLine, ...]
 
 
@@ -170,7 +175,7 @@ def draw_plot(
     x: XKind = "step",
     x_range: tuple[float, float] | None = None,
     from_zero: bool = False,
-    trend: bool = False,
+    second_is_trend: bool = False,
 ) -> Plot | None:
     """Return the plot of `series`; None when they hold no point.
 
@@ -182,7 +187,7 @@ def draw_plot(
         What the x axis shows; the points' own range by default.
     from_zero
         Whether the y axis begins at 0.
-    trend
+    second_is_trend
         Whether the second series is the trend of the first, which then stays in the background.
     """
     shown = [one for one in series if one.points]
@@ -200,10 +205,17 @@ def draw_plot(
         x=x,
         x_range=across,
         y_range=up,
-        x_ticks=tuple((_number(_place_x(at, across)), text) for at, text in _x_ticks(across, x)),
-        y_ticks=tuple((_number(_place_y(at, up)), _tick_text(at, unit)) for at in _y_ticks(up, unit)),
+        x_ticks=tuple(Tick(_number(_place_x(at, across)), text) for at, text in _x_ticks(across, x)),
+        y_ticks=tuple(Tick(_number(_place_y(at, up)), _tick_text(at, unit)) for at in _y_ticks(up, unit)),
         lines=tuple(
-            _line(one, 0 if trend else n % COLOURS, ("raw", "trend")[n] if trend else "", across, up, unit)
+            _line(
+                one,
+                0 if second_is_trend else n % COLOURS,
+                ("raw", "trend")[n] if second_is_trend else "",
+                across,
+                up,
+                unit,
+            )
             for n, one in enumerate(shown)
         ),
     )
@@ -212,10 +224,10 @@ def draw_plot(
 def _y_ticks(up: tuple[float, float], unit: str) -> list[float]:
     """Return what to label the y axis with: whole numbers of what is told in whole numbers."""
     whole = unit in ("bytes", "bytes/s", "%", "W")
-    return [at for at in axis_ticks(*up) if not whole or at == round(at)]
+    return [at for at in _axis_ticks(*up) if not whole or at == round(at)]
 
 
-def value_text(value: float, unit: str) -> str:
+def _value_text(value: float, unit: str) -> str:
     if unit in ("bytes", "bytes/s"):
         return size_text(value) + unit.removeprefix("bytes")
     text = f"{value:.0f}" if unit in ("%", "W") or (value == int(value) and abs(value) < 1e6) else f"{value:.4g}"
@@ -225,7 +237,7 @@ def value_text(value: float, unit: str) -> str:
 def _tick_text(value: float, unit: str) -> str:
     if unit in ("bytes", "bytes/s"):
         return size_text(value, keep_all_digits=True) + unit.removeprefix("bytes")
-    return value_text(value, unit if unit in ("%", "W") else "")
+    return _value_text(value, unit if unit in ("%", "W") else "")
 
 
 def _line(
@@ -239,10 +251,10 @@ def _line(
         style=style,
         path=" ".join(f"{x},{y}" for x, y in places),
         dot=places[0] if len(places) == 1 else None,
-        first=value_text(ys[0], unit),
-        last=value_text(ys[-1], unit),
-        low=value_text(min(ys), unit),
-        high=value_text(max(ys), unit),
+        first=_value_text(ys[0], unit),
+        last=_value_text(ys[-1], unit),
+        low=_value_text(min(ys), unit),
+        high=_value_text(max(ys), unit),
         count=len(ys),
     )
 
@@ -269,7 +281,7 @@ def _number(value: float) -> str:
 def _x_ticks(across: tuple[float, float], x: XKind) -> list[tuple[float, str]]:
     low, high = across
     if x != "time":
-        return [(at, value_text(at, "")) for at in axis_ticks(low, high, _MOST_TICKS) if at == int(at)] or [
+        return [(at, _value_text(at, "")) for at in _axis_ticks(low, high, _MOST_TICKS) if at == int(at)] or [
             (low, f"{low:g}")
         ]
     step = next((s for s in _TIME_STEPS if (high - low) / s <= _MOST_TICKS), _TIME_STEPS[-1])

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_json
 from rlbox.job.names import ATTEMPT_PREFIX, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
 from rlbox.job.plan import load_run_plan
-from rlbox.record.host_record import fail_on_contradicting_outcome, load_run_outcome
+from rlbox.record.host_record import load_outcome_from_host_record, mark_failed_if_outcome_differs
 from rlbox.record.resources import RESOURCES_FILE, Sample, parse_sample
 from rlbox.record.run_dir import PLAN_FILE
 from rlbox.record.state import (
@@ -25,7 +25,7 @@ from rlbox.record.state import (
     load_run_state,
 )
 from rlbox.report.metrics import Metric, read_metrics
-from rlbox.report.plots import merge_samples
+from rlbox.report.plots import downsample_samples
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.json_files import parse_json_lines, read_last_file_lines
 from rlbox.system.safe_files import (
@@ -51,8 +51,8 @@ _FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
 class Evidence:
     stage: str
     folder: str
-    excerpt: str = ""
-    hang: str = ""
+    fatal_excerpt: str = ""
+    hang_report_text: str = ""
     facts: Mapping[str, Any]
     files: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ class RunRecord:
     packages: tuple[str, ...]
     gaps: tuple[str, ...]
 
-    def spec(self, name: str) -> Mapping[str, Any]:
+    def read_spec_file(self, name: Literal["job", "target", "source"]) -> Mapping[str, Any]:
         """Return the `job` or `target` file that the run was made of, or its `source`; empty when it cannot be read."""
         path = self.folder / "spec" / f"{name}.toml"
         try:
@@ -105,12 +105,12 @@ class RunRecord:
         return found
 
 
-def load_run_record(run_dir: Path, masks: SecretMasker, *, points: int) -> RunRecord:
+def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series: int) -> RunRecord:
     """Read the directory of a run that is going on, ended, or was broken off anywhere.
 
     Parameters
     ----------
-    points
+    max_points_per_series
         How many points a series may have at most; 0: no series is read.
 
     Raises
@@ -130,7 +130,7 @@ def load_run_record(run_dir: Path, masks: SecretMasker, *, points: int) -> RunRe
         overrides=files.table("overrides.json", wanted=False),
         events=tuple(files.rows(EVENTS_FILE)),
         samples=tuple(_samples(files)),
-        metrics=tuple(read_metrics(run_dir, state.stages, points)) if points else (),
+        metrics=tuple(read_metrics(run_dir, state.stages, max_points_per_series)) if max_points_per_series else (),
         evidence=evidence,
         packages=_packages(files, evidence),
         gaps=tuple(files.gaps),
@@ -190,7 +190,8 @@ def _state(files: _Files, plan: Mapping[str, Any]) -> tuple[bool, RunState]:
     """Return whether the run began, and its state, that of its plan where `run.json` tells none."""
     try:
         return True, _masked(
-            fail_on_contradicting_outcome(load_run_state(files.run_dir), load_run_outcome(files.run_dir)), files.masks
+            mark_failed_if_outcome_differs(load_run_state(files.run_dir), load_outcome_from_host_record(files.run_dir)),
+            files.masks,
         )
     except SpecError as error:
         problem = error
@@ -209,7 +210,7 @@ def _masked(state: RunState, masks: SecretMasker) -> RunState:
 
 def _samples(files: _Files) -> list[Sample]:
     rows = parse_json_lines(files.lines(RESOURCES_FILE))
-    return merge_samples((sample for row in rows if (sample := parse_sample(row))), _SAMPLES)
+    return downsample_samples((sample for row in rows if (sample := parse_sample(row))), _SAMPLES)
 
 
 def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
@@ -222,8 +223,8 @@ def _evidence(files: _Files, state: RunState) -> Iterator[Evidence]:
             yield Evidence(
                 stage=stage.name,
                 folder=str(found.relative_to(files.run_dir)),
-                excerpt=files.text(found / FATAL_FILE),
-                hang=files.text(found / HANG_PAGE),
+                fatal_excerpt=files.text(found / FATAL_FILE),
+                hang_report_text=files.text(found / HANG_PAGE),
                 facts=files.table(str(found.relative_to(files.run_dir) / "facts.json"), wanted=False),
                 files=tuple(sorted(held)),
             )

@@ -49,7 +49,7 @@ def diff_runs(a: RunRecord, b: RunRecord) -> tuple[Difference, ...]:
     return tuple(sorted(found, key=lambda difference: order[difference.part]))
 
 
-def is_different(differences: Iterable[Difference]) -> bool:
+def differs_beyond_durations(differences: Iterable[Difference]) -> bool:
     """Return whether two runs differ in more than how long they took."""
     return any(difference.part != DURATIONS for difference in differences)
 
@@ -60,7 +60,7 @@ def diff_json(names: tuple[str, str], differences: Iterable[Difference]) -> dict
     return {
         "before": names[0],
         "after": names[1],
-        "same": not is_different(found),
+        "same": not differs_beyond_durations(found),
         "same_configuration": not told,
         "differences": [asdict(difference) for difference in found],
     }
@@ -70,7 +70,7 @@ def diff_text(names: tuple[str, str], differences: Iterable[Difference]) -> str:
     """Return the differences for people, in the manner of `diff`: `-` the first run, `+` the second."""
     found = list(differences)
     lines = [f"--- {names[0]}", f"+++ {names[1]}"]
-    if not is_different(found):
+    if not differs_beyond_durations(found):
         lines.append("the same: configuration, gates, outcome and metrics")
     elif not any(difference.part in TOLD for difference in found):
         lines.append("the configuration is the same, what came out is not")
@@ -123,9 +123,9 @@ def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
     return {
         "run": {"job": plan.job, "target": plan.target, "place": plan.place, "profile": plan.profile or "default"},
         "parameters": {name: _format_parameter(plan, name, free) for name in sorted(plan.params)},
-        "source": dict(_leaves(record.spec("source"), "")),
-        "job file": dict(_leaves(record.spec("job"), "")),
-        "target spec": dict(_leaves(record.spec("target"), "")),
+        "source": dict(_leaves(record.read_spec_file("source"), "")),
+        "job file": dict(_leaves(record.read_spec_file("job"), "")),
+        "target spec": dict(_leaves(record.read_spec_file("target"), "")),
         "lock": {"lock.json": "there" if record.lock() else ""},
         "environment": environment,
         "secrets": dict.fromkeys(plan.secrets, "handed over"),

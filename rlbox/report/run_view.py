@@ -101,8 +101,8 @@ def _stage(stage: StageState, width: int, now_s: float) -> Text:
     begun = stage.state not in ("waiting", "not started", "skipped")
     text = Text(f"  {name.ljust(width)}  ")
     text.append(f"{stage.state.upper():<11}", style=STYLES.get(stage.state, ""))
-    text.append(f" {stage_time(stage, now_s):>12}  " if begun else "")
-    text.append(format_gate_count(stage) if begun else "")
+    text.append(f" {_stage_time(stage, now_s):>12}  " if begun else "")
+    text.append(_format_gate_count(stage) if begun else "")
     if stage.state in ("starting", "running"):
         text.append("".join(f"  {service.name}:{service.state}" for service in stage.services))
     return text
@@ -114,14 +114,14 @@ def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
         yield "phase", _phase(facts)
         yield "doing", activity_text(facts.doing, now_s, bar=True) if facts.doing else ""
         yield "waits", _waits(stage)
-        yield "speed", speed_text(facts)
+        yield "speed", _speed_text(facts)
         yield (
             "metrics",
             " · ".join(f"{name} {value:.4g}" for name, value in select_main_metrics(facts.progress.metrics).items()),
         )
     if sample:
         yield "use", _use(sample)
-        yield "machine", load_and_pressure_text(sample)
+        yield "machine", _load_and_pressure_text(sample)
         yield "gpu", _gpus(sample)
         yield "disk", _disk(facts, sample)
     yield "log", facts.line
@@ -142,7 +142,7 @@ def _waits(stage: StageState) -> str:
     return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
 
 
-def speed_text(facts: RunSnapshot) -> str:
+def _speed_text(facts: RunSnapshot) -> str:
     """Return how fast the stage that goes on is, at which step, and how long it will take; empty where nobody tells."""
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rates.items()) if unit != "steps/s"]
@@ -165,14 +165,14 @@ def _use(sample: Sample) -> str:
     return " · ".join([*parts, *(f"{name} {size_text(value)}/s" for name, value in rates if value >= 1000)])
 
 
-def pressure_percentages(sample: Sample) -> tuple[float | None, float | None, float | None]:
+def _pressure_percentages(sample: Sample) -> tuple[float | None, float | None, float | None]:
     """Return in how much of the last ten seconds some process waited for a core, a disk, memory, percent."""
     return sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct
 
 
-def load_and_pressure_text(sample: Sample) -> str:
+def _load_and_pressure_text(sample: Sample) -> str:
     """Return the load of the machine, and what its processes waited for in the last ten seconds, where it is told."""
-    core, disk, memory = (round(value or 0) for value in pressure_percentages(sample))
+    core, disk, memory = (round(value or 0) for value in _pressure_percentages(sample))
     told = ((core, f"a core {core} %"), (disk, f"a disk {disk} %"), (memory, f"memory {memory} %"))
     waits = ", ".join(text for value, text in told if value)
     load = "" if sample.load is None else f"load {sample.load:.1f}"
@@ -211,14 +211,14 @@ def _last_begun(stages: tuple[StageState, ...]) -> int:
     return max((i for i, stage in enumerate(stages) if stage.started_at), default=0)
 
 
-def format_gate_count(stage: StageState) -> str:
+def _format_gate_count(stage: StageState) -> str:
     """Return how many rules of the stage's gate hold, and whether one is broken."""
     held = sum(rule.state == "held" for rule in stage.gate)
     broken = sum(rule.state == "broken" for rule in stage.gate)
     return f"{held}/{len(stage.gate)} held" + (f", {broken} broken" if broken else "")
 
 
-def stage_time(stage: StageState, now_s: float) -> str:
+def _stage_time(stage: StageState, now_s: float) -> str:
     """Return how long the stage took, or has been going on; empty when it never began."""
     began, ended = moment(stage.started_at), moment(stage.ended_at)
     if began is None:
@@ -244,7 +244,7 @@ def run_view(run_dir: Path, *, live: bool, quiet: bool) -> Iterator[Callable[[Ru
     """
     if quiet:
         yield lambda state: None
-    elif live and can_paint():
+    elif live and _can_paint():
         painter = Painter()
         try:
             yield _Live(run_dir, painter).show
@@ -283,7 +283,7 @@ class _Lines:
         if facts.doing:
             far = activity_text(facts.doing, time.time(), bar=False)
         else:
-            far = speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
+            far = _speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
         if facts.stage and far:
             self._line(f"{facts.stage.name}: {far}", facts.line if facts.doing else "")
 
@@ -304,24 +304,24 @@ class _Live:
         self._looked = -_LOOK_S
 
     def show(self, state: RunState) -> None:
-        size = self._painter.size
+        size = self._painter.columns_and_rows
         if state == self._state and size == self._size and time.monotonic() - self._looked < _LOOK_S:
             return
         self._state, self._size, self._looked = state, size, time.monotonic()
         self._painter.paint(run_frame(look_at_run(self._run_dir, state), time.time(), width=size[0], height=size[1]))
 
 
-def summary_text(state: RunState) -> str:
+def format_stage_table(state: RunState) -> str:
     """Return the end of a run as text without colour: a table, and what must be known of a resumed run."""
     width, now_s = max((len(stage.name) for stage in state.stages), default=0), time.time()
     rows = []
     for stage in state.stages:
-        took = stage_time(stage, now_s)
-        rows.append(f"{stage.name.ljust(width)}  {stage.state.upper():<11}  {took:>12}  {format_gate_count(stage)}")
+        took = _stage_time(stage, now_s)
+        rows.append(f"{stage.name.ljust(width)}  {stage.state.upper():<11}  {took:>12}  {_format_gate_count(stage)}")
     return "\n".join([*(row.rstrip() for row in rows), *(f"note: {note}" for note in state.notes)])
 
 
-def can_paint() -> bool:
+def _can_paint() -> bool:
     """Return whether the terminal that the environment names can move its cursor."""
     return os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
@@ -340,14 +340,14 @@ class Painter:
         self._width = 0
 
     @property
-    def size(self) -> tuple[int, int]:
+    def columns_and_rows(self) -> tuple[int, int]:
         """Columns and rows that a frame may have: one row is left for the cursor."""
         width, height = self._console.size
         return max(1, width - 1), max(1, height - 1)
 
     def paint(self, lines: Sequence[Text]) -> None:
         """Show `lines`, of which none may be wider and which may not be more than `size` says."""
-        width = self.size[0]
+        width = self.columns_and_rows[0]
         lines = [_fit_line(line, width) for line in lines]
         if not lines:
             self.clear()
@@ -362,7 +362,7 @@ class Painter:
         """Remove the region; the cursor is where it began."""
         if self._live:
             with contextlib.suppress(OSError):
-                self._back(self.size[0])
+                self._back(self.columns_and_rows[0])
                 self._live.stop()
         self._live, self._lines = None, []
 

@@ -100,10 +100,10 @@ def _answer(checkpoint: str, number: int, row: Mapping[str, Any], masks: SecretM
 
 
 def _text(row: Mapping[str, Any], name: str, masks: SecretMasker) -> str:
-    return remove_controls(masks.mask_text(shorten_middle(str(row.get(name) or ""), MOST_TEXT)))
+    return remove_controls(masks.mask_text(_shorten_middle(str(row.get(name) or ""), MOST_TEXT)))
 
 
-def shorten_middle(text: str, most: int) -> str:
+def _shorten_middle(text: str, most: int) -> str:
     """Return a text with at most so many characters, of a longer one the beginning and the end."""
     if len(text) <= most:
         return text
@@ -158,7 +158,7 @@ def _view(problem: ProblemView, most: int, words: Mapping[str, Any]) -> dict[str
     return {
         "suite": problem.suite,
         "name": problem.name,
-        "ask": shorten_middle(problem.ask, most),
+        "ask": _shorten_middle(problem.ask, most),
         "answers": [{**vars(one), "look": _LOOKS.get(one.outcome, "failed")} for one in answers],
         "several": len(answers) > len({one.checkpoint for one in answers}),
         "differs": problem.differs,
@@ -167,7 +167,7 @@ def _view(problem: ProblemView, most: int, words: Mapping[str, Any]) -> dict[str
 
 
 def _short(answer: AnswerView, most: int) -> AnswerView:
-    return replace(answer, text=shorten_middle(answer.text, most), detail=shorten_middle(answer.detail, most))
+    return replace(answer, text=_shorten_middle(answer.text, most), detail=_shorten_middle(answer.detail, most))
 
 
 def _row(result: EvaluationResult, suite: str) -> dict[str, Any]:
@@ -191,6 +191,6 @@ def _share(row: Mapping[str, Any], name: str) -> str:
     return f"{row[name]:.2%} ({low:.1%} – {high:.1%})"
 
 
-def default_name(folder: Path, problem: str) -> str:
-    plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in problem)[:80]
+def default_page_file_name(folder: Path, problem_name: str) -> str:
+    plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in problem_name)[:80]
     return f"{folder.resolve().name}-{plain}.html" if plain else f"{folder.resolve().name}.html"

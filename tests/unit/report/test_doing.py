@@ -59,7 +59,7 @@ def test_nothing_is_known_yet() -> None:
 def test_a_bar_of_the_stage() -> None:
     bar = ProgressBar(label="Evaluating step 40", done=41, total=164, left_s=75)
     found = find_activity(starting(state="ready"), [], {"stage": bar})
-    assert found == Activity(share=0.25, left_s=75, label="Evaluating step 40")
+    assert found == Activity(share=0.25, remaining_s=75, label="Evaluating step 40")
     assert activity_text(found, NOW, bar=False) == "25 % · 1 min 15 s left · Evaluating step 40"
 
 

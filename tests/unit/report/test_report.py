@@ -21,7 +21,7 @@ NO_MASKS = SecretMasker({})
 
 
 def report(run_dir: Path, masks: SecretMasker = NO_MASKS) -> str:
-    return render_report(load_run_record(run_dir, masks, points=400), made_at=NOW)
+    return render_report(load_run_record(run_dir, masks, max_points_per_series=400), made_at=NOW)
 
 
 @pytest.fixture(scope="module")
@@ -232,22 +232,24 @@ def test_attempts_and_phases_have_bars(tmp_path: Path) -> None:
         ),
         1e10,
     )  # fmt: skip
-    began = make_timeline(state, events((0, "stage", "starting")), 0)[0].bars[0].begin
-    assert [(bar.begin - began, bar.end - began, bar.kind, bar.attempt) for bar in rows[0].bars] == [
+    began = make_timeline(state, events((0, "stage", "starting")), 0)[0].bars[0].begin_unix_s
+    assert [
+        (bar.begin_unix_s - began, bar.end_unix_s - began, bar.state_or_phase, bar.attempt) for bar in rows[0].bars
+    ] == [
         (0, 50, "failed", 1),
         (100, 200, "failed", 2),
     ]
-    assert [(bar.label, bar.begin - began, bar.end - began) for bar in rows[0].phases] == [
+    assert [(bar.label, bar.begin_unix_s - began, bar.end_unix_s - began) for bar in rows[0].phases] == [
         ("load", 10, 30),
         ("train", 30, 50),
         ("train", 120, 150),
     ]
     assert [row.name for row in rows if row.service] == ["reward", "vllm", "ray"]
-    assert time_range(rows, None, None) == (began, rows[1].bars[0].end)
+    assert time_range(rows, None, None) == (began, rows[1].bars[0].end_unix_s)
 
 
 def test_a_run_without_events_has_the_times_of_its_state(tmp_path: Path) -> None:
     [stage, *services] = make_timeline(smoke_alone(tmp_path), [], 1e10)
-    assert stage.seconds == 20000 - 5400
+    assert stage.total_bar_seconds == 20000 - 5400
     assert all(service.bars for service in services)
     assert time_range([], None, None) == (0.0, 1.0)

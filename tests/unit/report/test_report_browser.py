@@ -91,7 +91,9 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, RunRec
     folder = tmp_path_factory.mktemp("runs")
     write_run(folder / "holdem")
     write_run(folder / "earlier", samples=50, steps=40)
-    first, second = (load_run_record(folder / name, SecretMasker({}), points=400) for name in ("holdem", "earlier"))
+    first, second = (
+        load_run_record(folder / name, SecretMasker({}), max_points_per_series=400) for name in ("holdem", "earlier")
+    )
     plans = [plan_of("holdem", "holdem", actor=f"/root/autodl-tmp/{'deep/' * 30}{n}", lr=n) for n in range(2)]
     return replace(first, plan=plans[0]), replace(second, plan=plans[1])
 
@@ -133,7 +135,7 @@ def test_a_live_page_follows_the_run(tmp_path: Path) -> None:
         """Make the page, and let the run go on."""
         with (run_dir / "events.jsonl").open("a") as events:
             events.write("\n")
-        record = load_run_record(run_dir, SecretMasker({}), points=400)
+        record = load_run_record(run_dir, SecretMasker({}), max_points_per_series=400)
         return render_report(record, made_at=iso(30000), live=True).replace("<h1>", f"<h1>look {next(looks)}, ")
 
     with LivePage(run_dir, page) as server:
@@ -147,7 +149,9 @@ def test_a_live_page_follows_the_run(tmp_path: Path) -> None:
 
 def test_in_a_browser(tmp_path: Path) -> None:
     write_run(tmp_path / "holdem")
-    html = render_report(load_run_record(tmp_path / "holdem", SecretMasker({}), points=400), made_at=iso(30000))
+    html = render_report(
+        load_run_record(tmp_path / "holdem", SecretMasker({}), max_points_per_series=400), made_at=iso(30000)
+    )
     page = tmp_path / "report.html"
     page.write_text(html.replace("</body>", f"{PROBE}</body>"))
     dom, complaints = browse(page)

@@ -191,7 +191,7 @@ def test_an_equal_frame_writes_nothing(terminal: Terminal) -> None:
 def test_a_narrower_terminal_is_painted_anew(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     painter = Painter(terminal)
     paint(painter, "x" * 70, "short")
-    monkeypatch.setattr(Painter, "size", (39, 23))
+    monkeypatch.setattr(Painter, "columns_and_rows", (39, 23))
     before = len(terminal.getvalue())
     paint(painter, "x" * 39, "short")
     erased = terminal.getvalue()[before:].count("\x1b[2K")
