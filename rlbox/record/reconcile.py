@@ -85,7 +85,7 @@ def write_final_state(
     exit_info
         How it ended, as the facts tell that are written down.
     passed_earlier, runtime_exit_info
-        What `mark_failed_if_pass_unconfirmed` takes: the stages of earlier attempts, and the word of the run's container.
+        What `mark_failed_if_pass_unconfirmed` takes: the stages of earlier attempts, and what its container said.
 
     Raises
     ------

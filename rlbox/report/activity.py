@@ -34,7 +34,8 @@ _COMPUTES_PCT = 10
 class Activity:
     """What goes on, and how far it is.
 
-    `starting_service` is empty when it is the stage itself. `share` (0-1) and `remaining_s` are None where nobody tells; `label` is what a log calls it, `facts` what was measured of it.
+    `starting_service` is empty when it is the stage itself. `share` (0-1) and `remaining_s` are None where
+    nobody tells; `label` is what a log calls it, `facts` what was measured of it.
     """
 
     starting_service: str = ""
