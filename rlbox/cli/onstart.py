@@ -42,11 +42,11 @@ def onstart(app: App, name: str, added: Path | None) -> None:
       rlbox onstart vast-5090 --json
     """
     from rlbox.image.forms.onstart import ONSTART_FIELD_LIMIT
-    from rlbox.vast.request import parse_container_options
+    from rlbox.vast.request import parse_docker_options
 
     require_vast_target_by_name(app, name)
     target, made = render_target_onstart(app, name, _read_added_script(added))
-    parse_container_options(target)  # for what it refuses
+    parse_docker_options(target)  # for what it refuses
     facts = {
         "target": name,
         "form": made.encoding,

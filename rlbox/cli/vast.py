@@ -80,15 +80,15 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import list_files
     from rlbox.system.files import require_writable_or_creatable_directory
-    from rlbox.vast.api import find_own_instance
+    from rlbox.vast.api import find_rlbox_instance
     from rlbox.vast.instance import list_result_files, ssh_address
-    from rlbox.vast.remote_job import path_below_disk
+    from rlbox.vast.remote_job import require_path_below_disk
 
     if only and not paths:
         raise click.UsageError(_("--only downloads the named paths: add a PATH on the instance's data disk."))
-    one = find_own_instance(number)
+    one = find_rlbox_instance(number)
     disk = find_instance_disk(app, one)
-    more = [path_below_disk(path, disk) for path in paths]
+    more = [require_path_below_disk(path, disk) for path in paths]
     home = choose_download_dir(number, folder)
     with app.collecting_refusals("folder"):
         require_writable_or_creatable_directory(home.path, "another with --to")
@@ -105,11 +105,11 @@ def fetch(app: App, number: int, paths: tuple[str, ...], folder: Path | None, on
 
 def choose_download_dir(instance_number: int, directory_option: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, else the one used before."""
-    from rlbox.vast.instance import download_directory
+    from rlbox.vast.instance import locate_download_directory
 
-    home = download_directory(instance_number, directory_option.absolute() if directory_option else None)
+    home = locate_download_directory(instance_number, directory_option.absolute() if directory_option else None)
     if not home.was_used and directory_option is None:
-        home = download_directory(instance_number, Path(f"vast-{instance_number}").absolute())
+        home = locate_download_directory(instance_number, Path(f"vast-{instance_number}").absolute())
     return home
 
 
@@ -302,21 +302,27 @@ def _carry_out(app: App, rented: RentedRun) -> int:
 def _start(app: App, connection: SshConnection, rented: RentedRun) -> str:
     """Bring all that the job needs, and start it, unless all that was done before; return its run."""
     from rlbox.system.progress import show_byte_progress
-    from rlbox.vast.instance import install_rlbox, start_agent, upload_job, upload_to_data_disk, wait_for_onstart
+    from rlbox.vast.instance import (
+        install_rlbox_if_missing,
+        start_agent_and_await_run,
+        upload_job,
+        upload_to_data_disk,
+        wait_for_onstart,
+    )
 
     number, remote_job = rented.number, rented.remote_job
-    install_rlbox(connection, remote_job, app.project, rented.onstart, number, app.print_status)
+    install_rlbox_if_missing(connection, remote_job, app.project, rented.onstart, number, app.print_status)
     wait_for_onstart(connection, remote_job.disk, number, rented.timeout, app.print_status)
     total = sum(one.stat().st_size for path, __ in rented.data for one in _files(path))
     with show_byte_progress(app, "upload", total) as tell:
         upload_to_data_disk(connection, remote_job, rented.data, tell)
     upload_job(connection, remote_job, app.project, rented.env_file, number)
-    return start_agent(connection, remote_job, number)
+    return start_agent_and_await_run(connection, remote_job, number)
 
 
 def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
     number = rented.number
-    app.result({"instance": number, "run": run, "ssh": instance.ssh}, f"{number}  {run}")
+    app.result({"instance": number, "run": run, "ssh": instance.ssh_command}, f"{number}  {run}")
     app.print_status(
         f"next: rlbox vast logs {number} -f; at its end rlbox vast fetch {number}, rlbox vast destroy {number}"
     )
@@ -325,7 +331,7 @@ def _left(app: App, instance: Instance, rented: RentedRun, run: str) -> int:
 
 def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) -> int:
     """Follow the run to its end, fetch what it made, and return its exit code."""
-    from rlbox.vast.instance import delay_stop, list_result_files, wait_for_onstart, wait_for_run
+    from rlbox.vast.instance import list_result_files, prevent_instance_stop, wait_for_onstart, wait_for_run
 
     number, remote_job = rented.number, rented.remote_job
     wait_for_onstart(
@@ -333,7 +339,7 @@ def _finish(app: App, connection: SshConnection, rented: RentedRun, run: str) ->
     )  # after a stop of the instance it takes a while
     app.print_status(f"run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f")
     end = wait_for_run(connection, remote_job, run, app.print_status)
-    with delay_stop(connection, remote_job):
+    with prevent_instance_stop(connection, remote_job):
         home = choose_download_dir(number)
         files, troubles = list_result_files(connection, remote_job.disk)
         done = fetch_files(app, connection, remote_job.disk, home, files, troubles)
@@ -356,12 +362,12 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
         Somebody stopped it.
     """
     from rlbox.errors import NodeError, WorkFailed
-    from rlbox.vast.api import find_own_instance
+    from rlbox.vast.api import find_rlbox_instance
 
     end = time.monotonic() + timeout
     while True:
         try:
-            if find_own_instance(number).wanted == "stopped":
+            if find_rlbox_instance(number).intended_status == "stopped":
                 step = f"rlbox vast start {number}, rlbox vast fetch {number}"
                 raise WorkFailed(_("instance {number} was stopped").format(number=number), next_step=step)
             return wait_for_instance(app, number, timeout, started=True)
@@ -375,7 +381,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
 def _uploads(options: Sequence[str]) -> list[tuple[Path, str]]:
     """Return files and folders of this machine with their places below the data disk."""
     from rlbox.errors import SpecError
-    from rlbox.vast.remote_job import path_below_disk
+    from rlbox.vast.remote_job import require_path_below_disk
 
     found = []
     for text in options:
@@ -386,7 +392,7 @@ def _uploads(options: Sequence[str]) -> list[tuple[Path, str]]:
                 _("--upload {text}: there is no {source}").format(text=text, source=source),
                 next_step=_("name a file or a folder of this machine"),
             )
-        found.append((path, path_below_disk(goal or path.resolve().name, "/")))
+        found.append((path, require_path_below_disk(goal or path.resolve().name, "/")))
     return found
 
 

@@ -73,10 +73,10 @@ def search(app: App, name: str, price: float, disk: float) -> int:
     from rlbox.cli.onstart import require_vast_target_by_name
     from rlbox.vast.api import require_api_key
     from rlbox.vast.offers import format_offers, make_offer_filter
-    from rlbox.vast.request import parse_container_options
+    from rlbox.vast.request import parse_docker_options
 
     target = require_vast_target_by_name(app, name)
-    needs = make_offer_filter(target, price=price, disk=disk, ports=parse_container_options(target).ports)
+    needs = make_offer_filter(target, max_hourly_usd=price, disk_gb=disk, ports=parse_docker_options(target).port_count)
     if app.dry_run:
         with app.collecting_refusals("API key"):
             require_api_key()
@@ -96,7 +96,7 @@ def search_fitting_offers(needs: OfferFilter) -> tuple[Offer, ...]:
     from rlbox.vast.offers import parse_offer, rank_offers
 
     rows = search_offers(needs)
-    fitting, mismatches = rank_offers((parse_offer(row, needs.disk, needs.bid) for row in rows), needs)
+    fitting, mismatches = rank_offers((parse_offer(row, needs.disk_gb, needs.bid_hourly_usd) for row in rows), needs)
     if not fitting:
         shown = [f"  offer {number}: {text}" for number, text in list(mismatches.items())[:5]]
         raise WorkFailed(
@@ -189,7 +189,7 @@ def create(app: App, name: str, terms: RentalOptions) -> int:
     if app.dry_run or deal.offer is None:
         return app.planned(deal.as_json(), "\n".join(deal.lines()), describe_rental(deal, terms))
     created = rent(app, deal, deal.offer, terms)
-    ssh = wait_for_instance(app, created, terms.timeout).ssh if terms.timeout else ""
+    ssh = wait_for_instance(app, created, terms.timeout).ssh_command if terms.timeout else ""
     app.result({**deal.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
     app.print_status(f"next: {ssh or 'rlbox vast ls'}")
     return 0
@@ -201,21 +201,23 @@ def plan_rental(app: App, name: str, terms: RentalOptions, job: str = "", *, for
     For a `job` and without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
     """
     from rlbox.vast.offers import make_offer_filter
-    from rlbox.vast.request import Quote, choose_plain_image, make_create_request, parse_container_options
+    from rlbox.vast.request import Quote, choose_plain_image, make_create_request, parse_docker_options
 
     target, onstart = render_instance_onstart(app, name, sent=bool(job), force=force)
     image, setup = terms.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_image(target.hardware.cuda_driver), _setup_line(app, name)
-    options = parse_container_options(target, image)
-    needs = make_offer_filter(target, price=terms.price, disk=terms.disk, ports=options.ports, bid=terms.bid)
+    options = parse_docker_options(target, image)
+    needs = make_offer_filter(
+        target, max_hourly_usd=terms.price, disk_gb=terms.disk, ports=options.port_count, bid_hourly_usd=terms.bid
+    )
     request = make_create_request(target, needs, options, onstart, image=image, job=job)
     with app.collecting_refusals("image"):
         require_published(app, request.image)
     offer = None
     with app.collecting_refusals("offers"):
         offer = find_cheapest_offer(needs, terms.offer)
-    return Quote(request=request, needs=needs, offer=offer, setup=setup)
+    return Quote(request=request, needs=needs, offer=offer, setup_summary=setup)
 
 
 def render_instance_onstart(app: App, name: str, *, sent: bool, force: bool = False) -> tuple[Target, OnstartScript]:
@@ -225,11 +227,11 @@ def render_instance_onstart(app: App, name: str, *, sent: bool, force: bool = Fa
     """
     from rlbox.cli.onstart import render_target_onstart
     from rlbox.target.target import load_target
-    from rlbox.vast.remote_job import JOB_DIRECTORY, start_agent_script
+    from rlbox.vast.remote_job import JOB_DIRECTORY, format_agent_start_shell
 
     disk = load_target(app.project, name).target.disk.mount
     return render_target_onstart(
-        app, name, start_agent_script(disk), f"{disk}/{JOB_DIRECTORY}" if sent else "", force=force
+        app, name, format_agent_start_shell(disk), f"{disk}/{JOB_DIRECTORY}" if sent else "", force=force
     )
 
 
@@ -274,7 +276,7 @@ def wait_for_instance(app: App, number: int, timeout: float, *, started: bool = 
     from rlbox.vast.api import wait_until_running
 
     try:
-        return wait_until_running(number, timeout, app.print_status, started=started)
+        return wait_until_running(number, timeout, app.print_status, restarted=started)
     except KeyboardInterrupt:
         unseen = "" if started else " --unfetched"  # nothing is on its disk yet
         step = f"rlbox vast destroy {number}{unseen}"
@@ -298,9 +300,12 @@ def list_them(app: App) -> None:
     from rlbox.amounts import columns
     from rlbox.vast.api import list_instances
 
-    own = [one for one in list_instances().values() if one.own]
-    rows = [(str(one.id), one.label, one.status or "created", f"{one.price:.3f}", one.ssh) for one in own]
-    data = [{"id": one.id, "label": one.label, "status": one.status, "price": one.price, "ssh": one.ssh} for one in own]
+    own = [one for one in list_instances().values() if one.is_rlbox_made]
+    rows = [(str(one.id), one.label, one.status or "created", f"{one.price:.3f}", one.ssh_command) for one in own]
+    data = [
+        {"id": one.id, "label": one.label, "status": one.status, "price": one.price, "ssh": one.ssh_command}
+        for one in own
+    ]
     text = "\n".join(columns([("id", "label", "state", "$/h", "reached by"), *rows])) if rows else "no instance"
     app.result({"instances": data}, text)
 
@@ -317,10 +322,10 @@ def ssh(app: App, number: int, words: tuple[str, ...]) -> int:
       rlbox vast ssh --help
     """
     from rlbox.ssh.connection import run_terminal
-    from rlbox.vast.api import find_own_instance
+    from rlbox.vast.api import find_rlbox_instance
     from rlbox.vast.instance import ssh_address
 
-    return run_terminal(ssh_address(find_own_instance(number)), words[0] if len(words) == 1 else shlex.join(words))
+    return run_terminal(ssh_address(find_rlbox_instance(number)), words[0] if len(words) == 1 else shlex.join(words))
 
 
 @click.command()
@@ -335,13 +340,13 @@ def logs(app: App, number: int, follow: bool) -> int:
       rlbox vast logs --help
     """
     from rlbox.ssh.connection import run_terminal
-    from rlbox.vast.api import find_own_instance
+    from rlbox.vast.api import find_rlbox_instance
     from rlbox.vast.instance import ssh_address
-    from rlbox.vast.remote_job import find_rlbox_script
+    from rlbox.vast.remote_job import format_rlbox_lookup_shell
 
-    one = find_own_instance(number)
+    one = find_rlbox_instance(number)
     disk = find_instance_disk(app, one)
-    command = f"{find_rlbox_script(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (
+    command = f"{format_rlbox_lookup_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}" + (
         " -f" if follow else ""
     )
     return run_terminal(ssh_address(one), command)
@@ -358,9 +363,9 @@ def stop(app: App, number: int) -> int:
     Example:
       rlbox vast stop --help
     """
-    from rlbox.vast.api import find_own_instance, set_instance_state
+    from rlbox.vast.api import find_rlbox_instance, set_instance_state
 
-    one = find_own_instance(number)
+    one = find_rlbox_instance(number)
     if app.dry_run:
         return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"stop instance {number}")
     set_instance_state(number, "stopped")
@@ -390,17 +395,17 @@ def start(app: App, number: int, timeout: float) -> int:
       rlbox vast start --help
     """
     from rlbox.ssh.connection import SshConnection
-    from rlbox.vast.api import find_own_instance, set_instance_state
+    from rlbox.vast.api import find_rlbox_instance, set_instance_state
     from rlbox.vast.instance import ssh_address, wait_for_onstart
 
-    one = find_own_instance(number)
+    one = find_rlbox_instance(number)
     if app.dry_run:
         return app.planned({"instance": number}, f"{one.id}  {one.label}  {one.status}", f"start instance {number}")
     set_instance_state(number, "running")
     ready = wait_for_instance(app, number, timeout, started=True)
     with SshConnection(ssh_address(ready), timeout) as connection:
         wait_for_onstart(connection, find_instance_disk(app, one), number, timeout, app.print_status)
-    app.result({"instance": number, "state": "running", "ssh": ready.ssh}, f"{number}  {ready.ssh}")
+    app.result({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
     app.print_status(f"next: rlbox vast logs {number} -f")
     return 0
 
@@ -428,9 +433,9 @@ def destroy(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
       rlbox vast destroy --help
     """
     from rlbox.vast.api import destroy_instance, list_instances
-    from rlbox.vast.request import select_own_instances
+    from rlbox.vast.request import select_rlbox_instances
 
-    chosen = select_own_instances(list_instances(), tuple(dict.fromkeys(ids)))
+    chosen = select_rlbox_instances(list_instances(), tuple(dict.fromkeys(ids)))
     for one in chosen if not unfetched else ():
         with app.collecting_refusals("what is on the disk"):
             _require_fetched(app, one)
@@ -454,7 +459,7 @@ def _require_fetched(app: App, one: Instance) -> None:
     from rlbox.errors import NodeError
     from rlbox.ssh.connection import SshConnection
     from rlbox.ssh.files import total_bytes
-    from rlbox.vast.instance import download_directory, list_result_files, ssh_address
+    from rlbox.vast.instance import list_result_files, locate_download_directory, ssh_address
 
     step = _("rlbox vast fetch {id}, or --unfetched to lose it").format(id=one.id)
     if one.status != "running":
@@ -466,7 +471,7 @@ def _require_fetched(app: App, one: Instance) -> None:
         )
     with SshConnection(ssh_address(one)) as connection:
         files, __ = list_result_files(connection, find_instance_disk(app, one))
-    if lacking := download_directory(one.id).find_missing(files):
+    if lacking := locate_download_directory(one.id).find_missing(files):
         shown = ", ".join(file.path for file in lacking[:3]) + (" …" if len(lacking) > 3 else "")
         raise NodeError(
             _("instance {id} has {count} files ({size}) not at home: {shown}").format(

@@ -24,7 +24,7 @@ from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, ConnectionLost, SshAddress, SshConnection
-from rlbox.ssh.errors import SshRoute, explain_ssh_error, find_route
+from rlbox.ssh.errors import SshRoute, explain_ssh_error, read_ssh_route
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
 
@@ -130,7 +130,7 @@ class Node:
             with _slots:
                 self._ssh = connection.__enter__()
         except ConnectionLost as error:
-            raise UnreachableNode(explain_ssh_error(self.name, find_route(self.name), error.output)) from error
+            raise UnreachableNode(explain_ssh_error(self.name, read_ssh_route(self.name), error.output)) from error
 
     def close(self) -> None:
         if self._ssh:
@@ -223,7 +223,7 @@ class Node:
             if not self._engine_address:
                 socket = str(self.machine["engine_socket"])
                 if self._ssh:
-                    local = self._ssh.directory / "engine"
+                    local = self._ssh.local_temp_directory / "engine"
                     self._ssh.forward(str(local), socket)
                     socket = str(local)
                 self._engine_address = f"unix://{socket}"

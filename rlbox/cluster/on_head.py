@@ -97,12 +97,12 @@ def _run(app: App, head: Node, cluster: RunningCluster, command: HeadCommand, mo
     facts = head.call("helper", socket=socket)
     tunnel = EngineTunnel(
         address=head.engine_address,
-        socket=socket,
+        remote_socket=socket,
         uid=int(head.machine["uid"]),
         gid=int(head.machine["gid"]),
         socket_gid=int(facts["group"]),
         home=str(facts["home"]),
-        state=str(facts["state"]),
+        remote_state_directory=str(facts["state"]),
     )
     secrets = {name: secret.reveal() for name, secret in command.secrets.items()}
     helper = HelperContainer(

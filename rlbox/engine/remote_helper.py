@@ -111,8 +111,8 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Co
             tty=helper.terminal,
             stdin_open=helper.terminal,
             volumes=[
-                f"{tunnel.socket}:{ENGINE_SOCKET}",
-                f"{tunnel.state}:{_STATE}/rlbox",
+                f"{tunnel.remote_socket}:{ENGINE_SOCKET}",
+                f"{tunnel.remote_state_directory}:{_STATE}/rlbox",
                 *([f"{helper.data_dir}:{helper.data_dir}"] if helper.create_data_dir else []),
             ],
             mounts=[]

@@ -102,11 +102,11 @@ class SshConnection:
         self._master: ProcessHandle | None = None
 
     @property
-    def name(self) -> str:
+    def login(self) -> str:
         return self.address.login
 
     @property
-    def directory(self) -> Path:
+    def local_temp_directory(self) -> Path:
         """For sockets of this connection; it goes with it."""
         return self._directory
 
@@ -126,7 +126,7 @@ class SshConnection:
         argv = ("-S", self._socket, "-O", "forward", "-L", f"{listen}:{target}", "--", self.address.login)
         outcome = run_command(Command(argv=(*self.address.to_argv_prefix("StreamLocalBindMask=0177"), *argv)))
         if not outcome.ok:
-            raise NodeError(_("ssh forwards nothing: {error}").format(error=_last_line(outcome)), where=self.name)
+            raise NodeError(_("ssh forwards nothing: {error}").format(error=_last_line(outcome)), where=self.login)
 
     def __enter__(self) -> SshConnection:
         deadline = time.monotonic() + self._retry_s
@@ -157,7 +157,7 @@ class SshConnection:
         if line.decode("utf-8", "replace").strip() == _READY:
             return None
         self._master.wait()
-        return read_last_line(errors)
+        return read_last_error_line(errors)
 
     def run(self, command: str, stdin: str = "", *, timeout_s: float = _COMMAND_S) -> Outcome:
         """Run a shell command there, whatever its exit code."""
@@ -173,7 +173,7 @@ class SshConnection:
         step = _("look there with `{shell_command}`, and try again").format(shell_command=self.address.shell_command)
         raise NodeError(
             _("{error}: {last_line}").format(error=error, last_line=_last_line(outcome)),
-            where=self.name,
+            where=self.login,
             next_step=step,
         )
 
@@ -188,7 +188,7 @@ class SshConnection:
     def _connection_lost(self, error: str) -> ConnectionLost:
         test = self.address.shell_command.replace("ssh", "ssh -oBatchMode=yes", 1)
         return ConnectionLost(
-            _("ssh to {name} failed: {error}").format(name=self.name, error=error),
+            _("ssh to {name} failed: {error}").format(name=self.login, error=error),
             next_step=_("make `{test} true` work: key, known host, network").format(test=test),
             output=self.read_errors(),
         )
@@ -200,18 +200,18 @@ class SshConnection:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def start_ssh(argv: tuple[str, ...], errors: Path) -> ProcessHandle:
+def start_ssh(argv: tuple[str, ...], error_file: Path) -> ProcessHandle:
     """Start ssh with pipes, in a session of its own so that Ctrl-C does not end it; its errors go to a file."""
     try:
-        with errors.open("wb") as file:
+        with error_file.open("wb") as file:
             return start_command(Command(argv=argv), stdin=PIPE, stdout=PIPE, stderr=file)
     except OSError as error:
         raise SshMissing(_("there is no ssh on PATH"), next_step=_("install the OpenSSH client")) from error
 
 
-def read_last_line(errors: Path) -> str:
+def read_last_error_line(error_file: Path) -> str:
     """Return the last line that ssh wrote to its file of errors."""
-    lines = errors.read_text("utf-8", "replace").strip().splitlines()
+    lines = error_file.read_text("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "ssh ended without a word"
 
 

@@ -88,7 +88,7 @@ class DownloadDirectory:
             _("{path} does not arrive as it is listed: it changes meanwhile, or bytes are lost on the way").format(
                 path=missing[0].path
             ),
-            where=shell.name,
+            where=shell.login,
             next_step=_("the same command again, when nothing writes it"),
         )
 

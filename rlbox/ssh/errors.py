@@ -72,14 +72,14 @@ class SshRoute(NamedTuple):
     jump: str
 
 
-def find_route(name: str) -> SshRoute:
+def read_ssh_route(host_alias: str) -> SshRoute:
     """Return what ssh's configuration says of a name; no machine is asked."""
     try:
-        outcome = run_command(Command(argv=("ssh", "-G", "--", name), timeout_s=_CONFIG_S))
+        outcome = run_command(Command(argv=("ssh", "-G", "--", host_alias), timeout_s=_CONFIG_S))
     except RlboxError:
-        return SshRoute(name, "")
+        return SshRoute(host_alias, "")
     settings = dict(line.split(" ", 1) for line in outcome.stdout.splitlines() if " " in line)
-    host, jump = settings.get("hostname", name), settings.get("proxyjump", "none")
+    host, jump = settings.get("hostname", host_alias), settings.get("proxyjump", "none")
     if jump == "none":
         command = settings.get("proxycommand", "none")
         jump = "" if command == "none" else command.replace(host, "%h")

@@ -243,20 +243,22 @@ def send_file(shell: SshConnection, path: Path, target: str, report: ReportBytes
             return
     raise WorkFailed(
         _("{path} changes while it is transferred").format(path=path),
-        where=shell.name,
+        where=shell.login,
         next_step=_("the same command again, when nothing writes it"),
     )
 
 
-def replace_tree(shell: SshConnection, directory: Path, names: Sequence[str], target: str) -> None:
-    """Send small files in one stream, in place of everything below `target` there."""
-    goal = shlex.quote(target)
+def replace_remote_tree(
+    shell: SshConnection, source_directory: Path, relative_paths: Sequence[str], remote_target: str
+) -> None:
+    """Send small files in one stream, in place of everything below `remote_target` there."""
+    goal = shlex.quote(remote_target)
     unpack = f"rm -rf {goal}.new && mkdir -p {goal}.new && tar -xf - -C {goal}.new"
     process = shell.start(f"{unpack} && rm -rf {goal} && mv {goal}.new {goal}", stdin=PIPE, stdout=DEVNULL)
     with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as archive:
-        for name in names:
-            archive.add(directory / name, name)
-    _check_exit(process, f"{len(names)} files")
+        for name in relative_paths:
+            archive.add(source_directory / name, name)
+    _check_exit(process, f"{len(relative_paths)} files")
 
 
 def _prepare_part(target: Path) -> Path:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from rlbox.errors import EngineError
 from rlbox.i18n import _
-from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_line, start_ssh
+from rlbox.ssh.connection import SshMissing, parse_ssh_url, read_last_error_line, start_ssh
 from rlbox.system.command import ProcessHandle
 
 ENGINE_SOCKET = "/var/run/docker.sock"
@@ -31,16 +31,16 @@ _REMOTE = (
 class EngineTunnel:
     """`address` is the socket on this machine; everything else is about the remote machine and the user there.
 
-    `state` is the directory in which rlbox on that machine keeps what it knows of its runs.
+    `remote_state_directory` is the directory in which rlbox on that machine keeps what it knows of its runs.
     """
 
     address: str
-    socket: str
+    remote_socket: str
     uid: int
     gid: int
     socket_gid: int
     home: str
-    state: str
+    remote_state_directory: str
 
 
 @cache
@@ -67,7 +67,9 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     if not all(lines):
         ssh.wait()
         raise EngineError(
-            _("the engine cannot be reached over ssh: {read_last_line}").format(read_last_line=read_last_line(errors)),
+            _("the engine cannot be reached over ssh: {read_last_line}").format(
+                read_last_line=read_last_error_line(errors)
+            ),
             where=url,
             next_step=_(
                 "make `ssh -oBatchMode=yes {login} docker version` work: key, known host, right to the engine"
@@ -76,12 +78,12 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
     uid, gid, socket_gid, home, state = lines
     return EngineTunnel(
         address=f"unix://{local}",
-        socket=socket,
+        remote_socket=socket,
         uid=int(uid),
         gid=int(gid),
         socket_gid=int(socket_gid),
         home=home,
-        state=state,
+        remote_state_directory=state,
     )
 
 

@@ -26,7 +26,7 @@ from rlbox.system.http import (
 )
 from rlbox.system.network_settings import find_custom_ca_bundle
 from rlbox.vast.offers import OfferFilter
-from rlbox.vast.request import DEAD_STATES, CreateRequest, Instance, parse_instance, select_own_instances
+from rlbox.vast.request import DEAD_STATES, CreateRequest, Instance, parse_instance, select_rlbox_instances
 
 _POLL_S = 10.0
 _SILENT_S = 120.0
@@ -69,9 +69,9 @@ def list_instances() -> dict[int, Instance]:
     return {one.id: one for one in map(parse_instance, _pages())}
 
 
-def find_own_instance(number: int) -> Instance:
+def find_rlbox_instance(instance_id: int) -> Instance:
     """Return an instance that rlbox created; `SpecError` where there is none of that number."""
-    return select_own_instances(list_instances(), (number,))[0]
+    return select_rlbox_instances(list_instances(), (instance_id,))[0]
 
 
 def _pages() -> Iterator[Mapping[str, Any]]:
@@ -84,27 +84,29 @@ def _pages() -> Iterator[Mapping[str, Any]]:
         asked["after_token"] = page["next_token"]
 
 
-def destroy_instance(number: int) -> None:
-    what = f"the end of instance {number}"
+def destroy_instance(instance_id: int) -> None:
+    what = f"the end of instance {instance_id}"
     answer = _ask(
-        what, "DELETE", f"/api/v0/instances/{number}/", {}, sent="rlbox vast ls tells whether it is still there"
+        what, "DELETE", f"/api/v0/instances/{instance_id}/", {}, sent="rlbox vast ls tells whether it is still there"
     )
     if not answer.get("success"):
         raise _refused(what, answer)
 
 
-def set_instance_state(number: int, state: Literal["running", "stopped"], *, key: str = "") -> None:
-    """Ask for an instance to run, or to stop; it keeps its disk. `key` is another than the account's."""
-    what = f"that instance {number} be {state}"
-    answer = _ask(what, "PUT", f"/api/v0/instances/{number}/", {"state": state}, key=key)
+def set_instance_state(instance_id: int, state: Literal["running", "stopped"], *, api_key: str = "") -> None:
+    """Ask for an instance to run, or to stop; it keeps its disk. `api_key` is another than the account's."""
+    what = f"that instance {instance_id} be {state}"
+    answer = _ask(what, "PUT", f"/api/v0/instances/{instance_id}/", {"state": state}, key=api_key)
     if not answer.get("success"):
         raise _refused(what, answer)
 
 
-def wait_until_running(number: int, timeout_s: float, say: Callable[[str], None], *, started: bool = False) -> Instance:
+def wait_until_running(
+    instance_id: int, timeout_s: float, say: Callable[[str], None], *, restarted: bool = False
+) -> Instance:
     """Wait until an instance runs and return it; `say` hears each change of its state.
 
-    One that was `started` again is `exited` until it gets its GPUs back, which others may have meanwhile.
+    One that was stopped before (`restarted`) is `exited` until it gets its GPUs back, which others may have meanwhile.
 
     Raises
     ------
@@ -114,46 +116,48 @@ def wait_until_running(number: int, timeout_s: float, say: Callable[[str], None]
         It did not run in time. It is there and costs money in both cases; the message says how to end it.
     """
     end, told = time.monotonic() + timeout_s, ""
-    ending = f"rlbox vast destroy {number} --unfetched --yes"  # nothing is on its disk that could be fetched
-    if started:
+    ending = f"rlbox vast destroy {instance_id} --unfetched --yes"  # nothing is on its disk that could be fetched
+    if restarted:
         ending = _(
             "rlbox vast start {number} (later), or to lose its disk: rlbox vast destroy {number} --unfetched"
-        ).format(number=number)
+        ).format(number=instance_id)
     while True:
-        row = _ask(f"the state of instance {number}", "GET", f"/api/v0/instances/{number}/?owner=me").get("instances")
+        row = _ask(f"the state of instance {instance_id}", "GET", f"/api/v0/instances/{instance_id}/?owner=me").get(
+            "instances"
+        )
         if row is None:
-            raise WorkFailed(_("instance {number} is gone").format(number=number), next_step=_SEARCH)
-        one = parse_instance({"id": number, **row})
+            raise WorkFailed(_("instance {number} is gone").format(number=instance_id), next_step=_SEARCH)
+        one = parse_instance({"id": instance_id, **row})
         if (state := f"{one.status or 'created'} {one.message}".strip()) != told:
             told = state
-            say(f"instance {number}: {state}")
+            say(f"instance {instance_id}: {state}")
         if one.status == "running":
             return one
-        if one.status in DEAD_STATES and not started:
+        if one.status in DEAD_STATES and not restarted:
             raise WorkFailed(
                 _("instance {number} is {status}: {message}").format(
-                    number=number, status=one.status, message=one.message or _("no reason given")
+                    number=instance_id, status=one.status, message=one.message or _("no reason given")
                 ),
                 next_step=ending,
             )
         if time.monotonic() >= end:
             raise TimedOut(
                 _("instance {number} did not run within {timeout_s}: {state}").format(
-                    number=number, timeout_s=exact_duration_text(timeout_s), state=state
+                    number=instance_id, timeout_s=exact_duration_text(timeout_s), state=state
                 ),
                 next_step=ending,
             )
         time.sleep(_POLL_S)
 
 
-def find_api_key() -> str:
-    """Return the API key, from the environment or the file of the platform's own client; empty when there is none."""
+def find_api_key() -> str | None:
+    """Return the API key, from the environment or the file of the platform's own client."""
     if key := os.environ.get("VAST_API_KEY", ""):
         return key
     for name in ("~/.config/vastai/vast_api_key", "~/.vast_api_key"):
         if (path := Path(os.path.expanduser(name))).is_file():
             return path.read_text("utf-8").strip()
-    return ""
+    return None
 
 
 def require_api_key() -> str:
@@ -164,7 +168,7 @@ def require_api_key() -> str:
     )
 
 
-def platform_url() -> str:
+def _platform_url() -> str:
     return os.environ.get("VAST_URL") or "https://console.vast.ai"
 
 
@@ -182,7 +186,7 @@ def _ask(
 
     One that may have been carried out is sent once, and `sent` is the step that follows when it is not answered.
     """
-    key, url = key or require_api_key(), platform_url()
+    key, url = key or require_api_key(), _platform_url()
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     data = b"" if body is None else json.dumps(body).encode()
 

@@ -19,7 +19,7 @@ from rlbox.i18n import _
 from rlbox.image.context import write_rlbox_wheel
 from rlbox.ssh.connection import SshAddress, SshConnection
 from rlbox.ssh.download import DownloadDirectory
-from rlbox.ssh.files import Listing, ReportBytes, list_files, replace_tree, send_file
+from rlbox.ssh.files import Listing, ReportBytes, list_files, replace_remote_tree, send_file
 from rlbox.system.command import DEVNULL
 from rlbox.system.files import compute_file_sha256, state_path
 from rlbox.vast.remote_job import (
@@ -32,9 +32,9 @@ from rlbox.vast.remote_job import (
     REFUSED_FILE,
     RUN_FILE,
     RemoteJob,
-    find_rlbox_script,
+    format_agent_start_shell,
+    format_rlbox_lookup_shell,
     select_result_paths,
-    start_agent_script,
 )
 from rlbox.vast.request import Instance
 
@@ -51,7 +51,7 @@ ReportLine = Callable[[str], None]
 
 def ssh_address(instance: Instance) -> SshAddress:
     """Return how an instance is reached; `NodeError` while it has no address."""
-    if not instance.ssh:
+    if not instance.ssh_command:
         raise NodeError(
             _("instance {id} has no address: it is {status}").format(
                 id=instance.id, status=instance.status or _("being made")
@@ -62,7 +62,9 @@ def ssh_address(instance: Instance) -> SshAddress:
     return SshAddress(host=instance.host, user="root", port=instance.port, known_hosts=hosts)
 
 
-def wait_for_onstart(connection: SshConnection, disk: str, number: int, timeout_s: float, say: ReportLine) -> None:
+def wait_for_onstart(
+    connection: SshConnection, data_disk: str, instance_id: int, timeout_s: float, say: ReportLine
+) -> None:
     """Wait until the on-start script has ended well; `say` hears each change of its last word.
 
     Raises
@@ -73,30 +75,31 @@ def wait_for_onstart(connection: SshConnection, disk: str, number: int, timeout_
         It did not end in time.
     """
     end, told = time.monotonic() + timeout_s, ""
-    look = _("rlbox vast ssh {number} 'tail -n 40 {disk}/onstart.log'").format(number=number, disk=disk)
+    look = _("rlbox vast ssh {number} 'tail -n 40 {disk}/onstart.log'").format(number=instance_id, disk=data_disk)
     while True:
-        state = connection.run(f"cat {shlex.quote(disk)}/onstart.status").stdout.strip()
+        state = connection.run(f"cat {shlex.quote(data_disk)}/onstart.status").stdout.strip()
         if state != told:
             told = state
-            say(f"instance {number}: on-start {state or 'begins'}")
+            say(f"instance {instance_id}: on-start {state or 'begins'}")
         if state.startswith("ready"):
             return
         if state.startswith("failed"):
             raise WorkFailed(
-                _("the on-start script of instance {number} {state}").format(number=number, state=state), next_step=look
+                _("the on-start script of instance {number} {state}").format(number=instance_id, state=state),
+                next_step=look,
             )
         if time.monotonic() >= end:
             raise TimedOut(
                 _("instance {number} was not ready within {timeout_s}: {state}").format(
-                    number=number, timeout_s=exact_duration_text(timeout_s), state=state or _("nothing")
+                    number=instance_id, timeout_s=exact_duration_text(timeout_s), state=state or _("nothing")
                 ),
                 next_step=look,
             )
         time.sleep(_POLL_S)
 
 
-def install_rlbox(
-    connection: SshConnection, job: RemoteJob, project: Project, onstart: str, number: int, say: ReportLine
+def install_rlbox_if_missing(
+    connection: SshConnection, job: RemoteJob, project: Project, onstart_script: str, instance_id: int, say: ReportLine
 ) -> bool:
     """Bring rlbox and the user's specs to an instance whose image has no rlbox; return whether it is such a one.
 
@@ -104,7 +107,7 @@ def install_rlbox(
 
     Parameters
     ----------
-    onstart
+    onstart_script
         The on-start script, as the instance was created with.
 
     Raises
@@ -114,8 +117,8 @@ def install_rlbox(
     """
     if connection.run(_HAS_IMAGE).ok:
         return False
-    _require_free(connection, job, number)
-    names, folder = list_spec_files_to_upload(project), job.folder
+    _require_free(connection, job, instance_id)
+    names, folder = _list_spec_files_to_upload(project), job.folder
     with tempfile.TemporaryDirectory(prefix="rlbox-wheel-") as made:
         wheel = write_rlbox_wheel(Path(made))
         total = hashlib.sha256(wheel.read_bytes())
@@ -124,17 +127,17 @@ def install_rlbox(
         digest = total.hexdigest()
         if connection.run(f"cat {folder}/{_SENT}").stdout.strip() == digest:
             if connection.run(f"cat {job.disk}/onstart.status").stdout.startswith("failed"):
-                _start_again(connection, job, onstart)
+                _start_again(connection, job, onstart_script)
             return True
-        say(f"instance {number}: sending rlbox ({size_text(wheel.stat().st_size)})")
+        say(f"instance {instance_id}: sending rlbox ({size_text(wheel.stat().st_size)})")
         if names:
-            replace_tree(connection, project.folder, names, f"{folder}/{PROJECT_DIRECTORY}")
+            replace_remote_tree(connection, project.folder, names, f"{folder}/{PROJECT_DIRECTORY}")
         connection.check_output(f"mkdir -p {folder}; cd {folder} && rm -f rlbox-*.whl", "rlbox cannot be sent")
         send_file(connection, wheel, f"{folder}/{wheel.name}", lambda size: None)
     status = connection.run(f"cat {job.disk}/onstart.status").stdout
     if status.startswith(("failed", "ready")):
         connection.check_output("rm -f /opt/rlbox-cli/whole", "rlbox cannot be replaced")
-        _start_again(connection, job, onstart)
+        _start_again(connection, job, onstart_script)
     connection.check_output(f"echo {digest} >{folder}/{_SENT}", "rlbox cannot be sent")
     return True
 
@@ -154,12 +157,12 @@ def _start_again(connection: SshConnection, job: RemoteJob, onstart: str) -> Non
 def _require_free(connection: SshConnection, job: RemoteJob, number: int) -> str:
     """Return the text of the job that is on the instance; `LockHeld` when it is another one whose run goes on."""
     before = connection.run(f"cat {shlex.quote(job.folder)}/{JOB_FILE}").stdout
-    rows = run_remote_rlbox(connection, job.disk, ("runs",))["runs"] if before not in ("", job.text()) else ()
+    rows = _run_remote_rlbox(connection, job.disk, ("runs",))["runs"] if before not in ("", job.to_json_text()) else ()
     if going := [str(row["run"]) for row in rows if row["state"] in ("starting", "running")]:
-        tool = connection.run(f"{find_rlbox_script(job.disk)}; echo $tool").stdout.strip()
+        tool = connection.run(f"{format_rlbox_lookup_shell(job.disk)}; echo $tool").stdout.strip()
         raise LockHeld(
             _("the instance carries out run {going}").format(going=going[0]),
-            where=connection.name,
+            where=connection.login,
             next_step=_(
                 "wait for its end, or end it: rlbox vast ssh {number} '{tool}/bin/rlbox stop {going} --data {disk}'"
             ).format(number=number, tool=tool, going=going[0], disk=job.disk),
@@ -167,18 +170,20 @@ def _require_free(connection: SshConnection, job: RemoteJob, number: int) -> str
     return before
 
 
-def upload_job(connection: SshConnection, job: RemoteJob, project: Project, env_file: Path | None, number: int) -> None:
-    """Bring to instance `number` the user's specs, the secrets' file and the job; one that is the same keeps its run.
+def upload_job(
+    connection: SshConnection, job: RemoteJob, project: Project, env_file: Path | None, instance_id: int
+) -> None:
+    """Bring to the instance the user's specs, the secrets' file and the job; one that is the same keeps its run.
 
     Raises
     ------
     LockHeld
         The instance carries out a run of another job.
     """
-    folder, text = shlex.quote(job.folder), job.text()
-    before = _require_free(connection, job, number)
-    if names := list_spec_files_to_upload(project):
-        replace_tree(connection, project.folder, names, f"{job.folder}/{PROJECT_DIRECTORY}")
+    folder, text = shlex.quote(job.folder), job.to_json_text()
+    before = _require_free(connection, job, instance_id)
+    if names := _list_spec_files_to_upload(project):
+        replace_remote_tree(connection, project.folder, names, f"{job.folder}/{PROJECT_DIRECTORY}")
     if env_file:
         command = f"umask 077; cat >{shlex.quote(job.disk)}/{ENV_FILE}"
         connection.check_output(command, "the secrets cannot be sent", env_file.read_text("utf-8"))
@@ -189,19 +194,22 @@ def upload_job(connection: SshConnection, job: RemoteJob, project: Project, env_
 
 
 def upload_to_data_disk(
-    connection: SshConnection, job: RemoteJob, data: Sequence[tuple[Path, str]], tell: ReportBytes
+    connection: SshConnection,
+    job: RemoteJob,
+    local_to_disk_paths: Sequence[tuple[Path, str]],
+    report_bytes: ReportBytes,
 ) -> None:
     """Bring files and folders of this machine to their places below the data disk."""
-    for path, goal in data:
+    for path, goal in local_to_disk_paths:
         if path.is_dir():
             for file in sorted(one for one in path.rglob("*") if one.is_file()):
-                send_file(connection, file, f"{job.disk}/{goal}/{file.relative_to(path)}", tell)
+                send_file(connection, file, f"{job.disk}/{goal}/{file.relative_to(path)}", report_bytes)
         else:
-            send_file(connection, path, f"{job.disk}/{goal}", tell)
+            send_file(connection, path, f"{job.disk}/{goal}", report_bytes)
 
 
-def start_agent(connection: SshConnection, job: RemoteJob, number: int) -> str:
-    """Start what keeps the job going on instance `number`, unless it is there; return its run once there is one."""
+def start_agent_and_await_run(connection: SshConnection, job: RemoteJob, instance_id: int) -> str:
+    """Start what keeps the job going, unless it is there; return its run once there is one."""
     end, folder = time.monotonic() + _STARTED_S, shlex.quote(job.folder)
     connection.check_output(f"rm -f {folder}/{REFUSED_FILE}", "the job cannot be started")
     while time.monotonic() < end:
@@ -210,15 +218,15 @@ def start_agent(connection: SshConnection, job: RemoteJob, number: int) -> str:
         if refused := connection.run(f"cat {folder}/{REFUSED_FILE}").stdout.strip():
             raise WorkFailed(
                 _("the job does not start there: {refused}").format(refused=refused),
-                next_step=_("mend it, then type the same with --instance {number}").format(number=number),
+                next_step=_("mend it, then type the same with --instance {number}").format(number=instance_id),
             )
         connection.check_output(
-            start_agent_script(job.disk), "the job cannot be started"
+            format_agent_start_shell(job.disk), "the job cannot be started"
         )  # one that ends a job may still be there
         time.sleep(_POLL_S)
     raise TimedOut(
         _("no run began within {started_s}").format(started_s=exact_duration_text(_STARTED_S)),
-        next_step=f"rlbox vast ssh {number} 'tail -n 40 {job.folder}/{LOG_FILE}'",
+        next_step=f"rlbox vast ssh {instance_id} 'tail -n 40 {job.folder}/{LOG_FILE}'",
     )
 
 
@@ -228,7 +236,7 @@ def wait_for_run(connection: SshConnection, job: RemoteJob, run: str, say: Repor
     While that goes on, and 2 minutes longer, the agent does not stop the instance.
     """
     connection.check_output(
-        start_agent_script(job.disk), "the run cannot be followed"
+        format_agent_start_shell(job.disk), "the run cannot be followed"
     )  # where it was killed; it runs once at a time
     folder, record = shlex.quote(job.folder), shlex.quote(f"{job.disk}/runs/{run}/run.json")
     told = ""
@@ -255,7 +263,7 @@ def _object(text: str) -> Mapping[str, Any]:
 
 
 @contextmanager
-def delay_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
+def prevent_instance_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
     """Keep the agent from stopping the instance while the block runs."""
     touched = f"{shlex.quote(job.folder)}/{FOLLOWED_FILE}"
     process = connection.start(f"while : >{touched} && echo; do sleep 10; done", stdin=DEVNULL, stdout=DEVNULL)
@@ -267,7 +275,7 @@ def delay_stop(connection: SshConnection, job: RemoteJob) -> Iterator[None]:
     connection.run(f"rm -f {touched}")
 
 
-def list_spec_files_to_upload(project: Project) -> list[str]:
+def _list_spec_files_to_upload(project: Project) -> list[str]:
     """Return the user's own specs, as paths below the project."""
     if project.folder == project.roots[-1]:
         return []
@@ -280,23 +288,25 @@ def list_spec_files_to_upload(project: Project) -> list[str]:
     return [str(path.relative_to(project.folder)) for path in found]
 
 
-def run_remote_rlbox(connection: SshConnection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
+def _run_remote_rlbox(connection: SshConnection, disk: str, words: Sequence[str]) -> Mapping[str, Any]:
     """Return what a command line of rlbox says there as JSON."""
-    command = f"{find_rlbox_script(disk)}; $tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
+    command = (
+        f"{format_rlbox_lookup_shell(disk)}; $tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
+    )
     told = parse_json(connection.check_output(command, f"rlbox {words[0]} fails there"))
     return told if isinstance(told, dict) else {}
 
 
 def list_result_files(connection: SshConnection, disk: str, more: Iterable[str] = ()) -> Listing:
     """List the files of an instance that are fetched by default, without their checksums."""
-    runs = run_remote_rlbox(connection, disk, ("runs",))["runs"]
-    series = run_remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
+    runs = _run_remote_rlbox(connection, disk, ("runs",))["runs"]
+    series = _run_remote_rlbox(connection, disk, ("ckpt", "ls"))["series"]
     return list_files(connection, disk, sorted({*select_result_paths(runs, series, disk), *more}))
 
 
-def download_directory(number: int, folder: Path | None = None) -> DownloadDirectory:
+def locate_download_directory(instance_id: int, folder: Path | None = None) -> DownloadDirectory:
     """Return what of an instance is on this machine; without a folder, in the one that was used before."""
-    return DownloadDirectory(_home(number) / _MANIFEST, folder)
+    return DownloadDirectory(_home(instance_id) / _MANIFEST, folder)
 
 
 def _home(number: int) -> Path:

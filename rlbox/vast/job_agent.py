@@ -151,7 +151,7 @@ def _stop() -> None:
         _say(f"this instance is not stopped: {_ID} is not its number")
         return
     try:
-        set_instance_state(int(number), "stopped", key=os.environ.get(_KEY, ""))
+        set_instance_state(int(number), "stopped", api_key=os.environ.get(_KEY, ""))
     except RlboxError as error:
         _say(f"this instance is not stopped: {error}")
     else:

@@ -18,6 +18,9 @@ _REPORTED = 0.97
 """Part of its nominal memory that a card reports at least: one of 32 GB tells 31.8."""
 _HOURS_A_MONTH = 30 * 24
 _MOST_OFFERS = 64
+Gigabytes = float
+UsdPerHour = float
+UsdPerGigabyte = float
 _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 
 
@@ -25,21 +28,21 @@ _SIGNS = {"=": "eq", ">=": "gte", "<=": "lte"}
 class OfferFilter:
     """What an offer must have. Memory in GB of 10^9 as the platform's filter counts; 0 and an empty text ask nothing.
 
-    `gpu_ram` is memory of one card; `ports` direct ports; `price` the most an hour may cost in dollars, with the disk;
-    `bid`, unless 0, what is bid for an hour of an instance that may be stopped for who pays more.
+    `gpu_ram_gb` is memory of one card; `max_hourly_usd` the most an hour may cost, with the disk; `bid_hourly_usd`,
+    unless 0, what is bid for an hour of an instance that may be stopped for who pays more.
     """
 
     gpu_name: str
     gpus: int
-    gpu_ram: int
-    cuda: str
-    disk: float
+    gpu_ram_gb: int
+    min_cuda: str
+    disk_gb: float
     cores: int
-    ram: float
-    reliability: float
-    ports: int
-    price: float
-    bid: float = 0.0
+    ram_gb: float
+    min_reliability: float
+    direct_ports: int
+    max_hourly_usd: float
+    bid_hourly_usd: float = 0.0
 
     def _rows(self) -> list[tuple[str, str, Any]]:
         """Return the fields of the platform with what each must be.
@@ -50,15 +53,15 @@ class OfferFilter:
         rows = (
             ("num_gpus", "=", self.gpus),
             ("gpu_name", "=", self.gpu_name),
-            ("gpu_ram", ">=", self.gpu_ram),
-            ("cuda_max_good", ">=", self.cuda),
-            ("disk_space", ">=", self.disk),
+            ("gpu_ram", ">=", self.gpu_ram_gb),
+            ("cuda_max_good", ">=", self.min_cuda),
+            ("disk_space", ">=", self.disk_gb),
             ("cpu_cores_effective", ">=", self.cores),
-            ("cpu_ram", ">=", self.ram),
-            ("reliability", ">=", self.reliability),
-            ("direct_port_count", ">=", self.ports),
-            ("min_bid", "<=", self.bid),
-            ("dph_total", "<=", 0.0 if self.bid else self.price),
+            ("cpu_ram", ">=", self.ram_gb),
+            ("reliability", ">=", self.min_reliability),
+            ("direct_port_count", ">=", self.direct_ports),
+            ("min_bid", "<=", self.bid_hourly_usd),
+            ("dph_total", "<=", 0.0 if self.bid_hourly_usd else self.max_hourly_usd),
         )
         return [row for row in rows if row[2]]
 
@@ -69,8 +72,12 @@ class OfferFilter:
             for name, sign, value in self._rows()
         }
         fixed = {"verified": {"eq": True}, "external": {"eq": False}, "rentable": {"eq": True}}
-        order = {"type": "bid" if self.bid else "on-demand", "order": [["dph_total", "asc"]], "limit": _MOST_OFFERS}
-        return {**fixed, **filters, **order, "allocated_storage": self.disk}
+        order = {
+            "type": "bid" if self.bid_hourly_usd else "on-demand",
+            "order": [["dph_total", "asc"]],
+            "limit": _MOST_OFFERS,
+        }
+        return {**fixed, **filters, **order, "allocated_storage": self.disk_gb}
 
     def query(self) -> str:
         """Return the query as people read it."""
@@ -91,13 +98,13 @@ class Offer:
     gpu_name: str
     gpus: int
     cuda: float
-    disk: float
+    disk: Gigabytes
     cores: float
-    ram: float
+    ram: Gigabytes
     reliability: float
-    price: float
-    storage: float
-    traffic: float
+    price: UsdPerHour
+    storage: UsdPerHour
+    traffic: UsdPerGigabyte
     down_mbps: float
     place: str
 
@@ -106,26 +113,31 @@ class Offer:
 
 
 def make_offer_filter(
-    target: Target, *, disk: float = 0.0, price: float = 0.0, ports: int = 0, bid: float = 0.0
+    target: Target,
+    *,
+    disk_gb: float = 0.0,
+    max_hourly_usd: float = 0.0,
+    ports: int = 0,
+    bid_hourly_usd: float = 0.0,
 ) -> OfferFilter:
-    """Return what a target needs of an offer; `disk` (GB), `price` and the number of `ports` override its own.
+    """Return what a target needs of an offer; `disk_gb`, `max_hourly_usd` and the number of `ports` override its own.
 
     Raises
     ------
     SpecError
         The target does not say which GPU it is for, or asks for less disk than it says it needs.
     """
-    name = target.vast.gpu_name or platform_gpu_name(target.hardware.gpu)
+    name = target.vast.gpu_name or convert_to_vast_gpu_name(target.hardware.gpu)
     if not name or not target.hardware.gpus:
         raise SpecError(
             _("target {target} names no GPU to search for").format(target=target.name),
             where=f"images/{target.name}/target.toml: hardware",
             next_step=_("set hardware.gpus, and hardware.gpu or vast.gpu_name"),
         )
-    if 0 < disk < target.disk.need_gib:
+    if 0 < disk_gb < target.disk.need_gib:
         raise SpecError(
             _("--disk {disk:g}: the target needs {gb_text}, and no disk ever grows").format(
-                disk=disk, gb_text=format_gb(target.disk.need_gib)
+                disk=disk_gb, gb_text=format_gb(target.disk.need_gib)
             ),
             where=f"images/{target.name}/target.toml: disk.need_gib",
             next_step=f"--disk {target.disk.need_gib:g} or more",
@@ -133,32 +145,32 @@ def make_offer_filter(
     return OfferFilter(
         gpu_name=name,
         gpus=target.hardware.gpus,
-        gpu_ram=int(target.hardware.gpu_memory_gib * _REPORTED),
-        cuda=target.hardware.cuda_driver,
-        disk=disk or target.disk.need_gib,
+        gpu_ram_gb=int(target.hardware.gpu_memory_gib * _REPORTED),
+        min_cuda=target.hardware.cuda_driver,
+        disk_gb=disk_gb or target.disk.need_gib,
         cores=target.hardware.cores,
-        ram=target.hardware.memory_gib,
-        reliability=target.vast.min_reliability,
-        ports=1 + ports,  # ssh
-        price=bid or price or target.vast.max_price,
-        bid=bid,
+        ram_gb=target.hardware.memory_gib,
+        min_reliability=target.vast.min_reliability,
+        direct_ports=1 + ports,  # ssh
+        max_hourly_usd=bid_hourly_usd or max_hourly_usd or target.vast.max_price,
+        bid_hourly_usd=bid_hourly_usd,
     )
 
 
-def platform_gpu_name(name: str) -> str:
-    """Return what the platform calls a GPU that the driver calls `name`: RTX 5090, A100 SXM4."""
-    words = re.sub(r"^NVIDIA |GeForce |-?\b\d+GB\b", "", name).replace("-", " ")
+def convert_to_vast_gpu_name(driver_gpu_name: str) -> str:
+    """Return what the platform calls a GPU that the driver calls `driver_gpu_name`: RTX 5090, A100 SXM4."""
+    words = re.sub(r"^NVIDIA |GeForce |-?\b\d+GB\b", "", driver_gpu_name).replace("-", " ")
     return " ".join(words.split())
 
 
-def parse_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
-    """Return an offer of the platform's answer, priced with a disk of `disk` GB; what it does not say counts as 0.
+def parse_offer(row: Mapping[str, Any], disk_gb: float, bid_hourly_usd: float = 0.0) -> Offer:
+    """Return an offer of the platform's answer, priced with a disk of `disk_gb` GB; what it does not say counts as 0.
 
-    With a `bid` that is the price, beside the disk. An instance gets its share of the machine's memory, and what it
-    takes beyond may be killed at any moment.
+    With a `bid_hourly_usd` that is the price, beside the disk. An instance gets its share of the machine's memory,
+    and what it takes beyond may be killed at any moment.
     """
     share = float(row.get("gpu_frac") or 1.0)
-    storage = float(row.get("storage_cost") or 0.0) * disk / _HOURS_A_MONTH
+    storage = float(row.get("storage_cost") or 0.0) * disk_gb / _HOURS_A_MONTH
     counted = row.get("storage_total_cost")
     total = float(row.get("dph_total") or 0.0)
     total = total if counted is None else total - float(counted) + storage
@@ -171,7 +183,7 @@ def parse_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
         cores=float(row.get("cpu_cores_effective") or 0),
         ram=float(row.get("cpu_ram") or 0) / 1000 * share,
         reliability=float(row.get("reliability2") or row.get("reliability") or 0),
-        price=bid + storage if bid else total,
+        price=bid_hourly_usd + storage if bid_hourly_usd else total,
         storage=storage,
         traffic=max(float(row.get("inet_down_cost") or 0), float(row.get("inet_up_cost") or 0)),
         down_mbps=float(row.get("inet_down") or 0),
@@ -179,16 +191,16 @@ def parse_offer(row: Mapping[str, Any], disk: float, bid: float = 0.0) -> Offer:
     )
 
 
-def format_gb(size: float) -> str:
+def format_gb(size_gb: float) -> str:
     """Return a size of the platform's, which counts in GB of 10^9, a card's memory too."""
-    return size_text(size * 1e9)
+    return size_text(size_gb * 1e9)
 
 
 class RankedOffers(NamedTuple):
     """Offers that fit, the cheapest first, and what each of the others lacks, by id."""
 
     fitting: tuple[Offer, ...]
-    mismatches: dict[int, str]
+    mismatch_by_offer_id: dict[int, str]
 
 
 def rank_offers(offers: Iterable[Offer], needs: OfferFilter) -> RankedOffers:
@@ -198,10 +210,10 @@ def rank_offers(offers: Iterable[Offer], needs: OfferFilter) -> RankedOffers:
     """
     fitting, mismatches = [], {}
     for offer in offers:
-        if offer.ram < needs.ram:
-            mismatches[offer.id] = f"{format_gb(offer.ram)} of memory in its share, {format_gb(needs.ram)} needed"
-        elif 0 < needs.price < offer.price and not needs.bid:
-            mismatches[offer.id] = f"${offer.price:.3f} an hour, at most ${needs.price:g}"
+        if offer.ram < needs.ram_gb:
+            mismatches[offer.id] = f"{format_gb(offer.ram)} of memory in its share, {format_gb(needs.ram_gb)} needed"
+        elif 0 < needs.max_hourly_usd < offer.price and not needs.bid_hourly_usd:
+            mismatches[offer.id] = f"${offer.price:.3f} an hour, at most ${needs.max_hourly_usd:g}"
         else:
             fitting.append(offer)
     return RankedOffers(tuple(sorted(fitting, key=lambda offer: offer.price)), mismatches)

@@ -14,6 +14,8 @@ from rlbox.foreign import parse_json
 from rlbox.i18n import _
 
 RunEndAction = Literal["keep", "stop"]
+JobName = str
+DataDiskPath = str
 
 JOB_DIRECTORY = ".rlbox-up"
 """Folder of the data disk that holds the job, its agent's log and the user's project."""
@@ -32,8 +34,8 @@ _TOOLS = ("/opt/rlbox", "/opt/rlbox-cli")
 class RemoteJob:
     """What an instance is for: a job with the words that follow it, and what is done when its run ends."""
 
-    job: str
-    disk: str
+    job: JobName
+    disk: DataDiskPath
     words: tuple[str, ...] = ()
     then: RunEndAction = "keep"
 
@@ -41,16 +43,16 @@ class RemoteJob:
     def folder(self) -> str:
         return f"{self.disk}/{JOB_DIRECTORY}"
 
-    def text(self) -> str:
+    def to_json_text(self) -> str:
         """Return the content of `JOB_FILE`, which the agent reads."""
         # agents of earlier versions, which an image may have, want `notify`
         return json.dumps({"schema": 1, **asdict(self), "notify": ""}, indent=1) + "\n"
 
 
-def parse_remote_job(text: str) -> RemoteJob:
+def parse_remote_job(json_text: str) -> RemoteJob:
     """Return the job that a `JOB_FILE` holds; `SpecError` when it holds none."""
     try:
-        row = parse_json(text)
+        row = parse_json(json_text)
         return RemoteJob(
             job=str(row["job"]),
             disk=str(row["disk"]),
@@ -64,39 +66,41 @@ def parse_remote_job(text: str) -> RemoteJob:
         ) from None
 
 
-def find_rlbox_script(disk: str) -> str:
+def format_rlbox_lookup_shell(data_disk: str) -> str:
     """Return shell text that sets `tool` to the folder of rlbox on an instance, empty where there is none."""
-    places = " ".join((*_TOOLS, f"{disk}{_TOOLS[0]}"))
+    places = " ".join((*_TOOLS, f"{data_disk}{_TOOLS[0]}"))
     return f"tool=; for p in {places}; do [ -x $p/bin/rlbox ] && [ -x $p/bin/python ] && tool=$p && break; done"
 
 
-def start_agent_script(disk: str) -> str:
+def format_agent_start_shell(data_disk: str) -> str:
     """Return the shell script that starts the agent unless it runs; every start of the instance executes it."""
-    folder = f"{disk}/{JOB_DIRECTORY}"
+    folder = f"{data_disk}/{JOB_DIRECTORY}"
     return (
-        f"[ -e {folder}/{JOB_FILE} ] || exit 0\n{find_rlbox_script(disk)}\n"
+        f"[ -e {folder}/{JOB_FILE} ] || exit 0\n{format_rlbox_lookup_shell(data_disk)}\n"
         f'[ -n "$tool" ] || {{ echo "this instance has no rlbox" >&2; exit 1; }}\n'
         f"setsid $tool/bin/python -m rlbox.vast {folder} </dev/null >>{folder}/{LOG_FILE} 2>&1 9>&- &\n"
     )
 
 
 def select_result_paths(
-    runs: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], disk: str
+    runs: Sequence[Mapping[str, Any]], checkpoint_series: Sequence[Mapping[str, Any]], disk: str
 ) -> tuple[str, ...]:
     """Return the directories below the disk that are fetched: every run, and every complete checkpoint.
 
-    `runs` and `series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
+    `runs` and `checkpoint_series` are what `rlbox runs` and `rlbox ckpt ls` say there as JSON.
     """
     found = [f"runs/{row['run']}" for row in runs]
-    for one in series:
-        whole = [path_below_disk(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
-        trackers = [f"{path_below_disk(str(one['path']), disk)}/{name}" for name in TRACKER_FILES] if whole else []
+    for one in checkpoint_series:
+        whole = [require_path_below_disk(str(row["path"]), disk) for row in one["checkpoints"] if row["whole"]]
+        trackers = (
+            [f"{require_path_below_disk(str(one['path']), disk)}/{name}" for name in TRACKER_FILES] if whole else []
+        )
         found += [*whole, *trackers]
     kept = sorted(set(found))
     return tuple(path for path in kept if not any(path.startswith(f"{other}/") for other in kept))
 
 
-def path_below_disk(path: str, disk: str) -> str:
+def require_path_below_disk(path: str, disk: str) -> str:
     """Return a path of an instance as it is below its disk; `SpecError` when it is not."""
     whole = PurePosixPath(disk) / path
     if ".." in whole.parts or not whole.is_relative_to(disk):

@@ -6,12 +6,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlbox.errors import SpecError, get_docs_url
 from rlbox.i18n import _
 from rlbox.secrets.masks import looks_like_secret
-from rlbox.vast.offers import format_gb
+from rlbox.vast.offers import Gigabytes, UsdPerHour, format_gb
 
 if TYPE_CHECKING:
     from rlbox.image.forms.onstart import OnstartScript
@@ -34,10 +34,10 @@ class ContainerOptions(NamedTuple):
     """What an instance is started with: the platform's object of variables and options, and the number of ports."""
 
     env: dict[str, str]
-    ports: int
+    port_count: int
 
 
-def parse_container_options(target: Target, image: str = "") -> ContainerOptions:
+def parse_docker_options(target: Target, image_override: str = "") -> ContainerOptions:
     """Return the docker options of a target's instances, in the form of the call that creates an instance.
 
     There ports and networks are keys of the object of variables, too. Source: vast-ai/docs
@@ -60,7 +60,7 @@ def parse_container_options(target: Target, image: str = "") -> ContainerOptions
     problems += [f"-e {row}: a value is needed, NAME=VALUE" for row in values["-e"] if "=" not in row]
     env = dict(row.split("=", 1) for row in values["-e"] if "=" in row)
     problems += _env_problems(env)
-    problems += _port_problems(values["-p"], target.vast.mode, image or target.vast.image)
+    problems += _port_problems(values["-p"], target.vast.mode, image_override or target.vast.image)
     if problems:
         raise SpecError(
             "\n  ".join(problems),
@@ -148,12 +148,12 @@ class CreateRequest:
 
     target: str
     image: str
-    disk: float
+    disk: Gigabytes
     label: str
     env: Mapping[str, str]
     onstart: str
-    mode: str
-    bid: float = 0.0
+    mode: Literal["ssh", "jupyter"]
+    bid: UsdPerHour = 0.0
 
 
 def make_create_request(
@@ -169,7 +169,7 @@ def make_create_request(
     problems = []
     if not image:
         problems.append("no image is named that the platform could pull: --image, or vast.image")
-    if not needs.price:
+    if not needs.max_hourly_usd:
         problems.append("no price ceiling: --price, or vast.max_price")
     if problems:
         raise SpecError(
@@ -182,12 +182,12 @@ def make_create_request(
     return CreateRequest(
         target=target.name,
         image=image,
-        disk=needs.disk,
+        disk=needs.disk_gb,
         label=f"{LABEL_PREFIX}{target.name}" + (f" {job}" if job else ""),
         env=options.env,
         onstart=onstart.field_text,
         mode=target.vast.mode,
-        bid=needs.bid,
+        bid=needs.bid_hourly_usd,
     )
 
 
@@ -195,18 +195,18 @@ def make_create_request(
 class Quote:
     """What is rented, from whom and at what price; no offer in a dry run that could not ask for one.
 
-    `setup` is what is done there before the job, empty for an image of the target's own.
+    `setup_summary` is what is done there before the job, empty for an image of the target's own.
     """
 
     request: CreateRequest
     needs: OfferFilter
     offer: Offer | None
-    setup: str = ""
+    setup_summary: str = ""
 
     def lines(self) -> list[str]:
         return [
             f"image    {self.request.image}",
-            *([f"setup    {self.setup}"] if self.setup else []),
+            *([f"setup    {self.setup_summary}"] if self.setup_summary else []),
             f"disk     {format_gb(self.request.disk)}",
             f"label    {self.request.label}",
             f"mode     {self.request.mode}",
@@ -218,7 +218,7 @@ class Quote:
 
     def cost_lines(self) -> list[str]:
         if (offer := self.offer) is None:
-            return [f"at most ${self.needs.price:g} an hour (assumed: the ceiling)"]
+            return [f"at most ${self.needs.max_hourly_usd:g} an hour (assumed: the ceiling)"]
         return [
             f"offer {offer.id}: {offer.gpus} x {offer.gpu_name}, {offer.place or 'somewhere'}",
             f"${offer.price:.3f} an hour while it runs",
@@ -228,14 +228,14 @@ class Quote:
 
     def as_json(self) -> dict[str, Any]:
         offer = self.offer.as_json() if self.offer else None
-        cost: dict[str, Any] = {"hour": self.needs.price, "assumed": True}
+        cost: dict[str, Any] = {"hour": self.needs.max_hourly_usd, "assumed": True}
         if offer:
             cost = {"hour": offer["price"], "stopped_hour": offer["storage"], "traffic_gb": offer["traffic"]}
         return {
             "target": self.request.target,
             "created": False,
             "request": {**asdict(self.request), "env": dict(self.request.env)},
-            "setup": self.setup,
+            "setup": self.setup_summary,
             "query": self.needs.query(),
             "offer": offer,
             "cost": cost,
@@ -246,7 +246,7 @@ class Quote:
 class Instance:
     """An instance as the platform tells of it; `status` is empty before it has one, `price` dollars an hour.
 
-    `wanted` is the state that somebody asked for, `host` and `port` where its sshd is reached.
+    `intended_status` is the state that somebody asked for, `host` and `port` where its sshd is reached.
     """
 
     id: int
@@ -254,7 +254,7 @@ class Instance:
     status: str
     message: str
     price: float
-    wanted: str
+    intended_status: str
     host: str
     port: int
 
@@ -263,12 +263,12 @@ class Instance:
         return self.label.removeprefix(LABEL_PREFIX).partition(" ")[0]
 
     @property
-    def ssh(self) -> str:
+    def ssh_command(self) -> str:
         """How a person reaches it; empty while it has no address."""
         return f"ssh -p {self.port} root@{self.host}" if self.host and self.port else ""
 
     @property
-    def own(self) -> bool:
+    def is_rlbox_made(self) -> bool:
         return self.label.startswith(LABEL_PREFIX)
 
 
@@ -279,7 +279,7 @@ def parse_instance(row: Mapping[str, Any]) -> Instance:
         status=str(row.get("actual_status") or ""),
         message=str(row.get("status_msg") or "").strip(),
         price=float(row.get("dph_total") or 0.0),
-        wanted=str(row.get("intended_status") or ""),
+        intended_status=str(row.get("intended_status") or ""),
         host=str(row.get("ssh_host") or ""),
         port=int(row.get("ssh_port") or 0),
     )
@@ -289,7 +289,7 @@ DEAD_STATES = frozenset({"exited", "unknown", "offline"})
 """States from which an instance never comes to run. Source: vast-ai/docs, instance states."""
 
 
-def select_own_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
+def select_rlbox_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]) -> tuple[Instance, ...]:
     """Return the instances of these ids.
 
     Raises
@@ -299,9 +299,11 @@ def select_own_instances(instances: Mapping[int, Instance], ids: tuple[int, ...]
     """
     problems = [f"there is no instance {number} of this account" for number in ids if number not in instances]
     found = [instances[number] for number in ids if number in instances]
-    problems += [f"instance {one.id} (label {one.label!r}) was not created by rlbox" for one in found if not one.own]
+    problems += [
+        f"instance {one.id} (label {one.label!r}) was not created by rlbox" for one in found if not one.is_rlbox_made
+    ]
     if problems:
-        own = ", ".join(str(one.id) for one in instances.values() if one.own) or _("none")
+        own = ", ".join(str(one.id) for one in instances.values() if one.is_rlbox_made) or _("none")
         raise SpecError(
             "\n  ".join(problems),
             where="the account's instances",

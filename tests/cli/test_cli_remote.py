@@ -15,7 +15,13 @@ from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 TUNNEL = EngineTunnel(
-    address="unix:///x", socket="/run/docker.sock", uid=7, gid=8, socket_gid=9, home="/srv/far", state="/srv/far/s"
+    address="unix:///x",
+    remote_socket="/run/docker.sock",
+    uid=7,
+    gid=8,
+    socket_gid=9,
+    home="/srv/far",
+    remote_state_directory="/srv/far/s",
 )
 
 
@@ -38,7 +44,7 @@ def write(program: Path, text: str) -> None:
 def test_the_tunnel_knows_the_other_side(ssh: Path) -> None:
     write(ssh, f'echo "$*" >{ssh.parent}/words; printf "1000\\n1001\\n998\\n/srv/me\\n/srv/me/s\\n"; cat >/dev/null')
     found = open_engine_tunnel("ssh://me@far:2222")
-    assert (found.uid, found.gid, found.socket_gid, found.home, found.state) == (
+    assert (found.uid, found.gid, found.socket_gid, found.home, found.remote_state_directory) == (
         1000,
         1001,
         998,

@@ -10,7 +10,7 @@ import pytest
 
 from rlbox.errors import WorkFailed
 from rlbox.ssh.download import DownloadDirectory
-from rlbox.ssh.files import RemoteFile, list_files, parse_listing, replace_tree, send_file
+from rlbox.ssh.files import RemoteFile, list_files, parse_listing, replace_remote_tree, send_file
 from rlbox.system.command import PIPE, ProcessHandle, start_command
 from rlbox.values import Command
 
@@ -18,7 +18,7 @@ from rlbox.values import Command
 class LocalShell:
     """This machine as a `RemoteShell`."""
 
-    name = "this machine"
+    login = "this machine"
 
     def check_output(self, command: str, error: str, stdin: str = "", *, timeout_s: float = 60) -> str:
         del error
@@ -104,5 +104,5 @@ def test_file_and_tree_are_sent(base: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("hello")
     send_file(LocalShell(), tmp_path / "file", str(goal), lambda count: None)
     assert goal.read_text() == "hello"
-    replace_tree(LocalShell(), base, ["runs/a/log 1\n"], str(tmp_path / "tree"))
+    replace_remote_tree(LocalShell(), base, ["runs/a/log 1\n"], str(tmp_path / "tree"))
     assert (tmp_path / "tree/runs/a/log 1\n").read_text() == "hello\n"

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.allow("processes")
 def test_a_job_that_never_ran_leaves_the_machine_to_who_mends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: bool, stops: int
 ) -> None:
-    (tmp_path / JOB_FILE).write_text(RemoteJob(job="sft", disk=str(tmp_path), then="stop").text())
+    (tmp_path / JOB_FILE).write_text(RemoteJob(job="sft", disk=str(tmp_path), then="stop").to_json_text())
     if ran:
         (tmp_path / RUN_FILE).write_text("sft-1\n")
     stopped: list[int] = []
     monkeypatch.setenv("CONTAINER_ID", "4711")
-    monkeypatch.setattr(keeper, "set_instance_state", lambda number, state, key: stopped.append(number))
+    monkeypatch.setattr(keeper, "set_instance_state", lambda number, state, api_key: stopped.append(number))
 
     def refuse(*words: str) -> None:
         raise WorkFailed("no room")

@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import SpecError
-from rlbox.vast.remote_job import RemoteJob, parse_remote_job, path_below_disk, select_result_paths, start_agent_script
+from rlbox.vast.remote_job import (
+    RemoteJob,
+    format_agent_start_shell,
+    parse_remote_job,
+    require_path_below_disk,
+    select_result_paths,
+)
 
 pytestmark = pytest.mark.allow("processes")
 STAY = RemoteJob(job="sft", disk="/workspace", words=("--set", "a=b c"), then="stop")
 
 
 def test_a_stay_is_read_as_it_was_written() -> None:
-    assert parse_remote_job(STAY.text()) == STAY
+    assert parse_remote_job(STAY.to_json_text()) == STAY
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"job": "sft"}', '{"job": 1, "disk": 2, "words": 3}'])
@@ -39,17 +45,17 @@ def test_whole_checkpoints_and_all_runs_come_home() -> None:
 @pytest.mark.parametrize("path", ["../etc/passwd", "/etc/passwd", "a/../../b"])
 def test_nothing_beside_the_disk_is_brought(path: str) -> None:
     with pytest.raises(SpecError, match="is not on the data disk /workspace"):
-        path_below_disk(path, "/workspace")
+        require_path_below_disk(path, "/workspace")
 
 
 def test_every_start_of_an_instance_without_a_stay_does_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(["sh", "-c", start_agent_script(str(tmp_path))], capture_output=True, text=True)
+    done = subprocess.run(["sh", "-c", format_agent_start_shell(str(tmp_path))], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_instance_without_rlbox_says_so(tmp_path: Path) -> None:
     (tmp_path / ".rlbox-up").mkdir()
-    (tmp_path / ".rlbox-up/stay.json").write_text(STAY.text())
-    text = start_agent_script(str(tmp_path)).replace("/opt/rlbox", f"{tmp_path}/nowhere")
+    (tmp_path / ".rlbox-up/stay.json").write_text(STAY.to_json_text())
+    text = format_agent_start_shell(str(tmp_path)).replace("/opt/rlbox", f"{tmp_path}/nowhere")
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True)
     assert (done.returncode, "this instance has no rlbox" in done.stderr) == (1, True)

@@ -21,26 +21,26 @@ from rlbox.secrets.masks import find_secret_line_numbers
 from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import (
     OfferFilter,
+    convert_to_vast_gpu_name,
     make_offer_filter,
     parse_offer,
-    platform_gpu_name,
     rank_offers,
 )
-from rlbox.vast.request import ContainerOptions, parse_container_options
+from rlbox.vast.request import ContainerOptions, parse_docker_options
 
 TEMPLATES = [CHECKOUT / "templates"]
 SHIPPED = Project(folder=CHECKOUT)
 NEEDS = OfferFilter(
     gpu_name="RTX 5090",
     gpus=4,
-    gpu_ram=31,
-    cuda="13.0",
-    disk=350.0,
+    gpu_ram_gb=31,
+    min_cuda="13.0",
+    disk_gb=350.0,
     cores=16,
-    ram=240.0,
-    reliability=0.95,
-    ports=1,
-    price=2.5,
+    ram_gb=240.0,
+    min_reliability=0.95,
+    direct_ports=1,
+    max_hourly_usd=2.5,
 )
 
 
@@ -113,7 +113,7 @@ def test_another_platform_has_no_such_field() -> None:
 
 
 def options(text: str, image: str = "", mode: str = "ssh") -> ContainerOptions:
-    return parse_container_options(target(vast={"options": text, "mode": mode}), image)
+    return parse_docker_options(target(vast={"options": text, "mode": mode}), image)
 
 
 def test_options_become_the_platforms_object() -> None:
@@ -159,19 +159,19 @@ def test_every_wrong_option_is_named_at_once() -> None:
 
 @pytest.mark.parametrize(("mode", "image"), [("jupyter", ""), ("ssh", "vastai/pytorch:1")])
 def test_jupyter_and_the_platforms_own_images_have_more_ports(mode: str, image: str) -> None:
-    assert options("-p 8080:8080").ports == 1
+    assert options("-p 8080:8080").port_count == 1
     with pytest.raises(SpecError, match="8080 is the platform's own"):
         options("-p 8080:8080", image, mode)
 
 
 def test_needs_follow_from_the_target() -> None:
     assert make_offer_filter(target(vast={"max_price": 2.5})) == NEEDS
-    assert make_offer_filter(target(), disk=400, price=1.5, ports=2).query() == (
+    assert make_offer_filter(target(), disk_gb=400, max_hourly_usd=1.5, ports=2).query() == (
         "num_gpus=4 gpu_name=RTX_5090 gpu_ram>=31 cuda_max_good>=13.0 disk_space>=400 cpu_cores_effective>=16"
         " cpu_ram>=240 reliability>=0.95 direct_port_count>=3 dph_total<=1.5"
     )
     with pytest.raises(SpecError, match=r"--disk 100: the target needs 350\.0 GB"):
-        make_offer_filter(target(), disk=100)
+        make_offer_filter(target(), disk_gb=100)
     with pytest.raises(SpecError, match="names no GPU"):
         make_offer_filter(target(hardware={"gpu": ""}))
 
@@ -186,7 +186,7 @@ def test_needs_follow_from_the_target() -> None:
     ],
 )
 def test_names_of_gpus(name: str, told: str) -> None:
-    assert platform_gpu_name(name) == told
+    assert convert_to_vast_gpu_name(name) == told
 
 
 def test_each_recorded_offer_is_judged() -> None:
