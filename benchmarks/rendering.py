@@ -93,7 +93,7 @@ def _own_render(place: Place) -> Callable[[], str]:
     from rlbox.fixes.conditions import list_stack_versions
     from rlbox.fixes.render import select_and_render_fixes
     from rlbox.image.dockerfile import build_dockerfile_values
-    from rlbox.image.layers import plan_build_stages, plan_python_layers
+    from rlbox.image.layers import group_layers_into_stages, plan_python_layers
     from rlbox.image.templates import render_template
     from rlbox.target.lock import load_lock
     from rlbox.target.target import load_target
@@ -101,7 +101,9 @@ def _own_render(place: Place) -> Callable[[], str]:
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.lock_file("local"))
     baked = select_and_render_fixes(load_fixes(project), target, list_stack_versions(target, lock))
-    values = build_dockerfile_values(target, lock, plan_build_stages(plan_python_layers(target, lock)), baked, ())
+    values = build_dockerfile_values(
+        target, lock, group_layers_into_stages(plan_python_layers(target, lock)), baked, ()
+    )
     folders = project.template_dirs()
     return lambda: render_template(folders, "Dockerfile.j2", values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -64,13 +64,13 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
     from rlbox.errors import EngineError
     from rlbox.image.prune import (
         format_images_to_remove,
-        list_engine_images,
+        list_all_rlbox_images,
         remove_images,
         select_images,
-        sum_image_bytes,
+        sum_distinct_image_bytes,
     )
 
-    rows = select_images(app.project, list_engine_images(app.project), names)
+    rows = select_images(app.project, list_all_rlbox_images(app.project), names)
     if held := [row for row in rows if row.containers]:
         raise EngineError(
             _("container {container} is made from {shown}").format(
@@ -80,7 +80,7 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
                 container=held[0].containers[0]
             ),
         )
-    freed, lines = sum_image_bytes(rows), format_images_to_remove(rows)
+    freed, lines = sum_distinct_image_bytes(rows), format_images_to_remove(rows)
     data = {"images": [{"image": row.name, "bytes": row.size} for row in rows], "bytes": freed}
     if app.dry_run:
         text = "\n".join([*lines, f"would free up to {size_text(freed)}"])
@@ -94,9 +94,9 @@ def remove(app: App, names: tuple[str, ...], yes: bool) -> int:
 
 
 def _list(app: App) -> None:
-    from rlbox.image.prune import format_images, list_engine_images
+    from rlbox.image.prune import format_images, list_all_rlbox_images
 
-    rows = list_engine_images(app.project)
+    rows = list_all_rlbox_images(app.project)
     text = "\n".join(format_images(rows)) if rows else "no image yet"
     app.result({"images": [asdict(row) for row in rows]}, text)
 
@@ -230,7 +230,15 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
 @click.option("--output", "-o", metavar="FILE", help="Write FILE instead of printing.")
 @dry_run_option
 @shared_options
-def export(app: App, name: str, form: str, image: str, gpus: str, way: str | None, output: str | None) -> int:
+def export(
+    app: App,
+    name: str,
+    form: Literal["compose", "apptainer"],
+    image: str,
+    gpus: str,
+    way: Literal["gpus", "cdi"] | None,
+    output: str | None,
+) -> int:
     """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
 
     Without --image the compose file starts what `rlbox build` made, and the definition builds from the target's locked

@@ -50,14 +50,15 @@ def onstart(app: App, name: str, added: Path | None) -> None:
     facts = {
         "target": name,
         "form": made.encoding,
-        "characters": made.characters,
+        "characters": made.field_characters,
         "bytes": made.field_bytes,
         "limit": ONSTART_FIELD_LIMIT,
     }
     template = {"options": target.vast.options, "mode": target.vast.mode, "disk_gb": target.disk.need_gib}
     app.result({**facts, **template, "script": made.field_text}, made.field_text.rstrip("\n"))
     app.print_status(
-        f"{made.characters} of {ONSTART_FIELD_LIMIT} characters ({made.encoding}); log: {target.disk.mount}/onstart.log"
+        f"{made.field_characters} of {ONSTART_FIELD_LIMIT} characters ({made.encoding}); "
+        f"log: {target.disk.mount}/onstart.log"
     )
     app.print_status(f"next: rlbox vast search {name}, or paste it into the On-start Script field of a template")
 
@@ -113,7 +114,7 @@ def render_target_onstart(
         loaded.fix_catalogue, loaded.target, list_stack_versions(loaded.target, None)
     )  # for what they refuse
     folders = app.project.template_dirs()
-    return loaded.target, render_onstart(loaded.target, folders, added_script, upload_dir, force=force)
+    return loaded.target, render_onstart(loaded.target, folders, added_script, upload_dir, ignore_stack_conflicts=force)
 
 
 def _read_added_script(path: Path | None) -> str:

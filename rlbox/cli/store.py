@@ -119,13 +119,13 @@ def prune(app: App, yes: bool) -> int:
         remove_cache_entries,
         remove_objects,
     )
-    from rlbox.image.prune import format_images_to_remove, remove_images, sum_image_bytes
+    from rlbox.image.prune import format_images_to_remove, remove_images, sum_distinct_image_bytes
 
     images, store = _find_spare_images(app), ObjectStore(resolve_store_dir(None))
     objects = find_unused_objects(store, app.project)
     caches = find_unused_cache_entries(UNUSED_S)
     object_bytes, cache_bytes = sum(objects.values()), sum(caches.values())
-    freed = sum_image_bytes(images) + object_bytes + cache_bytes
+    freed = sum_distinct_image_bytes(images) + object_bytes + cache_bytes
     lines = format_images_to_remove(images)
     lines += [f"would remove {len(objects)} files of {store.root}, {size_text(object_bytes)}"] if objects else []
     lines += [f"would remove {len(caches)} caches not used for 30 days, {size_text(cache_bytes)}"] if caches else []
@@ -152,10 +152,10 @@ def prune(app: App, yes: bool) -> int:
 
 def _find_spare_images(app: App) -> list[EngineImage]:
     """Return the images that can go; none, with a word, where no engine answers."""
-    from rlbox.image.prune import list_engine_images
+    from rlbox.image.prune import list_all_rlbox_images
 
     try:
-        return [image for image in list_engine_images(app.project) if image.spare and not image.containers]
+        return [image for image in list_all_rlbox_images(app.project) if image.spare and not image.containers]
     except EngineError as error:
         app.print_status(f"images: not looked at: {error.what}")
         return []

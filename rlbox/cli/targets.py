@@ -209,10 +209,10 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
         require_writable_or_creatable_directory(folder, "another with --context")
         require_replaceable_context_dir(folder)
     if not app.dry_run:
-        BuildInputs(app, plan, wish).write_context(folder)
+        BuildInputs(app, plan, wish).fetch_and_write_context(folder)
         return
     with app.collecting_refusals("lock"):
-        BuildInputs(app, plan, wish).check_without_writing()
+        BuildInputs(app, plan, wish).plan_dry_run_request()
 
 
 def _diff(app: App, stale: dict[str, str]) -> str:

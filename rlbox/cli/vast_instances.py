@@ -242,7 +242,7 @@ def _setup_line(app: App, name: str) -> str:
     from rlbox.target.lock import load_lock
 
     with app.collecting_refusals("lock"):
-        load_image_plan(app.project, name).require_lock()
+        load_image_plan(app.project, name).require_current_lock()
     lock = load_lock(app.project.lock_file(name))
     files = [package for group in lock.groups for package in group.packages] if lock else []
     size = size_text(sum(package.size for package in files))

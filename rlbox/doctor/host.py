@@ -42,7 +42,7 @@ from rlbox.findings import Finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.machine import target_requirements_json
+from rlbox.image.machine import doctor_requirements_json
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.job.load import load_target_ports
 from rlbox.system.identity import format_user_ids, is_in_image
@@ -91,7 +91,7 @@ def _load_requirements(app: App, image: ImagePlan | None) -> Requirements:
     target = load_target(app.project, image.target).target
     ports = load_target_ports(app.project, target.name)
     return parse_requirements(
-        {"target": target.name, "facts": target_requirements_json(target, image.container, ports)}, {}
+        {"target": target.name, "facts": doctor_requirements_json(target, image.container, ports)}, {}
     )
 
 

@@ -48,7 +48,7 @@ def render_packages_index(debs: Sequence[Deb], control_by_sha256: Mapping[str, s
     )
 
 
-def render_release_file(suite: str, architecture: str, index_sha256: str, index_bytes: int) -> str:
+def _render_release_file(suite: str, architecture: str, index_sha256: str, index_bytes: int) -> str:
     """Return the file `Release` of that archive; mmdebstrap tells essential packages by its code name."""
     return (
         f"Codename: {suite}\nSuite: {suite}\nArchitectures: {architecture}\n"
@@ -56,7 +56,7 @@ def render_release_file(suite: str, architecture: str, index_sha256: str, index_
     )
 
 
-def plan_mmdebstrap_command(
+def _plan_mmdebstrap_command(
     base: str, debs: Sequence[Deb], epoch: int, archive_dir: str, hook_dir: str, output_tar: str
 ) -> Command:
     """Return the mmdebstrap command.
@@ -91,13 +91,13 @@ def plan_mmdebstrap_command(
 _HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 
-def rootfs_cache_path(checksum: str) -> Path:
+def rootfs_archive_path(rootfs_checksum: str) -> Path:
     """Return where the archive of a bootstrapped system lies, or will lie; of its `ImagePlan.rootfs_checksum`."""
-    recipe = hashlib.sha256((checksum + BOOTSTRAP_RECIPE).encode()).hexdigest()
+    recipe = hashlib.sha256((rootfs_checksum + BOOTSTRAP_RECIPE).encode()).hexdigest()
     return cache_path("bootstrap", recipe[:24] + ".tar")
 
 
-def ensure_rootfs_archive(lock: Lock, checksum: str, epoch: int, store: ObjectStore) -> Path:
+def ensure_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, store: ObjectStore) -> Path:
     """Return the archive of the system, made now from the store's packages unless it is there already.
 
     Raises
@@ -107,7 +107,7 @@ def ensure_rootfs_archive(lock: Lock, checksum: str, epoch: int, store: ObjectSt
     WorkFailed
         It failed; its last lines are quoted. Nothing is left half-written.
     """
-    path = rootfs_cache_path(checksum)
+    path = rootfs_archive_path(rootfs_checksum)
     if path.exists():
         return path
     require_mmdebstrap()
@@ -117,7 +117,7 @@ def ensure_rootfs_archive(lock: Lock, checksum: str, epoch: int, store: ObjectSt
         with tempfile.TemporaryDirectory(prefix="rlbox-debs-") as folder:
             Path(folder).chmod(0o755)  # apt reads it as a user of its own
             _write_archive(lock.debs, lock.base, debian_architecture(lock.platform), store, Path(folder))
-            command = plan_mmdebstrap_command(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
+            command = _plan_mmdebstrap_command(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
             check_command(command, f"mmdebstrap failed for {lock.base}")
         os.replace(draft, path)
     finally:
@@ -144,7 +144,7 @@ def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Obj
         controls[deb.sha256] = check_command(field, f"{path.name} is no Debian package").stdout
     index = render_packages_index(debs, controls).encode()
     (folder / "Packages").write_bytes(index)
-    release = render_release_file(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
+    release = _render_release_file(base.partition(":")[2], architecture, hashlib.sha256(index).hexdigest(), len(index))
     (folder / "Release").write_text(release)
     for path in (folder / "Packages", folder / "Release"):
         path.chmod(0o644)

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 def build_target_image(app: App, target_name: str, options: BuildOptions) -> int:
     """Build the image of a target, unless its label proves that it is what the specs say now; return the exit code."""
-    return ImageBuild(app, load_image_plan(app.project, target_name), options).run()
+    return _ImageBuild(app, load_image_plan(app.project, target_name), options).run()
 
 
 def ensure_image_built(app: App, target_name: str) -> None:
     """Build the image of a target where there is none, or an outdated one; there is no result but the image."""
-    ImageBuild(app, load_image_plan(app.project, target_name), BuildOptions()).ensure_built()
+    _ImageBuild(app, load_image_plan(app.project, target_name), BuildOptions()).ensure_built()
 
 
 _BY_HAND = "# what this line names is made by the build alone; by hand: rlbox render {target} --context FOLDER"
@@ -46,7 +46,7 @@ _MOMENT_S = 5.0
 """How long to wait for another build of the target, which may have nothing to do; one that builds takes minutes."""
 
 
-class ImageBuild:
+class _ImageBuild:
     """The build of one image: the plan of it, what was asked for, and the steps in their order."""
 
     def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
@@ -56,7 +56,7 @@ class ImageBuild:
         """Build, check, describe and report the image; an image that is current is only reported."""
         app, plan, options = self._app, self._plan, self._options
         with app.collecting_refusals("lock"):
-            plan.require_lock()
+            plan.require_current_lock()
         app.project.source_file(options.sources_profile or plan.sources_profile)  # met before anything is prepared
         asked, why, image = options.rebuild or options.no_cache or options.verify, None, None
         with app.collecting_refusals("image"):
@@ -78,7 +78,7 @@ class ImageBuild:
         if self._app.dry_run:
             self._look_first()
             return
-        self._plan.require_lock()
+        self._plan.require_current_lock()
         image = find_image(self._plan.tag)
         why = find_outdated_reason(self._plan, image) if image else None
         if why or not image:
@@ -97,11 +97,11 @@ class ImageBuild:
         find_build_client()  # a missing tool is met before anything is fetched
         with hold_lock(*self._lock, timeout_s=_MOMENT_S, on_wait=app.print_status):
             run, log, digest = self._run_builder()
-            check_fixes_or_untag_image(plan, force=options.no_cache or options.verify)
+            check_fixes_or_untag_image(plan, ignore_cached_pass=options.no_cache or options.verify)
             app.print_status(f"built in {duration_text(time.monotonic() - began)}; log: {log}")
             cache_image_sbom(app, plan)
             if options.verify:
-                verify_build_is_reproducible(app, plan, run, digest)
+                _verify_build_is_reproducible(app, plan, run, digest)
         return log
 
     def _run_builder(self) -> tuple[BuildRequest, Path, str]:
@@ -109,7 +109,7 @@ class ImageBuild:
         from rlbox.image.inputs import BuildInputs
 
         app = self._app
-        run = BuildInputs(app, self._plan, self._options).write_context()
+        run = BuildInputs(app, self._plan, self._options).fetch_and_write_context()
         with show_build_progress(app) as on_step:
             return (run, *build_image(self._plan.target, run, on_step, app.print_status))
 
@@ -139,7 +139,7 @@ class ImageBuild:
 
         app, plan = self._app, self._plan
         with app.collecting_refusals("lock"):
-            plan.require_lock()
+            plan.require_current_lock()
             try:
                 image = find_image(plan.tag)
                 why = "there is none" if image is None else find_outdated_reason(plan, image)
@@ -148,7 +148,7 @@ class ImageBuild:
             if why:
                 app.dry.steps_before.append(f"the image {plan.tag} is built: {why}")
                 app.dry.built_tags.add(plan.tag)
-                BuildInputs(app, plan, self._options).check_without_writing()
+                BuildInputs(app, plan, self._options).plan_dry_run_request()
 
     def _check_engine(self) -> None:
         """Say what an old engine cannot promise; refuse to verify on it."""
@@ -186,13 +186,13 @@ class ImageBuild:
             require_unlocked(*self._lock)
         words: tuple[str, ...] = ()
         with app.collecting_refusals("lock"):
-            run = BuildInputs(app, plan, self._options).check_without_writing()
+            run = BuildInputs(app, plan, self._options).plan_dry_run_request()
             words = plan_build_command(run, builder, "SOURCES").argv
         lines = [shlex.join(words), _BY_HAND.format(target=plan.target)] if words else []
         return app.planned({**data, "command": words}, "\n".join(lines), would)
 
 
-def verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildRequest, first_digest: str) -> None:
+def _verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildRequest, first_digest: str) -> None:
     """Build the image once more without cache and compare it with the one whose manifest has `first_digest`.
 
     Raises

@@ -36,18 +36,20 @@ MIN_ENGINE_FOR_LINKED_COPIES = (
 _OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true", "--provenance=false")
 
 
-def adapt_dockerfile_to_engine(dockerfile: str, engine_version: tuple[int, ...], base_image: str = "") -> str:
+def adapt_dockerfile_to_engine(
+    dockerfile: str, engine_version: tuple[int, ...], base_image_from_context: str = ""
+) -> str:
     """Return the Dockerfile as an engine's own BuildKit reads it: before 23 it knows no linked copies.
 
     The image has the same files then, but a changed layer takes all above it along, and the engine promises no digest.
 
     Parameters
     ----------
-    base_image
+    base_image_from_context
         The base image, when it is to be taken from the named context `BASE_CONTEXT_NAME`; empty otherwise.
     """
-    if base_image:
-        dockerfile = dockerfile.replace(f"FROM {base_image} AS", f"FROM {BASE_CONTEXT_NAME} AS")
+    if base_image_from_context:
+        dockerfile = dockerfile.replace(f"FROM {base_image_from_context} AS", f"FROM {BASE_CONTEXT_NAME} AS")
     return (
         dockerfile.replace("COPY --link ", "COPY ")
         if engine_version and engine_version < MIN_ENGINE_FOR_LINKED_COPIES
@@ -92,14 +94,14 @@ class BuildRequest:
 
 
 def plan_build_command(
-    request: BuildRequest, client: BuildClient, mirror_settings_file: str, metadata_file: str | None = None
+    request: BuildRequest, client: BuildClient, step_env_file: str, metadata_file: str | None = None
 ) -> Command:
-    """Return the command that builds and tags the image; its steps read `mirror_settings_file`.
+    """Return the command that builds and tags the image; its steps read `step_env_file`.
 
     The mirror settings and the CA bundle are secrets: they are part of no layer, no history and no cache key.
     """
     program = (*client.argv_prefix, "build", *(() if client.has_builtin_buildkit else _OUTPUT))
-    secrets = [("sources", mirror_settings_file), ("ca", request.network_settings.ca_bundle)]
+    secrets = [("sources", step_env_file), ("ca", request.network_settings.ca_bundle)]
     proxies = sorted(request.network_settings.proxies)
     argv = [
         *program,
@@ -143,7 +145,7 @@ class BuildLogParser:
     def __init__(self) -> None:
         self.steps: dict[int, BuildStep] = {}
 
-    def feed_line(self, line: str) -> BuildStep | None:
+    def parse_step_change(self, line: str) -> BuildStep | None:
         """Take one line; return the step that began or ended with it, if one did."""
         match = self._LINE.match(line.rstrip())
         if not match:
@@ -174,7 +176,7 @@ _PASSING = (
 )
 
 
-def find_transient_failure_reason(client_output: str) -> str | None:
+def _find_transient_failure_reason(client_output: str) -> str | None:
     """Return why a build that said `client_output` failed, if that was none of its own doing.
 
     Only the client's last word counts, never what a step wrote.
@@ -300,7 +302,7 @@ def _build(
             return
         if failed and failed.name.startswith("exporting"):  # the tag was set before
             connect_engine().remove_tag(tag)
-        why = find_transient_failure_reason(text)
+        why = _find_transient_failure_reason(text)
         if attempt == _ATTEMPTS or not why:
             raise _build_error(text, failed, code, log)
         again = f"building again (attempt {attempt + 1} of {_ATTEMPTS})"
@@ -320,7 +322,7 @@ def _follow(
             for raw in process.stdout or ():
                 log.write(raw)
                 said.append(raw.decode("utf-8", "replace"))
-                if step := follower.feed_line(said[-1]):
+                if step := follower.parse_step_change(said[-1]):
                     on_step(step)
             code = process.wait()
         except KeyboardInterrupt:

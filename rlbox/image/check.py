@@ -17,7 +17,7 @@ from rlbox.findings import Finding, load_finding
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
-from rlbox.image.sbom import SBOM_FILE, render_sbom
+from rlbox.image.sbom import SBOM_FILE, render_spdx_sbom
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.target.lock import parse_lock
 from rlbox.values import LOCK_IN_IMAGE, PATCHES_IN_CONTEXT
@@ -28,7 +28,7 @@ _SHORT = 24
 _SEEN = ("fixes/", "programs/", "wheels/")  # folders of the build context
 
 
-def check_fixes_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
+def check_fixes_or_untag_image(plan: ImagePlan, *, ignore_cached_pass: bool) -> None:
     """Check the fixes of the image of `plan`; one that is absent takes the tag off, so that nobody uses the image.
 
     What checks can see is remembered once all have passed: a build that changes nothing of it (rlbox itself, a label,
@@ -36,7 +36,7 @@ def check_fixes_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
 
     Parameters
     ----------
-    force
+    ignore_cached_pass
         Check in any case.
 
     Raises
@@ -45,7 +45,7 @@ def check_fixes_or_untag_image(plan: ImagePlan, *, force: bool) -> None:
         A check failed; every one is named with what it saw.
     """
     memory = cache_path("checks", plan.target, hash_check_inputs(plan)[:_SHORT])
-    if not force and memory.is_file():
+    if not ignore_cached_pass and memory.is_file():
         return
     try:
         done = connect_engine().run_container(_container(plan), _LIMIT_S)
@@ -109,6 +109,6 @@ def cache_image_sbom(app: App, plan: ImagePlan) -> None:
     lock = parse_lock(plan.context_files[f"lock/{plan.lock_checksum[:12]}{LOCK_IN_IMAGE}"], plan.tag)
     path = cache_path("images", plan.target, digest.rpartition(":")[2][:_SHORT]) / SBOM_FILE
     try:
-        write_atomic(path, render_sbom(lock, plan.tag.rpartition(":")[0], digest, plan.epoch))
+        write_atomic(path, render_spdx_sbom(lock, plan.tag.rpartition(":")[0], digest, plan.epoch))
     except OSError as error:
         app.print_status(f"note: the image has no SBOM: {path} cannot be written: {error.strerror}")

@@ -25,14 +25,15 @@ from rlbox.config.schema import suggest_similar
 from rlbox.errors import SpecError, WorkFailed, get_docs_url
 from rlbox.i18n import _
 from rlbox.image.compile_env import (
+    BuildDirs,
     choose_job_count,
-    hash_host_compiler,
-    install_build_requirements,
-    prepare_build_dirs,
-    prepare_build_system,
+    create_and_clean_object_cache,
+    ensure_build_tools_dir,
+    ensure_compile_rootfs,
+    format_host_compiler_suffix,
     recreate_build_dir,
 )
-from rlbox.image.compile_run import run_wheel_build
+from rlbox.image.compile_run import build_wheel_in_namespaces
 from rlbox.image.compile_wheel import list_different_files, require_gpu_archs, write_reproducible_wheel
 from rlbox.image.plan import ImageSources, load_image_plan
 from rlbox.system.file_lock import hold_lock
@@ -63,7 +64,7 @@ class WheelResult:
     """What became of one wheel; `wheel` is None in a dry run that would compile it."""
 
     inputs: CompileInputs
-    state: WheelState
+    state: Literal["in the store", "to compile", "compiled", "the same twice"]
     archs: tuple[str, ...]
     wheel: Package | None = None
 
@@ -118,7 +119,7 @@ def _usable_lock(app: App, recipe: ImageSources) -> Lock:
         )
     plan = load_image_plan(app.project, name)
     if recipe.lock is None or (plan.lock_fault and not plan.lock_fault.startswith("incomplete")):
-        plan.require_lock()
+        plan.require_current_lock()
     assert recipe.lock is not None  # noqa: S101  (a plan without a lock is refused)
     return recipe.lock
 
@@ -181,7 +182,7 @@ class _Compilation:
     def _objects(self) -> Path:
         """The folder of the object files that later builds take."""
         digest = compute_objects_digest(self._target, self._entry, self._row, self._lock.toolchain)
-        return cache_path("compile", "objects", digest[:24] + hash_host_compiler(self._lock))
+        return cache_path("compile", "objects", digest[:24] + format_host_compiler_suffix(self._lock))
 
     def _find_stored(self) -> Package | None:
         """Return the wheel when the store has it: the one of the lock, else the one that was compiled here."""
@@ -189,7 +190,7 @@ class _Compilation:
             return None
         if wheel := self._lock.find_compiled_wheel(self._row):
             return wheel if self._store.is_intact(wheel.sha256, wheel.size) else None
-        record = find_wheel_record(self._store, self._row)
+        record = _find_wheel_record(self._store, self._row)
         return record.to_package(self._row) if record else None
 
     @contextmanager
@@ -218,15 +219,18 @@ class _Compilation:
     def _build(self, folder: Path, objects: Path) -> Path:
         """Return the wheel in `folder`, reproducible and with kernels for the GPUs that were asked for."""
         app, entry, row = self._app, self._entry, self._row
-        system, python = prepare_build_system(self._target, self._lock, self._store)
-        site = install_build_requirements(self._target, row, self._store)
+        system, python = ensure_compile_rootfs(self._target, self._lock, self._store)
+        site = ensure_build_tools_dir(self._target, row, self._store)
         recreate_build_dir(folder / "box", system, entry, row, self._store)
-        folders = prepare_build_dirs(system, folder / "box", site, objects)
+        create_and_clean_object_cache(objects)
+        folders = BuildDirs(
+            system_root=system, build_dir=str(folder / "box"), site_dir=str(site), object_cache_dir=str(objects)
+        )
         jobs = choose_job_count(entry, self._options.max_jobs)
         log = folder / "build.log"
         app.print_status(f"compiling {row.name} for {', '.join(self._archs) or 'no GPU'}, {jobs} at a time; log: {log}")
         began = time.monotonic()
-        built = run_wheel_build(app, self._target, entry, folders, python, jobs, log)
+        built = build_wheel_in_namespaces(app, self._target, entry, folders, python, jobs, log)
         wheel = folder / built.name
         write_reproducible_wheel(built, wheel)
         app.print_status(f"{wheel.name}: {size_text(wheel.stat().st_size)}, {duration_text(time.monotonic() - began)}")
@@ -250,8 +254,8 @@ class _Compilation:
             )
         self._store.import_file(wheel, digest)
         version = str(parse_wheel_filename(wheel.name)[1])
-        record = WheelRecord(name=self._row.name, version=version, file=wheel.name, sha256=digest, size=size)
-        write_wheel_record(self._store, self._row, record)
+        record = _WheelRecord(name=self._row.name, version=version, file=wheel.name, sha256=digest, size=size)
+        _write_wheel_record(self._store, self._row, record)
         wheel.unlink()
         return record.to_package(self._row)
 
@@ -260,7 +264,7 @@ class _Compilation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelRecord:
+class _WheelRecord:
     """A wheel that was compiled on this machine."""
 
     name: str
@@ -282,14 +286,14 @@ class WheelRecord:
         )
 
 
-def write_wheel_record(store: ObjectStore, inputs: CompileInputs, record: WheelRecord) -> None:
+def _write_wheel_record(store: ObjectStore, inputs: CompileInputs, record: _WheelRecord) -> None:
     write_atomic(_record_file(store, inputs), json.dumps(asdict(record), ensure_ascii=False, indent=1) + "\n")
 
 
-def find_wheel_record(store: ObjectStore, inputs: CompileInputs) -> WheelRecord | None:
+def _find_wheel_record(store: ObjectStore, inputs: CompileInputs) -> _WheelRecord | None:
     """Return what a recipe gave on this machine, as long as the store holds the wheel."""
     try:
-        record = TypeAdapter(WheelRecord).validate_json(_record_file(store, inputs).read_bytes())
+        record = TypeAdapter(_WheelRecord).validate_json(_record_file(store, inputs).read_bytes())
     except (OSError, ValidationError):
         return None
     return record if store.is_intact(record.sha256, record.size) else None

@@ -46,12 +46,12 @@ _SPACES = ("--mount", "--pid", "--net", "--ipc", "--uts")
 
 @dataclass(frozen=True, kw_only=True)
 class BuildDirs:
-    """Directories of this machine that a build sees; `site_dir` has what it imports, `objects_dir` what it keeps."""
+    """Directories of this machine that a build sees; `site_dir` has what it imports."""
 
     system_root: str
     build_dir: str
     site_dir: str
-    objects_dir: str
+    object_cache_dir: str
 
 
 def choose_job_count(entry: Compile, max_jobs: int | None) -> int:
@@ -66,13 +66,13 @@ def choose_job_count(entry: Compile, max_jobs: int | None) -> int:
 
 
 def plan_build_environment(
-    target: Target, entry: Compile, jobs: int, nvidia_libraries: Iterable[str] = ()
+    target: Target, entry: Compile, jobs: int, nvidia_library_names: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the whole environment of a build; nothing of the caller's is in it.
 
     Parameters
     ----------
-    nvidia_libraries
+    nvidia_library_names
         Folders below `nvidia` of what the build imports (`cudnn`): their headers and libraries are found without a
         setting of the spec.
     """
@@ -95,7 +95,7 @@ def plan_build_environment(
             "CUDA_PATH": cuda,
             "PYTORCH_NVCC": f"{BUILD_MOUNT}/bin/nvcc",
         }
-    folders = [f"{BUILD_MOUNT}/site/nvidia/{name}" for name in nvidia_libraries]
+    folders = [f"{BUILD_MOUNT}/site/nvidia/{name}" for name in nvidia_library_names]
     search = {
         "CPATH": ":".join(f"{folder}/include" for folder in folders),
         "LIBRARY_PATH": ":".join(f"{folder}/lib" for folder in folders),
@@ -113,11 +113,11 @@ def plan_build_environment(
 def plan_wheel_build_command(
     dirs: BuildDirs,
     programs_dir: str,
-    python: Sequence[str],
+    python_and_backend: Sequence[str],
     env: Mapping[str, str],
     *,
     source_subdir: str,
-    use_user_namespace: bool,
+    create_user_namespace: bool,
 ) -> Command:
     """Return the command that builds a wheel in namespaces of its own: no network, fixed paths, one process tree.
 
@@ -125,15 +125,15 @@ def plan_wheel_build_command(
     ----------
     programs_dir
         Folder of `enter.sh`.
-    python
-        The interpreter, then the build backend of the source and the folders to find it in (`parse_build_backend`).
+    python_and_backend
+        The interpreter, then the build backend of the source and its `backend-path`.
     source_subdir
         Folder of the source that is built, empty for its top.
-    use_user_namespace
+    create_user_namespace
         Whether a user namespace is made, too, so that no privilege is needed.
     """
-    spaces = (*(("--user", "--map-root-user") if use_user_namespace else ()), *_SPACES, "--fork", "--kill-child")
-    enter = ("sh", f"{programs_dir}/enter.sh", dirs.system_root, dirs.build_dir, dirs.site_dir, dirs.objects_dir)
+    spaces = (*(("--user", "--map-root-user") if create_user_namespace else ()), *_SPACES, "--fork", "--kill-child")
+    enter = ("sh", f"{programs_dir}/enter.sh", dirs.system_root, dirs.build_dir, dirs.site_dir, dirs.object_cache_dir)
     words = (
         "env",
         "-i",
@@ -146,15 +146,15 @@ def plan_wheel_build_command(
             *spaces,
             *enter,
             *words,
-            python[0],
+            python_and_backend[0],
             f"{BUILD_MOUNT}/build_wheel.py",
             f"{BUILD_MOUNT}/out",
-            *python[1:],
+            *python_and_backend[1:],
         )
     )
 
 
-def parse_build_backend(pyproject: Mapping[str, Any]) -> tuple[str, ...]:
+def parse_backend_and_backend_path(pyproject: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the build backend that a pyproject.toml names, then the folders to find it in.
 
     Raises
@@ -181,14 +181,14 @@ _INSTALL_S = 1800.0
 _HIDDEN = ("dev", "mnt", "proc", "tmp")  # `enter.sh` lays the build's own over them
 
 
-class BuildSystem(NamedTuple):
+class CompileRootfs(NamedTuple):
     """The root directory of the system that a build sees, and the path of its Python there."""
 
-    root: str
-    python: str
+    root_dir: str
+    python_path: str
 
 
-def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> BuildSystem:
+def ensure_compile_rootfs(target: Target, lock: Lock, store: ObjectStore) -> CompileRootfs:
     """Return the system that a build sees: of the lock's own apt packages, or this machine's for a base image.
 
     Raises
@@ -197,7 +197,7 @@ def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> Buil
         This machine has no Python of that version, or no C++ compiler.
     """
     if not lock.toolchain:
-        return BuildSystem("/", _own_python(target.python.version))
+        return CompileRootfs("/", _own_python(target.python.version))
     system = replace(lock, debs=lock.toolchain)
     checksum = compute_rootfs_checksum(system, target.build.epoch)
     folder = cache_path("compile", "systems", checksum[:24])
@@ -205,10 +205,10 @@ def prepare_build_system(target: Target, lock: Lock, store: ObjectStore) -> Buil
         archive = ensure_rootfs_archive(system, checksum, target.build.epoch, store)
         with _Draft(folder) as draft:
             _unpack(archive, draft)
-    return BuildSystem(str(folder), target.python.interpreter)
+    return CompileRootfs(str(folder), target.python.interpreter)
 
 
-def hash_host_compiler(lock: Lock) -> str:
+def format_host_compiler_suffix(lock: Lock) -> str:
     """Return what tells this machine's C++ compiler from another; nothing where the lock has one of its own."""
     if lock.toolchain:
         return ""
@@ -253,7 +253,7 @@ def _own_python(version: str) -> str:
     return str(python)
 
 
-def install_build_requirements(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:
+def ensure_build_tools_dir(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:
     """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
 
     Raises
@@ -297,7 +297,7 @@ def _link_libraries(site: Path) -> None:
 
 
 def recreate_build_dir(
-    directory: Path, system_root: str, entry: Compile, inputs: CompileInputs, store: ObjectStore
+    directory: Path, compiler_system_root: str, entry: Compile, inputs: CompileInputs, store: ObjectStore
 ) -> None:
     """Lay a build's own folder anew: the source as its archive has it, the system's compilers behind `launch.sh`."""
     if directory.exists():
@@ -307,7 +307,10 @@ def recreate_build_dir(
     shutil.copy(PROGRAMS_DIR / "launch.sh", directory / "launch.sh")
     shutil.copy(PROGRAMS_DIR / "build_wheel.py", directory / "build_wheel.py")
     (directory / "launch.sh").chmod(0o755)
-    for name in ("nvcc", *(name for name in WRAPPED_COMPILERS if os.path.lexists(f"{system_root}/usr/bin/{name}"))):
+    for name in (
+        "nvcc",
+        *(name for name in WRAPPED_COMPILERS if os.path.lexists(f"{compiler_system_root}/usr/bin/{name}")),
+    ):
         os.symlink("../launch.sh", directory / "bin" / name)
     write_atomic(directory / "units", "".join(f"{pattern}\n" for pattern in entry.units))
     write_atomic(directory / "units.log", "")
@@ -332,13 +335,10 @@ def _take_source(folder: Path, entry: Compile, compiled: CompileInputs) -> None:
         )
 
 
-def prepare_build_dirs(system_root: str, build_dir: Path, site_dir: Path, objects_dir: Path) -> BuildDirs:
-    objects_dir.mkdir(parents=True, exist_ok=True)
-    for left in objects_dir.glob("*.[0-9]*"):  # a copy that a killed compiler left
+def create_and_clean_object_cache(object_cache_dir: Path) -> None:
+    object_cache_dir.mkdir(parents=True, exist_ok=True)
+    for left in object_cache_dir.glob("*.[0-9]*"):  # a copy that a killed compiler left
         left.unlink()
-    return BuildDirs(
-        system_root=system_root, build_dir=str(build_dir), site_dir=str(site_dir), objects_dir=str(objects_dir)
-    )
 
 
 class _Draft:

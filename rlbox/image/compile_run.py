@@ -13,7 +13,12 @@ from rlbox.app import App
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import decode_toml
 from rlbox.i18n import _
-from rlbox.image.compile_env import BuildDirs, parse_build_backend, plan_build_environment, plan_wheel_build_command
+from rlbox.image.compile_env import (
+    BuildDirs,
+    parse_backend_and_backend_path,
+    plan_build_environment,
+    plan_wheel_build_command,
+)
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, start_command
 from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.system.tail import read_last_whole_lines
@@ -114,8 +119,8 @@ def should_create_user_namespace() -> bool:
     )
 
 
-def run_wheel_build(
-    app: App, target: Target, entry: Compile, dirs: BuildDirs, python: str, jobs: int, log_path: Path
+def build_wheel_in_namespaces(
+    app: App, target: Target, entry: Compile, dirs: BuildDirs, python_path: str, jobs: int, log_path: Path
 ) -> Path:
     """Build the wheel of the source in the box and return it; what its compilers made stays, whatever becomes of it.
 
@@ -126,15 +131,15 @@ def run_wheel_build(
     """
     box = Path(dirs.build_dir)
     source = box / "source" / entry.folder / "pyproject.toml"
-    backend = parse_build_backend(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
+    backend = parse_backend_and_backend_path(decode_toml(source.read_text("utf-8")) if source.is_file() else {})
     libraries = sorted(path.parent.name for path in Path(dirs.site_dir).glob("nvidia/*/include"))
     command = plan_wheel_build_command(
         dirs,
         str(Path(__file__).with_name("programs")),
-        (python, *backend),
+        (python_path, *backend),
         plan_build_environment(target, entry, jobs, libraries),
         source_subdir=entry.folder,
-        use_user_namespace=should_create_user_namespace(),
+        create_user_namespace=should_create_user_namespace(),
     )
     with open(log_path, "wb") as out, show_progress(app, in_bytes=False) as show:
         process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)

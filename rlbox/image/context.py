@@ -18,7 +18,7 @@ from rlbox.config.project import PACKAGE, SHIPPED, Project
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.labels import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL
-from rlbox.image.layers import wheel_dir_of_layer
+from rlbox.image.layers import layer_dir_below_wheels
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import compute_file_sha256, link_or_copy, write_atomic
 from rlbox.system.network_settings import find_custom_ca_bundle
@@ -62,20 +62,20 @@ def list_hashed_entries(plan: ImagePlan) -> dict[str, str | Path]:
     """Return what decides the image: path in the build context to its text, or to the file it is copied from.
 
     The bytes that the lock names are not among them, since their checksums are; nor are those of
-    `list_unhashed_entries`.
+    `list_unhashed_rlbox_files`.
     """
     entries: dict[str, str | Path] = dict(plan.context_files)
-    entries |= {f"{_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if is_hashed_source(name)}
+    entries |= {f"{_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if is_hashed_rlbox_file(name)}
     return entries | ({BAKED_CA_PATH: Path(_ca_bundle())} if plan.bake_ca else {})
 
 
-def list_unhashed_entries() -> dict[str, str | Path]:
+def list_unhashed_rlbox_files() -> dict[str, str | Path]:
     """Return the rest of rlbox: it is in every image, for whoever types `rlbox` there, and decides none.
 
     With it go the targets, jobs and templates of the wheel: on a rented machine a run in place begins with them.
     """
     others: dict[str, str | Path] = {
-        f"{_OTHER_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if not is_hashed_source(name)
+        f"{_OTHER_LIB}{name}": path for name, path in _own_files(PACKAGE).items() if not is_hashed_rlbox_file(name)
     }
     others[f"{_OTHER}rlbox-{__version__}.dist-info/METADATA"] = _metadata()
     shipped = Project(folder=PACKAGE).roots[-1]
@@ -86,7 +86,7 @@ def list_unhashed_entries() -> dict[str, str | Path]:
     }
 
 
-def list_rlbox_wheel_files() -> dict[str, Path]:
+def _list_rlbox_wheel_files() -> dict[str, Path]:
     """Return the files of rlbox's wheel by their paths in it, without its metadata."""
     shipped = Project(folder=PACKAGE).roots[-1]
     entries = {f"rlbox/{name}": PACKAGE / name for name in _files_of(PACKAGE)}
@@ -101,11 +101,11 @@ def _metadata() -> str:
     return "\n".join(["Metadata-Version: 2.1", "Name: rlbox", f"Version: {__version__}", *rows, ""])
 
 
-def is_hashed_source(source_path: str) -> bool:
+def is_hashed_rlbox_file(path_in_package: str) -> bool:
     """Return whether a file of rlbox decides an image: what is run in it, and the modules beside the packages."""
-    package, below, __ = source_path.partition("/")
+    package, below, __ = path_in_package.partition("/")
     if below:
-        return package in HASHED_PACKAGES and not source_path.startswith(_NOT_INSIDE)
+        return package in HASHED_PACKAGES and not path_in_package.startswith(_NOT_INSIDE)
     return package.endswith(".py") and package not in _NAMES
 
 
@@ -125,7 +125,7 @@ def list_locked_entries(
     wheel_files: Mapping[str, Path],
     part_files: Mapping[str, Path],
     *,
-    complete: bool,
+    mark_wheels_complete: bool,
 ) -> dict[str, str | Path]:
     """Return the rest of the context: bytes that the lock names, as far as this machine holds them.
 
@@ -137,12 +137,12 @@ def list_locked_entries(
         Path below `wheels/` to the file.
     part_files
         Git trees and single files: path in the context to the file.
-    complete
+    mark_wheels_complete
         Whether `wheel_files` are all that the image needs, so that no step looks elsewhere.
     """
     entries: dict[str, str | Path] = {_MARK: _MARK_TEXT}
-    for folder in ("uv", "runtime", *map(wheel_dir_of_layer, plan.layers)):
-        entries[f"wheels/{folder}/{COMPLETE_MARKER if complete else 'README'}"] = _MARK_TEXT
+    for folder in ("uv", "runtime", *map(layer_dir_below_wheels, plan.layers)):
+        entries[f"wheels/{folder}/{COMPLETE_MARKER if mark_wheels_complete else 'README'}"] = _MARK_TEXT
     entries |= {f"wheels/{name}": path for name, path in wheel_files.items()}
     if not plan.rootfs_checksum:
         entries["debs/README"] = _MARK_TEXT
@@ -167,7 +167,7 @@ def _files_of(root: Path) -> Iterator[str]:
                 yield Path(folder, name).relative_to(root).as_posix()
 
 
-def write_build_context(entries: Mapping[str, str | Path], directory: Path) -> None:
+def sync_build_context(entries: Mapping[str, str | Path], directory: Path) -> None:
     """Make `directory` hold exactly `entries`; files that are right already keep their time stamps.
 
     Files of `wheels/` and the operating system are hard links where the file system allows it; they are never written
@@ -189,7 +189,7 @@ def write_build_context(entries: Mapping[str, str | Path], directory: Path) -> N
 
 
 def require_replaceable_context_dir(directory: Path) -> None:
-    """Refuse a folder that `write_build_context` would empty of something that it did not write.
+    """Refuse a folder that `sync_build_context` would empty of something that it did not write.
 
     Raises
     ------
@@ -276,7 +276,7 @@ def write_rlbox_wheel(directory: Path) -> Path:
     """Write the wheel into `directory` and return its path; a checkout and an installed package give the same file."""
     path = directory / f"rlbox-{__version__}-py3-none-any.whl"
     files = {
-        name: (source.read_bytes(), source.stat().st_mode & 0o100) for name, source in list_rlbox_wheel_files().items()
+        name: (source.read_bytes(), source.stat().st_mode & 0o100) for name, source in _list_rlbox_wheel_files().items()
     }
     files |= {f"{_INFO}/{name}": (text.encode(), 0) for name, text in _wheel_metadata().items()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -13,12 +13,13 @@ from rlbox.fixes.patches import ResolvedPatch, format_patch_summaries, has_patch
 from rlbox.fixes.render import FixEnv, RenderedFixes
 from rlbox.image.labels import build_image_labels
 from rlbox.image.layers import BuildStage, lock_dir_in_context, map_parts_to_context_paths
-from rlbox.image.machine import build_container_defaults, format_limits_variable
+from rlbox.image.machine import build_container_defaults, format_rlbox_limits_json
 from rlbox.image.templates import quote_dockerfile
 from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
 
+StageSlashLayer = str
 PARTS_STAGE = "rlbox.parts"
 """Name of the build stage that lays git trees and single files."""
 _MOUNT = "--mount=type=bind,from={0},source=/out,target=/in/{0}"
@@ -61,18 +62,18 @@ def build_dockerfile_values(
         "target": target,
         "interpreter": target.python.interpreter,
         "stages": [_stage(target, stage, stages[:number]) for number, stage in enumerate(stages)],
-        "layers": [_Layer(*path.split("/")) for path in list_layer_paths(target, stages)],
+        "layers": [_Layer(*path.split("/")) for path in list_stage_layer_paths(target, stages)],
         "patched": _lines(*(_MOUNT.format(name) for name in below)) if patched else [],
         "patch_notes": format_patch_summaries(patches),
         "carried": {**dict.fromkeys(parts, "unlocked"), **(map_parts_to_context_paths(lock) if lock else {})},
         "ca_names": CA_VARIABLES,
         "envs": [
-            _Env(_env_title(block), format_env_instruction(_env_words(block))) for block in rendered_fixes.env_blocks
+            _Env(_env_title(block), _format_env_instruction(_env_words(block))) for block in rendered_fixes.env_blocks
         ],
-        "own_env": format_env_instruction(
+        "own_env": _format_env_instruction(
             f"{name}={quote_dockerfile(value)}" for name, value in sorted(target.env.items())
         ),
-        "limits": format_limits_variable(build_container_defaults(target, rendered_fixes)),
+        "limits": format_rlbox_limits_json(build_container_defaults(target, rendered_fixes)),
         "programs": any(file.mode == "0755" for file in rendered_fixes.files),
         "links": [*_link_commands(rendered_fixes.link_target_by_path), "sh /opt/tools/install.sh settle"],
         "lock": lock_dir_in_context(lock) if lock else "",
@@ -80,13 +81,13 @@ def build_dockerfile_values(
     }
 
 
-def list_layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[str]:
+def list_stage_layer_paths(target: Target, stages: Iterable[BuildStage]) -> list[StageSlashLayer]:
     """Return `STAGE/LAYER` of what the image has of its stack, git trees and files, the lowest layer first."""
     stack = [f"{stage.name}/{layer.name}" for stage in stages for layer in stage.layers]
     return [*stack, *(f"{PARTS_STAGE}/{part}" for part in _parts(target))]
 
 
-def format_env_instruction(assignments: Iterable[str]) -> str:
+def _format_env_instruction(assignments: Iterable[str]) -> str:
     """Return an ENV instruction: one line when it fits, else one a variable."""
     assignments = list(assignments)
     line = " ".join(["ENV", *assignments])
@@ -113,10 +114,13 @@ def _stage(target: Target, stage: BuildStage, before: Sequence[BuildStage]) -> _
     begins = not before or before[-1].group != stage.group
     return _Stage(
         name=stage.name,
-        large=stage.large,
+        large=stage.has_large_wheels,
         begins=begins,
-        title=[*(_lines(_roots(target, stage)) if begins else []), *(_lines(_wheels(stage)) if stage.large else [])],
-        index=f"{TORCH_WHEEL_INDEX_URL}/{stage.channel}" if stage.channel else "",
+        title=[
+            *(_lines(_roots(target, stage)) if begins else []),
+            *(_lines(_wheels(stage)) if stage.has_large_wheels else []),
+        ],
+        index=f"{TORCH_WHEEL_INDEX_URL}/{stage.torch_channel}" if stage.torch_channel else "",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.errors import SpecError
@@ -16,7 +18,13 @@ from rlbox.image.plan import ImageSources, load_image_plan
 
 
 def render_export(
-    app: App, target_name: str, form: str, *, image_reference: str, gpus: str = "", gpu_method: str = "gpus"
+    app: App,
+    target_name: str,
+    form: Literal["compose", "apptainer"],
+    *,
+    image_reference: str,
+    gpus: str = "",
+    gpu_method: Literal["gpus", "cdi"] = "gpus",
 ) -> str:
     """Return the target in `form` (`compose`, `apptainer`).
 
@@ -43,7 +51,7 @@ def render_export(
             gpu_method=gpu_method,
         )
     if not image_reference:
-        load_image_plan(app.project, target_name).require_lock()
+        load_image_plan(app.project, target_name).require_current_lock()
     return render_apptainer_definition(
         target, lock, recipe.fixes, recipe.patch_texts, templates, image_reference=image_reference
     )

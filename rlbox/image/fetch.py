@@ -29,6 +29,8 @@ from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.artifact import Artifact, list_all_artifacts, list_inplace_artifacts, list_install_artifacts
 from rlbox.target.lock import Lock, load_lock
 
+ExitCode = int
+
 
 @dataclass(frozen=True, kw_only=True)
 class FetchOptions:
@@ -42,10 +44,10 @@ class FetchOptions:
     import_dir: Path | None = None
 
 
-def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int:
+def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> ExitCode:
     """Bring the files of a target's lock into the store, and export them if that was asked for."""
     plan = load_image_plan(app.project, target_name)
-    plan.require_lock()
+    plan.require_current_lock()
     lock = load_lock(app.project.lock_file(target_name))
     if lock is None:
         raise SpecError(
@@ -63,7 +65,7 @@ def fetch_target_files(app: App, target_name: str, options: FetchOptions) -> int
         files, report = _fetch(app, plan, lock, store, options)
         if options.export_dir:
             app.print_status(f"exporting {len(files)} files to {options.export_dir}")
-            export_objects(files, store, options.export_dir)
+            _export_objects(files, store, options.export_dir)
         _tell(app, target_name, store, report, options)
     return 0
 
@@ -93,7 +95,7 @@ def _look(app: App, plan: ImagePlan, lock: Lock, store: ObjectStore, options: Fe
     if options.import_dir:
         would = f"import {options.import_dir}"
         with app.collecting_refusals("export"):
-            open_export(options.import_dir)
+            _open_export(options.import_dir)
     else:
         would = f"fetch {len(missing)} files" + " and the base image" * unknown
         with app.collecting_refusals("store"):
@@ -129,7 +131,7 @@ def _fetch(
     return (*base, *files), report
 
 
-def export_objects(files: Sequence[Artifact], store: ObjectStore, directory: Path) -> None:
+def _export_objects(files: Sequence[Artifact], store: ObjectStore, directory: Path) -> None:
     """Put files into the store at `directory`, for a machine without network; links where the file system has them."""
     export = ObjectStore(directory)
     for file in files:
@@ -137,7 +139,7 @@ def export_objects(files: Sequence[Artifact], store: ObjectStore, directory: Pat
             store.link_object(file.sha256, export.path(file.sha256))
 
 
-def open_export(directory: Path) -> ObjectStore:
+def _open_export(directory: Path) -> ObjectStore:
     """Return the store that an export is.
 
     Raises WorkFailed: the directory is none.
@@ -152,7 +154,7 @@ def open_export(directory: Path) -> ObjectStore:
 
 
 def _import(app: App, lock: Lock, store: ObjectStore, directory: Path, options: FetchOptions) -> None:
-    export = open_export(directory)
+    export = _open_export(directory)
     present, imported, damaged = 0, 0, []
     for digest in export.list_digests():
         if store.is_intact(digest):

@@ -23,7 +23,7 @@ from rlbox.artifacts.source_selection import create_file_locator, plan_build_ste
 from rlbox.engine.connection import read_engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
-from rlbox.image.bootstrap import deb_file_name, ensure_rootfs_archive, require_mmdebstrap, rootfs_cache_path
+from rlbox.image.bootstrap import deb_file_name, ensure_rootfs_archive, require_mmdebstrap, rootfs_archive_path
 from rlbox.image.buildkit import (
     MIN_ENGINE_FOR_LINKED_COPIES,
     BuildOptions,
@@ -35,11 +35,11 @@ from rlbox.image.context import (
     compute_build_digest,
     list_hashed_entries,
     list_locked_entries,
-    list_unhashed_entries,
-    write_build_context,
+    list_unhashed_rlbox_files,
+    sync_build_context,
 )
 from rlbox.image.labels import BUILD_LABEL, FORCED_LABEL
-from rlbox.image.layers import map_parts_to_context_paths, plan_python_layers, wheel_dir_of_layer
+from rlbox.image.layers import layer_dir_below_wheels, map_parts_to_context_paths, plan_python_layers
 from rlbox.image.names import tag_to_file_name
 from rlbox.image.plan import ImagePlan
 from rlbox.system.files import cache_path
@@ -57,7 +57,7 @@ class BuildInputs:
     """
 
     def __init__(self, app: App, plan: ImagePlan, options: BuildOptions) -> None:
-        plan.require_lock()
+        plan.require_current_lock()
         self._app, self._plan, self._options = app, plan, options
         self._site = read_pip_and_proxy_settings()
         self._local = {unquote(name) for names in self._site.find_links.values() for name in names}
@@ -65,22 +65,24 @@ class BuildInputs:
         self._store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)
         self._sources = options.sources_profile or plan.sources_profile
 
-    def write_context(self, directory: Path | None = None) -> BuildRequest:
+    def fetch_and_write_context(self, override_directory: Path | None = None) -> BuildRequest:
         """Write the build context, fetching and bootstrapping what it carries; return how the build is run.
 
         A hermetic one fetches nothing: `WorkFailed` names what the store lacks.
         """
         plan, options, lock = self._plan, self._options, self._lock
         self._fetch()
-        carried = list_locked_entries(plan, self._rootfs(), self._wheels(), self._parts(), complete=options.hermetic)
-        run = self._run(directory or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
+        carried = list_locked_entries(
+            plan, self._rootfs(), self._wheels(), self._parts(), mark_wheels_complete=options.hermetic
+        )
+        run = self._run(override_directory or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
         base = lock.base if run.base_image_ref else ""
         dockerfile = {"Dockerfile": adapt_dockerfile_to_engine(plan.context_files["Dockerfile"], _engine(), base)}
-        entries = {**list_hashed_entries(plan), **list_unhashed_entries()}
-        write_build_context({**entries, **carried, **dockerfile}, run.context_dir)
+        entries = {**list_hashed_entries(plan), **list_unhashed_rlbox_files()}
+        sync_build_context({**entries, **carried, **dockerfile}, run.context_dir)
         return run if options.hermetic else replace(run, step_env=self._settings())
 
-    def check_without_writing(self) -> BuildRequest:
+    def plan_dry_run_request(self) -> BuildRequest:
         """Return how the build would be run, with what comes first, and what is known to be in its way."""
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
@@ -92,7 +94,7 @@ class BuildInputs:
             size = size_text(sum(file.size for file in missing))
             app.dry.steps_before.append(f"{len(missing)} files are fetched, {size}")
             app.not_checked("a dry run asks no network", f"sources {self._sources}")
-        if plan.rootfs_checksum and not rootfs_cache_path(plan.rootfs_checksum).exists():
+        if plan.rootfs_checksum and not rootfs_archive_path(plan.rootfs_checksum).exists():
             with app.collecting_refusals("mmdebstrap"):
                 require_mmdebstrap()
             app.dry.steps_before.append(f"the base is made from its {len(self._lock.debs)} apt packages")
@@ -136,7 +138,7 @@ class BuildInputs:
     def _rootfs(self) -> Path | None:
         """Return the bootstrapped operating system; None for a base that is an image."""
         checksum = self._plan.rootfs_checksum
-        if checksum and not rootfs_cache_path(checksum).exists():
+        if checksum and not rootfs_archive_path(checksum).exists():
             self._app.print_status(f"making the base from its {len(self._lock.debs)} apt packages")
         return ensure_rootfs_archive(self._lock, checksum, self._plan.epoch, self._store) if checksum else None
 
@@ -211,7 +213,7 @@ class BuildInputs:
             for file in wanted
             if everything or file.kind in kinds or (file.name, file.group) == uv or file.file in local
         ]
-        if plan.rootfs_checksum and rootfs_cache_path(plan.rootfs_checksum).exists():
+        if plan.rootfs_checksum and rootfs_archive_path(plan.rootfs_checksum).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
         return [artifact for artifact in carried if not store.is_intact(artifact.sha256, artifact.size)]
 
@@ -221,7 +223,7 @@ class BuildInputs:
         layers = plan_python_layers(load_target(self._app.project, self._plan.target).target, lock)
         rows = [("runtime", package) for package in lock.runtime.packages]
         rows += [("uv", package) for package in lock.runtime.packages if package.name == "uv"]
-        rows += [(wheel_dir_of_layer(layer.name), package) for layer in layers for package in layer.packages]
+        rows += [(layer_dir_below_wheels(layer.name), package) for layer in layers for package in layer.packages]
         found: dict[str, Path] = {}
         for folder, package in rows:
             if everything or _carried(folder, package) or package.file in self._local:

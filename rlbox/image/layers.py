@@ -25,23 +25,23 @@ MAX_LAYERS = 90
 
 @dataclass(frozen=True, kw_only=True)
 class PythonLayer:
-    """One Python layer; `packages` is empty without a lock, `channel` is that of the torch wheel index."""
+    """One Python layer; `packages` is empty without a lock, `torch_channel` is that of the torch wheel index."""
 
     name: str
     group: str
     packages: tuple[Package, ...]
-    channel: str = ""
+    torch_channel: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildStage:
-    """A stage of the build: the layers of a group that are installed together; `large` when each is one large wheel."""
+    """A stage of the build: layers of a group that are installed together, each one large wheel or none of them."""
 
     name: str
     group: str
     layers: tuple[PythonLayer, ...]
-    large: bool
-    channel: str = ""
+    has_large_wheels: bool
+    torch_channel: str = ""
 
 
 def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, ...]:
@@ -53,39 +53,41 @@ def plan_python_layers(target: Target, lock: Lock | None) -> tuple[PythonLayer, 
     groups = {group.name: group for group in (lock.groups if lock else ())}
     alone = _alone(groups.values(), target.build.own_layer_mib << 20, max(0, MAX_LAYERS - len(target.stack)))
     return tuple(
-        PythonLayer(name=name, group=spec.name, packages=part, channel=_channel(spec.name, part))
+        PythonLayer(name=name, group=spec.name, packages=part, torch_channel=_channel(spec.name, part))
         for spec in target.stack
-        for name, part in split_into_layers(spec.name, groups[spec.name].packages if spec.name in groups else (), alone)
+        for name, part in _split_into_layers(
+            spec.name, groups[spec.name].packages if spec.name in groups else (), alone
+        )
     )
 
 
-class LayerPackages(NamedTuple):
+class _LayerPackages(NamedTuple):
     """The name of a layer, and the packages in it."""
 
     name: str
     packages: tuple[Package, ...]
 
 
-def split_into_layers(
+def _split_into_layers(
     group: str, packages: tuple[Package, ...], own_layer_sha256: Collection[str]
-) -> Iterator[LayerPackages]:
+) -> Iterator[_LayerPackages]:
     """Yield the name and the packages of each layer of a group: those in `own_layer_sha256`, then all others."""
     large = [package for package in packages if package.sha256 in own_layer_sha256]
-    yield from (LayerPackages(f"{group}.{package.name.lower()}", (package,)) for package in large)
+    yield from (_LayerPackages(f"{group}.{package.name.lower()}", (package,)) for package in large)
     rest = tuple(package for package in packages if package.sha256 not in own_layer_sha256)
     if rest or not large:
-        yield LayerPackages(group, rest)
+        yield _LayerPackages(group, rest)
 
 
-def plan_build_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
+def group_layers_into_stages(layers: Iterable[PythonLayer]) -> tuple[BuildStage, ...]:
     together = [(name, tuple(found)) for name, found in groupby(layers, key=lambda layer: stage_of_layer(layer.name))]
     return tuple(
         BuildStage(
             name=name,
             group=found[0].group,
             layers=found,
-            large=name != found[0].group,
-            channel=_channel(found[0].group, (package for layer in found for package in layer.packages)),
+            has_large_wheels=name != found[0].group,
+            torch_channel=_channel(found[0].group, (package for layer in found for package in layer.packages)),
         )
         for name, found in together
     )
@@ -96,7 +98,7 @@ def stage_of_layer(layer_name: str) -> str:
     return f"{group}.large" if wheel else group
 
 
-def wheel_dir_of_layer(layer_name: str) -> str:
+def layer_dir_below_wheels(layer_name: str) -> str:
     """Return where below `wheels/` the build context says what a layer holds."""
     return f"{stage_of_layer(layer_name)}/{layer_name}"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # pydantic is slow to import, and a cached plan does not need
     from rlbox.target.target import Target
 
 
-def format_limits_variable(container: ContainerDefaults) -> str:
+def format_rlbox_limits_json(container: ContainerDefaults) -> str:
     """Return limits and data disk of containers as JSON, the value of RLBOX_LIMITS.
 
     They are in the image's environment, and in no file: so that changing one moves no layer.
@@ -29,7 +29,7 @@ def container_limits_json(container: ContainerDefaults) -> dict[str, Any]:
     }
 
 
-def machine_requirements_json(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
+def hardware_python_ports_json(target: Target, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what the image's manifest of fixes says of the machine, as JSON types."""
     return {
         "hardware": target.hardware.model_dump(mode="json"),
@@ -38,9 +38,9 @@ def machine_requirements_json(target: Target, ports: Mapping[str, int]) -> dict[
     }
 
 
-def target_requirements_json(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
+def doctor_requirements_json(target: Target, container: ContainerDefaults, ports: Mapping[str, int]) -> dict[str, Any]:
     """Return what a target expects of the machine that it runs on, as JSON types."""
-    return {**machine_requirements_json(target, ports), **container_limits_json(container), "env": dict(target.env)}
+    return {**hardware_python_ports_json(target, ports), **container_limits_json(container), "env": dict(target.env)}
 
 
 def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> ContainerDefaults:

@@ -34,19 +34,19 @@ def format_image_tag(target: str, project_name: str) -> str:
     return f"{NAMESPACE}{target}:{project_name}"
 
 
-class ImageTagParts(NamedTuple):
+class TargetAndProject(NamedTuple):
     """Target and project that an image's name states; empty for a name that `format_image_tag` did not make."""
 
     target: str
     project: str
 
 
-def split_tag(tag: str) -> ImageTagParts:
+def parse_image_tag(tag: str) -> TargetAndProject:
     """Return target and project of an image's name; two empty words for one that `format_image_tag` did not make."""
     name, __, project = tag.rpartition(":")
     target = name.removeprefix(NAMESPACE)
     is_foreign = target == name or "/" in target or not project
-    return ImageTagParts("", "") if is_foreign else ImageTagParts(target, project)
+    return TargetAndProject("", "") if is_foreign else TargetAndProject(target, project)
 
 
 def tag_to_file_name(tag: str) -> str:
@@ -99,7 +99,7 @@ def project_image_tag(project: Project, target_name: str) -> str:
 
 def convert_archive_tag(project: Project, archive_tag: str) -> str:
     """Return the name that an image gets here which is called `archive_tag` in an archive; another's keeps its name."""
-    target, __ = split_tag(archive_tag)
+    target, __ = parse_image_tag(archive_tag)
     return project_image_tag(project, target) if target else archive_tag
 
 

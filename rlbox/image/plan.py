@@ -79,7 +79,7 @@ class ImagePlan:
     container: ContainerDefaults
     env: Mapping[str, str]
 
-    def require_lock(self) -> None:
+    def require_current_lock(self) -> None:
         """Raise `SpecError` unless the lock fits its spec."""
         if self.lock_fault:
             from rlbox.target.lock import choose_lock_or_compile_command
@@ -115,14 +115,14 @@ def plan_image(
     from rlbox.fixes.patches import resolve_patches
     from rlbox.fixes.render import select_and_render_fixes
     from rlbox.image.dockerfile import build_dockerfile_values
-    from rlbox.image.layers import plan_build_stages, plan_python_layers
+    from rlbox.image.layers import group_layers_into_stages, plan_python_layers
     from rlbox.image.templates import render_template
     from rlbox.target.lock import find_lock_fault
 
     def text(name: str, **values: Any) -> str:
         return render_template(template_dirs, name, values)
 
-    stages, versions = plan_build_stages(plan_python_layers(target, lock)), list_stack_versions(target, lock)
+    stages, versions = group_layers_into_stages(plan_python_layers(target, lock)), list_stack_versions(target, lock)
     baked = select_and_render_fixes(fixes, target, versions)
     container = build_container_defaults(target, baked)
     patching = resolve_patches(baked.fixes, target, versions, patch_texts)
@@ -164,34 +164,34 @@ def _forms(target: Target, dockerfile: str, container: ContainerDefaults, templa
 
 def _patch_files(target: Target, stages: Sequence[BuildStage], patching: tuple[ResolvedPatch, ...]) -> dict[str, str]:
     from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest
-    from rlbox.image.dockerfile import list_layer_paths
+    from rlbox.image.dockerfile import list_stage_layer_paths
 
     if not has_patches_to_apply(patching):
         return {}
-    return {PATCHES_IN_CONTEXT: render_patch_manifest(target.name, patching, list_layer_paths(target, stages))}
+    return {PATCHES_IN_CONTEXT: render_patch_manifest(target.name, patching, list_stage_layer_paths(target, stages))}
 
 
 def _fix_files(
     baked: RenderedFixes, target: Target, versions: Mapping[str, str], ports: Mapping[str, int]
 ) -> dict[str, str]:
     from rlbox.fixes.render import render_fix_manifest
-    from rlbox.image.machine import machine_requirements_json
+    from rlbox.image.machine import hardware_python_ports_json
 
     files = {f"{PROGRAMS if file.mode == '0755' else FIXES}{file.path}": file.text for file in baked.files}
     return files | {
         f"{FIXES}{FIXES_IN_IMAGE}": render_fix_manifest(
-            baked.fixes, target, versions, machine_requirements_json(target, ports)
+            baked.fixes, target, versions, hardware_python_ports_json(target, ports)
         )
     }
 
 
 def _locked_files(lock: Lock, stages: Sequence[BuildStage]) -> dict[str, str]:
-    from rlbox.image.layers import wheel_dir_of_layer
+    from rlbox.image.layers import layer_dir_below_wheels
     from rlbox.target.lock import format_requirements
 
     layers = [layer for stage in stages for layer in stage.layers]
     files = {
-        f"wheels/{wheel_dir_of_layer(layer.name)}/{REQUIREMENTS_FILE}": format_requirements(layer.packages)
+        f"wheels/{layer_dir_below_wheels(layer.name)}/{REQUIREMENTS_FILE}": format_requirements(layer.packages)
         for layer in layers
     }
     files[f"wheels/runtime/{REQUIREMENTS_FILE}"] = format_requirements(lock.runtime.packages)

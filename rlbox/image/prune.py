@@ -20,8 +20,8 @@ from rlbox.image.names import (
     PROJECT_NAME_VARIABLE,
     find_recorded_project_dir,
     format_image_tag,
+    parse_image_tag,
     project_name,
-    split_tag,
 )
 from rlbox.image.plan import load_image_plan
 
@@ -77,7 +77,7 @@ def format_images_to_remove(images: Iterable[EngineImage]) -> list[str]:
     return lines
 
 
-def sum_image_bytes(images: Iterable[EngineImage]) -> int:
+def sum_distinct_image_bytes(images: Iterable[EngineImage]) -> int:
     """Return the bytes of some images, each once whatever its names; what others share is counted."""
     return sum({row.identity: row.size for row in images}.values())
 
@@ -91,7 +91,7 @@ _SHORT = 12
 """Digits of an id that will do for one without a name."""
 
 
-def list_engine_images(project: Project) -> list[EngineImage]:
+def list_all_rlbox_images(current_project: Project) -> list[EngineImage]:
     """Return the engine's images that rlbox built, one for each name, those of this project first.
 
     Raises
@@ -102,19 +102,21 @@ def list_engine_images(project: Project) -> list[EngineImage]:
     users: dict[str, list[str]] = {}
     for row in connect_engine().list_containers(TARGET_LABEL):
         users.setdefault(str(row.get("ImageID", "")), []).append(_container(row))
-    own, found = project_name(project), []
+    own, found = project_name(current_project), []
     for row in connect_engine().list_images(TARGET_LABEL):
         names = [tag for tag in row.get("RepoTags") or () if tag != _NAMELESS]
         for name in names or [str(row["Id"])]:
-            found.append(_kept(project, own, row, name, tuple(sorted(users.get(str(row["Id"]), ())))))
-    return sorted(found, key=lambda one: (split_tag(one.name)[1] != own, one.spare, one.name))
+            found.append(_kept(current_project, own, row, name, tuple(sorted(users.get(str(row["Id"]), ())))))
+    return sorted(found, key=lambda one: (parse_image_tag(one.name)[1] != own, one.spare, one.name))
 
 
-def select_images(project: Project, images: Sequence[EngineImage], names: Iterable[str]) -> list[EngineImage]:
+def select_images(
+    project: Project, images: Sequence[EngineImage], tags_ids_or_targets: Iterable[str]
+) -> list[EngineImage]:
     """Return the images of these names, ids or targets of this project, each once; `SpecError` for one there is not."""
     own = project_name(project)
     found: dict[str, EngineImage] = {}
-    for name in names:
+    for name in tags_ids_or_targets:
         wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_image_tag(name, own))
         named = [
             row for row in images if row.name in wanted or (len(name) >= _SHORT and row.name.startswith(wanted[1]))
@@ -137,7 +139,7 @@ def remove_images(images: Iterable[EngineImage]) -> None:
 
 
 def _kept(project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]) -> EngineImage:
-    target, of = split_tag(name)
+    target, of = parse_image_tag(name)
     folder = find_recorded_project_dir(of) if of else ""
     state, spare = _standing(project, own, row, target, of, folder) if target else _of_no_project(name)
     return EngineImage(

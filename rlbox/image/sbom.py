@@ -118,7 +118,7 @@ def format_purl(type_path: str, name: str, version: str, qualifiers: Mapping[str
     return f"pkg:{type_path}/{quote(name, safe=':')}{at}" + (f"?{more}" if more else "")
 
 
-def render_sbom(lock: Lock, image_name: str, image_digest: str, source_date_epoch: int) -> str:
+def render_spdx_sbom(lock: Lock, image_name: str, image_digest: str, source_date_epoch: int) -> str:
     """Return the text of the SBOM.
 
     Source: SPDX 2.3, https://spdx.github.io/spdx-spec/v2.3/

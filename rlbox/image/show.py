@@ -58,14 +58,16 @@ class LockChange:
         return f"{self.group}: {self.name} {self.before} → {self.after}"
 
 
-def list_image_layers(engine_history: Sequence[Mapping[str, Any]], *, patched: bool = False) -> tuple[ImageLayer, ...]:
+def list_image_layers(
+    engine_history: Sequence[Mapping[str, Any]], *, has_patch_layer: bool = False
+) -> tuple[ImageLayer, ...]:
     """Return the layers, the lowest first; `engine_history` is the engine's, the highest first, empty layers among it.
 
-    `patched` says that source files were patched, which have a layer of their own.
+    `has_patch_layer` says that source files were patched, which have a layer of their own.
     """
     rows = [(str(row["CreatedBy"]).removesuffix(" # buildkit"), row["Size"]) for row in reversed(engine_history)]
     rows = [(command, size) for command, size in rows if size or command.startswith("COPY /out/")]
-    unnamed = iter(("runtime", "environment", *(["patches"] if patched else []), "fixes", "rlbox"))
+    unnamed = iter(("runtime", "environment", *(["patches"] if has_patch_layer else []), "fixes", "rlbox"))
     layers, part = [], "os"
     for command, size in rows:
         if part in ("lock", "other"):  # above the lock is what of rlbox decides no image
@@ -80,7 +82,7 @@ def list_image_layers(engine_history: Sequence[Mapping[str, Any]], *, patched: b
     return tuple(layers)
 
 
-def group_lock_components(lock: Lock) -> dict[str, tuple[ImageComponent, ...]]:
+def _group_lock_components(lock: Lock) -> dict[str, tuple[ImageComponent, ...]]:
     """Return what a lock names, by layer group in the order of the image; groups with nothing in them are left out."""
     python = {group.name: group.packages for group in (lock.runtime, lock.build, *lock.groups)}
     found: dict[str, Sequence[Any]]
@@ -99,7 +101,7 @@ def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
         for key in ("python", "platform", "base")
         if getattr(old_lock, key) != getattr(new_lock, key)
     ]
-    old, new = group_lock_components(old_lock), group_lock_components(new_lock)
+    old, new = _group_lock_components(old_lock), _group_lock_components(new_lock)
     for group in dict.fromkeys([*new, *old]):
         olds, news = ({row.name: row for row in rows.get(group, ())} for rows in (old, new))
         for name in sorted({*olds, *news}):
@@ -163,8 +165,10 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
             next_step=f"docker image inspect {reference}",
         )
     lock, no_lock_reason = _read_lock(image["Id"])
-    groups = group_lock_components(lock) if lock else {}
-    layers = list_image_layers(connect_engine().image_history(image["Id"]), patched=bool(labels.get("rlbox.patches")))
+    groups = _group_lock_components(lock) if lock else {}
+    layers = list_image_layers(
+        connect_engine().image_history(image["Id"]), has_patch_layer=bool(labels.get("rlbox.patches"))
+    )
     return {
         "name": reference,
         "id": image["Id"],

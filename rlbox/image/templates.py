@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 @cache
-def create_template_environment(template_dirs: tuple[Path, ...]) -> Environment:
+def _create_template_environment(template_dirs: tuple[Path, ...]) -> Environment:
     """Return the template environment over `template_dirs`, the first wins."""
     env = Environment(
         loader=FileSystemLoader(template_dirs),
@@ -26,19 +26,19 @@ def create_template_environment(template_dirs: tuple[Path, ...]) -> Environment:
     env.filters["quote"] = shlex.quote
     env.filters["dockerfile"] = quote_dockerfile
     env.filters["compose"] = quote_compose
-    env.filters["definition"] = quote_apptainer
+    env.filters["definition"] = _quote_apptainer
     env.filters["bytes"] = lambda gib: int(gib * (1 << 30))
     return env
 
 
 def render_template(template_dirs: Sequence[Path], template_name: str, values: Mapping[str, Any]) -> str:
     """Return the template `template_name` filled with `values`; an undefined name raises."""
-    return create_template_environment(tuple(template_dirs)).get_template(template_name).render(values)
+    return _create_template_environment(tuple(template_dirs)).get_template(template_name).render(values)
 
 
 def create_docs_environment(template_dirs: Sequence[Path], **filters: Callable[..., str]) -> Environment:
     """Return the template environment of the pages in `docs/`, which have filters of their own besides."""
-    env = create_template_environment(tuple(template_dirs)).overlay()
+    env = _create_template_environment(tuple(template_dirs)).overlay()
     env.filters = {**env.filters, **filters}
     return env
 
@@ -48,7 +48,7 @@ def quote_compose(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("$", "$$")
 
 
-def quote_apptainer(text: str) -> str:
+def _quote_apptainer(text: str) -> str:
     """Return `text` as one word of a shell in which Apptainer sees no argument of the build either."""
     return shlex.quote(text).replace("{{", "{''{")
 

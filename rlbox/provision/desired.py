@@ -17,7 +17,7 @@ from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_manifest
 from rlbox.foreign import parse_json
-from rlbox.image.machine import build_container_defaults, format_limits_variable, machine_requirements_json
+from rlbox.image.machine import build_container_defaults, format_rlbox_limits_json, hardware_python_ports_json
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.base import AdoptedBase
 from rlbox.provision.layout import Layout
@@ -276,7 +276,7 @@ class _Placed:
                 )
         target, versions = self._target, list_stack_versions(self._target, lock)
         manifest = parse_json(
-            render_fix_manifest(self._baked.fixes, target, versions, machine_requirements_json(target, ports))
+            render_fix_manifest(self._baked.fixes, target, versions, hardware_python_ports_json(target, ports))
         )
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))
         yield self._file(f"{OWN}/hooks/00-environment.sh", self._environment())
@@ -342,7 +342,7 @@ class _Placed:
         )
 
     def _environment(self) -> str:
-        limits = format_limits_variable(build_container_defaults(self._target, self._baked))
+        limits = format_rlbox_limits_json(build_container_defaults(self._target, self._baked))
         lines = [_FRONT.rstrip()]
         lines += _exports({"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "RLBOX_PLACE": OWN})
         lines += [f': "${{PATH:={SYSTEM_PATH}}}"']

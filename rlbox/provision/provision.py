@@ -136,7 +136,7 @@ def prepare_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOpt
     NodeError
         The machine does not hold what the target takes of its base image, or has not the interpreter that is named.
     """
-    image.require_lock()
+    image.require_current_lock()
     loaded = load_target_and_catalogue(app.project, image.target)
     lock = load_lock(app.project.lock_file(image.target))
     if lock is None:

@@ -30,7 +30,7 @@ from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
-from rlbox.image.names import PROJECT_NAME_VARIABLE, split_tag
+from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag
 from rlbox.image.plan import load_image_plan
 from rlbox.job.cluster_job import ClusterParams, adapt_to_cluster
 from rlbox.job.job import Job
@@ -93,7 +93,7 @@ class ClusterBackend:
         return HeadCommand(
             words=drop_options(words, LOCAL_FILE_OPTIONS),
             run=run,
-            env={PROJECT_NAME_VARIABLE: split_tag(load_image_plan(app.project, target).tag)[1], **named},
+            env={PROJECT_NAME_VARIABLE: parse_image_tag(load_image_plan(app.project, target).tag)[1], **named},
             secrets=secrets,
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )

@@ -149,7 +149,7 @@ def run_in_remote_container(
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.connection import require_image
     from rlbox.engine.remote_helper import HelperContainer, run_helper_container
-    from rlbox.image.names import PROJECT_NAME_VARIABLE, split_tag
+    from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag
     from rlbox.ssh.tunnel import open_engine_tunnel
 
     tunnel = open_engine_tunnel(find_engine_url())
@@ -170,7 +170,7 @@ def run_in_remote_container(
         data_dir=folder,
         create_data_dir=image.container.create and not named,
         rlbox_args=drop_options(words, LOCAL_FILE_OPTIONS),
-        env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: split_tag(image.tag)[1], **env},
+        env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: parse_image_tag(image.tag)[1], **env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
     return run_helper_container(tunnel, app.project, helper)

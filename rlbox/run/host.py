@@ -63,7 +63,7 @@ class HostBackend:
         """Bring this machine to the target's lock, where something is missing."""
         image = load_image_plan(app.project, target)
         with app.collecting_refusals("lock"):
-            image.require_lock()
+            image.require_current_lock()
         create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
         chosen = make_visible_gpus_env(app, gpus)
         app.print_status(

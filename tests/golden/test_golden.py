@@ -12,7 +12,7 @@ import pytest
 from fakes import CHECKOUT, PACKAGE, Folder, Rlbox
 
 from rlbox.config.project import Project
-from rlbox.image.layers import map_parts_to_context_paths, stage_of_layer, wheel_dir_of_layer
+from rlbox.image.layers import layer_dir_below_wheels, map_parts_to_context_paths, stage_of_layer
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.target.lock import GitTree, HttpFile, LockedGroup, create_locked_patch, load_lock
 
@@ -251,7 +251,7 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
     ]
     wanted = {word for words in copied for word in words} | set(re.findall(r"type=bind,source=([^,\s]+)", dockerfile))
     assert wanted - there == set()
-    assert {f"wheels/{wheel_dir_of_layer(layer)}/requirements.txt" for layer in image.layers} <= set(
+    assert {f"wheels/{layer_dir_below_wheels(layer)}/requirements.txt" for layer in image.layers} <= set(
         image.context_files
     )
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.image.context import is_hashed_source
+from rlbox.image.context import is_hashed_rlbox_file
 
 PACKAGE = CHECKOUT / "rlbox"
 TABLE_ROW = re.compile(r"^\| \w+ \| `(\w+)` \|", re.M)
@@ -102,4 +102,4 @@ def test_what_a_container_runs_decides_its_image() -> None:
             reached.add(module)
             waiting += targets[module]
     files = [find_modules()[module].relative_to(PACKAGE).as_posix() for module in sorted(reached)]
-    assert [name for name in files if not is_hashed_source(name)] == ["version.py"]
+    assert [name for name in files if not is_hashed_rlbox_file(name)] == ["version.py"]

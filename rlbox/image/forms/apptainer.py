@@ -15,10 +15,15 @@ from rlbox.fixes.conditions import list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import has_patches_to_apply, resolve_patches
 from rlbox.fixes.render import RenderedFixes, select_and_render_fixes
-from rlbox.image.dockerfile import PARTS_STAGE, list_layer_paths
+from rlbox.image.dockerfile import PARTS_STAGE, list_stage_layer_paths
 from rlbox.image.labels import build_image_labels
-from rlbox.image.layers import lock_dir_in_context, map_parts_to_context_paths, plan_build_stages, plan_python_layers
-from rlbox.image.machine import build_container_defaults, format_limits_variable
+from rlbox.image.layers import (
+    group_layers_into_stages,
+    lock_dir_in_context,
+    map_parts_to_context_paths,
+    plan_python_layers,
+)
+from rlbox.image.machine import build_container_defaults, format_rlbox_limits_json
 from rlbox.image.templates import render_template
 from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL
 from rlbox.target.lock import Lock
@@ -67,7 +72,7 @@ def render_apptainer_definition(
 
 
 def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -> dict[str, Any]:
-    stages = plan_build_stages(plan_python_layers(target, lock))
+    stages = group_layers_into_stages(plan_python_layers(target, lock))
     programs = any(file.mode == "0755" for file in baked.files)
     carried = ["scripts", "wheels", "fixes", *(["programs"] if programs else []), "files", "lock", "other"]
     carried += sorted({path.partition("/")[0] for path in map_parts_to_context_paths(lock).values()})
@@ -83,7 +88,7 @@ def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -
         "links": sorted(baked.link_target_by_path.items()),
         "order": [
             *("runtime", "rlbox.venv"),
-            *list_layer_paths(target, stages),
+            *list_stage_layer_paths(target, stages),
             *(["rlbox.patches"] if patched else []),
         ],
         "lock": lock_dir_in_context(lock),
@@ -92,7 +97,7 @@ def _steps(target: Target, lock: Lock, baked: RenderedFixes, *, patched: bool) -
 
 def _environment(target: Target, baked: RenderedFixes) -> dict[str, str]:
     """Return the variables of the image, but for the search paths that are joined with what is there already."""
-    limits = format_limits_variable(build_container_defaults(target, baked))
+    limits = format_rlbox_limits_json(build_container_defaults(target, baked))
     plain = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "RLBOX_LIMITS": limits, "PATH": SYSTEM_PATH}
     joined = _paths(baked)
     found = {name: text for name, text in baked.overlay_env(plain).items() if name not in joined}

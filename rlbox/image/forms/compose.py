@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlbox.engine.container import DISK_CAPABILITIES, format_device_args
 from rlbox.engine.gpu_access import CDI_KIND, GpuRequest, parse_gpus_option
@@ -25,7 +25,7 @@ def render_compose_files(target: Target, container: ContainerDefaults, template_
     """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
     if target.hardware.platform:
         return {}
-    text = render_compose(target, container, template_dirs, is_render_output=True)
+    text = render_compose(target, container, template_dirs, add_render_header=True)
     return {f"images/{target.name}/compose.yaml": text}
 
 
@@ -37,8 +37,8 @@ def render_compose(
     local_tag: str = "",
     registry_image: str = "",
     gpus: str = "",
-    gpu_method: str = "gpus",
-    is_render_output: bool = False,
+    gpu_method: Literal["gpus", "cdi"] = "gpus",
+    add_render_header: bool = False,
 ) -> str:
     """Return the text of a compose file with one service, named like the target, that has its limits and data disk.
 
@@ -49,7 +49,7 @@ def render_compose(
         missing.
     gpus, gpu_method
         Which GPUs, as `--gpus` takes them (empty: the target's own), and one of `GPU_METHODS`.
-    is_render_output
+    add_render_header
         Whether it is the file that `rlbox render` writes; the first line says so.
     """
     values: dict[str, Any] = {
@@ -59,7 +59,7 @@ def render_compose(
         if registry_image or local_tag
         else _OWN_IMAGE.format(target.name),
         "pulled": bool(registry_image),
-        "committed": is_render_output,
+        "committed": add_render_header,
         "capabilities": sorted({*DISK_CAPABILITIES, *container.cap_add}),
         "devices": format_device_args(container),
         "by_caller": container.user == "caller",

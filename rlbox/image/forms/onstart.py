@@ -44,7 +44,7 @@ class OnstartScript:
     encoding: Literal["plain", "gzip"]
 
     @property
-    def characters(self) -> int:
+    def field_characters(self) -> int:
         return len(self.field_text)
 
     @property
@@ -59,7 +59,7 @@ def render_onstart(
     added_script: str = "",
     upload_dir: str = "",
     *,
-    force: bool = False,
+    ignore_stack_conflicts: bool = False,
 ) -> OnstartScript:
     """Return the on-start script of a target.
 
@@ -69,7 +69,7 @@ def render_onstart(
         The user's own shell text: carried out at every start, after everything else.
     upload_dir
         Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without rlbox.
-    force
+    ignore_stack_conflicts
         Install a stack there that contradicts itself.
 
     Raises
@@ -94,7 +94,7 @@ def render_onstart(
         "sandbox_port": SANDBOX_PORT,
         "added": added_script.rstrip("\n"),
         "sent": upload_dir,
-        "force": force,
+        "force": ignore_stack_conflicts,
     }
     script = render_template(template_dirs, "onstart.sh.j2", values)
     if _fits(script):

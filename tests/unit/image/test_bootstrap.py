@@ -11,7 +11,7 @@ from rlbox.image.bootstrap import (
     deb_file_name,
     ensure_rootfs_archive,
     render_packages_index,
-    rootfs_cache_path,
+    rootfs_archive_path,
 )
 from rlbox.image.labels import compute_rootfs_checksum
 
@@ -45,7 +45,7 @@ def test_what_decides_the_bytes(folder: Folder) -> None:
 
 def test_an_archive_that_is_there_is_not_made_again(folder: Folder) -> None:
     folder.target("mine")
-    path = rootfs_cache_path("2" * 64)
+    path = rootfs_archive_path("2" * 64)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"tar")
     assert ensure_rootfs_archive(folder.fitting_lock("mine"), "2" * 64, 7, ObjectStore(folder.path / "store")) == path

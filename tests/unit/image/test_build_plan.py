@@ -56,7 +56,7 @@ def test_a_client_with_buildkit_inside() -> None:
 def read(name: str) -> tuple[BuildLogParser, list[BuildStep]]:
     log = BuildLogParser()
     lines = (CASES / "image/build_log" / f"{name}.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    return log, [step for line in lines if (step := log.feed_line(line))]
+    return log, [step for line in lines if (step := log.parse_step_change(line))]
 
 
 FROM = "FROM docker.io/library/h4:base@sha256:cc9aba8401ad00242f56ce019ab0283d542d7c8289e7053e0547feb6ac4e1492"
@@ -100,6 +100,6 @@ def test_steps_that_run_at_once_take_turns() -> None:
 )
 def test_lines_that_say_nothing_of_a_step(line: str) -> None:
     log = BuildLogParser()
-    log.feed_line("#5 [stage-0 2/4] RUN --mount=type=cache,target=/c --network=none echo one\n")
-    assert log.feed_line(line) is None
+    log.parse_step_change("#5 [stage-0 2/4] RUN --mount=type=cache,target=/c --network=none echo one\n")
+    assert log.parse_step_change(line) is None
     assert log.steps == {5: BuildStep(number=5, name="[stage-0 2/4] RUN echo one")}

@@ -18,8 +18,8 @@ from rlbox.image.context import (
     find_outdated_reason,
     list_hashed_entries,
     list_locked_entries,
-    list_unhashed_entries,
-    write_build_context,
+    list_unhashed_rlbox_files,
+    sync_build_context,
 )
 from rlbox.image.plan import ImagePlan
 
@@ -73,7 +73,7 @@ def test_entries_of_a_context(tmp_path: Path) -> None:
         "scripts/install.sh": "#!/bin/sh\n",
     }
     assert {f"{LIB}errors.py", f"{LIB}supervise/__main__.py", f"{LIB}hang/phases.toml"} <= own
-    other = set(list_unhashed_entries())
+    other = set(list_unhashed_rlbox_files())
     assert {f"{OTHER}__main__.py", f"{OTHER}cli/root.py", f"{OTHER}target/defaults.toml"} <= other
     assert {f"{OTHER}_shipped/{name}" for name in ("images/local/lock.json", "jobs/smoke.toml")} <= other
     assert [name for name in (*own, *other) if "__pycache__" in name or name.endswith(".pyc")] == []
@@ -162,7 +162,9 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
     text = "What this machine holds already stands here, a folder a layer; a build fetches the rest.\n"
     plan = image_plan(layers=("torch.torch", "torch"))
     parts = {"git/verl.tar": tree}
-    assert list_locked_entries(plan, os_, {"torch.large/torch.torch/t.whl": wheel}, parts, complete=False) == {
+    assert list_locked_entries(
+        plan, os_, {"torch.large/torch.torch/t.whl": wheel}, parts, mark_wheels_complete=False
+    ) == {
         "wheels/README": text,
         "wheels/uv/README": text,
         "wheels/runtime/README": text,
@@ -172,7 +174,7 @@ def test_what_a_context_carries(tmp_path: Path) -> None:
         "git/verl.tar": tree,
         "rootfs.tar": os_,
     }
-    assert set(list_locked_entries(image_plan(), None, {}, {}, complete=True)) == {
+    assert set(list_locked_entries(image_plan(), None, {}, {}, mark_wheels_complete=True)) == {
         "wheels/README",
         "wheels/uv/complete",
         "wheels/runtime/complete",
@@ -184,7 +186,9 @@ def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
     """What a machine holds, and whether its build is hermetic, is the machine's; the lock has the checksums."""
     plan = image_plan()
     decisive = list_hashed_entries(plan)
-    carried = list_locked_entries(plan, tmp_path / "rootfs.tar", {"tools/t.whl": tmp_path / "t.whl"}, {}, complete=True)
+    carried = list_locked_entries(
+        plan, tmp_path / "rootfs.tar", {"tools/t.whl": tmp_path / "t.whl"}, {}, mark_wheels_complete=True
+    )
     assert decisive.keys().isdisjoint(carried)
     assert build_digest(decisive, plan) == build_digest(
         list_hashed_entries(image_plan(rootfs_checksum="", network="none")), plan
@@ -192,7 +196,7 @@ def test_what_is_carried_is_no_part_of_the_digest(tmp_path: Path) -> None:
 
 
 def test_an_image_knows_no_mirrors() -> None:
-    found = {name for name in list_unhashed_entries() if name.startswith(f"{OTHER}artifacts/profiles/")}
+    found = {name for name in list_unhashed_rlbox_files() if name.startswith(f"{OTHER}artifacts/profiles/")}
     assert found == {f"{OTHER}artifacts/profiles/direct.toml"}
 
 
@@ -241,9 +245,9 @@ def test_what_does_not_change_the_digest(tmp_path: Path, umask: None) -> None:
 def test_the_folder_holds_exactly_the_entries(tmp_path: Path, umask: None) -> None:
     os.umask(0o077)
     folder = tmp_path / "context"
-    write_build_context(entries(tmp_path / "src"), folder)
+    sync_build_context(entries(tmp_path / "src"), folder)
     os.umask(0o000)
-    write_build_context(entries(tmp_path / "src"), tmp_path / "second")
+    sync_build_context(entries(tmp_path / "src"), tmp_path / "second")
     wanted = {
         "Dockerfile": ("100644", "FROM scratch\n"),
         "lib": ("40755", ""),
@@ -261,7 +265,7 @@ def test_the_folder_holds_exactly_the_entries(tmp_path: Path, umask: None) -> No
 def test_strangers_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "context"
     found = entries(tmp_path / "src")
-    write_build_context(found, folder)
+    sync_build_context(found, folder)
     wanted = tree(folder)
     outside = source(tmp_path / "outside/keep.txt", "keep")
     source(folder / "old.txt", "x")
@@ -270,7 +274,7 @@ def test_strangers_are_removed(tmp_path: Path) -> None:
     (folder / "link").symlink_to(outside)
     (folder / "folder-link").symlink_to(outside.parent)
     (folder / "dead-link").symlink_to(folder / "nothing")
-    write_build_context(found, folder)
+    sync_build_context(found, folder)
     assert tree(folder) == wanted
     assert outside.read_text() == "keep"
 
@@ -282,8 +286,8 @@ def test_a_stranger_in_the_place_of_an_entry(tmp_path: Path) -> None:
     source(folder / "lib/b", "a file where a folder belongs")
     source(folder / "scripts/install.sh/x", "a folder where a file belongs")
     (folder / "Dockerfile").symlink_to(same)
-    write_build_context(found, folder)
-    write_build_context(found, tmp_path / "clean")
+    sync_build_context(found, folder)
+    sync_build_context(found, tmp_path / "clean")
     assert tree(folder) == tree(tmp_path / "clean")
     assert not (folder / "Dockerfile").is_symlink()
 
@@ -291,12 +295,12 @@ def test_a_stranger_in_the_place_of_an_entry(tmp_path: Path) -> None:
 def test_changes_are_brought(tmp_path: Path) -> None:
     folder = tmp_path / "context"
     found = entries(tmp_path / "src")
-    write_build_context(found, folder)
+    sync_build_context(found, folder)
     source(tmp_path / "src/a.py", "a = 2\n", mtime=1_700_000_001)
     (tmp_path / "src/b/c.py").chmod(0o755)
     found["Dockerfile"] = "FROM other\n"
     (folder / "scripts/install.sh").chmod(0o600)
-    write_build_context(found, folder)
+    sync_build_context(found, folder)
     assert tree(folder)["lib/a.py"] == ("100644", "a = 2\n")
     assert tree(folder)["lib/b/c.py"] == ("100755", "c = 1\n")
     assert tree(folder)["Dockerfile"] == ("100644", "FROM other\n")
@@ -316,10 +320,10 @@ def test_what_the_lock_names_is_linked(tmp_path: Path, name: str) -> None:
     """An object of the store keeps its mode, and is never written to."""
     folder, kept = tmp_path / "context", sealed(tmp_path / "object", "x")
     for _ in range(2):
-        write_build_context({name: kept, "files/object": kept}, folder)
+        sync_build_context({name: kept, "files/object": kept}, folder)
         linked, copied = (folder / name).stat(), (folder / "files/object").stat()
         assert (linked.st_ino, f"{linked.st_mode:o}", linked.st_mtime) == (kept.stat().st_ino, "100444", SEAL)
         assert (copied.st_ino != linked.st_ino, f"{copied.st_mode:o}", copied.st_mtime) == (True, "100644", SEAL)
     (tmp_path / "context/files/object").unlink()
-    write_build_context({}, folder)
+    sync_build_context({}, folder)
     assert (kept.read_text(), f"{kept.stat().st_mode:o}", kept.stat().st_mtime) == ("x", "100444", SEAL)

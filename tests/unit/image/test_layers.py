@@ -8,7 +8,13 @@ import pytest
 from fakes import PACKAGE, Folder, fitting_lock
 
 from rlbox.errors import SpecError
-from rlbox.image.layers import MAX_LAYERS, PythonLayer, plan_build_stages, plan_python_layers, wheel_dir_of_layer
+from rlbox.image.layers import (
+    MAX_LAYERS,
+    PythonLayer,
+    group_layers_into_stages,
+    layer_dir_below_wheels,
+    plan_python_layers,
+)
 from rlbox.image.show import list_image_layers
 from rlbox.target.lock import Lock, LockedGroup, Package
 from rlbox.target.target import Target, load_target
@@ -94,7 +100,7 @@ def test_channels_of_the_torch_wheel_index(folder: Folder) -> None:
     torch = package("torch", 200 * MIB, "torch-wheels/cu128")
     triton, six = package("triton", 1, "torch-wheels/cu128"), package("six")
     found = plan_python_layers(mine, lock(mine, torch=(six, torch, triton), tools=(package("rich"),)))
-    assert [(layer.name, layer.channel) for layer in found] == [
+    assert [(layer.name, layer.torch_channel) for layer in found] == [
         ("torch.torch", "cu128"),
         ("torch", "cu128"),
         ("tools", ""),
@@ -114,14 +120,18 @@ def test_large_wheels_have_a_stage_apart(folder: Folder) -> None:
     torch = package("torch", 200 * MIB, "torch-wheels/cu128")
     packages = (torch, package("cublas", 90 * MIB), package("six"))
     layers = plan_python_layers(mine, lock(mine, torch=packages, tools=(package("rich"),)))
-    stages = plan_build_stages(layers)
+    stages = group_layers_into_stages(layers)
     assert [(stage.name, [layer.name for layer in stage.layers]) for stage in stages] == [
         ("torch.large", ["torch.torch", "torch.cublas"]),
         ("torch", ["torch"]),
         ("tools", ["tools"]),
     ]
-    assert [(stage.large, stage.channel) for stage in stages] == [(True, "cu128"), (False, ""), (False, "")]
-    assert [wheel_dir_of_layer(layer.name) for layer in layers[:3]] == [
+    assert [(stage.has_large_wheels, stage.torch_channel) for stage in stages] == [
+        (True, "cu128"),
+        (False, ""),
+        (False, ""),
+    ]
+    assert [layer_dir_below_wheels(layer.name) for layer in layers[:3]] == [
         "torch.large/torch.torch", "torch.large/torch.cublas", "torch/torch",
     ]  # fmt: skip
 
@@ -131,7 +141,7 @@ def test_two_channels_in_one_stage(folder: Folder) -> None:
     packages = (package("torch", 30 * MIB, "torch-wheels/cu128"), package("vision", 30 * MIB, "torch-wheels/cpu"))
     layers = plan_python_layers(mine, lock(mine, torch=packages))
     with pytest.raises(SpecError, match=r"stack.torch: packages of two channels"):
-        plan_build_stages(layers)
+        group_layers_into_stages(layers)
 
 
 def test_parts_of_an_image_by_the_commands_of_its_history() -> None:

@@ -17,9 +17,9 @@ from rlbox.image.names import (
     find_recorded_project_dir,
     format_image_tag,
     make_unique_project_name,
+    parse_image_tag,
     project_name,
     record_project_dir,
-    split_tag,
     validate_project_name,
 )
 from rlbox.image.plan import load_image_plan
@@ -84,10 +84,10 @@ def test_every_folder_gives_a_tag(word: str) -> None:
 
 
 def test_a_name_is_read_as_it_is_made() -> None:
-    assert split_tag(format_image_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
-    assert split_tag("rlbox/local:latest") == ("local", "latest")
+    assert parse_image_tag(format_image_tag("local", "work-0a1b2c")) == ("local", "work-0a1b2c")
+    assert parse_image_tag("rlbox/local:latest") == ("local", "latest")
     for other in ("debian:bookworm", "rlbox/local", "127.0.0.1:5000/rlbox/local:v1", "rlbox/a/b:c", "<none>:<none>"):
-        assert split_tag(other) == ("", "")
+        assert parse_image_tag(other) == ("", "")
 
 
 def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

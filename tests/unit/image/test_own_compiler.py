@@ -26,13 +26,13 @@ def test_another_compiler_is_another_folder(monkeypatch: pytest.MonkeyPatch) -> 
             rooms, "run_command", lambda command, said=version: Outcome(command=command, exit_code=0, stderr=said)
         )
         monkeypatch.setattr(Path, "exists", lambda path: True)
-        marks.append(rooms.hash_host_compiler(WHOLE))
+        marks.append(rooms.format_host_compiler_suffix(WHOLE))
     assert marks[0] == marks[2] != marks[1]
 
 
 def test_the_compiler_of_the_lock_is_in_its_digest() -> None:
     gcc = Deb(name="g++", version="4:12", archive="debian", path="pool/g++.deb", sha256="c" * 64, size=9)
-    assert rooms.hash_host_compiler(replace(WHOLE, toolchain=(gcc,))) == ""
+    assert rooms.format_host_compiler_suffix(replace(WHOLE, toolchain=(gcc,))) == ""
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_this_machine_lacks_to_compile(
     target = load_target_and_catalogue(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
     with pytest.raises(NodeError) as refused:
-        rooms.prepare_build_system(target, WHOLE, ObjectStore(tmp_path))
+        rooms.ensure_compile_rootfs(target, WHOLE, ObjectStore(tmp_path))
     assert refused.value.next_step == next_step
 
 

@@ -15,7 +15,7 @@ from spdx_tools.spdx.model.relationship import RelationshipType
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from rlbox.image.sbom import format_purl, list_components, make_publishable_url, render_sbom
+from rlbox.image.sbom import format_purl, list_components, make_publishable_url, render_spdx_sbom
 from rlbox.target.lock import Lock
 
 DIGEST = "sha256:" + "e" * 64
@@ -25,7 +25,7 @@ ON_IMAGE = replace(WHOLE, base=f"registry.example:5000/team/base:v1@sha256:{'b' 
 
 def read(folder: Path, lock: Lock) -> Document:
     path = folder / "sbom.spdx.json"
-    path.write_text(render_sbom(lock, *IMAGE), encoding="utf-8")
+    path.write_text(render_spdx_sbom(lock, *IMAGE), encoding="utf-8")
     return parse_file(str(path))
 
 
@@ -105,8 +105,8 @@ def test_a_file_of_two_groups_is_one_package() -> None:
 
 
 def test_the_same_lock_and_image_give_the_same_bytes() -> None:
-    text = render_sbom(WHOLE, *IMAGE)
-    assert render_sbom(WHOLE, *IMAGE) == text
+    text = render_spdx_sbom(WHOLE, *IMAGE)
+    assert render_spdx_sbom(WHOLE, *IMAGE) == text
     data = json.loads(text)
     assert data["creationInfo"]["created"] == "2025-01-01T00:00:00Z"
     assert data["documentNamespace"] == f"urn:rlbox:sbom:{DIGEST}"
@@ -117,11 +117,11 @@ def test_the_same_lock_and_image_give_the_same_bytes() -> None:
         runtime=replace(WHOLE.runtime, packages=WHOLE.runtime.packages[::-1]),
         git=WHOLE.git[::-1],
     )
-    assert render_sbom(shuffled, *IMAGE) == text
+    assert render_spdx_sbom(shuffled, *IMAGE) == text
 
 
 def test_no_secret_of_an_address_is_told() -> None:
-    assert SECRET not in render_sbom(WHOLE, *IMAGE)
+    assert SECRET not in render_spdx_sbom(WHOLE, *IMAGE)
 
 
 @given(

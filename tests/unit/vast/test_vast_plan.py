@@ -55,7 +55,7 @@ def target(**over: Any) -> Target:
 def test_the_script_fits_as_it_is() -> None:
     made = render_onstart(target(), TEMPLATES)
     assert (made.encoding, made.field_text) == ("plain", made.script)
-    assert made.characters == made.field_bytes == len(made.field_text) <= ONSTART_FIELD_LIMIT == 4048
+    assert made.field_characters == made.field_bytes == len(made.field_text) <= ONSTART_FIELD_LIMIT == 4048
 
 
 def test_a_long_script_is_packed_and_one_too_long_refused() -> None:
