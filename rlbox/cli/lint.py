@@ -45,20 +45,20 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
       rlbox lint --target local --json
       rlbox lint --list
     """
-    from rlbox.lint.drift import load_drift
+    from rlbox.lint.drift import load_drift_rules
 
-    rules = load_drift()
+    rules = load_drift_rules()
     if as_list:
         app.result({"rules": [rule.model_dump(mode="json") for rule in rules]}, _format_rules(rules))
         return 0
-    from rlbox.lint.files import list_specs, load_versions, read_files
+    from rlbox.lint.files import list_spec_targets, load_pinned_versions, read_files
     from rlbox.lint.rules import lint_text
     from rlbox.lint.shell import load_bash_parser
 
     load_bash_parser()  # an error of its own where the extra is not installed
-    specs = list_specs(app.project)
+    specs = list_spec_targets(app.project)
     own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
-    named = load_versions(app.project, target) if target else None
+    named = load_pinned_versions(app.project, target) if target else None
     problems: list[str] = []
     found: list[Finding] = []
     read = 0
@@ -66,7 +66,7 @@ def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) ->
         read += 1
         owner = specs.get(Path(os.path.realpath(name)))
         try:
-            versions = named or (load_versions(app.project, owner) if owner else {})
+            versions = named or (load_pinned_versions(app.project, owner) if owner else {})
         except SpecError:  # whatever reads the target says why
             versions = {}
         try:

@@ -28,7 +28,7 @@ from rlbox.diagnose.tracebacks import (
     starts_traceback,
 )
 from rlbox.logs.lines import LINE_LIMIT, LineBlock, make_line_block
-from rlbox.logs.patterns import find_matching_line_numbers
+from rlbox.logs.patterns import find_matching_line_indexes
 
 MAX_EVENTS = 4000
 """Events that are kept of one log: the first ones, and of further ones the last."""
@@ -135,7 +135,7 @@ class EventReader:
         if block_offset < HEAD_BYTES:
             self.read.program_kinds |= find_program_kinds(block.joined[: HEAD_BYTES - block_offset])
         hits = iter(
-            find_matching_line_numbers(self._catalogue.scan_expressions, block) if block.hits is None else block.hits
+            find_matching_line_indexes(self._catalogue.scan_expressions, block) if block.hits is None else block.hits
         )
         hit = next(hits, -1)
         index, count = 0, len(block)

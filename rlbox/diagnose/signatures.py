@@ -17,7 +17,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import decode_toml, parse_json
 from rlbox.i18n import _
 from rlbox.logs.lines import make_line_block
-from rlbox.logs.patterns import compile_pattern, find_matching_line_numbers
+from rlbox.logs.patterns import compile_pattern, find_matching_line_indexes
 from rlbox.system.safe_files import read_bytes
 
 Role = Literal["root", "relayed", "victim", "death", "benign"]
@@ -269,7 +269,7 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
         elif (
             example
             and signature.role != "benign"
-            and not find_matching_line_numbers(known.scan_expressions, make_line_block([example]))
+            and not find_matching_line_indexes(known.scan_expressions, make_line_block([example]))
         ):
             yield "no scan finds its example: name a text of it as `anchor`"
 

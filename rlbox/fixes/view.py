@@ -224,7 +224,7 @@ def format_evaluations(target: str, evaluations: Iterable[FixEvaluation], *, sho
     advice = [one for one in rows if one.applies and one not in given]
     left = [one for one in rows if not one.applies]
     count = len(given)
-    lines = [
+    lines: list[str] = [
         ngettext("# {target}: {count} fix applies", "# {target}: {count} fixes apply", count).format(
             target=target, count=count
         )

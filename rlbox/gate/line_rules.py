@@ -11,7 +11,13 @@ from rlbox.diagnose.lines import find_writer
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
 from rlbox.gate.rule_state import ForbiddenLine, GateEvents, RuleState, Violation
 from rlbox.job.gate import BenignRule, CatalogueLine, ForbidRule, RequireRule
-from rlbox.logs.lines import Line, count_ray_repeats, find_ray_actor, list_line_variants, strip_ray_prefix
+from rlbox.logs.lines import (
+    Line,
+    count_omitted_ray_repeats,
+    find_ray_actor,
+    list_variants_without_prefixes,
+    strip_ray_prefix_and_repeat,
+)
 from rlbox.logs.patterns import compile_pattern
 
 _ECHO = re.compile(r"\+{1,9} \S|(?:\S+\s+){0,8}Running entrypoint for job \S+: ")
@@ -22,7 +28,11 @@ _ACTORS = 256
 
 def is_command_echo(text: str, pattern: str) -> bool:
     """Whether a line repeats a command that is started, and the pattern does not ask for such a line itself."""
-    return _ECHO.match(strip_ray_prefix(text)) is not None and r"\+" not in pattern and "entrypoint" not in pattern
+    return (
+        _ECHO.match(strip_ray_prefix_and_repeat(text)) is not None
+        and r"\+" not in pattern
+        and "entrypoint" not in pattern
+    )
 
 
 class _Marker:
@@ -51,7 +61,7 @@ class _LineCounter:
         self._actors: set[str] = set()
 
     def count(self, line: Line) -> int:
-        actor, repeats = find_ray_actor(line.text), count_ray_repeats(line.text)
+        actor, repeats = find_ray_actor(line.text), count_omitted_ray_repeats(line.text)
         if repeats:
             return repeats if actor in self._actors else 1
         if actor and len(self._actors) < _ACTORS:
@@ -212,7 +222,9 @@ class BenignLineTracker:
 
     def is_benign(self, log: str, number: int, text: str) -> bool:
         rules = [rule for rule, _ in self._rules if rule.log in ("", log) and self._is_due(rule, log, number)]
-        return any(compile_pattern(rule.pattern).matches(way) for way in list_line_variants(text) for rule in rules)
+        return any(
+            compile_pattern(rule.pattern).matches(way) for way in list_variants_without_prefixes(text) for rule in rules
+        )
 
     def _is_due(self, rule: BenignRule, log: str, number: int) -> bool:
         marker = self._markers.get((log, rule.after))

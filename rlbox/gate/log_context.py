@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rlbox.diagnose.lines import find_writer
 from rlbox.job.gate import ModelText
-from rlbox.logs.lines import Line, list_line_variants
+from rlbox.logs.lines import Line, list_variants_without_prefixes
 from rlbox.logs.patterns import compile_pattern
 from rlbox.logs.progress import STEP_LINE, parse_progress
 
@@ -85,7 +85,7 @@ class ModelTextFilter:
         texts = self._writers.get(find_writer(text)) if self._rules else None
         if texts and any(number in span for span in texts.ended):
             return True
-        return bool(self._patterns) and self.is_model_output(list_line_variants(text))
+        return bool(self._patterns) and self.is_model_output(list_variants_without_prefixes(text))
 
     def is_model_output(self, variants: Iterable[str]) -> bool:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""

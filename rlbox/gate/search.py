@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from rlbox.gate.log_context import LineMatcher, ModelTextFilter, StepTracker
-from rlbox.logs.lines import Line, LineBlock, list_line_variants
+from rlbox.logs.lines import Line, LineBlock, list_variants_without_prefixes
 from rlbox.logs.patterns import PatternSet, compile_pattern_set
 from rlbox.logs.progress import STEP_LINE
 
@@ -77,16 +77,16 @@ class LogSearch:
         return (_Hit(index, True, text) for index, text in hits)
 
     def _overwritten_hits(self, block: LineBlock) -> list[_Hit]:
-        if not block.rewritten_lines:
+        if not block.overwritten_states:
             return []
-        hits = self._find_hits("overwritten", block.rewritten_joined, len(block.rewritten_lines))
-        return [_Hit(block.rewritten_lines[index].line_index, False, text) for index, text in hits]
+        hits = self._find_hits("overwritten", block.joined_overwritten_states, len(block.overwritten_states))
+        return [_Hit(block.overwritten_states[index].line_index, False, text) for index, text in hits]
 
     def _find_hits(self, layer: Layer, block: bytes, count: int) -> Iterator[tuple[int, str]]:
         return _find_hits(lambda: search.patterns if (search := self._layers.get(layer)) else None, block, count)
 
     def _match(self, line: Line, text: str, layer: Layer) -> None:
-        search, variants = self._layers.get(layer), list_line_variants(text)
+        search, variants = self._layers.get(layer), list_variants_without_prefixes(text)
         if search is None or self._model_texts.is_model_output(variants):
             return
         fitting: dict[int, str] = {}
@@ -146,7 +146,7 @@ class _StepReader:
 
     def _read(self, index: int, text: str) -> None:
         self._last_read = self._first + index
-        line, variants = Line(number=self._last_read, text=text.strip()), list_line_variants(text)
+        line, variants = Line(number=self._last_read, text=text.strip()), list_variants_without_prefixes(text)
         if not self._model_texts.is_model_output(variants) and not self._model_texts.expire_and_check_open(line):
             self._steps.read_line(line, variants)
 

@@ -22,7 +22,7 @@ from rlbox.config.pattern import create_re2_options
 from rlbox.hang.phases import PhaseChange, PhaseMatcher, make_unnamed_phase
 from rlbox.hang.ranks import Deadlock
 from rlbox.job.phase import FLOORS, PhasePlan
-from rlbox.logs.lines import strip_ray_prefix
+from rlbox.logs.lines import strip_ray_prefix_and_repeat
 from rlbox.system.counters import ActivityRates
 
 _COUNTERS = (
@@ -91,7 +91,7 @@ class StepTimer:
             yield from self._pattern.finditer(block, max(first[-1].end(), len(block) - _TAIL_BYTES))
 
     def _count(self, before: bytes, number: int) -> bool:
-        key = _SIGNS.sub("#", strip_ray_prefix(before.decode("utf-8", "replace"))[-_KEY_CHARS:])
+        key = _SIGNS.sub("#", strip_ray_prefix_and_repeat(before.decode("utf-8", "replace"))[-_KEY_CHARS:])
         first, highest = self._series.get(key, (number, number - 1))
         if number <= highest and not (number <= first < highest):
             return False

@@ -13,7 +13,7 @@ from pydantic import Field
 from rlbox.config.schema import SpecModel, validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.job.phase import FLOORS, Phase, PhasePlan
-from rlbox.logs.lines import strip_ray_prefix
+from rlbox.logs.lines import strip_ray_prefix_and_repeat
 from rlbox.logs.patterns import compile_pattern_set
 
 PHASES = Path(__file__).with_name("phases.toml")
@@ -104,7 +104,7 @@ class PhaseMatcher:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None
-        fitting = self._set.find_matching_indexes(strip_ray_prefix(text))
+        fitting = self._set.find_matching_indexes(strip_ray_prefix_and_repeat(text))
         if not fitting:
             return None
         if fitting[-1] >= len(self._begun_by):

@@ -98,8 +98,8 @@ class HangMonitor:
         if texts:
             self._heard.add(texts.joined)
             self._listen()
-        if texts.rewritten_lines:
-            self._grew(texts.rewritten_lines[-1][1].decode("utf-8", "replace"))
+        if texts.overwritten_states:
+            self._grew(texts.overwritten_states[-1][1].decode("utf-8", "replace"))
 
     def check(self, logs: LogSource) -> Cause | None:
         """Return why the stage must be stopped, its evidence being written by then; None while it is well."""

@@ -64,12 +64,12 @@ def _(text: str) -> str:
     return text if isinstance(text, Message) else Message(text)
 
 
-def ngettext(singular: str, plural: str, count: int) -> str:
+def ngettext(singular: str, plural: str, count: int) -> Message:
     """Mark a text with a number in it; Chinese has one form, under either msgid."""
     return Message(singular if count == 1 else plural)
 
 
-def join(separator: str, parts: Iterable[object]) -> str:
+def join(separator: str, parts: Iterable[object]) -> Message:
     """Join texts, of which some are messages."""
     texts = {f"part{number}": str(part) for number, part in enumerate(parts)}
     template = separator.replace("{", "{{").replace("}", "}}").join(f"{{{name}}}" for name in texts)

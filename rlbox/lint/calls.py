@@ -41,25 +41,25 @@ class Argument:
 class Call:
     """A program with its words.
 
-    `marks` say where and how it runs: container, ssh, ray-job, entry (of an image), and those of its command. `outer`
-    is what it is wrapped in.
+    `context_tags` say where and how it runs: container, ssh, ray-job, entry (of an image), and those of its command.
+    `outer` is what it is wrapped in.
     """
 
     program: str
     words: tuple[Word, ...]  # without the program
     position: Position
     command: Command
-    marks: frozenset[str] = frozenset()
+    context_tags: frozenset[str] = frozenset()
     outer: Call | None = field(default=None, repr=False)
 
     @cached_property
-    def values(self) -> list[str]:
+    def word_texts(self) -> list[str]:
         """The words without their quotes."""
         return [word.text for word in self.words]
 
     @cached_property
-    def text(self) -> str:
-        return " ".join((self.program, *self.values))
+    def command_line(self) -> str:
+        return " ".join((self.program, *self.word_texts))
 
     @cached_property
     def arguments(self) -> list[Argument]:
@@ -76,29 +76,29 @@ class Call:
                 arguments.append(Argument(override[1], override[2], word.position))
         return arguments
 
-    def argument(self, *names: str) -> Argument | None:
+    def find_argument(self, *names: str) -> Argument | None:
         """Return the first argument with one of the names."""
         return next((argument for argument in self.arguments if argument.name in names), None)
 
 
-def find_calls(command: Command, marks: frozenset[str]) -> Iterator[Call]:
+def find_calls(command: Command, context_tags: frozenset[str]) -> Iterator[Call]:
     """Yield what a command runs, the wrapping before the wrapped; texts of `bash -c` are not read."""
-    marks |= command.marks
-    words = () if command.array else tuple(command.words)
+    context_tags |= command.context_tags
+    words = () if command.array_name else tuple(command.words)
     call: Call | None = None
     while words and not (call and re.search(r"\s", words[0].text)):  # a text is read as shell, not as a program's name
-        program, rest = normalize_program(words)
+        program, rest = _normalize_program(words)
         position = words[0].position if call else (command.assignments or words)[0].position
-        call = Call(program, rest, position, command, marks, outer=call)
+        call = Call(program, rest, position, command, context_tags, outer=call)
         yield call
         mark = "container entry" if program == "docker run" else _WRAPPERS.get(program, {}).get("mark", "")
-        marks |= set(mark.split())
+        context_tags |= set(mark.split())
         words = command_behind(call)
         while words and ASSIGNMENT.match(words[0].text):
             words = words[1:]
 
 
-def normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
+def _normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
     """Return the program in its shortest name (`python -m vllm`, `pip`, `docker run`) and the words behind it."""
     name = words[0].text.rsplit("/", 1)[-1]
     name = re.sub(r"^(python|pip)[23](\.\d+)?$", r"\1", _OTHER_NAMES.get(name, name))
@@ -173,10 +173,10 @@ def image_position(call: Call) -> int | None:
 
 
 def shell_texts(call: Call) -> Iterator[tuple[Word, frozenset[str]]]:
-    """Yield the words of a call that are shell text themselves, each with the marks of where it runs."""
+    """Yield the words of a call that are shell text themselves, each with the context_tags of where it runs."""
     spaced = [word for word in call.words if " " in word.text]
     if call.program in _SHELLS:
-        flags = [i for i, value in enumerate(call.values[:-1]) if re.fullmatch(r"-[a-z]*c", value)]
+        flags = [i for i, value in enumerate(call.word_texts[:-1]) if re.fullmatch(r"-[a-z]*c", value)]
         yield from ((call.words[i + 1], frozenset()) for i in flags[:1])
     elif call.program in ("eval", "watch", "tmux", "screen", "script", "flock"):
         yield from ((word, frozenset()) for word in spaced)

@@ -14,7 +14,7 @@ from rlbox.foreign import whole_number
 from rlbox.job.expression import evaluate
 from rlbox.lint.calls import Argument, Call, command_behind
 from rlbox.lint.document import Document
-from rlbox.lint.drift import Check, DriftRule, Hit, Severity, call_hit, setting_hit
+from rlbox.lint.drift import Check, DriftRule, Hit, Severity, make_hit_at_call, make_hit_at_setting
 from rlbox.lint.shell import Position
 
 Versions = Mapping[str, str]
@@ -24,27 +24,27 @@ _CONSTRAINED = ("--no-deps", "-c", "--constraint", "--target", "--dry-run")
 _STACK_IMAGE = re.compile(r"verl|slime|vllm|sglang|openrlhf|nemo|pytorch|megatron|swift|llamafactory|axolotl", re.I)
 
 
-def unpinned(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+def _unpinned(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
     """Find installs that may replace what the image matched to its CUDA, driver and torch."""
     has_stack = any(_STACK_IMAGE.search(image.text) for image in document.images)
     for call in document.calls:
-        if call.program != "pip" or call.values[:1] != ["install"] or call.argument(*_CONSTRAINED):
+        if call.program != "pip" or call.word_texts[:1] != ["install"] or call.find_argument(*_CONSTRAINED):
             continue
-        names = rule.name + ("|ray" if call.argument("-U", "--upgrade", "--force-reinstall") else "")
+        names = rule.name + ("|ray" if call.find_argument("-U", "--upgrade", "--force-reinstall") else "")
         loose = [
             word for word in call.words if re.fullmatch(rf"(?:{names})(?:\[[^\]]*\])?(?:[>!][^<]*)?", word.text, re.I)
         ]
-        if any(value.startswith("torch==") for value in call.values):
+        if any(value.startswith("torch==") for value in call.word_texts):
             loose = [word for word in loose if not word.text.startswith("torch")]
         reinstalls = [word for word in call.words if word.text in ("-e", "--force-reinstall")]
         if loose:
-            yield call_hit(call, loose[0].position, name=", ".join(word.text for word in loose))
-        elif has_stack and reinstalls and not any(value.endswith(".whl") for value in call.values):
-            yield call_hit(call, reinstalls[0].position, name=f"pip {' '.join(call.values)}")
+            yield make_hit_at_call(call, loose[0].position, name=", ".join(word.text for word in loose))
+        elif has_stack and reinstalls and not any(value.endswith(".whl") for value in call.word_texts):
+            yield make_hit_at_call(call, reinstalls[0].position, name=f"pip {' '.join(call.word_texts)}")
 
 
 @cache
-def load_programs() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
+def _load_known_options() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
     """Return package, program (or prefix of variables), release and names; written by `scripts/lint_options.py`."""
     programs: dict[str, dict[str, dict[str, frozenset[str]]]] = {}
     for program, record in json.loads(Path(__file__).with_name("options.json").read_text("utf-8")).items():
@@ -76,9 +76,9 @@ class _KnownNames:
         return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.7)), "--help lists what there is")
 
 
-def unknown_options(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+def _unknown_options(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
     """Find options and overrides that no parser of the recorded releases takes, and commands that do not exist."""
-    for package, programs in load_programs().items():
+    for package, programs in _load_known_options().items():
         for call in document.calls:
             program = _OTHER_NAMES.get(call.program, call.program)
             program = program if program in programs else program.rpartition(" ")[0]
@@ -87,13 +87,13 @@ def unknown_options(document: Document, rule: DriftRule, versions: Versions) -> 
                 for argument in _arguments(call):
                     if argument.name not in rule.names and (new := _better_name(argument.name, known)):
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
-                        yield replace(call_hit(call, argument.position, **fields), severity=known.severity)
+                        yield replace(make_hit_at_call(call, argument.position, **fields), severity=known.severity)
             elif package == "vastai" and call.program.startswith("vastai "):
                 commands = {release: frozenset(programs) for release in programs["vastai logs"]}
                 known = _KnownNames(package, commands, versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
                     new = known.suggest(call.program)
-                    yield call_hit(call, name=call.program, value="the CLI", versions=known.versions, new=new)
+                    yield make_hit_at_call(call, name=call.program, value="the CLI", versions=known.versions, new=new)
 
 
 def _arguments(call: Call) -> Iterator[Argument]:
@@ -127,24 +127,24 @@ def _better_name(name: str, known: _KnownNames) -> str:
     return "" if is_known else known.suggest(name)
 
 
-def unknown_variables(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+def _unknown_variables(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
     """Find variables that begin as a program's do, and that it does not mention anywhere."""
-    for package, programs in load_programs().items():
+    for package, programs in _load_known_options().items():
         for prefix, releases in programs.items():
             for setting in document.settings if prefix.endswith("_") else ():
-                is_passed_on = setting.how == "shell" or setting.name in document.reads
+                is_passed_on = setting.set_by == "shell" or setting.name in document.reads
                 if is_passed_on or not setting.name.startswith(prefix) or re.fullmatch(rule.name, setting.name):
                     continue
                 known = _KnownNames(package, releases, versions)
                 is_typo = difflib.get_close_matches(setting.name, known.names, cutoff=0.9)
                 if setting.name not in known.names and (is_typo or known.severity == "error"):
-                    yield setting_hit(setting, new=known.suggest(setting.name), versions=known.versions)
+                    yield make_hit_at_setting(setting, new=known.suggest(setting.name), versions=known.versions)
 
 
-def repeated_arguments(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+def _repeated_arguments(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
     """Find overrides and options that one command gives two values: the last one counts, without a word."""
     for call in document.calls:
-        if not re.match(rule.command, call.text):
+        if not re.match(rule.command, call.command_line):
             continue
         last: dict[str, Argument] = {}
         for argument in call.arguments:
@@ -154,20 +154,22 @@ def repeated_arguments(document: Document, rule: DriftRule, versions: Versions) 
                 first, second = sorted((before.position.line, argument.position.line))
                 if not _BRANCH.search("\n".join(document.lines[first - 1 : second])):
                     fields = {"name": argument.name, "value": before.value, "new": argument.value}
-                    yield call_hit(call, argument.position, **fields)
+                    yield make_hit_at_call(call, argument.position, **fields)
             last[argument.name] = argument
 
 
-def arithmetic(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
+def _arithmetic(document: Document, rule: DriftRule, versions: Versions) -> Iterator[Hit]:
     """Find numbers of a command that do not fit together: the rule's formula over them is false."""
     for call in document.calls:
-        if not re.match(rule.command, call.text) or not all(re.search(need, call.text) for need in rule.needs):
+        if not re.match(rule.command, call.command_line) or not all(
+            re.search(need, call.command_line) for need in rule.needs
+        ):
             continue
         numbers: dict[str, int] = {}
         position: Position | None = None
         for name, text in rule.numbers.items():
             options, _equals, default = text.partition("=")
-            argument = call.argument(*options.split())
+            argument = call.find_argument(*options.split())
             variables = re.findall(r"\$\{?(\w+)", argument.value) if argument else []
             if any(len({value for _position, value in document.values.get(name, [])}) > 1 for name in variables):
                 break  # it depends on a branch
@@ -178,9 +180,10 @@ def arithmetic(document: Document, rule: DriftRule, versions: Versions) -> Itera
             numbers[name] = number
         else:
             if not evaluate(rule.holds, numbers):
-                yield call_hit(call, position, **{name: str(number) for name, number in numbers.items()})
+                yield make_hit_at_call(call, position, **{name: str(number) for name, number in numbers.items()})
 
 
 CHECKS: dict[str, Check] = {
-    check.__name__: check for check in (arithmetic, repeated_arguments, unknown_options, unknown_variables, unpinned)
-}
+    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments, "unknown_options": _unknown_options,
+    "unknown_variables": _unknown_variables, "unpinned": _unpinned,
+}  # fmt: skip

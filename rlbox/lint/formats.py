@@ -6,24 +6,25 @@ import ast
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from yaml import CBaseLoader, ScalarNode, SequenceNode, YAMLError
 from yaml.composer import Composer
 
 from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
-from rlbox.lint.document import NO_MARKS, Document
+from rlbox.lint.document import NO_CONTEXT_TAGS, Document
 from rlbox.lint.shell import Position, Source, Word
 
-_FORMAT_BY_SUFFIX = {
+Format = Literal["shell", "notes", "yaml", "toml", "dockerfile"]
+_FORMAT_BY_SUFFIX: dict[str, Format] = {
     "sh": "shell", "bash": "shell", "zsh": "shell", "slurm": "shell", "sbatch": "shell", "bashrc": "shell",
     "md": "notes", "markdown": "notes", "txt": "notes", "mdx": "notes",
     "yaml": "yaml", "yml": "yaml", "json": "yaml", "toml": "toml", "dockerfile": "dockerfile",
 }  # fmt: skip
 
 
-def format_by_name(name: str) -> str | None:
+def format_by_name(name: str) -> Format | None:
     """Return the format of a file by its name; None when that does not say it."""
     base = name.rsplit("/", 1)[-1].lower()
     if re.match(r"(?:docker|container)file(?![a-z])", base):
@@ -31,11 +32,15 @@ def format_by_name(name: str) -> str | None:
     return _FORMAT_BY_SUFFIX.get(base.rpartition(".")[2] if "." in base else "")
 
 
-def detect_format(name: str, text: str) -> str:
+def detect_format(name: str, text: str) -> Literal["shell", "notes", "yaml", "toml", "dockerfile"]:
     """Return the format of a document, by its name, else by its first lines."""
-    guesses = {r"#!": "shell", r"(?m)(?:.|\n)*?^[ \t>]*```": "notes", r"(?m)(?:.|\n)*?^FROM \S+": "dockerfile"}
+    guesses: dict[str, Format] = {
+        r"#!": "shell",
+        r"(?m)(?:.|\n)*?^[ \t>]*```": "notes",
+        r"(?m)(?:.|\n)*?^FROM \S+": "dockerfile",
+    }
     formats = (kind for pattern, kind in guesses.items() if re.match(pattern, text[:4000]))
-    return format_by_name(name) or next(formats, "shell")
+    return format_by_name(name) or next(formats, None) or "shell"
 
 
 def read_document(name: str, text: str) -> Document:
@@ -117,7 +122,7 @@ def _add_text(document: Document, path: Sequence[str], source: Source, position:
     key, text = path[-1], source.text
     variable = sibling if key == "value" else key  # `name: X` with `value: Y`, as Kubernetes writes it
     if _COMMAND.fullmatch(key):
-        document.add_shell(source, _ENTRY if "services" in path else NO_MARKS)
+        document.add_shell(source, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
     elif _VARIABLE.fullmatch(variable):
         document.add_setting(variable, text, source.start if key in ("value", "pattern") else position, "data")
     elif key == "image" and re.search(r"[/:]", text):
@@ -133,7 +138,7 @@ def _add_list(document: Document, path: Sequence[str], items: Sequence[Source]) 
             for item in items:
                 document.add_shell(item)
         else:
-            document.add_argv(words, _ENTRY if "services" in path else NO_MARKS)
+            document.add_argv(words, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
     for word in words if key in ("env", "environment", "envs") else ():
         if pair := re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", word.text):
             document.add_setting(pair[1], pair[2], word.position, "data")
@@ -236,7 +241,7 @@ def _read_dockerfile(document: Document, source: Source) -> None:
         match = _INSTRUCTION.match(part.text)
         name, end = (match["name"].upper(), match.end()) if match else ("", 0)
         rest = Source(part.text[end:], part.position(end), part.margin)
-        marks = frozenset({"image"} | ({"healthcheck"} if match and match["outer"] else NO_MARKS))
+        context_tags = frozenset({"image"} | ({"healthcheck"} if match and match["outer"] else NO_CONTEXT_TAGS))
         words = rest.text.split()
         match name:
             case "FROM" if words:
@@ -251,8 +256,8 @@ def _read_dockerfile(document: Document, source: Source) -> None:
                 for pair in _PAIR.finditer(rest.text):
                     document.add_value(pair[1], pair[2].strip("\"'"), rest.position(pair.start()))
             case "RUN" | "CMD" | "ENTRYPOINT":
-                marks |= {"entry"} if name != "RUN" and "healthcheck" not in marks else NO_MARKS
-                _add_step(document, rest, marks)
+                context_tags |= {"entry"} if name != "RUN" and "healthcheck" not in context_tags else NO_CONTEXT_TAGS
+                _add_step(document, rest, context_tags)
             case "SHELL":
                 document.pipefail_by_default = "pipefail" in rest.text
 
@@ -277,16 +282,18 @@ def _instructions(source: Source) -> Iterator[Source]:
         yield Source("".join(kept), Position(source.start.line + start, source.start.column), source.margin)
 
 
-def _add_step(document: Document, rest: Source, marks: frozenset[str]) -> None:
+def _add_step(document: Document, rest: Source, context_tags: frozenset[str]) -> None:
     if rest.text.startswith("["):
         with contextlib.suppress(ValueError, SyntaxError):
             words = ast.literal_eval(rest.text.replace("\\\n", " ").strip())
-            document.add_argv([Word(str(word), str(word), rest.start) for word in words], marks)
+            document.add_argv([Word(str(word), str(word), rest.start) for word in words], context_tags)
     elif rest.text.startswith("<<"):  # the here-document is the step itself
         start = rest.text.find("\n") + 1
-        document.add_shell(Source(rest.text[start : rest.text.rstrip().rfind("\n") + 1], rest.position(start)), marks)
+        document.add_shell(
+            Source(rest.text[start : rest.text.rstrip().rfind("\n") + 1], rest.position(start)), context_tags
+        )
     else:
-        document.add_shell(rest, marks)
+        document.add_shell(rest, context_tags)
 
 
 READERS: dict[str, Callable[[Document, Source], None]] = {

@@ -10,7 +10,7 @@ from textwrap import shorten
 from rlbox.lint.calls import Call
 from rlbox.lint.checks import CHECKS
 from rlbox.lint.document import Document
-from rlbox.lint.drift import DriftRule, Hit, Matcher, Severity, State, call_hit, setting_hit
+from rlbox.lint.drift import DriftRule, Hit, Matcher, Severity, make_hit_at_call, make_hit_at_setting
 from rlbox.lint.formats import read_document
 
 _LONGEST_STATEMENT = 8_000  # characters
@@ -49,8 +49,8 @@ def find_hits(matcher: Matcher, document: Document) -> Iterator[Hit]:
             yield from _hits_in_call(matcher, document, call)
 
 
-def _runs_where(matcher: Matcher, marks: frozenset[str]) -> bool:
-    return marks.issuperset(matcher.inside.split()) and not marks & {*matcher.outside}
+def _runs_where(matcher: Matcher, context_tags: frozenset[str]) -> bool:
+    return context_tags.issuperset(matcher.inside.split()) and not context_tags & {*matcher.outside}
 
 
 def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[Hit]:
@@ -58,19 +58,19 @@ def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[Hit]:
         if setting.name not in matcher.names and not (matcher.name and re.fullmatch(matcher.name, setting.name)):
             continue
         is_passed_on = not matcher.value and setting.name in document.reads  # to what does read it, maybe
-        if is_passed_on or matcher.how not in ("", setting.how) or not _runs_where(matcher, setting.marks):
+        if is_passed_on or matcher.how not in ("", setting.set_by) or not _runs_where(matcher, setting.context_tags):
             continue
         value = setting.value if matcher.literal else document.resolve(setting.value, setting.position)
         if match := re.search(matcher.value, value.strip("\"'")):
-            yield setting_hit(setting, **match.groupdict())
+            yield make_hit_at_setting(setting, **match.groupdict())
 
 
 def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[Hit]:
-    if not _runs_where(matcher, call.marks):
+    if not _runs_where(matcher, call.context_tags):
         return
-    if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.text):
+    if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.command_line):
         return
-    text = document.resolve(call.text, call.position)
+    text = document.resolve(call.command_line, call.position)
     if not all(re.search(need, text) for need in matcher.needs) or any(re.search(no, text) for no in matcher.without):
         return
     source = call.command.statement
@@ -80,11 +80,13 @@ def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[
     if matcher.word:
         for word in call.words if not call.outer else ():
             if match := re.search(matcher.word, word.raw):
-                yield call_hit(call, word.position, **{"name": call.program, "value": word.text, **match.groupdict()})
+                yield make_hit_at_call(
+                    call, word.position, **{"name": call.program, "value": word.text, **match.groupdict()}
+                )
     elif not (matcher.names or matcher.name or matcher.renamed):
         groups = {name: text for name, text in statement.groupdict().items() if text is not None}
         position = source.position(statement.start("value")) if "value" in groups else None
-        yield call_hit(call, position, **{"name": call.program, **groups})
+        yield make_hit_at_call(call, position, **{"name": call.program, **groups})
     else:
         yield from _hits_in_arguments(matcher, document, call)
 
@@ -97,7 +99,7 @@ def _hits_in_arguments(matcher: Matcher, document: Document, call: Call) -> Iter
             if match := re.search(matcher.value, value):
                 new = matcher.renamed.get(argument.name, "--help lists the options")
                 fields = {"name": argument.name, "value": value, "new": new} | match.groupdict()
-                yield call_hit(call, argument.position, **fields)
+                yield make_hit_at_call(call, argument.position, **fields)
 
 
 def lint_text(
@@ -120,15 +122,15 @@ def lint_text(
 
 
 def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[Hit]:
-    is_ruled_out = rule.unless and document.contains(rule.unless)
-    if rule.judge_versions(versions) != "works" and document.contains(rule.says) and not is_ruled_out:
+    is_ruled_out = rule.unless and document.contains_regex(rule.unless)
+    if rule.judge_versions(versions) != "works" and document.contains_regex(rule.says) and not is_ruled_out:
         for matcher in (rule, *rule.also):
             check = CHECKS.get(matcher.check)
             yield from check(document, rule, versions) if check else find_hits(matcher, document)
 
 
 def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: Hit) -> Finding:
-    severities: dict[State, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
+    severities: dict[str, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
     severity = hit.severity or severities.get(rule.judge_versions(versions), rule.severity)
     return Finding(
         file=document.name,
@@ -136,7 +138,7 @@ def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], h
         column=hit.position.column,
         rule=rule.id,
         severity=severity,
-        what=_fill(rule.what, hit.fields) + rule.describe_versions(versions),
+        what=_fill(rule.what, hit.fields) + rule.describe_working_versions(versions),
         next_step=_fill(rule.next, hit.fields),
     )
 

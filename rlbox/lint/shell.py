@@ -64,16 +64,16 @@ class Word:
 class Command:
     """A simple command as written.
 
-    `array` is the name of a `NAME=( … )`, whose items are the words. `statement` is the pipeline that it stands in.
-    `marks` are status-used (by `if`, `&&`, …), followed (by a command), unchecked (by it: `;`).
+    `array_name` is that of a `NAME=( … )`, whose items are the words. `statement` is the pipeline that it stands in.
+    `context_tags` are status-used (by `if`, `&&`, …), followed (by a command), unchecked (by it: `;`).
     """
 
     statement: Source
-    marks: frozenset[str] = frozenset()
+    context_tags: frozenset[str] = frozenset()
     words: list[Word] = field(default_factory=list)
     assignments: list[Word] = field(default_factory=list)
     here_documents: list[Source] = field(default_factory=list)
-    array: str = ""
+    array_name: str = ""
 
 
 @cache
@@ -147,7 +147,7 @@ class _Reader:
             if part.type == "variable_assignment" and not command.words:
                 command.assignments.append(self.word(part))
                 for array in (child for child in part.named_children if child.type == "array"):
-                    command.array = self.raw(part.named_children[0])
+                    command.array_name = self.raw(part.named_children[0])
                     command.words = [self.word(item) for item in array.named_children if item.type != "comment"]
             elif part.type.endswith("_redirect"):
                 redirects.append(part)
@@ -166,7 +166,7 @@ class _Reader:
 
 
 def _marks(node: Node) -> frozenset[str]:
-    marks: set[str] = set()
+    context_tags: set[str] = set()
     while parent := node.parent:
         operator = node.next_sibling.type if node.next_sibling else ""
         is_condition = parent.type in ("if_statement", "elif_clause", "while_statement") and not any(
@@ -174,10 +174,10 @@ def _marks(node: Node) -> frozenset[str]:
             for sibling in parent.children
         )
         if is_condition or parent.type == "negated_command" or operator in ("&&", "||"):
-            marks.add("status-used")
+            context_tags.add("status-used")
         if any(one.is_named and one.type != "comment" and one.start_byte > node.start_byte for one in parent.children):
-            marks |= {"followed", "unchecked"} if operator == ";" else {"followed"}
+            context_tags |= {"followed", "unchecked"} if operator == ";" else {"followed"}
         if parent.type not in ("list", "negated_command"):
             break
         node = parent
-    return frozenset(marks)
+    return frozenset(context_tags)

@@ -27,7 +27,7 @@ def strip_terminal_codes(text: str) -> str:
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
-def strip_codes_and_decode(data: bytes) -> bytes:
+def _to_clean_utf8(data: bytes) -> bytes:
     """Return bytes without terminal codes, and as valid UTF-8."""
     if b"\x1b" in data:
         data = _without_codes(data)
@@ -56,7 +56,7 @@ def _without_codes(data: bytes) -> bytes:
     return _ANSI_BYTES.sub(b"", _FORWARD.sub(b" ", data)) if b"\x1b" in data else data
 
 
-def has_visible_text(state: bytes) -> bool:
+def _has_visible_text(state: bytes) -> bool:
     if not state or state.isspace():
         return False
     return b"\x1b" not in state or bool(_without_codes(state).strip())
@@ -88,7 +88,7 @@ class Line:
     text: str
 
 
-class LinePart(NamedTuple):
+class OverwrittenLineState(NamedTuple):
     """A part of a line; the index of the line that has not ended yet is the number of lines of its block."""
 
     line_index: int
@@ -99,13 +99,13 @@ class LineBlock(Sequence[str]):
     """The lines of one block; a line becomes text only when it is asked for.
 
     `joined` is the lines joined by line feeds, as UTF-8: all who look at a block search it there, and touch only lines
-    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `rewritten_lines` are
+    that hit. `hits`, where somebody has searched for all of them, are the indexes of these. `overwritten_states` are
     earlier states of progress bars.
     """
 
-    def __init__(self, joined: bytes, count: int, overwritten: tuple[LinePart, ...] = ()) -> None:
+    def __init__(self, joined: bytes, count: int, overwritten: tuple[OverwrittenLineState, ...] = ()) -> None:
         self.joined = joined
-        self.rewritten_lines = overwritten
+        self.overwritten_states = overwritten
         self.hits: Sequence[int] | None = None
         self._count = count
 
@@ -114,8 +114,8 @@ class LineBlock(Sequence[str]):
         return self.joined.split(b"\n") if self._count else []
 
     @property
-    def rewritten_joined(self) -> bytes:
-        return strip_codes_and_decode(b"\n".join(state for _, state in self.rewritten_lines))
+    def joined_overwritten_states(self) -> bytes:
+        return _to_clean_utf8(b"\n".join(state for _, state in self.overwritten_states))
 
     @property
     def last(self) -> str:
@@ -168,8 +168,8 @@ class LineSplitter:
     @property
     def partial_line(self) -> str:
         """The line that has not ended yet, as a terminal shows it now."""
-        shown = bytes(self._current) if has_visible_text(bytes(self._current)) else self._shown
-        return strip_codes_and_decode(shown).decode("utf-8", "replace")
+        shown = bytes(self._current) if _has_visible_text(bytes(self._current)) else self._shown
+        return _to_clean_utf8(shown).decode("utf-8", "replace")
 
     def feed(self, data: bytes) -> LineBlock:
         """Return the lines that ended in the next bytes; the last one is line `number`."""
@@ -210,7 +210,7 @@ class LineSplitter:
         elif b"\r" in body:
             body = b"".join(self._settle(body))
         self.number = first + body.count(b"\n") + 1
-        return strip_codes_and_decode(body)
+        return _to_clean_utf8(body)
 
     def _settle(self, body: bytes) -> Iterator[bytes]:
         at = counted = 0
@@ -249,7 +249,7 @@ class LineSplitter:
 
     def _show(self, state: bytes) -> None:
         """Take the next state of a line; a blank one only moves the cursor."""
-        if has_visible_text(state):
+        if _has_visible_text(state):
             if self._visible:
                 self._past.append((self.number, self._shown))
             self._shown, self._visible = state, True
@@ -261,11 +261,11 @@ class LineSplitter:
         seen, self._shown, self._visible = self._shown, b"", False
         self._current.clear()
         self.number += 1
-        return strip_codes_and_decode(seen)
+        return _to_clean_utf8(seen)
 
-    def _take_past(self, first: int) -> tuple[LinePart, ...]:
+    def _take_past(self, first: int) -> tuple[OverwrittenLineState, ...]:
         past, self._past = self._past, []
-        return tuple(LinePart(number - first, state) for number, state in past)
+        return tuple(OverwrittenLineState(number - first, state) for number, state in past)
 
 
 def _has_long_line(body: bytes) -> bool:
@@ -278,7 +278,7 @@ def _has_long_line(body: bytes) -> bool:
     return False
 
 
-def strip_ray_prefix(text: str) -> str:
+def strip_ray_prefix_and_repeat(text: str) -> str:
     """Return a line without what Ray adds to a worker's: `(TaskRunner pid=12) `, `[repeated 3x …]`."""
     if found := _ray_repeat(text):
         text = text[: found.start()].rstrip()
@@ -291,7 +291,7 @@ def find_ray_actor(text: str) -> str:
     return found.group(1) if found else ""
 
 
-def count_ray_repeats(text: str) -> int:
+def count_omitted_ray_repeats(text: str) -> int:
     """Return how many further lines this one stands for, which ends as Ray's driver ends one of many alike; else 0.
 
     Only the driver knows: whoever counts them asks for its prefix (`find_ray_actor`), and for a whole line like it
@@ -306,7 +306,7 @@ def _ray_repeat(text: str) -> re.Match[str] | None:
     return _RAY_REPEAT.fullmatch(text, at) if at >= 0 else None
 
 
-def list_line_variants(text: str) -> list[str]:
+def list_variants_without_prefixes(text: str) -> list[str]:
     """Return the ways to read a line, itself first: without what Ray, a launcher or a progress bar put before it.
 
     Where two workers wrote into one line, what stands behind each actor's prefix is a way of its own. A line that was
@@ -315,9 +315,9 @@ def list_line_variants(text: str) -> list[str]:
     found = [text]
     if "pid=" in text:
         parts = _RAY_NEXT.split(text)
-        found += [strip_ray_prefix(part) for part in parts] if len(parts) > 1 else []
+        found += [strip_ray_prefix_and_repeat(part) for part in parts] if len(parts) > 1 else []
     if "pid=" in text or "[repeated " in text:
-        found.append(strip_ray_prefix(text))
+        found.append(strip_ray_prefix_and_repeat(text))
     found += [_RANK.sub("", way) for way in found if way[:1] in "[0123456789"]
     if "%|" in text:
         found += [_BAR.sub("", way) for way in found]

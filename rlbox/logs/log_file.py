@@ -46,7 +46,7 @@ class LogFile:
         """Bytes that the reader has not read yet."""
         return self.size - self.read_offset
 
-    def write(self, data: bytes) -> None:
+    def write_masked(self, data: bytes) -> None:
         """Append `data`, masked; what may be the beginning of a secret waits for what follows.
 
         Raises
@@ -56,11 +56,11 @@ class LogFile:
         """
         self._append(self._credentials.feed(self._masks.feed(data)))
 
-    def flush(self) -> None:
+    def write_held_back(self) -> None:
         """Write what was held back as a possible beginning of a secret."""
         self._append(self._credentials.feed(self._masks.close()) + self._credentials.close())
 
-    def read(self) -> bytes:
+    def read_next_block(self) -> bytes:
         if not self.unread_bytes:
             return b""
         data = os.pread(self._handle, min(BLOCK, self.unread_bytes), self.read_offset)
@@ -98,7 +98,7 @@ class LogFile:
         os.close(handle)
         return True
 
-    def close(self) -> None:
+    def close_files(self) -> None:
         os.close(self._handle)
         os.close(self._times)
 

@@ -93,20 +93,20 @@ def _named(part: str) -> bool:
     return part.startswith(("(?P<", "(?<")) and part.endswith(">")
 
 
-def find_matching_line_numbers(expressions: tuple[str, ...], texts: LineBlock) -> list[int]:
+def find_matching_line_indexes(expressions: tuple[str, ...], block: LineBlock) -> list[int]:
     """Return, ascending, the indexes of lines that one of `expressions` may fit; they must not ask for line ends.
 
     A block is searched once for all who look at it: each of them then looks only at the lines that hit.
     """
-    if not expressions or not texts:
+    if not expressions or not block:
         return []
-    block, search = texts.joined, _union(expressions).search
+    data, search = block.joined, _union(expressions).search
     hits, at, index = [], 0, 0
-    while found := search(block, at):
+    while found := search(data, at):
         start = found.start()
-        index += block.count(b"\n", at, start)
+        index += data.count(b"\n", at, start)
         hits.append(index)
-        at, index = block.find(b"\n", start) + 1, index + 1
+        at, index = data.find(b"\n", start) + 1, index + 1
         if not at:
             break
     return hits

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from rlbox.foreign import decimal, finite_number
-from rlbox.logs.lines import strip_ray_prefix, strip_terminal_codes
+from rlbox.logs.lines import strip_ray_prefix_and_repeat, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
 from rlbox.secrets.url_credentials import compile_with_re2
 from rlbox.system.safe_files import open_regular_file
@@ -89,20 +89,20 @@ class ProgressReading:
 
 def parse_progress(line: str) -> ProgressReading | None:
     """Return what a line of a log tells of progress; None when it tells nothing."""
-    text = strip_ray_prefix(strip_terminal_codes(line[:LINE_LIMIT])).encode("utf-8", "replace")
+    text = strip_ray_prefix_and_repeat(strip_terminal_codes(line[:LINE_LIMIT])).encode("utf-8", "replace")
     for read in (_verl, _megatron, _server, _dict, _bar, _plain):
         if found := read(text):
             return found
     return None
 
 
-def has_step_bar(text: str) -> bool:
+def _has_step_bar(text: str) -> bool:
     """Whether a line without colours holds a progress bar, and one that counts steps."""
     return _bar(text.encode("utf-8", "replace")) is not None
 
 
 class OffsetLine(NamedTuple):
-    offset: int
+    offset_in_block: int
     line: bytes
 
 
@@ -319,24 +319,24 @@ class ProgressBar:
         return min(1.0, self.done / self.total)
 
 
-def parse_progress_bar(line: str) -> ProgressBar | None:
+def parse_bar_without_steps(line: str) -> ProgressBar | None:
     """Return the bar in a line of a log; None without one, and for one that counts steps."""
-    text = strip_ray_prefix(strip_terminal_codes(line[:LINE_LIMIT]))
+    text = strip_ray_prefix_and_repeat(strip_terminal_codes(line[:LINE_LIMIT]))
     found = None
     for hit in _COUNT_BAR.finditer(text):
         found = hit
-    if found is None or has_step_bar(text):
+    if found is None or _has_step_bar(text):
         return None
     done, total = (float(found[at]) * _UNITS[found[at + 1]] for at in (1, 3))
     label = _CLOCK.sub("", text[: found.start()].strip()).rstrip(": ")[:_LABEL]
     return ProgressBar(label=label, done=done, total=total, left_s=_seconds(found[5])) if 0 < total >= done else None
 
 
-def find_last_bar(block: bytes) -> ProgressBar | None:
+def find_last_unfinished_bar(block: bytes) -> ProgressBar | None:
     """Return the bar that a log's last lines show, unless it is full; each state of a bar that is rewritten counts."""
     lines = block.decode("utf-8", "replace").replace("\r", "\n").rstrip("\n").split("\n")
     for line in reversed(lines[-_LINES:]):
-        if "%" in line and (found := parse_progress_bar(line)):
+        if "%" in line and (found := parse_bar_without_steps(line)):
             return found if found.done < found.total else None
     return None
 

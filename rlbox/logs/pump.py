@@ -72,15 +72,15 @@ class LogPump:
         self._thread.start()
 
     @contextmanager
-    def open_pipe(self, name: str, path: Path) -> Iterator[int]:
-        """Begin the log `name` in the file `path`; give the handle that a process started in the block may write to.
+    def open_pipe(self, name: str, log_path: Path) -> Iterator[int]:
+        """Begin the log `name` in the file `log_path`; give the handle that a process started in it may write to.
 
         Raises
         ------
         OSError
             The log cannot be written.
         """
-        log = self._open(name, path)
+        log = self._open(name, log_path)
         out, into = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(out, False)
         with contextlib.suppress(OSError):  # the user's pipes hold much already: this one stays small
@@ -92,9 +92,9 @@ class LogPump:
         finally:
             os.close(into)
 
-    def follow_file(self, name: str, source: Path, path: Path) -> None:
-        """Begin the log `name` in the file `path` as a copy of the growing file `source`."""
-        self._sources[name] = _Source(self._open(name, path), tail=FileFollower(source, follow_links=True))
+    def copy_growing_file(self, name: str, source: Path, log_path: Path) -> None:
+        """Begin the log `name` in the file `log_path` as a copy of the growing file `source`."""
+        self._sources[name] = _Source(self._open(name, log_path), tail=FileFollower(source, follow_links=True))
         self._rouse()
 
     def detach_pipe(self, name: str) -> int:
@@ -109,17 +109,17 @@ class LogPump:
             self._write(source, b"")
         return source.handle
 
-    def attach_pipe(self, name: str, path: Path, handle: int) -> None:
-        """Begin the log `name` in the file `path` with what comes out of a pipe that another pump has released.
+    def attach_pipe(self, name: str, log_path: Path, read_handle: int) -> None:
+        """Begin the log `name` in the file `log_path` with what comes out of a pipe that another pump has released.
 
         Raises
         ------
         OSError
             The log cannot be written.
         """
-        self._sources[name] = _Source(self._open(name, path), handle, ended=handle < 0)
-        if handle >= 0:
-            self._epoll.register(handle, select.EPOLLIN)
+        self._sources[name] = _Source(self._open(name, log_path), read_handle, ended=read_handle < 0)
+        if read_handle >= 0:
+            self._epoll.register(read_handle, select.EPOLLIN)
 
     def wake_on_exit(self, pid: int) -> None:
         """Have `wait` return when the process ends, which may be later than its last word."""
@@ -128,16 +128,16 @@ class LogPump:
             self._ends[handle] = pid
             self._epoll.register(handle, select.EPOLLIN)
 
-    def wait(self, timeout_s: float) -> None:
+    def wait_for_growth_or_exit(self, timeout_s: float) -> None:
         """Wait until a log has grown, a process has ended or something went wrong; `timeout_s` at most."""
         self._grown.wait(timeout_s)
         self._grown.clear()
 
-    def stop_blocking_writers(self) -> None:
+    def disable_backpressure(self) -> None:
         """Make no writer wait from now on: the reader is busy, and processes must be able to end."""
         self._free = True
 
-    def read_everything_written(self) -> None:
+    def copy_everything_written(self) -> None:
         """Bring all that was written before this call into the logs."""
         self._guests += 1
         with self._lock:
@@ -234,7 +234,7 @@ class LogPump:
         if self.write_error:
             return
         try:
-            source.log.write(data) if data else source.log.flush()
+            source.log.write_masked(data) if data else source.log.write_held_back()
         except OSError as error:
             self.write_error = _with_path(error, source.log.path)
             self._grown.set()
@@ -274,7 +274,7 @@ STAGE_LOG_FILE = "stage.log"
 LineConsumer = Callable[[str, int, int, LineBlock], object]
 """Looks at lines of a log that ended: its name, the number of the first, the byte at which that begins, the lines.
 
-There may be none, but states of a progress bar that were overwritten (`texts.rewritten_lines`).
+There may be none, but states of a progress bar that were overwritten (`texts.overwritten_states`).
 """
 
 
@@ -306,9 +306,9 @@ class LineDispatcher:
         grown = [self._read(name) for name in self._names]
         return any(grown)
 
-    def read_to_end(self) -> None:
+    def dispatch_everything_written(self) -> None:
         """Hand over all that was written before this call."""
-        self._pump.read_everything_written()
+        self._pump.copy_everything_written()
         due = {name: log.size for name, log in self._pump.logs.items()}
         for name in self._names:
             while name in due and self._pump.logs[name].read_offset < due[name] and self._read(name):
@@ -319,14 +319,14 @@ class LineDispatcher:
         if name in self._readers:
             self._hand_over(name, *self._readers[name].dispatch_partial_line())
 
-    def close(self) -> None:
+    def dispatch_remaining(self) -> None:
         """Hand over what is left, also last lines without a line feed."""
         while self.read():
             pass
         for name in self._names:
             self.dispatch_partial_line(name)
 
-    def pop_emptied_logs(self) -> list[str]:
+    def pop_truncated_logs(self) -> list[str]:
         """Return, once each time, the logs that somebody emptied; what was in them was handed over before."""
         return [name for name, reader in self._readers.items() if reader.pop_truncated()]
 
@@ -340,7 +340,7 @@ class LineDispatcher:
         return log.read_offset != size
 
     def _hand_over(self, name: str, first: int, offset: int, texts: LineBlock) -> None:
-        if texts or texts.rewritten_lines:
+        if texts or texts.overwritten_states:
             for take in self._consumers:
                 take(name, first, offset, texts)
 
@@ -356,7 +356,7 @@ class _Reader:
 
     def read(self) -> tuple[int, int, LineBlock]:
         """Return number, offset and texts of the lines that ended in the next block."""
-        cuts, data = self._log.truncations, self._log.read()
+        cuts, data = self._log.truncations, self._log.read_next_block()
         if self._log.truncations != cuts:
             self._begin = 0
         first, offset = self.cutter.number + 1, self._begin

@@ -14,18 +14,20 @@ from rlbox.system.safe_files import list_directory_or_empty
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 
 
-def find_logs(run_dir: Path, stage: str | None, log_name: str | None, attempt: int | None = None) -> list[Path]:
+def find_logs(run_dir: Path, stage: str | None, log_name: str | None, earlier_attempt: int | None = None) -> list[Path]:
     """Return the logs of a run in the order of its stages.
 
     Parameters
     ----------
     stage, log_name
         Only those of this stage, and of this name (`stage`, or the name of a service).
-    attempt
+    earlier_attempt
         Those of an earlier attempt, which lie in a folder of their own.
     """
     root = run_dir / "stages"
-    folders = (root / name / f"{ATTEMPT_PREFIX}{attempt}" if attempt else root / name for name in _names(root))
+    folders = (
+        root / name / f"{ATTEMPT_PREFIX}{earlier_attempt}" if earlier_attempt else root / name for name in _names(root)
+    )
     paths = [folder / name for folder in folders for name in _names(folder) if fnmatch.fnmatch(name, "[!.]*.log")]
     return [
         path

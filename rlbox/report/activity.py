@@ -12,7 +12,7 @@ from rlbox.logs.lines import strip_terminal_codes
 from rlbox.logs.progress import (
     ProgressBar,
     ProgressReading,
-    find_last_bar,
+    find_last_unfinished_bar,
     find_progress_lines,
     merge_readings,
     parse_metrics_record,
@@ -158,7 +158,7 @@ def look_at_run(run_dir: Path, state: RunState) -> RunSnapshot:
         state=state,
         stage=stage,
         progress=merge_readings([*own, *(reading for data in logs.values() for reading in _parse_readings(data))]),
-        doing=find_activity(stage, samples, {path.stem: find_last_bar(data) for path, data in logs.items()}),
+        doing=find_activity(stage, samples, {path.stem: find_last_unfinished_bar(data) for path, data in logs.items()}),
         sample=sample,
         full_in_s=full_in_s,
         line=_find_last_line(logs),

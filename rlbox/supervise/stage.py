@@ -283,7 +283,7 @@ class _StageRun:
         environment = {**self._context.plan.env, **stage.env}
         if stage.ray:
             marks = {"PYTHONUNBUFFERED": "1", **self._context.processes.make_marks(stage.name)}
-            self._watch.pump.follow_file(STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE)
+            self._watch.pump.copy_growing_file(STAGE_LOG, driver_log_path(stage.ray), self._folder / STAGE_LOG_FILE)
             return RayJob(stage.ray, stage.argv, {**environment, **marks}, self._hand_over(stage))
         given = self._context.grants.make_environment(stage.secrets)
         command = Command(argv=stage.argv, env={**environment, **given}, cwd=str(self._folder))
@@ -345,7 +345,7 @@ class _StageRun:
     def _stop(self, keep: Sequence[RunningService]) -> None:
         """End the command, then the services in reverse but those to `keep`; all at once when the user is waiting."""
         self._gate.ignore_failures()
-        self._watch.pump.stop_blocking_writers()
+        self._watch.pump.disable_backpressure()
         self._published.close()
         processes, main = self._context.processes, self._watch.main
         for service in self._watch.services:

@@ -15,7 +15,7 @@ from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
-from rlbox.logs.patterns import find_matching_line_numbers
+from rlbox.logs.patterns import find_matching_line_indexes
 from rlbox.logs.pump import LineDispatcher, LogPump
 from rlbox.supervise.causes import (
     explain_exceeded_total,
@@ -91,7 +91,7 @@ class StageWatch:
             self.gate.mark_failed(self.gate.outcomes.total, "passed")
             raise StageStopped(self.hang.add_timeout_evidence(explain_exceeded_total(self._stage), self._stage.total_s))
         if not self.logs.has_unread:
-            self.pump.wait(_LOOK_S)
+            self.pump.wait_for_growth_or_exit(_LOOK_S)
 
     def reset_fatals(self, log: str) -> None:
         """Take nothing for fatal that was written so far: who wrote it lives with it, a service that became ready."""
@@ -115,7 +115,7 @@ class StageWatch:
                 event(stage, "fatal", log=name, number=spot.number, line=spot.text[:_QUOTED])
         for name in self.pump.pop_restored_names():
             event(stage, "log-restored", log=name)
-        for name in self.logs.pop_emptied_logs():
+        for name in self.logs.pop_truncated_logs():
             event(stage, "log-emptied", log=name)
 
     def check_disk(self) -> None:
@@ -136,7 +136,7 @@ class StageWatch:
             code = service.child.poll()
             if code is None or code in pardoned:
                 continue
-            self.logs.read_to_end()
+            self.logs.dispatch_everything_written()
             self.stop_on_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
@@ -182,7 +182,7 @@ class StageWatch:
 
     def end_command(self) -> None:
         """Look at all that the command, which has ended, wrote, and at a last line without a line feed."""
-        self.logs.read_to_end()
+        self.logs.dispatch_everything_written()
         self.logs.dispatch_partial_line(STAGE_LOG)
         self._metric_files.close()
         if self._command_begun is not None:
@@ -195,15 +195,15 @@ class StageWatch:
         until = time.monotonic() + patience_s
         while self.services and time.monotonic() < until and not self._context.interrupt.name:
             self.check_services(TOLD_TO_STOP)
-            self.pump.wait(_LOOK_S)
+            self.pump.wait_for_growth_or_exit(_LOOK_S)
 
     def close_logs(self) -> None:
         """Look at all that was written, and let go of the logs."""
         self.pump.close()
-        self.logs.close()
+        self.logs.dispatch_remaining()
         self.record_events()
         for log in self.pump.logs.values():
-            log.close()
+            log.close_files()
 
     def record(self, **changes: object) -> None:
         """Record fields of the stage, and its gate as it is now."""
@@ -223,7 +223,7 @@ class StageWatch:
         self.gate.mark_failed(self.gate.outcomes.services[service.plan.name], seen)
 
     def _judge(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
-        texts.hits = find_matching_line_numbers((*self.gate.expressions(log), *self._scanned), texts)
+        texts.hits = find_matching_line_indexes((*self.gate.expressions(log), *self._scanned), texts)
         self.gate.read_lines(log, first, texts)
 
     def _hear(self, log: str, first: int, offset: int, texts: LineBlock) -> None:

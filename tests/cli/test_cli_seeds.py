@@ -16,7 +16,7 @@ from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
-from rlbox.lint.drift import load_drift
+from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.rules import lint_text
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.state import RunState, StageState, StageStatus, write_run_state
@@ -111,7 +111,7 @@ def test_what_the_table_says_to_type_works(typed: Typed, line: str) -> None:
 @pytest.mark.parametrize("row", RULED, ids=of)
 def test_a_refused_command_is_found_by_lint(row: SeedRow) -> None:
     text = "\n".join(text.replace("\\…", "").replace("…", " ") for _, text in row.lines())
-    found = {finding.rule for finding in lint_text("note.md", f"```bash\n{text}\n```\n", load_drift())}
+    found = {finding.rule for finding in lint_text("note.md", f"```bash\n{text}\n```\n", load_drift_rules())}
     assert sorted(set(row.rules) - found) == [], sorted(found)
 
 

@@ -24,7 +24,7 @@ from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.problems import Problem
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.suites import Suite, SuiteProblems
-from rlbox.logs.progress import ProgressBar, parse_progress_bar
+from rlbox.logs.progress import ProgressBar, parse_bar_without_steps
 
 
 def right(ask: str, number: int) -> str:
@@ -210,4 +210,6 @@ def test_progress_is_a_bar_of_the_live_view() -> None:
     for _ in problems:
         progress.count_answer("humaneval")
     assert lines == ["Evaluating step_40 humaneval: 50%| | 2/4 [0:00:10<0:00:10]"]
-    assert parse_progress_bar(lines[0]) == ProgressBar(label="Evaluating step_40 humaneval", done=2, total=4, left_s=10)
+    assert parse_bar_without_steps(lines[0]) == ProgressBar(
+        label="Evaluating step_40 humaneval", done=2, total=4, left_s=10
+    )

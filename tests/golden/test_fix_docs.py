@@ -10,7 +10,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.render import build_template_values
-from rlbox.lint.drift import load_drift
+from rlbox.lint.drift import load_drift_rules
 from rlbox.target.target import load_target
 from scripts.docs.coverage import coverage_problems, unknown_names
 from scripts.docs.fix_docs import NAMES, fix_pages, load_catalogue
@@ -57,7 +57,7 @@ def test_all_names_of_templates_are_listed() -> None:
 def test_demands_are_met_by_what_exists() -> None:
     catalogue = load_catalogue(SHIPPED, CHECKOUT / "tests/faults")
     assert coverage_problems(catalogue.rows, catalogue.faults) == ()
-    rules = {rule.id for rule in load_drift()}
+    rules = {rule.id for rule in load_drift_rules()}
     assert unknown_names(catalogue.demands, {fix.id for fix in catalogue.fixes}, rules) == ()
     tests = [demand.test.split("::") for demand in catalogue.demands.values() if demand.test]
     assert [row for row in tests if f"def {row[1]}(" not in (CHECKOUT / row[0]).read_text(encoding="utf-8")] == []

@@ -113,14 +113,14 @@ def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
     count = 0
     while count < size:
         assert log.unread_bytes <= ahead + (8 << 20)
-        data = log.read()
+        data = log.read_next_block()
         count += len(data)
         if not data:
-            pump.wait(0.1)
+            pump.wait_for_growth_or_exit(0.1)
     assert writer.wait() == 0
     pump.close()
     assert (log.size, log.unread_bytes) == (size, 0)
-    log.close()
+    log.close_files()
 
 
 def test_the_end_of_the_supervisor_ends_who_writes(bench: Bench) -> None:

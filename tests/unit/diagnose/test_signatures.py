@@ -14,7 +14,7 @@ from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signat
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.foreign import decode_toml
 from rlbox.logs.lines import make_line_block
-from rlbox.logs.patterns import find_matching_line_numbers
+from rlbox.logs.patterns import find_matching_line_indexes
 
 NEAR_MISSES = CHECKOUT / "tests/cases/diagnose/near_misses.txt"
 
@@ -47,7 +47,7 @@ def test_each_is_found_by_a_scan() -> None:
     assert len(ROWS) > 400
     for one, example, _ in ROWS:
         if one.role != "benign":  # what is harmless need not be found
-            assert find_matching_line_numbers(SignatureSet([one]).scan_expressions, make_line_block([example])), (
+            assert find_matching_line_indexes(SignatureSet([one]).scan_expressions, make_line_block([example])), (
                 one.fix,
                 example,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlbox.errors import SpecError
-from rlbox.lint.drift import load_drift
+from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.formats import detect_format, read_document
 from rlbox.lint.rules import lint_text
 from rlbox.lint.shell import Position
@@ -13,7 +13,7 @@ from rlbox.lint.shell import Position
 
 def found(name: str, text: str) -> list[tuple[int, str]]:
     """Return line and rule of what is found, without notes."""
-    return [(one.line, one.rule) for one in lint_text(name, text, load_drift()) if one.severity != "note"]
+    return [(one.line, one.rule) for one in lint_text(name, text, load_drift_rules()) if one.severity != "note"]
 
 
 DOCKERFILE = """\
@@ -227,7 +227,7 @@ def test_what_is_dead_is_found_where_it_stands(form: str) -> None:
     before = marked[: marked.index("<")].replace("\r", "").replace("\0", "<<:").replace("\1", "!<")
     place = before.count("\n") + 1, len(before) - before.rfind("\n")
     text = marked.replace("<", "", 1).replace("\0", "<<:").replace("\1", "!<")
-    found = {(one.line, one.column) for one in lint_text("x.yaml", text, load_drift()) if one.severity != "note"}
+    found = {(one.line, one.column) for one in lint_text("x.yaml", text, load_drift_rules()) if one.severity != "note"}
     assert found == {place}
 
 
@@ -241,12 +241,12 @@ def test_what_is_dead_is_found_where_it_stands(form: str) -> None:
     ],
 )
 def test_what_is_not_set_or_is_switched_off_is_not_found(text: str) -> None:
-    assert [one for one in lint_text("x.yaml", text, load_drift()) if one.severity != "note"] == []
+    assert [one for one in lint_text("x.yaml", text, load_drift_rules()) if one.severity != "note"] == []
 
 
 def test_json_and_yaml_in_notes_are_read_at_their_place() -> None:
     assert found("x.md", '```json\n{"env_vars": {"NCCL_TIMEOUT": "600"}}\n```\n') == [(2, "nccl-timeout")]
-    [hit] = lint_text("x.md", "> ```yaml\n> env: &e\n>   NCCL_TIMEOUT: >-\n>     600\n> ```\n", load_drift())
+    [hit] = lint_text("x.md", "> ```yaml\n> env: &e\n>   NCCL_TIMEOUT: >-\n>     600\n> ```\n", load_drift_rules())
     assert (hit.line, hit.column) == (3, 5)
 
 
@@ -260,4 +260,4 @@ def test_json_and_yaml_in_notes_are_read_at_their_place() -> None:
     ids=["deep", "circle", "laughs"],
 )
 def test_yaml_of_any_depth_is_read(text: str) -> None:
-    lint_text("x.yaml", text, load_drift())
+    lint_text("x.yaml", text, load_drift_rules())

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from rlbox.errors import SpecError
-from rlbox.lint.drift import load_drift
+from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.rules import lint_text
 from rlbox.lint.shell import load_bash_parser
 
@@ -17,7 +17,7 @@ JOB = "ray job submit --working-dir=code -- python -m x"
 
 def rules_of(text: str, name: str = "x.sh") -> list[str]:
     """Return the rules found in a text, without notes, each once."""
-    return sorted({one.rule for one in lint_text(name, text, load_drift()) if one.severity != "note"})
+    return sorted({one.rule for one in lint_text(name, text, load_drift_rules()) if one.severity != "note"})
 
 
 BAD = [
@@ -266,12 +266,12 @@ def test_a_comment_switches_a_rule_off_for_its_line() -> None:
 
 
 def test_a_secret_is_not_repeated() -> None:
-    (found,) = lint_text("x.sh", 'RAY_PASSWORD="hunter22"', load_drift())
+    (found,) = lint_text("x.sh", 'RAY_PASSWORD="hunter22"', load_drift_rules())
     assert "hunter22" not in found.what + found.next_step
 
 
 def test_place_and_texts_of_a_finding() -> None:
-    (found,) = lint_text("a/x.sh", "ray start --head \\\n   --port 18100\n", load_drift())
+    (found,) = lint_text("a/x.sh", "ray start --head \\\n   --port 18100\n", load_drift_rules())
     assert (found.file, found.line, found.column, found.severity) == ("a/x.sh", 2, 4, "error")
     assert (
         found.what
@@ -303,14 +303,14 @@ VERSIONS = [
 
 @pytest.mark.parametrize(("text", "versions", "expected"), VERSIONS)
 def test_the_version_decides(text: str, versions: dict[str, str], expected: list[tuple[str, str]]) -> None:
-    found = lint_text("x.sh", text, load_drift(), versions)
+    found = lint_text("x.sh", text, load_drift_rules(), versions)
     assert [(one.rule, one.severity) for one in found] == expected
 
 
 def test_the_range_is_said_when_no_version_is_known() -> None:
-    (found,) = lint_text("x.sh", "export VLLM_ATTENTION_BACKEND=X", load_drift())
+    (found,) = lint_text("x.sh", "export VLLM_ATTENTION_BACKEND=X", load_drift_rules())
     assert "(works with vllm <0.13, with a warning, vllm >=0.13,<0.15)" in found.what
-    (found,) = lint_text("x.sh", "export VLLM_ATTENTION_BACKEND=X", load_drift(), {"vllm": "0.26.0"})
+    (found,) = lint_text("x.sh", "export VLLM_ATTENTION_BACKEND=X", load_drift_rules(), {"vllm": "0.26.0"})
     assert found.what.endswith("and here it is 0.26.0)")
 
 
@@ -342,7 +342,7 @@ def test_what_pinned_releases_do_not_know_is_found(text: str, expected: str) -> 
     name = "Dockerfile" if text.startswith(("ENV", "FROM")) else "x.sh"
     found = [
         f"{one.line} {one.rule} {one.severity}: {one.next_step}"
-        for one in lint_text(name, text, load_drift())
+        for one in lint_text(name, text, load_drift_rules())
         if one.severity != "note"
     ]
     assert len(found) == expected.count(",") + 1, found
@@ -370,7 +370,7 @@ def test_what_pinned_releases_know_is_left_alone(text: str) -> None:
 
 
 def test_an_unknown_option_is_an_error_where_the_release_is_known() -> None:
-    (found,) = lint_text("x.sh", "vllm serve m --log-levl a", load_drift(), {"vllm": "0.24.0"})
+    (found,) = lint_text("x.sh", "vllm serve m --log-levl a", load_drift_rules(), {"vllm": "0.24.0"})
     assert (found.severity, "(vllm 0.24.0)" in found.what) == ("error", True)
 
 
@@ -378,6 +378,6 @@ def test_lint_without_the_extra_names_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "tree_sitter", None)
     load_bash_parser.cache_clear()
     with pytest.raises(SpecError) as error:
-        lint_text("x.sh", "ls", load_drift())
+        lint_text("x.sh", "ls", load_drift_rules())
     load_bash_parser.cache_clear()
     assert error.value.next_step == "pip install 'rlbox[lint]'"

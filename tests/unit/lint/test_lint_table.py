@@ -9,7 +9,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from rlbox.config.schema import validate_spec
-from rlbox.lint.drift import DriftRule, load_drift
+from rlbox.lint.drift import DriftRule, load_drift_rules
 from rlbox.lint.rules import CHECKS, lint_text
 
 
@@ -20,11 +20,11 @@ def rule(**changes: object) -> DriftRule:
 
 
 def test_every_check_is_named_by_a_rule_and_the_other_way_round() -> None:
-    assert {one.check for one in load_drift() if one.check} == set(CHECKS)
+    assert {one.check for one in load_drift_rules() if one.check} == set(CHECKS)
 
 
 def test_every_row_can_be_matched() -> None:
-    rules = load_drift()
+    rules = load_drift_rules()
     assert len({one.id for one in rules}) == len(rules)
     for one in rules:
         assert one.dated >= datetime.date(2026, 11, 20), one.id
@@ -71,4 +71,4 @@ HARD = {
 @pytest.mark.parametrize("name", ["x.sh", "x.md", "x.yaml", "Dockerfile"])
 @pytest.mark.parametrize("kind", HARD)
 def test_nothing_hangs(kind: str, name: str) -> None:
-    lint_text(name, HARD[kind], load_drift())
+    lint_text(name, HARD[kind], load_drift_rules())

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rlbox.logs.lines import (
     LINE_LIMIT,
     LineSplitter,
-    count_ray_repeats,
-    list_line_variants,
-    strip_ray_prefix,
+    count_omitted_ray_repeats,
+    list_variants_without_prefixes,
+    strip_ray_prefix_and_repeat,
     strip_terminal_codes,
 )
 
@@ -58,10 +58,10 @@ def test_lines_are_those_of_the_simplest_reading(data: bytes) -> None:
 
 def test_overwritten_states_are_told_at_once() -> None:
     cutter = LineSplitter()
-    assert cutter.feed(b"a\n 1%\r 2%\r").rewritten_lines == ((1, b" 1%"),)
-    assert cutter.feed(b" 3%").rewritten_lines == ()
+    assert cutter.feed(b"a\n 1%\r 2%\r").overwritten_states == ((1, b" 1%"),)
+    assert cutter.feed(b" 3%").overwritten_states == ()
     last = cutter.feed(b"\r \r\nnext\n")
-    assert (last.rewritten_lines, list(last), cutter.number) == (((0, b" 2%"),), [" 3%", "next"], 3)
+    assert (last.overwritten_states, list(last), cutter.number) == (((0, b" 2%"),), [" 3%", "next"], 3)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_overwritten_states_are_told_at_once() -> None:
     ],
 )
 def test_views(text: str, ways: list[str]) -> None:
-    assert list_line_variants(text) == ways
+    assert list_variants_without_prefixes(text) == ways
 
 
 @pytest.mark.parametrize(
@@ -119,5 +119,5 @@ def test_long_lines_are_cut_and_the_next_is_whole() -> None:
     ],
 )
 def test_ray_wrapping(text: str, bare: str, times: int) -> None:
-    assert strip_ray_prefix(text) == bare
-    assert count_ray_repeats(text) == times
+    assert strip_ray_prefix_and_repeat(text) == bare
+    assert count_omitted_ray_repeats(text) == times
