@@ -35,12 +35,12 @@ def _project(ctx: click.Context) -> Project:
 def _list_runs(ctx: click.Context) -> Iterable[str]:
     """Return the runs, the latest first; none where the engine, and so the data disk, is on another machine."""
     from rlbox.engine.address import is_engine_local
-    from rlbox.run.data_disk import open_local_run_store
+    from rlbox.run.data_disk import get_local_run_store
 
     if not is_engine_local():
         return ()
     app = App(project=_project(ctx), dry_run=True, verbosity=-1)
-    store = open_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data"))
+    store = get_local_run_store(app, ctx.params.get("target") or DEFAULT_TARGET, ctx.params.get("data"))
     return [path.name for path in store.list_run_dirs()]
 
 

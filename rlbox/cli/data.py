@@ -10,7 +10,7 @@ from rlbox.amounts import counted
 from rlbox.app import App
 from rlbox.cli.options import NonNegativeNumber, disk_options, dry_run_option, shared_options
 from rlbox.i18n import _
-from rlbox.run.data_disk import open_existing_run_store
+from rlbox.run.data_disk import open_existing_store_or_exec_remotely
 
 _FILE = click.Path(path_type=Path)
 
@@ -92,7 +92,7 @@ def ckpt(app: App, action: str, paths: tuple[Path, ...], target: str, data: str 
     from rlbox.errors import SpecError, WorkFailed
     from rlbox.evaluation.checkpoints import analyze_series, find_checkpoints, format_series
 
-    roots = [path.absolute() for path in paths] or [open_existing_run_store(app, target, data).data_dir]
+    roots = [path.absolute() for path in paths] or [open_existing_store_or_exec_remotely(app, target, data).data_dir]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(_("there is no such folder"), where=missing[0], next_step="rlbox ckpt ls FOLDER")
     found = {directory: rows for root in roots for directory, rows in find_checkpoints(root).items()}

@@ -131,10 +131,10 @@ def _sources(
     if not names:
         return found, lambda: True, []
     from rlbox.run.data_disk import (
-        open_existing_run_store,  # 0.2 s of modules, which who names a file need not wait for
+        open_existing_store_or_exec_remotely,  # 0.2 s of modules, which who names a file need not wait for
     )
 
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     runs = [run_store.find_run(name) for name in names]
     found += [one for run in runs for one in find_run_sources(run)]
     return found, lambda: bool(paths) or any(run_store.is_running(run.name) for run in runs), runs

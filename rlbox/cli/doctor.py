@@ -42,11 +42,11 @@ def doctor(
       rlbox doctor --json
     """
     from rlbox.doctor.host import run_doctor
-    from rlbox.run.exec import examine_layout, find_layout_to_examine
+    from rlbox.run.exec import examine_layout, find_host_layout_for_doctor
 
     if app.dry_run and not fix:
         raise click.UsageError(_("--dry-run goes with --fix: without it nothing is changed."))
-    if not around and (layout := find_layout_to_examine(app, name, place, data)):
+    if not around and (layout := find_host_layout_for_doctor(app, name, place, data)):
         return examine_layout(app, layout, gpus, fix=fix, budget_s=budget)
     return run_doctor(app, name, fix=fix, data_dir=data, gpus_option=gpus, budget_s=budget)
 

@@ -294,7 +294,7 @@ def shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus:
       rlbox shell local -- python -c 'import torch; print(torch.__version__)'
     """
     from rlbox.planner.stack_check import require_consistent_stack
-    from rlbox.run.exec import open_shell
+    from rlbox.run.exec import open_shell_or_run_command
 
     require_consistent_stack(app, name, force=force)
-    return open_shell(app, name, command, data, gpus)
+    return open_shell_or_run_command(app, name, command, data, gpus)

@@ -17,7 +17,7 @@ from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, open_browser, open_option, shared_options
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
-from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
+from rlbox.run.data_disk import load_run_masks, open_existing_store_or_exec_remotely, reconcile_runs
 from rlbox.terminal import ControlFilter
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def logs(
 
     if grow and attempt:
         raise click.UsageError(_("--attempt is about stages that have ended: --follow does not go with it."))
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     folder = run_store.find_run(name)
     paths = find_logs(folder, stage, log, attempt)
     if not paths and not (grow and _may_come(run_store, folder, stage)):
@@ -205,7 +205,7 @@ def watch(app: App, name: str | None, port: int, opened: str, target: str, data:
     from rlbox.report.live import LivePage
     from rlbox.report.read import load_run_record
 
-    folder = open_existing_run_store(app, target, data).find_run(name)
+    folder = open_existing_store_or_exec_remotely(app, target, data).find_run(name)
 
     def page() -> str:
         record = load_run_record(folder, load_run_masks(app, folder), max_points_per_series=POINTS)

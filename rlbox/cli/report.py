@@ -13,7 +13,7 @@ from rlbox.cli.completers import complete_run
 from rlbox.cli.options import disk_options, dry_run_option, open_option, shared_options, write_page
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
-from rlbox.run.data_disk import load_run_masks, open_existing_run_store, reconcile_runs
+from rlbox.run.data_disk import load_run_masks, open_existing_store_or_exec_remotely, reconcile_runs
 
 if TYPE_CHECKING:
     from rlbox.record.run_store import RunStore
@@ -73,7 +73,7 @@ def report(
 def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     folder = run_store.find_run(name)
     reconcile_runs(app, run_store)
     return folder
@@ -99,7 +99,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     from rlbox.amounts import size_text
     from rlbox.supervise.bundle import build_bundle_texts, require_bundle_path, select_files, write_bundle
 
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)
     try:
         reconcile_runs(app, run_store)

@@ -12,7 +12,7 @@ from rlbox.cli.completers import complete_job, complete_run
 from rlbox.cli.options import disk_options, dry_run_option, gpus_option, job_options, run_place_option, shared_options
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.run.data_disk import create_lock_owner, open_existing_run_store, reconcile_runs
+from rlbox.run.data_disk import create_lock_owner, open_existing_store_or_exec_remotely, reconcile_runs
 
 if TYPE_CHECKING:
     from rlbox.run.backend import RunOptions
@@ -158,9 +158,9 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox attach
       rlbox attach smoke-20260101
     """
-    from rlbox.run.launch import catch_stop_signals, reconcile_and_report_result, show_progress
+    from rlbox.run.launch import catch_stop_signals, reconcile_and_print_result, show_progress
 
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     reconcile_runs(app, run_store)
     run_dir = run_store.find_run(name)
     plan = run_store.load_verified_plan(run_dir)
@@ -169,7 +169,7 @@ def attach(app: App, name: str | None, target: str, data: str | None) -> int:
         if left.name and run_store.is_running(plan.run_id):
             app.print_status(f"left alone: run {plan.run_id} goes on (rlbox stop {plan.run_id} ends it)")
             return 0
-    return reconcile_and_report_result(app, run_store, run_dir, plan, create_lock_owner("the end of a run"))
+    return reconcile_and_print_result(app, run_store, run_dir, plan, create_lock_owner("the end of a run"))
 
 
 @click.command()
@@ -192,7 +192,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
     from rlbox.run.launch import stop_run
     from rlbox.system.identity import get_user_name
 
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     found = reconcile_runs(app, run_store)
     going = [*found.alive, *([found.lock_owner.run] if found.lock_owner and found.lock_owner.run else [])]
     if name is None and not going:
@@ -216,7 +216,7 @@ def stop(app: App, name: str | None, grace: int, target: str, data: str | None) 
         return app.planned(told, "", would)
     app.print_status(f"stopping run {run_dir.name}")
     stop_run(
-        run_store, run_dir, run_store.load_verified_plan(run_dir), user=get_user_name(), by="rlbox stop", grace_s=grace
+        run_store, run_dir, run_store.load_verified_plan(run_dir), user=get_user_name(), via="rlbox stop", grace_s=grace
     )
     row = run_summary_json(run_store, run_dir, reconcile_runs(app, run_store))
     app.result({"run": row["run"], "state": row["state"], "stopped": True}, f"{row['run']} {row['state']}")
@@ -266,14 +266,14 @@ def plan(
     from rlbox.job.params import parse_settings
     from rlbox.planner.fit import BudgetOptions, print_plan_and_require_fit
     from rlbox.planner.suggest import RunCommand
-    from rlbox.run.history import load_run_measurements, load_stage_measurements
+    from rlbox.run.history import load_run_durations, load_stage_durations
 
     wish = RunCommand(profiles=profiles, settings=parse_settings(settings))
     place = target or load_job(app.project, name).target
     runs = (
-        load_run_measurements(app, name, calibrate, place, data)
+        load_run_durations(app, name, calibrate, place, data)
         if calibrate
-        else load_stage_measurements(app, name, place, data)
+        else load_stage_durations(app, name, place, data)
     )
     budget = BudgetOptions(measurements=runs, ignore_params=bool(calibrate), hourly_price=price)
     return print_plan_and_require_fit(app, name, wish, target or "", machine or "", gpus, budget)

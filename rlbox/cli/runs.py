@@ -17,7 +17,7 @@ from rlbox.cli.confirmation import require_confirmation
 from rlbox.cli.help import CommandGroup
 from rlbox.cli.options import DurationSeconds, disk_options, dry_run_option, shared_options
 from rlbox.i18n import _
-from rlbox.run.data_disk import open_existing_run_store, reconcile_runs
+from rlbox.run.data_disk import open_existing_store_or_exec_remotely, reconcile_runs
 
 if TYPE_CHECKING:
     from rlbox.record.removal import RemovalDecision
@@ -87,12 +87,12 @@ def show(app: App, name: str | None, target: str, data: str | None) -> int:
       rlbox runs show smoke-20250101 --json
     """
     from rlbox.record.source_tree import describe_source, load_source_toml
-    from rlbox.run.history import list_removal_candidates
+    from rlbox.run.history import reconcile_and_list_candidates
 
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     folder = run_store.find_run(name)
     row = run_summary_json(run_store, folder, reconcile_runs(app, run_store))
-    facts = list_removal_candidates(run_store, app, [folder])[0]
+    facts = reconcile_and_list_candidates(run_store, app, [folder])[0]
     stages = _stages(run_store, folder)
     source = load_source_toml(folder)
     found = {
@@ -145,7 +145,7 @@ def diff(app: App, before: str, after: str, target: str, data: str | None) -> in
     from rlbox.report.run_diff import diff_json, diff_runs, diff_text, differs_beyond_durations
     from rlbox.run.data_disk import load_run_masks
 
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     folders = run_store.find_run(before), run_store.find_run(after)
     names = folders[0].name, folders[1].name
     records = [load_run_record(folder, load_run_masks(app, folder), max_points_per_series=0) for folder in folders]
@@ -175,11 +175,11 @@ def remove(app: App, names: tuple[str, ...], yes: bool, target: str, data: str |
     """
     from rlbox.errors import LockHeld
     from rlbox.record.removal import decide_named_removals
-    from rlbox.run.history import list_removal_candidates
+    from rlbox.run.history import reconcile_and_list_candidates
 
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     folders = list(dict.fromkeys(run_store.find_run(name) for name in names))
-    rows = decide_named_removals(list_removal_candidates(run_store, app, folders))
+    rows = decide_named_removals(reconcile_and_list_candidates(run_store, app, folders))
     if held := [row.run for row in rows if row.kept_because]:
         raise LockHeld(
             _("run {held} has not ended").format(held=held[0]),
@@ -213,12 +213,12 @@ def prune(app: App, older: float, checkpoints: bool, yes: bool, target: str, dat
       rlbox runs prune --older 7d --yes
     """
     from rlbox.record.removal import decide_unused_removals
-    from rlbox.run.history import list_removal_candidates
+    from rlbox.run.history import reconcile_and_list_candidates
 
     before = time.time() - older
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     rows = decide_unused_removals(
-        list_removal_candidates(run_store, app, run_store.list_run_dirs()),
+        reconcile_and_list_candidates(run_store, app, run_store.list_run_dirs()),
         started_before_s=before,
         remove_checkpoints=checkpoints,
     )
@@ -299,7 +299,7 @@ def ls(app: App, target: str, data: str | None) -> None:
 
 
 def _list(app: App, target: str, data: str | None) -> None:
-    run_store = open_existing_run_store(app, target, data)
+    run_store = open_existing_store_or_exec_remotely(app, target, data)
     found = reconcile_runs(app, run_store)
     rows = [run_summary_json(run_store, run, found) for run in run_store.list_run_dirs()]
     app.result({"runs": rows}, _table(rows) if rows else "no run yet")

@@ -408,12 +408,12 @@ def _require_fit(
     from rlbox.job.params import parse_settings, resolve_params
     from rlbox.planner.fit import check_fit, load_declared_capacity, require_fit
     from rlbox.planner.suggest import RunCommand
-    from rlbox.run.inputs import check_source, plan_container_run
+    from rlbox.run.inputs import plan_container_run, require_matching_source
 
     wish = RunCommand(command_words=("vast", "up", job), profiles=profiles, settings=parse_settings(settings))
     loaded = load_job(app.project, job)
     values, name = resolve_params(loaded, profiles, wish.settings), target or loaded.target
-    check_source(app, loaded, values, is_local=False, force=False)
+    require_matching_source(app, loaded, values, is_local_run=False, accept_other_version=False)
     plan_container_run(loaded, values, "/data", f"{job}-PLAN", "here", name, tuple(map(str, loaded.secrets)))
     fit = check_fit(loaded, values, load_declared_capacity(app, name, ""))
     require_fit(app, loaded, fit, wish, force=force)

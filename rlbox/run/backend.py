@@ -33,6 +33,8 @@ PLACES = (*SINGLE_MACHINE_PLACES, CLUSTER)
 """Names of the backends: a container of the target's image, this machine itself, a running cluster."""
 BACKEND_MODULES = {"docker": "rlbox.run.docker", "here": "rlbox.run.host", CLUSTER: "rlbox.run.cluster"}
 
+IsRunningCheck = Callable[[], bool]
+
 DEFAULT_PLACE = PLACES[0]
 DEFAULT_TARGET = "local"
 """The target whose data disk a command about runs looks at when none is named."""
@@ -70,33 +72,33 @@ class RunOptions:
 class ResolvedJob:
     """A job and its parameters on a backend, the cluster that this is (None: one machine), and the name of a new run.
 
-    `run_id` is empty where the command line makes the name.
+    `preset_run_id` is empty where the command line makes the name.
     """
 
     job: Job
     values: ParamValues
     cluster: ClusterRun | None = None
-    run_id: str = ""
+    preset_run_id: str = ""
 
 
 class PreparedBackend(Protocol):
     """A backend that is ready for runs of one target on one data disk."""
 
     @property
-    def network(self) -> str:
+    def network_mode(self) -> str:
         """The network of its runs: `own`, `host`, `bridge` or `none`."""
 
     @property
     def shares_host_ports(self) -> bool:
         """Whether the ports of its runs are those of this machine."""
 
-    def plan_run(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         """Return the plan of a new run; it names a container if the run's processes are those of one."""
 
-    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> Callable[[], bool]:
+    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:
         """Start a run that is written down; it depends on nobody from then on.
 
-        What is returned tells whether its container, or the process that was started, is still there.
+        The check tells whether its container, or the process that was started, is still there.
         """
 
 
@@ -107,24 +109,26 @@ class Backend(Protocol):
     def is_local(self) -> bool:
         """Whether its runs, and their data disk, are on this machine."""
 
-    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
+    def open_store_or_exec_remotely(
+        self, app: App, target: str, data: str | None, secrets_to_send: Mapping[str, Secret]
+    ) -> RunStore:
         """Return the data disk that new runs of `target` lie on.
 
         Where that is on another machine the command line is run there, with the secrets, and this does not return.
         """
 
-    def adapt_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def apply_cluster_to_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job as it runs here; the data disk was opened before."""
 
-    def prepare(
+    def ensure_ready(
         self,
         app: App,
         target: str,
         run_store: RunStore,
         gpus: str,
-        need_gib: float | None = None,
+        need_disk_gib: float | None = None,
         *,
-        build: bool = False,
+        build_image: bool = False,
     ) -> PreparedBackend:
         """Check the backend for runs of `target`, and return it ready to start them.
 
@@ -132,9 +136,9 @@ class Backend(Protocol):
         ----------
         gpus
             Empty for the target's own.
-        need_gib
+        need_disk_gib
             Free space that a run needs on the data disk; None: what the target asks for.
-        build
+        build_image
             Make what is missing: an engine, the image.
         """
 
@@ -160,7 +164,7 @@ def open_runtime(ref: ContainerRef) -> RuntimeHandle:
     return load_backend(ref.backend or DEFAULT_PLACE).open_runtime(ref)
 
 
-def format_rerun_command(plan: RunPlan) -> str:
+def format_new_run_command(plan: RunPlan) -> str:
     """Return the command line that starts the job of a run again on its backend."""
     if plan.cluster:
         return f"rlbox run {plan.job} {plan.cluster.options}"

@@ -40,7 +40,7 @@ from rlbox.record.host_record import ContainerRef
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, Backend, ResolvedJob, RunOptions, open_runtime
-from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, open_local_run_store
+from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options, get_local_run_store
 from rlbox.run.docker import DockerBackend, PreparedDocker, RunContainer
 from rlbox.target.target import load_target
 from rlbox.values import Secret
@@ -72,13 +72,15 @@ class ClusterBackend:
         """Whether this is the command line beside the head."""
         return bool(os.environ.get(HEAD_VARIABLE))
 
-    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
+    def open_store_or_exec_remotely(
+        self, app: App, target: str, data: str | None, secrets_to_send: Mapping[str, Secret]
+    ) -> RunStore:
         """Return the head's data disk; elsewhere the command line is carried out there, and this does not return."""
         if self.is_local:
-            return open_local_run_store(app, target, data)
+            return get_local_run_store(app, target, data)
         options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster, data=data or "")
         if not app.dry_run:
-            raise click.exceptions.Exit(run_on_head(app, options, self._work(app, target, secrets)))
+            raise click.exceptions.Exit(run_on_head(app, options, self._work(app, target, secrets_to_send)))
         with app.collecting_refusals("cluster"):
             plan, folder = find_running_cluster(app, options)
             self._known = _Head(plan=plan, image="", folder=folder)
@@ -98,7 +100,7 @@ class ClusterBackend:
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )
 
-    def adapt_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def apply_cluster_to_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         """Return the job with the cluster as its Ray, and what the cluster says of itself as parameters."""
         head = self._head(app, target)
         if head is None:  # the dry run has said so
@@ -115,7 +117,7 @@ class ClusterBackend:
         )
         moved, now = adapt_to_cluster(job, values, gives)
         run_id = os.environ.get(_RUN, "") if self.is_local else ""
-        return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan), run_id=run_id)
+        return ResolvedJob(job=moved, values=now, cluster=self._run_on(app, target, plan), preset_run_id=run_id)
 
     def _run_on(self, app: App, target: str, plan: ClusterPlan) -> ClusterRun:
         port, options = plan.ports.of("node-manager"), self._typed(app, target, plan)
@@ -149,20 +151,20 @@ class ClusterBackend:
     def _find(self, app: App, target: str) -> _Head:
         options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
         name = resolve_cluster_name(load_target(app.project, target).target, options.name)
-        return find_head(name, options, load_image_plan(app.project, target).container.mount)
+        return _find_head(name, options, load_image_plan(app.project, target).container.mount)
 
-    def prepare(
+    def ensure_ready(
         self,
         app: App,
         target: str,
         run_store: RunStore,
         gpus: str,
-        need_gib: float | None = None,
+        need_disk_gib: float | None = None,
         *,
-        build: bool = False,
+        build_image: bool = False,
     ) -> PreparedDocker:
         """Return the head's engine with the image of its container, checked, on the network of its host."""
-        if build:
+        if build_image:
             raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
         image, head = load_image_plan(app.project, target), self._head(app, target)
         image = dataclasses.replace(image, container=dataclasses.replace(image.container, network="host"))
@@ -170,13 +172,13 @@ class ClusterBackend:
             target=target,
             run_store=run_store,
             image=image,
-            bytecode=Path("cache/bytecode", target),
+            bytecode_dir_in_data=Path("cache/bytecode", target),
             say=app.print_status,
             gpus=gpus,
         )
         if head is None or not head.image:  # a dry run from elsewhere
             return dataclasses.replace(ready, place=CLUSTER, is_local=False)
-        create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
+        create_or_check_data_disk(app, run_store.data_dir, image.container, need_disk_gib)
         found: Mapping[str, Any] = {}
         with app.collecting_refusals("image"):
             found = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
@@ -187,7 +189,7 @@ class ClusterBackend:
             require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         return dataclasses.replace(
             ready,
-            bytecode=ready.bytecode / str(found.get("Id", "")).rpartition(":")[2][:16],
+            bytecode_dir_in_data=ready.bytecode_dir_in_data / str(found.get("Id", "")).rpartition(":")[2][:16],
             access=access,
             place=CLUSTER,
             image_ref=head.image,
@@ -204,7 +206,7 @@ def create_backend(options: RunOptions | None = None) -> Backend:
     return ClusterBackend(options)
 
 
-def find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
+def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
     """Return the head of this user's cluster `name` on the engine here; `NodeError` where none runs."""
     for row in connect_engine().list_containers(f"{CLUSTER_LABEL}={name}"):
         labels = row.get("Labels") or {}

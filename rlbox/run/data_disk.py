@@ -34,27 +34,27 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def open_run_store_or_run_remotely(
-    app: App, target: str, data: str | None, env: Mapping[str, str] | None = None
+def open_store_or_exec_remotely(
+    app: App, target: str, data: str | None, remote_env: Mapping[str, str] | None = None
 ) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target.
 
-    With an engine on another machine the whole command is carried out there, with the variables `env`, and this does
-    not return.
+    With an engine on another machine the whole command is carried out there, with the variables `remote_env`, and this
+    does not return.
     """
-    run_remotely_if_engine_is_remote(app, target, data, env)
-    return open_local_run_store(app, target, data)
+    exec_remotely_if_engine_is_remote(app, target, data, remote_env)
+    return get_local_run_store(app, target, data)
 
 
-def open_existing_run_store(app: App, target: str, data: str | None) -> RunStore:
-    """As `open_run_store_or_run_remotely`, for a command that looks at what is there.
+def open_existing_store_or_exec_remotely(app: App, target: str, data: str | None) -> RunStore:
+    """As `open_store_or_exec_remotely`, for a command that looks at what is there.
 
     Raises
     ------
     NodeError
         The data disk that was named is not there.
     """
-    run_store = open_run_store_or_run_remotely(app, target, data)
+    run_store = open_store_or_exec_remotely(app, target, data)
     if (data or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
         raise NodeError(
             _("there is no such data disk"),
@@ -64,7 +64,7 @@ def open_existing_run_store(app: App, target: str, data: str | None) -> RunStore
     return run_store
 
 
-def open_local_run_store(app: App, target: str, data: str | None) -> RunStore:
+def get_local_run_store(app: App, target: str, data: str | None) -> RunStore:
     """Return the data disk of `--data`, `RLBOX_DATA` or the target, on this machine."""
     return RunStore(
         data_dir=resolve_data_dir(app, target, data),
@@ -102,29 +102,29 @@ def load_run_masks(app: App, run_dir: Path) -> SecretMasker:
         named = load_plan_file(run_dir).secrets
     except RlboxError:
         named = ()
-    return load_project_masks(app, named, {})
+    return load_masks_from_environment(app, named, {})
 
 
-def load_project_masks(app: App, variables: Sequence[str], secrets: Mapping[str, Secret]) -> SecretMasker:
-    """Return masks for what the environment and `.env` say now, for the variables `variables`, and for `secrets`."""
+def load_masks_from_environment(app: App, env_var_names: Sequence[str], secrets: Mapping[str, Secret]) -> SecretMasker:
+    """Return masks for what the environment and `.env` say now, for `env_var_names`, and for `secrets`."""
     values: dict[str, str] = {}
     with contextlib.suppress(OSError):  # most projects have none
         values = dict(parse_env_with_problems((app.project.folder / ENV_FILE).read_bytes()).values)
     # A weak value would be masked wherever ordinary text says the same.
     strong = (name for name, value in values.items() if not find_weakness(value))
-    names = ",".join((*variables, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
+    names = ",".join((*env_var_names, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
     given = {name: secret.reveal() for name, secret in secrets.items()}
     return SecretMasker({**values, **os.environ, **given, SECRETS_VARIABLE: names})
 
 
-def run_remotely_if_engine_is_remote(
-    app: App, target: str, data: str | None, env: Mapping[str, str] | None = None
+def exec_remotely_if_engine_is_remote(
+    app: App, target: str, data: str | None, remote_env: Mapping[str, str] | None = None
 ) -> None:
     """Return when the engine is on this machine; else carry the whole command line out beside it, and exit.
 
     Parameters
     ----------
-    env
+    remote_env
         Variables that the command gets there: a job's secrets.
     """
     if is_engine_local():
@@ -140,11 +140,11 @@ def run_remotely_if_engine_is_remote(
             _("the engine is at {engine_place}, where a dry run starts nothing").format(engine_place=find_engine_url())
         )
     words = click.get_current_context().find_root().obj
-    raise click.exceptions.Exit(run_in_remote_container(app, target, data, words, env or {}))
+    raise click.exceptions.Exit(run_in_remote_container(app, target, data, words, remote_env or {}))
 
 
 def run_in_remote_container(
-    app: App, target: str, data: str | None, words: Sequence[str], env: Mapping[str, str]
+    app: App, target: str, data: str | None, rlbox_args: Sequence[str], remote_env: Mapping[str, str]
 ) -> int:
     """Run `rlbox WORDS` in a container of the target's image beside the remote engine; return its exit code."""
     from rlbox.engine.connection import require_image
@@ -169,16 +169,16 @@ def run_in_remote_container(
         image=image.tag,
         data_dir=folder,
         create_data_dir=image.container.create and not named,
-        rlbox_args=drop_options(words, LOCAL_FILE_OPTIONS),
-        env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: parse_image_tag(image.tag)[1], **env},
+        rlbox_args=drop_options(rlbox_args, LOCAL_FILE_OPTIONS),
+        env={"RLBOX_DATA": folder, PROJECT_NAME_VARIABLE: parse_image_tag(image.tag)[1], **remote_env},
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
     return run_helper_container(tunnel, app.project, helper)
 
 
-def drop_options(words: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+def drop_options(args: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
     """Return a command line without some options and their values."""
-    left, rest = [], iter(words)
+    left, rest = [], iter(args)
     for word in rest:
         if word in options:
             next(rest, None)

@@ -38,8 +38,8 @@ from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import Backend, ResolvedJob, RunOptions
-from rlbox.run.data_disk import open_local_run_store, run_remotely_if_engine_is_remote
+from rlbox.run.backend import Backend, IsRunningCheck, ResolvedJob, RunOptions
+from rlbox.run.data_disk import exec_remotely_if_engine_is_remote, get_local_run_store
 from rlbox.run.exposure import unpublish_ports
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
@@ -64,32 +64,34 @@ class DockerBackend:
     def is_local(self) -> bool:
         return is_engine_local()
 
-    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
+    def open_store_or_exec_remotely(
+        self, app: App, target: str, data: str | None, secrets_to_send: Mapping[str, Secret]
+    ) -> RunStore:
         with app.collecting_refusals("data disk", "memory", "ports"):
-            run_remotely_if_engine_is_remote(
-                app, target, data, {name: secret.reveal() for name, secret in secrets.items()}
+            exec_remotely_if_engine_is_remote(
+                app, target, data, {name: secret.reveal() for name, secret in secrets_to_send.items()}
             )
-        return open_local_run_store(app, target, data)
+        return get_local_run_store(app, target, data)
 
-    def adapt_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def apply_cluster_to_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
-    def prepare(
+    def ensure_ready(
         self,
         app: App,
         target: str,
         run_store: RunStore,
         gpus: str,
-        need_gib: float | None = None,
+        need_disk_gib: float | None = None,
         *,
-        build: bool = False,
+        build_image: bool = False,
     ) -> PreparedDocker:
-        """Check the engine, the image, the GPUs and the data disk; with `build` an engine and the image are made."""
-        if build:
+        """Check the engine, the image, the GPUs and the data disk; `build_image` makes an engine and the image."""
+        if build_image:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
         if self.is_local:
-            create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
+            create_or_check_data_disk(app, run_store.data_dir, image.container, need_disk_gib)
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.collecting_refusals("image"):
             inspected = inspected if image.tag in app.dry.built_tags else _check_image(app, image)
@@ -105,7 +107,7 @@ class DockerBackend:
             target=target,
             run_store=run_store,
             image=image,
-            bytecode=bytecode,
+            bytecode_dir_in_data=bytecode,
             gpus=gpus,
             access=access,
             say=app.print_status,
@@ -193,7 +195,7 @@ class RunContainer:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedDocker:
-    """The image and the engine for runs of a target; `bytecode` is relative to the data disk.
+    """The image and the engine for runs of a target; `bytecode_dir_in_data` is relative to the data disk.
 
     `image_ref` is what the engine calls the image where that is not by its tag, `env` and `labels` are further ones of
     its containers. One that is not local is only shown.
@@ -202,7 +204,7 @@ class PreparedDocker:
     target: str
     run_store: RunStore
     image: ImagePlan
-    bytecode: Path
+    bytecode_dir_in_data: Path
     say: Callable[[str], None]
     gpus: str = ""
     access: GpuAccess = NO_GPUS
@@ -213,20 +215,20 @@ class PreparedDocker:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def network(self) -> str:
+    def network_mode(self) -> str:
         return self.image.container.network
 
     @property
     def shares_host_ports(self) -> bool:
-        return self.is_local and self.network == "host" and is_engine_local()
+        return self.is_local and self.network_mode == "host" and is_engine_local()
 
-    def plan_run(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         mount = self.image.container.mount
         plan = plan_container_run(job, values, mount, run_id, self.place, self.target, secrets)
-        env = {BYTECODE: f"{mount}/{self.bytecode}", **plan.env}
+        env = {BYTECODE: f"{mount}/{self.bytecode_dir_in_data}", **plan.env}
         return dataclasses.replace(plan, env=env, container=f"rlbox-{run_id}", gpus=self.gpus)
 
-    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> Callable[[], bool]:
+    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:
         """Make and start the container; the supervisor in it takes the disk once it is unlocked here.
 
         The container stays after its end until somebody has reconciled the run.
@@ -246,9 +248,9 @@ class PreparedDocker:
 
     def _remove_outdated_bytecode(self) -> None:
         """Remove what was compiled for other images of the target."""
-        compiled = (self.run_store.data_dir / self.bytecode).parent
+        compiled = (self.run_store.data_dir / self.bytecode_dir_in_data).parent
         for name in list_directory_or_empty(compiled):
-            if name != self.bytecode.name:
+            if name != self.bytecode_dir_in_data.name:
                 remove_tree(compiled / name)
 
     def _plan_container(self, plan: RunPlan, secrets: Mapping[str, Secret]) -> ContainerPlan:

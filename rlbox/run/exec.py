@@ -22,7 +22,7 @@ from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
 from rlbox.provision.probe import read_record
-from rlbox.run.host import find_applied_layout, run_rlbox_in_place
+from rlbox.run.host import find_applied_layout, run_rlbox_in_layout
 from rlbox.values import OWN
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
 
 
-def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, gpus: str = "") -> int:
+def open_shell_or_run_command(app: App, target: str, command: tuple[str, ...], data: str | None, gpus: str = "") -> int:
     """Run `command`, or a shell, in a container of the target's image and return its exit code.
 
     Parameters
@@ -44,7 +44,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.system.network_settings import find_custom_ca_bundle
 
-    image = load_image_plan(app.project, name)
+    image = load_image_plan(app.project, target)
     folder = choose_data_dir(image.container.host, data)
     create_or_check_data_disk(app, folder, image.container, 0.0)
     with app.collecting_refusals("devices"):
@@ -58,10 +58,10 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     plan = plan_container(
         image.tag,
         _limits(app, image),
-        name=f"rlbox-shell-{name}-{os.getpid()}",
+        name=f"rlbox-shell-{target}-{os.getpid()}",
         argv=command or ("bash",),
         env={},
-        labels={TARGET_LABEL: name, OWNER_LABEL: str(os.getuid())},
+        labels={TARGET_LABEL: target, OWNER_LABEL: str(os.getuid())},
         data_dir=str(folder),
         caller_uid_gid=f"{os.getuid()}:{os.getgid()}",
         ca_bundle=find_custom_ca_bundle() if is_engine_local() else "",
@@ -70,7 +70,7 @@ def open_shell(app: App, name: str, command: tuple[str, ...], data: str | None, 
     words = ("docker", *format_docker_run_args(plan, interactive=terminal or not sys.stdin.isatty(), terminal=terminal))
     _require_image(app, image)
     if app.dry_run:
-        return _show(app, name, plan, words)
+        return _show(app, target, plan, words)
     return _run(plan, words)
 
 
@@ -96,9 +96,9 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
     with app.collecting_refusals("network"):
         limits = connect_engine().replace_unavailable_network(limits)
     if limits.network != image.container.network:
-        from rlbox.run.exposure import format_no_bridge_message
+        from rlbox.run.exposure import format_engine_has_no_bridge_note
 
-        app.print_status(format_no_bridge_message("shell", limits.network))
+        app.print_status(format_engine_has_no_bridge_note("shell", limits.network))
     return limits
 
 
@@ -143,29 +143,29 @@ def run_component_tests(app: App, python: str, timeout_s: float) -> int:
     return WorkFailed.exit_code if "failed" in states else TimedOut.exit_code if "late" in states else 0
 
 
-def is_inside_target(name: str) -> bool:
+def is_inside_target(target: str) -> bool:
     """Return whether this process is in a target's image, or place; `NodeError` when it is in another one's."""
     here = find_local_stack()
-    if here and here.requirements.target != name:
+    if here and here.requirements.target != target:
         raise NodeError(
             _("the installed stack belongs to target {target!r}").format(target=here.requirements.target),
             where=here.python,
-            next_step=_("rlbox components, or rlbox components {name} outside of this container").format(name=name),
+            next_step=_("rlbox components, or rlbox components {name} outside of this container").format(name=target),
         )  # fmt: skip
     return here is not None
 
 
 def run_component_tests_in_target(
-    app: App, place: str, name: str, data: str | None, gpus: str, timeout_s: float
+    app: App, place: str, target: str, data: str | None, gpus: str, timeout_s: float
 ) -> int:
     """Test the stack of a target in a container, or where it was applied to this machine."""
     args = ("components", f"--timeout={timeout_s:g}", *app.global_options)
     if place == "here":
-        return run_rlbox_in_place(app, find_applied_layout(app, name, data), args, gpus)
-    return open_shell(app, name, (f"{OWN}/bin/rlbox", *args), data, gpus)
+        return run_rlbox_in_layout(app, find_applied_layout(app, target, data), args, gpus)
+    return open_shell_or_run_command(app, target, (f"{OWN}/bin/rlbox", *args), data, gpus)
 
 
-def find_layout_to_examine(app: App, name: str | None, place: str, data: str | None) -> Layout | None:
+def find_host_layout_for_doctor(app: App, target: str | None, place: str, data: str | None) -> Layout | None:
     """Return where the place is that is meant: the one around this shell, or TARGET's with `--place here`; else None.
 
     Raises
@@ -174,13 +174,13 @@ def find_layout_to_examine(app: App, name: str | None, place: str, data: str | N
         `--place here` names no target, or one that was not applied here; another target is around this shell.
     """
     if place == "here":
-        if not name:
+        if not target:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
-        return find_applied_layout(app, name, data)
+        return find_applied_layout(app, target, data)
     layout = Layout(prefix=get_install_dir(os.environ).removesuffix(OWN), data="/")
     if (record := read_record(layout)) is None:
         return None
-    if name and name != record.target:
+    if target and target != record.target:
         raise NodeError(
             _("target {target} was applied here").format(target=record.target),
             where=layout.rlbox_dir,
@@ -193,4 +193,4 @@ def examine_layout(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: 
     """Examine a place in the environment that its runs have; return rlbox's exit code."""
     words = ["doctor", "--around", *["--fix"] * fix, *["--dry-run"] * app.dry_run, *app.global_options]
     words += [f"--budget={budget_s:g}"] if budget_s else []
-    return run_rlbox_in_place(app, layout, tuple(words), gpus)
+    return run_rlbox_in_layout(app, layout, tuple(words), gpus)

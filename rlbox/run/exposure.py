@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Container, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK
@@ -35,7 +35,7 @@ _PUBLISHING = (OWN_NETWORK, "bridge")
 _NOTES = (_OPEN, _TAKEN) = ("open: ", "not published: ")
 
 
-def format_no_bridge_message(subject: str, network: str) -> str:
+def format_engine_has_no_bridge_note(subject: Literal["run", "shell"], network: str) -> str:
     """Return what a user is told of a run, or a shell, on an engine without bridges."""
     return (
         f"{_OPEN}this engine has no bridge, so the {subject} is on the network {network}, where others reach what it "
@@ -61,8 +61,8 @@ def unpublish_ports(plan: RunPlan, taken: Container[int]) -> UnpublishedPorts:
     )
 
 
-def resolve_exposure(
-    app: App, plan: RunPlan, network: str, disk: Path, *, opened: bool, publish: Collection[str] = ()
+def require_safe_exposure(
+    app: App, plan: RunPlan, network: str, data_dir: Path, *, allow_unauthenticated: bool, publish: Collection[str] = ()
 ) -> RunPlan:
     """Return the plan of a run on `network`, with notes of what strangers reach; all is recorded with the run.
 
@@ -70,9 +70,9 @@ def resolve_exposure(
     ----------
     network
         That which the place gives.
-    disk
+    data_dir
         The data disk on this machine, whose `.env` every start of a container, or place, reads.
-    opened
+    allow_unauthenticated
         Whether the user says that it may be open; the target, or an earlier attempt, may have said so.
     publish
         Names of ports that the user wants published, besides those of the job.
@@ -84,12 +84,12 @@ def resolve_exposure(
         has one of the ports `publish`.
     """
     limits, notes = load_image_plan(app.project, plan.target).container, []
-    opened = opened or plan.open or limits.open
+    allow_unauthenticated = allow_unauthenticated or plan.open or limits.open
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
-        notes.append(format_no_bridge_message("run", network))
+        notes.append(format_engine_has_no_bridge_note("run", network))
     with app.collecting_refusals("open ports"):
-        if network != OWN_NETWORK and (why := _tokenless(app, plan, disk)):
-            if not opened:
+        if network != OWN_NETWORK and (why := _tokenless(app, plan, data_dir)):
+            if not allow_unauthenticated:
                 raise SpecError(
                     _(
                         "job {job} would be open: {why}, so anyone who can reach this machine's ports runs code in it"
@@ -109,7 +109,7 @@ def resolve_exposure(
     return dataclasses.replace(
         plan,
         network=network,
-        open=opened,
+        open=allow_unauthenticated,
         notes=(*known, *notes),
         published=published if network in _PUBLISHING and plan.container else {},
     )

@@ -14,15 +14,15 @@ from rlbox.record.removal import RemovalCandidate
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import ReconcileResult, RunStore, sum_file_sizes
 from rlbox.record.state import RunState
-from rlbox.run.data_disk import open_local_run_store, reconcile_runs
+from rlbox.run.data_disk import get_local_run_store, reconcile_runs
 
 _OF_NO_JOB = "?"
 
 
-def list_removal_candidates(run_store: RunStore, app: App, folders: Iterable[Path]) -> list[RemovalCandidate]:
+def reconcile_and_list_candidates(run_store: RunStore, app: App, run_dirs: Iterable[Path]) -> list[RemovalCandidate]:
     """Return what is known of some runs, after the dead ones were settled."""
     found = reconcile_runs(app, run_store)
-    return [_facts(run_store, folder, found) for folder in folders]
+    return [_facts(run_store, folder, found) for folder in run_dirs]
 
 
 def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> RemovalCandidate:
@@ -40,18 +40,18 @@ def _facts(run_store: RunStore, folder: Path, found: ReconcileResult) -> Removal
     )
 
 
-def load_stage_measurements(app: App, job: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
+def load_stage_durations(app: App, job: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
     """Return the stages of `job` that passed on `target`, the latest run first; nothing where no disk is there."""
     try:
-        run_store = open_local_run_store(app, target, data)
+        run_store = get_local_run_store(app, target, data)
         return tuple(row for folder in run_store.list_run_dirs() for row in _passed(run_store, folder, job, target))
     except RlboxError:
         return ()
 
 
-def load_run_measurements(app: App, job: str, run: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
+def load_run_durations(app: App, job: str, run: str, target: str, data: str | None) -> tuple[StageMeasurement, ...]:
     """Return the stages of one run of `job` that passed, on whatever target; `SpecError` when there is no such run."""
-    run_store = open_local_run_store(app, target, data)
+    run_store = get_local_run_store(app, target, data)
     return tuple(_passed(run_store, run_store.find_run(run), job, ""))
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,8 @@ from rlbox.record.disk_lock import DiskLock
 from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeHandle
 from rlbox.record.run_store import RunStore
-from rlbox.run.backend import Backend, ResolvedJob, RunOptions
-from rlbox.run.data_disk import open_local_run_store, resolve_data_dir
+from rlbox.run.backend import Backend, IsRunningCheck, ResolvedJob, RunOptions
+from rlbox.run.data_disk import get_local_run_store, resolve_data_dir
 from rlbox.secrets.handover import send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.supervise.watchdog import LOG_FILE
@@ -44,27 +44,29 @@ class HostBackend:
 
     is_local = True
 
-    def open_data_disk(self, app: App, target: str, data: str | None, secrets: Mapping[str, Secret]) -> RunStore:
-        return open_local_run_store(app, target, data)
+    def open_store_or_exec_remotely(
+        self, app: App, target: str, data: str | None, secrets_to_send: Mapping[str, Secret]
+    ) -> RunStore:
+        return get_local_run_store(app, target, data)
 
-    def adapt_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
+    def apply_cluster_to_job(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
-    def prepare(
+    def ensure_ready(
         self,
         app: App,
         target: str,
         run_store: RunStore,
         gpus: str,
-        need_gib: float | None = None,
+        need_disk_gib: float | None = None,
         *,
-        build: bool = False,
+        build_image: bool = False,
     ) -> PreparedHost:
         """Bring this machine to the target's lock, where something is missing."""
         image = load_image_plan(app.project, target)
         with app.collecting_refusals("lock"):
             image.require_current_lock()
-        create_or_check_data_disk(app, run_store.data_dir, image.container, need_gib)
+        create_or_check_data_disk(app, run_store.data_dir, image.container, need_disk_gib)
         chosen = make_visible_gpus_env(app, gpus)
         app.print_status(
             "no container: the stages run in place on this machine, as you: they can change the run's own record"
@@ -94,7 +96,7 @@ def find_applied_layout(app: App, target: str, data: str | None) -> Layout:
     return layout
 
 
-def run_rlbox_in_place(app: App, layout: Layout, args: tuple[str, ...], gpus: str) -> int:
+def run_rlbox_in_layout(app: App, layout: Layout, args: tuple[str, ...], gpus: str) -> int:
     """Run `rlbox ARGS` in the environment of runs in `layout`, whatever the shell exports; return its exit code."""
     environment = describe_host_environment(layout, make_visible_gpus_env(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
@@ -110,10 +112,10 @@ class PreparedHost:
     run_store: RunStore
     environment: StageEnvironment
     gpus: str = ""
-    network: str = "host"
+    network_mode: str = "host"
     shares_host_ports: bool = True
 
-    def plan_run(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
+    def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secrets: tuple[str, ...]) -> RunPlan:
         run, data = self.run_store.run_dir(run_id), str(self.run_store.data_dir)
         python, own = str(self.environment.python), sys.executable
         source = str(values.params[SOURCE_PARAM]) if job.source else ""
@@ -121,7 +123,7 @@ class PreparedHost:
         plan = plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secrets)
         return dataclasses.replace(plan, gpus=self.gpus)
 
-    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> Callable[[], bool]:
+    def start(self, plan: RunPlan, run_dir: Path, secrets: Mapping[str, Secret], lock: DiskLock) -> IsRunningCheck:
         """Start the watchdog, which inherits the lock of the data disk and starts the supervisor.
 
         It has a session of its own that no terminal and no command line can take down.

@@ -31,7 +31,7 @@ from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.record.source_tree import SourceTree, describe_source, probe_source_tree
-from rlbox.run.backend import format_rerun_command
+from rlbox.run.backend import format_new_run_command
 from rlbox.run.data_disk import resolve_data_dir
 from rlbox.system.identity import get_user_name
 from rlbox.system.ports import describe_port_holder
@@ -62,7 +62,7 @@ def find_job_programs_dir(app: App, job: Job) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def load_job_secrets(
+def load_job_secrets_from_env_files(
     app: App, job: Job, target: str, data: str | None, env_file: str | None, params: Mapping[str, Scalar]
 ) -> dict[str, Secret]:
     """Return the secrets of a job; `SpecError` when a required one is nowhere, or one is too weak to be masked.
@@ -121,14 +121,16 @@ class CheckedSource(NamedTuple):
     tree: SourceTree | None
 
 
-def check_source(app: App, job: Job, values: ParamValues, *, is_local: bool, force: bool) -> CheckedSource:
+def require_matching_source(
+    app: App, job: Job, values: ParamValues, *, is_local_run: bool, accept_other_version: bool
+) -> CheckedSource:
     """Return the values with the whole path of the user's tree, and the tree; None for the installed package.
 
     Parameters
     ----------
-    is_local
+    is_local_run
         Whether the run takes place on this machine.
-    force
+    accept_other_version
         Whether a tree of another minor version is accepted.
 
     Raises
@@ -139,10 +141,10 @@ def check_source(app: App, job: Job, values: ParamValues, *, is_local: bool, for
     if job.source is None or not values.params[SOURCE_PARAM]:
         return CheckedSource(values, None)
     with app.collecting_refusals(SOURCE_PARAM):
-        if not is_local:
+        if not is_local_run:
             raise create_remote_source_error(values)
         found = _probe_tree(job.source, _folder(values.params[SOURCE_PARAM]))
-        _check_version(app, job.name, job.source, found, force=force)
+        _check_version(app, job.name, job.source, found, force=accept_other_version)
         app.print_status(f"source: {describe_source(found.to_json)}")
         values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: found.folder})
         return CheckedSource(values, found)
@@ -159,27 +161,27 @@ def create_remote_source_error(values: ParamValues) -> SpecError:
     )
 
 
-def check_resumed_source(app: App, job: Job, plan: RunPlan, settings: Mapping[str, str]) -> SourceTree | None:
+def probe_source_for_resume(app: App, job: Job, plan: RunPlan, set_params: Mapping[str, str]) -> SourceTree | None:
     """Return the tree of a run that is resumed, as it is now; None for the installed package.
 
     Raises
     ------
     SpecError
-        The tree is gone, or `settings` name one: a resumed run keeps its own.
+        The tree is gone, or `set_params` name one: a resumed run keeps its own.
     """
     had = str(plan.params.get(SOURCE_PARAM, ""))
     if job.source is None:
         return None
     with app.collecting_refusals(SOURCE_PARAM):
-        if SOURCE_PARAM in settings:
+        if SOURCE_PARAM in set_params:
             raise SpecError(
                 _("run {run_id} keeps the source that it was started with: {had}").format(
                     run_id=plan.run_id, had=had or _("the installed package")
                 ),
                 next_step=_("start a new run: {new_run} --set {source}={settings}").format(
-                    new_run=format_rerun_command(plan),
+                    new_run=format_new_run_command(plan),
                     source=SOURCE_PARAM,
-                    settings=shlex.quote(settings[SOURCE_PARAM]),
+                    settings=shlex.quote(set_params[SOURCE_PARAM]),
                 ),
             )
         return _probe_tree(job.source, Path(had)) if had else None

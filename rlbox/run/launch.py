@@ -39,7 +39,7 @@ _PAUSE_S = 0.05
 
 
 def stop_run(
-    run_store: RunStore, run_dir: Path, plan: RunPlan, *, user: str, by: str, grace_s: float = GRACE_S
+    run_store: RunStore, run_dir: Path, plan: RunPlan, *, user: str, via: str, grace_s: float = GRACE_S
 ) -> None:
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
 
@@ -54,7 +54,7 @@ def stop_run(
         Its engine does not answer.
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
-        write_stop_request(run_dir, user, by)
+        write_stop_request(run_dir, user, via)
     carrier = run_store.find_runtime(plan.run_id)
     if carrier:
         carrier.stop(int(grace_s))
@@ -112,7 +112,7 @@ def start_and_follow(
     write_run: Callable[[], WrittenRun],
     secrets: Mapping[str, Secret],
     *,
-    detach: bool,
+    detach_once_running: bool,
 ) -> int:
     """Start a run on a data disk and follow it to its end, or leave it alone; return rlbox's exit code.
 
@@ -133,13 +133,13 @@ def start_and_follow(
     with catch_stop_signals() as interrupt:
         run, is_process_alive = _start_locked(app, run_store, backend, owner, write_run, secrets, interrupt)
         is_alive = _liveness_check(run_store, run.plan.run_id, is_process_alive)
-        if detach and not interrupt.name:
+        if detach_once_running and not interrupt.name:
             return _detach(app, run_store, run, is_alive)
         show_progress(app, run.run_dir, lambda: not interrupt.name and is_alive())
         if interrupt.name:
             app.print_status("stopping the run")
-            stop_run(run_store, run.run_dir, run.plan, user=get_user_name(), by=interrupt.name)
-    code = reconcile_and_report_result(app, run_store, run.run_dir, run.plan, owner)
+            stop_run(run_store, run.run_dir, run.plan, user=get_user_name(), via=interrupt.name)
+    code = reconcile_and_print_result(app, run_store, run.run_dir, run.plan, owner)
     if interrupt.name:
         what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=run.plan.run_id)
         raise Interrupted(what, where=str(run.run_dir))
@@ -193,7 +193,7 @@ def _detach(app: App, run_store: RunStore, run: WrittenRun, is_alive: Callable[[
             )
             return 0
         time.sleep(_PAUSE_S)
-    return reconcile_and_report_result(app, run_store, run.run_dir, run.plan, LockOwner(what="the end of a run"))
+    return reconcile_and_print_result(app, run_store, run.run_dir, run.plan, LockOwner(what="the end of a run"))
 
 
 def _liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:
@@ -226,16 +226,16 @@ def catch_stop_signals() -> Iterator[StopSignal]:
         yield asked
 
 
-def show_progress(app: App, run_dir: Path, alive: Callable[[], bool]) -> None:
-    """Show the run until `alive` says that its supervisor ended.
+def show_progress(app: App, run_dir: Path, is_run_alive: Callable[[], bool]) -> None:
+    """Show the run until `is_run_alive` says that its supervisor ended.
 
     A terminal that is gone ends the showing, not the run.
     """
     try:
         with run_view(run_dir, live=app.can_show_progress, quiet=app.verbosity < 0) as show:
-            _watch(run_dir, alive, show)
+            _watch(run_dir, is_run_alive, show)
     except OSError:
-        _watch(run_dir, alive, lambda state: None)
+        _watch(run_dir, is_run_alive, lambda state: None)
 
 
 def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], None]) -> None:
@@ -251,7 +251,9 @@ def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], 
         time.sleep(POLL_S)
 
 
-def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, me: LockOwner) -> int:
+def reconcile_and_print_result(
+    app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_owner: LockOwner
+) -> int:
     """Settle a run that ended, print how, and return rlbox's exit code.
 
     Raises
@@ -259,7 +261,7 @@ def reconcile_and_report_result(app: App, run_store: RunStore, run_dir: Path, pl
     WorkFailed
         It left nothing that tells how it ended, or did not even begin.
     """
-    found = run_store.clean_up_dead_runs(me)
+    found = run_store.clean_up_dead_runs(lock_owner)
     state = run_store.load_verified_state(run_dir)
     why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":

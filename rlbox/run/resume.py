@@ -30,18 +30,18 @@ from rlbox.run.backend import (
     PreparedBackend,
     ResolvedJob,
     RunOptions,
-    format_rerun_command,
+    format_new_run_command,
     load_backend,
 )
-from rlbox.run.data_disk import load_project_masks, open_existing_run_store
-from rlbox.run.exposure import resolve_exposure
+from rlbox.run.data_disk import load_masks_from_environment, open_existing_store_or_exec_remotely
+from rlbox.run.exposure import require_safe_exposure
 from rlbox.run.inputs import (
     SPEC,
     check_ports,
-    check_resumed_source,
     collect_run_files,
     compute_specs_digest,
-    load_job_secrets,
+    load_job_secrets_from_env_files,
+    probe_source_for_resume,
 )
 from rlbox.run.launch import WrittenRun, start_and_follow
 from rlbox.run.start import DONE, list_stages_before, list_unpassed_stages
@@ -73,10 +73,12 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         It, or another run, goes on.
     """
     if options.place == CLUSTER and not load_backend(CLUSTER).is_local:
-        load_backend(CLUSTER, options).open_data_disk(app, options.target or DEFAULT_TARGET, options.data, {})
+        load_backend(CLUSTER, options).open_store_or_exec_remotely(
+            app, options.target or DEFAULT_TARGET, options.data, {}
+        )
     run_store = None
     with app.collecting_refusals(f"run {name}"):
-        run_store = open_existing_run_store(app, options.target or DEFAULT_TARGET, options.data)
+        run_store = open_existing_store_or_exec_remotely(app, options.target or DEFAULT_TARGET, options.data)
     if run_store is None:
         return app.planned({}, "", f"look for run {name}")
     run_dir = run_store.find_run(name)
@@ -84,14 +86,16 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
     now = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
     backend = load_backend(plan.place, _with_cluster_of(options, plan))
-    resolved = backend.adapt_job(app, plan.target, job, now)
-    source = check_resumed_source(app, job, plan, options.settings)
-    secrets = load_job_secrets(app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params)
-    tree = source.render_record_files(load_project_masks(app, (), secrets)) if source else {}
+    resolved = backend.apply_cluster_to_job(app, plan.target, job, now)
+    source = probe_source_for_resume(app, job, plan, options.settings)
+    secrets = load_job_secrets_from_env_files(
+        app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
+    )
+    tree = source.render_record_files(load_masks_from_environment(app, (), secrets)) if source else {}
     resumed = _ResumedRun(
         app=app, run_store=run_store, run_dir=run_dir, plan=plan, resolved=resolved, options=options, tree=tree
     )
-    prepared = backend.prepare(
+    prepared = backend.ensure_ready(
         app, plan.target, run_store, resolve_gpus_option(options.gpus) or plan.gpus, 0.0 if job.fits else None
     )
     if app.dry_run:
@@ -104,7 +108,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         return WrittenRun(plan=next_plan, run_dir=run_dir)
 
     return start_and_follow(
-        app, run_store, prepared, create_run_lock_owner(plan), write_run, secrets, detach=options.detach
+        app, run_store, prepared, create_run_lock_owner(plan), write_run, secrets, detach_once_running=options.detach
     )
 
 
@@ -137,7 +141,7 @@ class _ResumedRun:
             self.run_store.require_unlocked()
             with app.collecting_refusals("stages"):
                 now, __ = self._next_plan(secrets)
-            now = self._closed(now, prepared.network)
+            now = self._closed(now, prepared.network_mode)
             if prepared.shares_host_ports:
                 check_ports(app, now)
         state = self.run_store.load_verified_state(self.run_dir)
@@ -162,15 +166,20 @@ class _ResumedRun:
 
     def _closed(self, now: RunPlan, network: str) -> RunPlan:
         options = self.options
-        return resolve_exposure(
-            self.app, now, network, self.run_store.data_dir, opened=options.open, publish=options.publish
+        return require_safe_exposure(
+            self.app,
+            now,
+            network,
+            self.run_store.data_dir,
+            allow_unauthenticated=options.open,
+            publish=options.publish,
         )
 
     def write(self, secrets: tuple[str, ...], prepared: PreparedBackend) -> RunPlan:
         """Check that the run may go on, and write down the plan of its next attempt."""
         options = self.options
         now, forced = self._next_plan(secrets)
-        now = self._closed(now, prepared.network)
+        now = self._closed(now, prepared.network_mode)
         if prepared.shares_host_ports:
             check_ports(self.app, now)
         entry = build_override_entry(
@@ -255,7 +264,7 @@ def _refuse(
         raise SpecError(
             _("run {run} has nothing left to do: all its stages passed").format(run=run),
             next_step=_("{new_run}, or run a stage again with: rlbox run --resume {run} --from STAGE").format(
-                new_run=format_rerun_command(plan), run=run
+                new_run=format_new_run_command(plan), run=run
             ),
         )
     with app.collecting_refusals("specs"):
@@ -265,7 +274,7 @@ def _refuse(
                     run=run, changed=", ".join(changed)
                 ),
                 next_step=_("start a new run: {new_run}; or override it with --force, which is recorded").format(
-                    new_run=format_rerun_command(plan)
+                    new_run=format_new_run_command(plan)
                 ),
             )
     with app.collecting_refusals("stages"):

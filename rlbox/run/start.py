@@ -48,18 +48,18 @@ from rlbox.run.backend import (
     DEFAULT_PLACE,
     Backend,
     RunOptions,
-    format_rerun_command,
+    format_new_run_command,
     load_backend,
 )
-from rlbox.run.data_disk import load_project_masks
-from rlbox.run.exposure import resolve_exposure
+from rlbox.run.data_disk import load_masks_from_environment
+from rlbox.run.exposure import require_safe_exposure
 from rlbox.run.inputs import (
     check_ports,
-    check_source,
     collect_run_files,
     compute_specs_digest,
     find_job_programs_dir,
-    load_job_secrets,
+    load_job_secrets_from_env_files,
+    require_matching_source,
 )
 from rlbox.run.launch import WrittenRun, start_and_follow
 from rlbox.system.identity import get_user_name
@@ -79,29 +79,29 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
     if options.place == CLUSTER:
         require_cluster(job)
     forced = require_consistent_stack(app, target, force=options.force)
-    values, tree = check_source(
-        app, job, values, is_local=backend.is_local and options.place != CLUSTER, force=options.force
+    values, tree = require_matching_source(
+        app, job, values, is_local_run=backend.is_local and options.place != CLUSTER, accept_other_version=options.force
     )
-    secrets = load_job_secrets(app, job, target, options.data, options.env_file, values.params)
-    run_store = backend.open_data_disk(app, target, options.data, secrets)
-    resolved = backend.adapt_job(app, target, job, values)
+    secrets = load_job_secrets_from_env_files(app, job, target, options.data, options.env_file, values.params)
+    run_store = backend.open_store_or_exec_remotely(app, target, options.data, secrets)
+    resolved = backend.apply_cluster_to_job(app, target, job, values)
     job, values = resolved.job, resolved.values
     fit = _check_fit(app, job, values, target, run_store, backend, options)
-    prepared = backend.prepare(
+    prepared = backend.ensure_ready(
         app,
         target,
         run_store,
         resolve_gpus_option(options.gpus),
         fit.free_disk_needed_gib if fit and not options.force else None,
-        build=options.build,
+        build_image=options.build,
     )
     fixes = load_fixes(app.project)
     files = collect_run_files(app, job, target, fixes) | (
-        tree.render_record_files(load_project_masks(app, (), secrets)) if tree else {}
+        tree.render_record_files(load_masks_from_environment(app, (), secrets)) if tree else {}
     )
-    run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.run_id or create_run_id(job.name)
+    run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
     plan = dataclasses.replace(
-        prepared.plan_run(job, values, run_id, tuple(secrets)),
+        prepared.create_run_plan(job, values, run_id, tuple(secrets)),
         digest=compute_specs_digest(files),
         cluster=resolved.cluster,
         user=get_user_name(),
@@ -112,8 +112,13 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         shift_ports=options.shift_ports,
         notes=(f"forced: the stack of target {target} contradicts itself: {forced}",) if forced else (),
     )
-    plan = resolve_exposure(
-        app, plan, prepared.network, run_store.data_dir, opened=options.open, publish=options.publish
+    plan = require_safe_exposure(
+        app,
+        plan,
+        prepared.network_mode,
+        run_store.data_dir,
+        allow_unauthenticated=options.open,
+        publish=options.publish,
     )
     with app.collecting_refusals("parameters"):
         require_set_paths_on_disk(job, values, plan.paths)
@@ -143,7 +148,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         return WrittenRun(plan=plan, run_dir=run_dir)
 
     return start_and_follow(
-        app, run_store, prepared, create_run_lock_owner(plan), write_run, secrets, detach=options.detach
+        app, run_store, prepared, create_run_lock_owner(plan), write_run, secrets, detach_once_running=options.detach
     )
 
 
@@ -217,7 +222,7 @@ def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
                 first_stage=options.first_stage, before=", ".join(before)
             ),
             next_step=_("{step}, or override it with --force, which is recorded").format(
-                step=format_rerun_command(plan)
+                step=format_new_run_command(plan)
             ),
         )
     return dataclasses.replace(plan, begin_at=options.first_stage, skipped=before)

@@ -82,7 +82,7 @@ def test_lists_on_the_disk_end_no_process(disk: Disk, bystander: subprocess.Pope
     assert not is_supervisor_alive(run_dir, known)
     hold = acquire_disk_lock(disk.data, create_run_lock_owner(plan))  # as a program that locks the file itself would
     try:
-        stop_run(disk.run_store, run_dir, plan, user="me", by="rlbox stop", grace_s=-19)
+        stop_run(disk.run_store, run_dir, plan, user="me", via="rlbox stop", grace_s=-19)
     finally:
         hold.close()
     assert disk.end_dead_runs().unresolved == {}

@@ -90,7 +90,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
     assert refused.value.next_step == f"rlbox attach {run_dir.name}, or end it with: rlbox stop {run_dir.name}"
 
     def stop(user: str) -> None:
-        stop_run(disk.run_store, run_dir, plan, user=user, by="rlbox stop")
+        stop_run(disk.run_store, run_dir, plan, user=user, via="rlbox stop")
 
     stops = [threading.Thread(target=stop, args=(user,)) for user in ("alice", "alice")]
     for thread in stops:
@@ -109,7 +109,7 @@ def test_a_held_disk_two_stops_at_once_and_one_after_the_end(disk: Disk) -> None
 def test_a_supervisor_that_does_not_stop_is_killed(disk: Disk) -> None:
     run_dir = going(disk)
     os.kill(disk.supervisor().pid, signal.SIGSTOP)
-    stop_run(disk.run_store, run_dir, load_plan_file(run_dir), user="alice", by="rlbox stop", grace_s=0.2)
+    stop_run(disk.run_store, run_dir, load_plan_file(run_dir), user="alice", via="rlbox stop", grace_s=0.2)
     disk.wait_until_free()
     assert disk.state().state == "interrupted"
     assert disk.state().exit_code == 130

@@ -12,7 +12,7 @@ from rlbox.errors import SpecError
 from rlbox.job.load import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan
-from rlbox.run.exposure import resolve_exposure, unpublish_ports
+from rlbox.run.exposure import require_safe_exposure, unpublish_ports
 from rlbox.run.inputs import plan_container_run
 
 JOB = """
@@ -55,7 +55,9 @@ NO_BRIDGE = (
 
 def close(app: App, plan: RunPlan, network: str, *, opened: bool, publish: tuple[str, ...] = ()) -> RunPlan:
     """`close_plan` with the data disk of these tests."""
-    return resolve_exposure(app, plan, network, app.project.folder / "disk", opened=opened, publish=publish)
+    return require_safe_exposure(
+        app, plan, network, app.project.folder / "disk", allow_unauthenticated=opened, publish=publish
+    )
 
 
 def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -> tuple[App, RunPlan]:

@@ -34,7 +34,11 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
     run_store: Any = SimpleNamespace(data_dir=tmp_path, write_ref=lambda ref, plan=None: refs.append(ref))
     image: Any = SimpleNamespace(tag="t", container=None)
     prepared = PreparedDocker(
-        target="t", run_store=run_store, image=image, bytecode=Path("cache/bytecode/t/1"), say=lambda text: None
+        target="t",
+        run_store=run_store,
+        image=image,
+        bytecode_dir_in_data=Path("cache/bytecode/t/1"),
+        say=lambda text: None,
     )
     monkeypatch.setattr("rlbox.run.docker.connect_engine", lambda: engine)
     monkeypatch.setattr("rlbox.run.docker.plan_container", lambda *args, **fields: Container())

@@ -17,7 +17,7 @@ from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, StageState, create_run_state, write_run_state
 from rlbox.run.backend import open_runtime
-from rlbox.run.launch import reconcile_and_report_result
+from rlbox.run.launch import reconcile_and_print_result
 from rlbox.secrets.masks import SecretMasker
 
 PLAN = RunPlan(
@@ -58,6 +58,6 @@ def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict
     state: RunState = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), stages=stages, **changes)
     write_run_state(run_dir, state, SecretMasker({}))
     app = App(project=Project(folder=CHECKOUT))
-    assert reconcile_and_report_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
+    assert reconcile_and_print_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
     write_run_state(run_dir, dataclasses.replace(state, stages=()), SecretMasker({}))
-    assert reconcile_and_report_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
+    assert reconcile_and_print_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
