@@ -57,7 +57,7 @@ def apply(
     force: bool,
     sources: str,
 ) -> int:
-    """Bring this machine, which has no Docker, to the lock of TARGET: Python stack, fixes, checks.
+    """Install the lock of TARGET on this machine without Docker: Python stack, fixes, checks.
 
     What TARGET takes of a framework's image must be here: the machine's own is adopted once it is proven.
 

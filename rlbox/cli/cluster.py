@@ -280,7 +280,7 @@ def doctor(app: App, options: ClusterOptions, paths: tuple[str, ...], prove: boo
 
 @click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --project DIR.")
 def cluster() -> None:
-    """Make several machines one closed Ray cluster, and take it away again.
+    """Start a private Ray cluster on several machines, or stop it.
 
     Nodes are names that your ssh knows, the head first: cluster.nodes of the target, or --nodes.
 

@@ -56,7 +56,7 @@ def diagnose(
     target: str,
     data: str | None,
 ) -> int:
-    """Say what broke first in logs, why, on which rank, and the smallest next step.
+    """Find the first failure in logs: its cause, its rank and the next step.
 
     LOG is a file of any program, also packed as .gz or .zst, or - for standard input; DIR a folder of logs of one job,
     Ray's session folder among them; RUN a run of rlbox. Several are read as one timeline. Nothing leaves this machine

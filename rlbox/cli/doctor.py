@@ -97,7 +97,7 @@ _COUNT = click.IntRange(0, 1_000_000)
 @click.option("--ray", metavar="URL", default="http://127.0.0.1:8265", show_default=True, help="Ray's dashboard.")
 @shared_options
 def gpus(app: App, actor: int, rollout: int, total: int, nodes: int, colocated: bool, ray: str) -> int:
-    """List the GPUs of this machine with who holds them, Ray's view, and whether a split of them fits.
+    """List the GPUs of this machine with their processes, Ray's view, and whether a split fits.
 
     Exit code 1 when GPUs are missing or held, Ray counts fewer, or a role does not fit on the nodes.
 

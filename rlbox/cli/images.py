@@ -24,7 +24,7 @@ from rlbox.image.plan import load_image_plan
 @shared_options
 @click.pass_context
 def images(ctx: click.Context, app: App) -> None:
-    """List the images that rlbox built in this engine, whose they are and how they stand.
+    """List the images that rlbox built in this engine, with their project and state.
 
     `rlbox prune` removes those that nothing needs.
 

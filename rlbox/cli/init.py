@@ -170,7 +170,7 @@ def _parse_arch(text: str) -> str:
 @dry_run_option
 @shared_options
 def init(app: App, name: str, machine: str, arch: str, memory_gib: float, gpus: int | None, framework: str) -> int:
-    """Write your own target and job into the project folder, named NAME or after this folder.
+    """Create a target and a job of your own in the project folder, named NAME or after the folder.
 
     The target includes the shipped one that fits machine and framework, and begins with its lock. The job runs at once:
     replace its train.py by your training. Existing files are left as they are. A GPU that rlbox does not know is

@@ -32,7 +32,7 @@ _SEVERITIES = ("error", "warning", "note")
 @click.option("--list", "as_list", is_flag=True, help="Print the table of rules.")
 @shared_options
 def lint(app: App, files: tuple[str, ...], target: str | None, as_list: bool) -> int:
-    """Find variables, flags, ports and commands that do not work (any more) in FILES, with line and working form.
+    """Find outdated or wrong variables, flags, ports and commands in FILES, with the line and the form that works.
 
     FILES are shell scripts, Dockerfiles, YAML, TOML, Markdown with command blocks, folders with such files, or
     - for standard input. Without FILES, rlbox checks your own specs and jobs, or with --target one target and

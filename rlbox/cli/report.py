@@ -87,7 +87,7 @@ def _run_folder(app: App, name: str | None, target: str, data: str | None) -> Pa
 @dry_run_option
 @shared_options
 def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str, data: str | None) -> int:
-    """Write an archive with all that explains RUN (the latest by default): logs, evidence, configuration, machine.
+    """Write an archive of RUN (the latest by default): logs, evidence, configuration, facts of the machine.
 
     A run may be bundled at any time, even while it is running. Models and checkpoints are left out; secrets are masked.
 

@@ -15,13 +15,13 @@ from rlbox.cli.help import TranslatedContext, choose_language
 from rlbox.i18n import LANGUAGES, _
 
 HELP = """
-Containers, runs and causes for RL post-training: one spec per machine, every fix baked in.
+Reproducible images and checked training runs for LLM RL post-training.
 
 \b
 Examples:
   rlbox build local          build the image of target `local`
   rlbox run smoke            three gated stages: train, roll out, RL loop
-  rlbox shell local          look around in the image
+  rlbox shell local          open a shell in the image
 """
 
 
@@ -29,15 +29,15 @@ COMPLETION = "_RLBOX_COMPLETE"
 """A shell that completes calls without arguments, and asks by this variable."""
 
 SECTIONS = {
-    "Begin": {
-        "init": "write your own target and job to start from",
+    "Start": {
+        "init": "create a target and a job of your own",
     },
-    "Images: lock, build, look, ship": {
+    "Images: lock, build, inspect, publish": {
         "build": "build a target's image, unless nothing changed",
         "compile": "compile a target's wheels that no index has, once",
-        "egress": "list every host that a target contacts, and why",
+        "egress": "list the hosts that a target contacts, with the reason",
         "export": "print a target as compose.yaml or as an Apptainer definition",
-        "fetch": "bring every file of a target's lock into the store",
+        "fetch": "download the files of a target's lock into the store",
         "images": "list the images that rlbox built in this engine, or remove some",
         "load": "load an image from an archive of `rlbox save`",
         "lock": "pin every package of a target with its sha256",
@@ -50,43 +50,43 @@ SECTIONS = {
         "store": "list or verify the store of fetched files",
         "targets": "list targets and jobs",
     },
-    "Runs: start, follow, understand": {
+    "Runs: start, follow, diagnose": {
         "attach": "watch a run in progress, from any shell",
-        "bundle": "write an archive with all that explains a run",
-        "diagnose": "say what broke first in logs, why, and what to do",
+        "bundle": "write an archive with the logs and records of a run",
+        "diagnose": "find the first failure in logs, its cause and the next step",
         "logs": "print or follow the logs of a run",
-        "plan": "show the resources that a job needs, and whether a machine has them",
+        "plan": "show the resources a job needs, and whether a machine has them",
         "report": "write a run as one HTML file",
         "run": "run a job stage by stage, stopping at the first fatal line",
         "runs": "list the runs on the data disk, or compare two",
         "stop": "stop a run in progress, from any shell",
         "watch": "show a run as a live page in a browser",
     },
-    "Scores: evaluate checkpoints, with confidence intervals": {
-        "eval": "judge checkpoints, compare their scores, choose the best",
+    "Evaluation, with confidence intervals": {
+        "eval": "evaluate checkpoints, compare their scores, choose the best",
     },
     "Machines: inspect them, and install a target": {
-        "apply": "bring this machine, which has no Docker, to a target's lock",
+        "apply": "install a target's lock on a machine without Docker",
         "ckpt": "list checkpoints, or check that they are complete",
         "components": "test the parts of a stack: torch, CUDA, Ray, each framework",
-        "data": "check training data, or make a tiny set of them",
+        "data": "check training data, or create a tiny dataset",
         "doctor": "find problems of this machine, a container, or a target's image",
-        "engine": "start a Docker engine where none answers, or show its state",
-        "gpus": "show who holds which GPU, and whether a split of them fits",
-        "prune": "free what nothing needs: images, fetched files, caches",
-        "warm": "read files into memory, and verify that they are there",
+        "engine": "start a Docker engine if none runs, or show its state",
+        "gpus": "show the processes on each GPU, and whether a split fits",
+        "prune": "delete unused images, downloads and caches",
+        "warm": "read files into the page cache, and verify that they stay",
     },
-    "Clusters: several machines as one": {
-        "cluster": "make several machines one closed Ray cluster, and take it away",
+    "Clusters of several machines": {
+        "cluster": "start a private Ray cluster on several machines, or stop it",
     },
-    "Rented machines: there and back": {
+    "Rented machines (vast.ai)": {
         "onstart": "print the on-start script of a target of vast.ai",
-        "vast": "rent a machine on vast.ai, run a job there, fetch everything, shut it down",
+        "vast": "rent a machine on vast.ai, run a job, download the results, stop it",
     },
     "Rules: fixes, outdated settings, compatible versions": {
         "fixes": "list the fixes, show one, or explain the fixes of a target",
-        "lint": "find what no longer works in scripts, notes, specs and jobs",
-        "stack": "judge whether a target's versions fit together, or find a set that does",
+        "lint": "find outdated settings in scripts, notes, targets and jobs",
+        "stack": "check that a target's versions fit together, or find a set that does",
     },
     "Other": {
         "completion": "print the completion script of a shell",

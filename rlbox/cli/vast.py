@@ -442,7 +442,7 @@ def _require_secrets(app: App, job: str, env_file: Path | None) -> None:
 
 @click.group(cls=CommandGroup, epilog="Each takes -v, --verbose, -q, --quiet, --json, --dry-run, --project DIR.")
 def vast() -> None:
-    """Rent a machine on vast.ai, run a job there, fetch everything, and shut it down.
+    """Rent a machine on vast.ai, run a job there, download the results, and stop the machine.
 
     The API key is read from VAST_API_KEY, or from the file of the platform's own client.
 
