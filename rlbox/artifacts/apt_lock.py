@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from rlbox.artifacts.base_image import extract_image_files
-from rlbox.artifacts.mirrors import SHARED_ARCHIVES, map_suites_to_archives
+from rlbox.artifacts.mirrors import SHARED_ARCHIVES, map_suites_to_archive_names
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import NodeError, WorkFailed, get_docs_url
 from rlbox.i18n import _
@@ -43,7 +43,7 @@ _COMMON = {
 class AptSuite:
     """One line of an apt source list: a suite of an archive (`debian`, below `url`) that is trusted by `keyring`."""
 
-    archive: str
+    archive_name: str
     url: str
     suite: str
     keyring: str
@@ -73,11 +73,11 @@ def render_apt_config_files(
         "status": "",
         "apt.conf": _settings(settings),
         "etc/sources.list": "".join(suite.source_line() for suite in suites),
-        "etc/preferences": render_apt_preferences(pinned_versions),
+        "etc/preferences": _render_apt_preferences(pinned_versions),
     }
 
 
-def render_apt_preferences(pinned_versions: Mapping[str, str]) -> str:
+def _render_apt_preferences(pinned_versions: Mapping[str, str]) -> str:
     return "".join(
         f"Package: {name}\nPin: version {version}\nPin-Priority: {_KEEP}\n\n"
         for name, version in sorted(pinned_versions.items())
@@ -105,8 +105,10 @@ def plan_apt_commands(base: Base, root: str) -> AptCommands:
     )
 
 
-def rewrite_source_lists(source_lists: Mapping[str, str], archive_urls: Mapping[str, str], root: str) -> dict[str, str]:
-    """Return the source lists of a base image for apt's own folder `root`, file name to text.
+def rewrite_source_lists(
+    source_lists: Mapping[str, str], archive_urls: Mapping[str, str], signed_by_root: str
+) -> dict[str, str]:
+    """Return the source lists of a base image for apt's own folder `signed_by_root`, file name to text.
 
     `source_lists`: The image's own files below etc/apt/.
     `archive_urls`: Archive (`debian`, `ubuntu`) to the address that is to stand for every address which ends so.
@@ -115,11 +117,11 @@ def rewrite_source_lists(source_lists: Mapping[str, str], archive_urls: Mapping[
     for name, text in sorted(source_lists.items()):
         for archive, url in archive_urls.items():
             text = re.sub(rf"https?://[^\s\]]+/{re.escape(archive)}/?(?=\s|$)", url, text, flags=re.MULTILINE)
-        found[name] = re.sub(r"(signed-by[:=]\s*)/", rf"\g<1>{root}/", text, flags=re.IGNORECASE)
+        found[name] = re.sub(r"(signed-by[:=]\s*)/", rf"\g<1>{signed_by_root}/", text, flags=re.IGNORECASE)
     return found
 
 
-def render_image_apt_conf(architecture: str, root: str) -> str:
+def _render_image_apt_conf(architecture: str, root: str) -> str:
     """Return apt's settings for adding packages to a base image whose files lie in `root`."""
     settings = {
         "Dir": f"{root}/",
@@ -133,27 +135,26 @@ def render_image_apt_conf(architecture: str, root: str) -> str:
     return _settings(settings)
 
 
-def parse_archive_names(source_lists: Iterable[str], archive_names: Iterable[str]) -> dict[str, str]:
+def map_urls_to_archive_names(source_lists: Iterable[str], shared_archive_names: Iterable[str]) -> dict[str, str]:
     """Return the addresses in apt source lists, each with the name that a lock gives its archive.
 
-    That is the last part of the address for an archive in `archive_names` (every mirror has it), else the address
-    itself.
+    That is the last part of the address for one of `shared_archive_names` (every mirror has it), else the address.
     """
     urls = {url.rstrip("/") for text in source_lists for url in re.findall(r"https?://[^\s\]]+", _uncommented(text))}
-    return {url: name if (name := url.rpartition("/")[2]) in set(archive_names) else url for url in sorted(urls)}
+    return {url: name if (name := url.rpartition("/")[2]) in set(shared_archive_names) else url for url in sorted(urls)}
 
 
 def _uncommented(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
-def parse_print_uris(apt_output: str, archive_names: Mapping[str, str]) -> tuple[Deb, ...]:
-    """Return the packages of `apt-get --print-uris`, sorted by name; `archive_names` maps addresses to names.
+def parse_print_uris(apt_output: str, archive_name_by_url: Mapping[str, str]) -> tuple[Deb, ...]:
+    """Return the packages of `apt-get --print-uris`, sorted by name; `archive_name_by_url` maps addresses to names.
 
     Raises WorkFailed: A line that is none, or a package from an archive that was not asked for.
     """
     archives = {
-        url.rstrip("/") + "/": name for url, name in sorted(archive_names.items(), key=lambda row: -len(row[0]))
+        url.rstrip("/") + "/": name for url, name in sorted(archive_name_by_url.items(), key=lambda row: -len(row[0]))
     }
     debs = []
     for line in filter(None, map(str.strip, apt_output.splitlines())):
@@ -182,9 +183,9 @@ _LOOK = "look at base.packages and at `rlbox mirrors probe`"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def debian_architecture(platform: str) -> str:
+def debian_architecture(uv_platform: str) -> str:
     """Return Debian's name of the processor in uv's platform name (`x86_64-unknown-linux-gnu`: amd64)."""
-    processor = platform.partition("-")[0]
+    processor = uv_platform.partition("-")[0]
     return _ARCHITECTURES.get(processor, processor)
 
 
@@ -198,7 +199,7 @@ def resolve_debs(
     Raises NodeError: this machine has no apt, not the archives' keyring, or no archive for a suite.
     Raises WorkFailed: apt finds no solution, or an archive does not answer; its last lines are quoted.
     """
-    suites = [_suite(archive, suite, archive_urls) for suite, archive in map_suites_to_archives(base).items()]
+    suites = [_suite(archive, suite, archive_urls) for suite, archive in map_suites_to_archive_names(base).items()]
     with tempfile.TemporaryDirectory(prefix="rlbox-apt-") as directory:
         root = Path(directory)
         for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
@@ -209,10 +210,10 @@ def resolve_debs(
             (root / name).write_text(text)
         where = ", ".join(sorted({suite.url for suite in suites}))
         output = _told(base, directory, ca_bundle, f"its archives ({where})")
-    return parse_print_uris(output, {suite.url: suite.archive for suite in suites})
+    return parse_print_uris(output, {suite.url: suite.archive_name for suite in suites})
 
 
-def resolve_debs_on_image(
+def resolve_debs_from_image_files(
     base: Base,
     platform: str,
     store: ObjectStore,
@@ -236,10 +237,10 @@ def resolve_debs_on_image(
         replaced = rewrite_source_lists(texts, archive_urls, directory)
         for path, text in replaced.items():
             Path(path).write_text(text)
-        (root / "apt.conf").write_text(render_image_apt_conf(debian_architecture(platform), directory))
-        (root / "etc/apt/preferences.d/rlbox").write_text(render_apt_preferences(pinned_versions))
+        (root / "apt.conf").write_text(_render_image_apt_conf(debian_architecture(platform), directory))
+        (root / "etc/apt/preferences.d/rlbox").write_text(_render_apt_preferences(pinned_versions))
         output = _told(base, directory, ca_bundle, f"the archives of {base.image}")
-    return parse_print_uris(output, parse_archive_names(replaced.values(), SHARED_ARCHIVES))
+    return parse_print_uris(output, map_urls_to_archive_names(replaced.values(), SHARED_ARCHIVES))
 
 
 def _told(base: Base, directory: str, ca_bundle: str, archives: str) -> str:
@@ -268,4 +269,4 @@ def _suite(archive: str, suite: str, archives: Mapping[str, str]) -> AptSuite:
             where="base.suites",
             next_step=_("name one with an apt rule in a sources profile ({page})").format(page=get_docs_url("sources")),
         )
-    return AptSuite(archive=archive, url=archives[archive], suite=suite, keyring=str(keyring))
+    return AptSuite(archive_name=archive, url=archives[archive], suite=suite, keyring=str(keyring))

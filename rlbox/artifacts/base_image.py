@@ -30,14 +30,14 @@ from rlbox.target.lock import Lock
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def list_stored_base_files(store: ObjectStore, base_image: str, platform: str = "") -> tuple[Artifact, ...]:
+def list_known_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> tuple[Artifact, ...]:
     """Return the files of a base image as far as the store knows them: none before its manifest was fetched.
 
     `base_image`: `NAME@sha256:DIGEST`; a bootstrapped base has no files.
-    `platform`: uv's name of the platform, which chooses from an image for several; all of them when empty.
+    `only_platform`: uv's name of the platform, which chooses from an image for several; all of them when empty.
     """
     __, at, digest = base_image.partition("@sha256:")
-    return tuple(_walk(store, base_image, digest, platform)) if at else ()
+    return tuple(_walk(store, base_image, digest, only_platform)) if at else ()
 
 
 def fetch_base_files(
@@ -58,7 +58,7 @@ def fetch_base_files(
     Raises RegistryError: no place gives the image; each is named with why.
     """
     if not (missing := list_missing_base_files(store, base_image, platform)):
-        return list_stored_base_files(store, base_image, platform)
+        return list_known_base_files(store, base_image, platform)
     tries = []
     for source in image_urls:
         try:
@@ -66,7 +66,7 @@ def fetch_base_files(
                 on_missing(missing)
                 require_disk_space(store, missing)
                 _fetch_from(source.url, missing, store, ca_bundle, on_bytes)
-            return list_stored_base_files(store, base_image, platform)
+            return list_known_base_files(store, base_image, platform)
         except NodeError:
             raise
         except RlboxError as error:
@@ -77,14 +77,14 @@ def fetch_base_files(
     )
 
 
-def list_missing_base_files(store: ObjectStore, base_image: str, platform: str = "") -> list[Artifact]:
+def list_missing_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base_image.rpartition(":")[2]
     if not store.is_intact(digest):
         return [_file(base_image, "manifest", digest, 0)]
     return [
         file
-        for file in list_stored_base_files(store, base_image, platform)
+        for file in list_known_base_files(store, base_image, only_platform)
         if not store.is_intact(file.sha256, file.size)
     ]
 
@@ -208,7 +208,7 @@ def write_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path
     if index.is_file():
         return folder
     blobs = folder / "blobs/sha256"
-    for file in list_stored_base_files(store, base_image, platform):
+    for file in list_known_base_files(store, base_image, platform):
         store.link_object(file.sha256, blobs / file.sha256)
     write_atomic(folder / LAYOUT_FILE, LAYOUT)
     manifest = parse_manifest(store.path(digest).read_bytes())
@@ -221,7 +221,7 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 WHITEOUT_PREFIX = ".wh."  # a layer's mark that a file of a lower one is removed; source: OCI image layer specification
 
 
-def open_layer_tar(layer: Path) -> IO[bytes]:
+def _open_layer_tar(layer: Path) -> IO[bytes]:
     """Return a layer's tar, packed as it is when it is not zstd (tarfile reads gzip itself)."""
     with layer.open("rb") as file:
         packed = file.read(4) == _ZSTD
@@ -236,11 +236,11 @@ def extract_image_files(
     `paths`: Paths without a slash at the front: `var/lib/dpkg/status`, `etc/apt`.
     Raises WorkFailed: A layer is no archive, or holds what no folder can.
     """
-    for file in list_stored_base_files(store, base_image, platform):
+    for file in list_known_base_files(store, base_image, platform):
         if " layer " not in file.file:
             continue
         try:
-            with open_layer_tar(store.path(file.sha256)) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+            with _open_layer_tar(store.path(file.sha256)) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
                 for member in _below(tar, paths):
                     _take(tar, member, directory)
         except (tarfile.TarError, zstd.ZstdError, EOFError) as error:

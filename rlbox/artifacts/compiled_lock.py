@@ -22,7 +22,7 @@ from rlbox.target.target import Base, Target
 _TOOLCHAIN = ("g++", "python3-dev")
 
 
-def plan_source_inputs(entry: Compile) -> ResolverInputs:
+def plan_sdist_resolver_inputs(entry: Compile) -> ResolverInputs:
     """Return what uv is asked for the source archive of an entry; its metadata are given, for they need the build."""
     name, version = entry.distribution_name, entry.version
     settings = (
@@ -33,7 +33,7 @@ def plan_source_inputs(entry: Compile) -> ResolverInputs:
     return ResolverInputs(name=f"source of {name}", files=files)
 
 
-def plan_tool_inputs(
+def plan_tool_resolver_inputs(
     entry: Compile, stack_packages: Iterable[Package], previous: CompileInputs | None, upgraded_names: Iterable[str]
 ) -> ResolverInputs:
     """Return what uv is asked for the packages that a build imports.
@@ -69,7 +69,7 @@ def _root(text: str, versions: Mapping[str, str]) -> str:
     return f"{text}=={version}" if version and not asked.specifier else text
 
 
-def build_toolchain_base(target: Target) -> Base | None:
+def derive_compiler_base_spec(target: Target) -> Base | None:
     """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
     if not target.list_compile_entries or not target.base.bootstrap:
         return None
@@ -77,7 +77,7 @@ def build_toolchain_base(target: Target) -> Base | None:
     return target.base.model_copy(update={"packages": tuple(sorted({*_TOOLCHAIN, *named}))})
 
 
-def copy_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
+def keep_matching_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
     for row in lock.compiled:
         wheel = previous_lock.find_compiled_wheel(row) if previous_lock else None
         if wheel:
@@ -85,7 +85,7 @@ def copy_compiled_wheels(lock: Lock, previous_lock: Lock | None) -> Lock:
     return lock
 
 
-def list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
+def _list_indexed_packages(groups: Iterable[LockedGroup]) -> tuple[Package, ...]:
     return tuple(package for group in groups for package in group.packages if package.is_from_index)
 
 
@@ -111,7 +111,7 @@ def resolve_compiled_inputs(
 def _toolchain(
     target: Target, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
 ) -> tuple[Deb, ...]:
-    base = build_toolchain_base(target)
+    base = derive_compiler_base_spec(target)
     if base is None:
         return ()
     kept = {deb.name: deb.version for deb in (before.toolchain if before else ()) if not upgrade.allows(deb.name)}
@@ -132,8 +132,8 @@ def _rows(
     for group, entry in target.list_compile_entries:
         row = known.get(entry.distribution_name)
         source = _source(target, entry, row, upgrade, lock_sources)
-        plan = plan_tool_inputs(
-            entry, list_indexed_packages(lock.groups), None if upgrade.all_packages else row, upgrade.packages
+        plan = plan_tool_resolver_inputs(
+            entry, _list_indexed_packages(lock.groups), None if upgrade.all_packages else row, upgrade.packages
         )
         tools = tuple(sorted(_packages(target, plan, row, upgrade, lock_sources), key=lambda package: package.name))
         digest = compute_recipe_digest(target, entry, source, tools, toolchain)
@@ -146,7 +146,7 @@ def _source(
     if entry.url:
         known = [before.source] if before and isinstance(before.source, GitTree) else []
         return resolve_git_tree(entry.distribution_name, entry.url, entry.ref, known, upgrade, lock_sources)
-    (source,) = _packages(target, plan_source_inputs(entry), before, upgrade, lock_sources)
+    (source,) = _packages(target, plan_sdist_resolver_inputs(entry), before, upgrade, lock_sources)
     return source
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from rlbox.amounts import exact_duration_text
-from rlbox.artifacts.mirrors import FileUrl, find_response_error
+from rlbox.artifacts.mirrors import FileUrl, MirrorName, find_response_error
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import Interrupted, RlboxError
 from rlbox.i18n import _
@@ -41,9 +41,9 @@ class UrlSource(Protocol):
     `skipped_mirrors` are mirror and reason of each place that was passed over by now.
     """
 
-    skipped_mirrors: list[tuple[str, str]]
+    skipped_mirrors: list[tuple[MirrorName, str]]
 
-    def report_skip(self, mirror: str, reason: str) -> None:
+    def record_skipped_mirror(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over, and why."""
 
     def list_urls(self, artifact: Artifact) -> Iterable[FileUrl]:
@@ -62,7 +62,7 @@ class FailedAttempt:
     http_status: int = 0
 
 
-class DownloadError(Exception):
+class AllMirrorsFailedError(Exception):
     def __init__(self, tries: tuple[FailedAttempt, ...]) -> None:
         super().__init__("; ".join(f"{one.mirror}: {one.reason}" for one in tries))
         self.tries = tries
@@ -108,13 +108,17 @@ class Downloader:
         self._silent: dict[str, int] = {}
 
     def download(
-        self, artifact: Artifact, urls: Iterable[FileUrl], partial: PartialObject, on_bytes: Callable[[str, int], None]
-    ) -> str:
+        self,
+        artifact: Artifact,
+        urls: Iterable[FileUrl],
+        partial: PartialObject,
+        on_block_bytes: Callable[[MirrorName, int], None],
+    ) -> MirrorName:
         """Fill `partial` and keep it; return the mirror that gave the last byte.
 
-        `on_bytes` is called with the mirror's name and the bytes of every block that came.
+        `on_block_bytes` is called with the mirror's name and the bytes of every block that came.
 
-        Raises DownloadError: no link gave the right bytes; what came of them stays in the draft.
+        Raises AllMirrorsFailedError: no link gave the right bytes; what came of them stays in the draft.
         """
         failed: dict[str, FailedAttempt] = {}
         again: list[FileUrl] = []
@@ -124,7 +128,7 @@ class Downloader:
             places, again = (_guarded(urls, failed) if number == 0 else again), []
             for link in self._shy_last(places):
                 try:
-                    self._from_link(artifact, link, partial, on_bytes)
+                    self._from_link(artifact, link, partial, on_block_bytes)
                     self._silent[link.mirror] = 0
                     return link.mirror
                 except _LinkFailed as error:
@@ -134,7 +138,7 @@ class Downloader:
                     again += [link] if error.transient else []
             if not again:
                 break
-        raise DownloadError(tuple(failed.values()))
+        raise AllMirrorsFailedError(tuple(failed.values()))
 
     def _shy_last(self, links: Iterable[FileUrl]) -> Iterator[FileUrl]:
         """Yield the links; those of a mirror that has been silent lately come after the others."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
@@ -13,15 +14,15 @@ from packaging.utils import canonicalize_name
 from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page
 from rlbox.artifacts.mirrors import (
     FileUrl,
-    MachineSources,
+    MachineSourceSettings,
     is_same_file_name,
     list_file_urls,
     list_git_urls,
     list_http_urls,
     list_image_urls,
-    map_suites_to_archives,
+    map_suites_to_archive_names,
 )
-from rlbox.artifacts.profile import HiddenHost, Profile
+from rlbox.artifacts.profile import EnvCondition, HiddenHost, Profile
 from rlbox.engine.reference import parse_reference
 from rlbox.system.http import HttpClient, NoResponseError, create_client
 from rlbox.target.artifact import Artifact, ArtifactKind
@@ -30,6 +31,7 @@ from rlbox.target.target import Target
 UNKNOWN_DEFAULT_INDEX = "default of the client (not asked: no network)"
 PHASES = ("lock", "fetch", "build", "run")
 _GETTING = PHASES[:3]
+HowToClose = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +47,10 @@ class HostContact:
     host: str
     kind: str
     phases: tuple[str, ...]
-    declared: str
+    declared: Literal["default", "hidden", "machine", "profile", "target"]
     why: str
-    rule: str = ""
-    closed_by: str = ""
+    rule: HowToClose = ""
+    closed_by: EnvCondition = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +66,16 @@ class SourceUrl:
 class EgressFacts:
     """What asking the machine and its sources gave.
 
-    `redirect_hosts` maps an address to the further hosts that its answers lead to (files that an index lists,
+    `redirect_hosts_by_url` maps an address to the further hosts that its answers lead to (files that an index lists,
     redirects); what is not in it could not be asked.
     """
 
-    machine: MachineSources = field(default_factory=MachineSources)
-    redirect_hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    machine: MachineSourceSettings = field(default_factory=MachineSourceSettings)
+    redirect_hosts_by_url: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def list_source_urls(
-    target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSources
+    target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
 ) -> tuple[SourceUrl, ...]:
     """Return every address that the target's files may be got from, with one file to look up at each.
 
@@ -108,7 +110,7 @@ def _assumed(target: Target) -> Iterator[Artifact]:
     def artifact(kind: ArtifactKind, name: str, file: str, origin: str) -> Artifact:
         return Artifact(kind=kind, name=name, file=file, sha256="", size=0, group="", origin=origin)
 
-    for suite, archive in map_suites_to_archives(target.base).items() if target.base.bootstrap else ():
+    for suite, archive in map_suites_to_archive_names(target.base).items() if target.base.bootstrap else ():
         yield artifact("apt", suite, f"dists/{suite}/InRelease", archive)
     yield artifact("python", "uv", "", "")
     for group in target.stack:
@@ -141,7 +143,7 @@ def list_hosts_by_phase(contacts: Iterable[HostContact]) -> dict[str, list[str]]
     return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
 
 
-def parse_host(url_or_image: str) -> str:
+def _parse_host(url_or_image: str) -> str:
     return (
         (urlsplit(url_or_image).hostname or "")
         if "://" in url_or_image
@@ -149,9 +151,9 @@ def parse_host(url_or_image: str) -> str:
     )
 
 
-def _proxies(machine: MachineSources) -> Iterator[HostContact]:
+def _proxies(machine: MachineSourceSettings) -> Iterator[HostContact]:
     for name, value in sorted(machine.network_settings.proxies.items()):
-        host = parse_host(value if "://" in value else f"http://{value}")
+        host = _parse_host(value if "://" in value else f"http://{value}")
         if name.upper() != "NO_PROXY" and host:
             why = f"{name.upper()}: what follows goes through it"
             yield HostContact(host=host, kind="proxy", phases=_GETTING, declared="machine", why=why)
@@ -159,8 +161,8 @@ def _proxies(machine: MachineSources) -> Iterator[HostContact]:
 
 def _address_contacts(address: SourceUrl, facts: EgressFacts) -> Iterator[HostContact]:
     source = address.file_url
-    host = parse_host(source.url)
-    behind = facts.redirect_hosts.get(source.url)
+    host = _parse_host(source.url)
+    behind = facts.redirect_hosts_by_url.get(source.url)
     unknown = "" if behind is not None or address.kind in ("git", "oci") else " (not asked where it leads: no network)"
 
     def contact(where: str, why: str) -> HostContact:
@@ -203,7 +205,7 @@ def _hidden_contacts(
         closed = next((condition for condition in row.unless if env_condition_holds(condition, target.env)), "")
         host, why = row.host, row.why
         if row.replaced_by and (value := target.env.get(row.replaced_by)):
-            host, why = parse_host(value) if "://" in value else "", f"{why} ({row.replaced_by})"
+            host, why = _parse_host(value) if "://" in value else "", f"{why} ({row.replaced_by})"
         shown = f"{', '.join(mine)}: {why}" if mine else why
         yield HostContact(
             host=host, kind=row.kind, phases=(row.phase,), declared="hidden", why=shown, rule=row.rule, closed_by=closed
@@ -227,8 +229,8 @@ _SILENT_S = 5.0
 _ASKED = ("apt", "http", "python", "torch-wheels")
 
 
-def probe_egress(
-    target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSources
+def probe_redirect_hosts(
+    target: Target, artifacts: Sequence[Artifact], profile: Profile, machine: MachineSourceSettings
 ) -> EgressFacts:
     """Return where the addresses of a target's files lead; one that does not answer is left out."""
     addresses = [one for one in list_source_urls(target, artifacts, profile, machine) if one.kind in _ASKED]
@@ -238,7 +240,7 @@ def probe_egress(
     ):
         answers = pool.map(lambda address: _behind(http, address), addresses)
         found = {one.file_url.url: hosts for one, hosts in zip(addresses, answers, strict=True) if hosts is not None}
-    return EgressFacts(machine=machine, redirect_hosts=found)
+    return EgressFacts(machine=machine, redirect_hosts_by_url=found)
 
 
 def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
@@ -250,7 +252,7 @@ def _behind(http: HttpClient, address: SourceUrl) -> tuple[str, ...] | None:
     except UnusableMirrorError:
         return None
     mine = [file for file in listed if artifact and is_same_file_name(file.file, artifact.file)] or listed[:1]
-    hosts = [parse_host(file.url) for file in mine]
+    hosts = [_parse_host(file.url) for file in mine]
     return _unique([*hosts, *(host for file in mine[:1] for host in _redirects(http, file.url) or ())])
 
 
@@ -260,7 +262,7 @@ def _redirects(http: HttpClient, url: str) -> tuple[str, ...] | None:
         answer = http.request("HEAD", url)
     except NoResponseError:
         return None
-    return _unique(map(parse_host, answer.urls))
+    return _unique(map(_parse_host, answer.urls))
 
 
 def _unique(hosts: Iterable[str]) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from typing import Literal
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.artifacts.download import STALL_TIMEOUT_S, Downloader, DownloadError, FailedAttempt, UrlSource
+from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt, UrlSource
 from rlbox.artifacts.git_tree import fetch_git_tree
+from rlbox.artifacts.mirrors import MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.i18n import _, join, ngettext
@@ -25,6 +26,7 @@ from rlbox.target.artifact import Artifact, list_inplace_artifacts, list_install
 from rlbox.target.lock import Lock
 
 DEFAULT_PARALLEL_DOWNLOADS = 8
+ByteCount = int
 FetchState = Literal["running", "waiting", "done", "failed"]
 _MARKS = {"done": "✓", "failed": "✗"}
 
@@ -71,7 +73,7 @@ class FetchResult:
     present_bytes: int = 0
     fetched: int = 0
     fetched_bytes: int = 0
-    by_mirror: Mapping[str, int]
+    by_mirror: Mapping[MirrorName, ByteCount]
     seconds: float = 0.0
 
 
@@ -107,7 +109,7 @@ def fetch_artifacts(
             artifact: fetch.failures[artifact].tries or _skips(artifact, missing, url_source.skipped_mirrors)
             for artifact in failed
         }
-        raise create_fetch_error(tries, target)
+        raise _create_fetch_error(tries, target)
     fetched = sum(artifact.size for artifact in fetch.fetched)
     return FetchResult(
         present=len(wanted) - len(fetch.fetched),
@@ -133,7 +135,7 @@ class _Fetch:
         self._stop, self._turn = threading.Event(), threading.Lock()
         self._broken: BaseException | None = None
         self.fetched: list[Artifact] = []
-        self.failures: dict[Artifact, DownloadError] = {}
+        self.failures: dict[Artifact, AllMirrorsFailedError] = {}
         self.by_mirror: Counter[str] = Counter()
 
     def run(self, missing: Sequence[Artifact], *, jobs: int, stall_s: float) -> None:
@@ -141,7 +143,7 @@ class _Fetch:
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
         with create_client(self._site, max_connections=jobs, idle_timeout_s=stall_s) as http:
-            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.report_skip, stall_s=stall_s)
+            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.record_skipped_mirror, stall_s=stall_s)
             threads = [
                 threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
                 for __ in range(min(jobs, len(missing)))
@@ -167,7 +169,7 @@ class _Fetch:
                 if not self._fetch(artifact, downloader):
                     self._waiting.append(artifact)
                     self._stop.wait(0.05)
-            except DownloadError as error:
+            except AllMirrorsFailedError as error:
                 self.failures[artifact] = error
                 self._tell(artifact, "failed")
             except BaseException as error:
@@ -176,7 +178,7 @@ class _Fetch:
 
     def _fetch(self, artifact: Artifact, downloader: Downloader) -> bool:
         """Fetch one file; return False when another fetch is at it."""
-        partial = self._store.try_open_partial(artifact.sha256)
+        partial = self._store.open_partial_unless_locked(artifact.sha256)
         if partial is None:
             self._tell(artifact, "waiting")
             return False
@@ -207,7 +209,7 @@ class _Fetch:
 
     def _explained(self, error: BaseException) -> BaseException:
         if is_disk_full(error):
-            return create_disk_full_error(self._store, count_missing_bytes(self._store, self._missing))
+            return _create_disk_full_error(self._store, _count_missing_bytes(self._store, self._missing))
         return error
 
 
@@ -238,17 +240,17 @@ def create_missing_files_error(missing: Sequence[Artifact], store: ObjectStore, 
 
 
 def require_disk_space(store: ObjectStore, missing: Sequence[Artifact]) -> None:
-    needed = count_missing_bytes(store, missing)
+    needed = _count_missing_bytes(store, missing)
     if needed and get_free_bytes(store.root) < needed:
-        raise create_disk_full_error(store, needed)
+        raise _create_disk_full_error(store, needed)
 
 
-def count_missing_bytes(store: ObjectStore, artifacts: Sequence[Artifact]) -> int:
+def _count_missing_bytes(store: ObjectStore, artifacts: Sequence[Artifact]) -> int:
     missing = (artifact for artifact in artifacts if not store.has(artifact.sha256))
     return sum(max(0, artifact.size - store.count_partial_bytes(artifact.sha256)) for artifact in missing)
 
 
-def create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
+def _create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
     free = get_free_bytes(store.root)
     return NodeError(
         _("the store's disk is full: {needed} needed, {free} free").format(
@@ -271,7 +273,7 @@ def _skips(
     )
 
 
-def create_fetch_error(failures: Mapping[Artifact, tuple[FailedAttempt, ...]], target: str) -> WorkFailed:
+def _create_fetch_error(failures: Mapping[Artifact, tuple[FailedAttempt, ...]], target: str) -> WorkFailed:
     """Return the error that names every file that could not be had, those with the same reasons together."""
     alike: dict[tuple[FailedAttempt, ...], list[Artifact]] = {}
     for artifact, tries in failures.items():

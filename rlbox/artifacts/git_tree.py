@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from rlbox.artifacts.download import DownloadError, FailedAttempt, mask_url_credentials
-from rlbox.artifacts.mirrors import FileUrl
+from rlbox.artifacts.download import AllMirrorsFailedError, FailedAttempt, mask_url_credentials
+from rlbox.artifacts.mirrors import FileUrl, MirrorName
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.i18n import _
@@ -34,17 +34,17 @@ _BLOCK = 512
 _LARGEST = 8**11 - 1
 
 
-def format_tar_header(name: str, type_flag: bytes, mode: int, size: int = 0, link_target: str = "") -> bytes:
-    """Return the header of one entry; its `size` bytes follow, then `format_tar_padding(size)`."""
+def _format_tar_header(name: str, type_flag: bytes, mode: int, size: int = 0, link_target: str = "") -> bytes:
+    """Return the header of one entry; its `size` bytes follow, then `_format_tar_padding(size)`."""
     values = {"path": name, "linkpath": link_target}
     records = [(key, text) for key, text in values.items() if len(text.encode()) > 100 or not text.isascii()]
     records += [("size", str(size))] if size > _LARGEST else []
     body = b"".join(_record(key, text) for key, text in records)
-    before = _ustar(b"", b"x", 0o644, len(body), b"") + body + format_tar_padding(len(body)) if body else b""
+    before = _ustar(b"", b"x", 0o644, len(body), b"") + body + _format_tar_padding(len(body)) if body else b""
     return before + _ustar(name.encode(), type_flag, mode, min(size, _LARGEST), link_target.encode())
 
 
-def format_tar_padding(size: int) -> bytes:
+def _format_tar_padding(size: int) -> bytes:
     return bytes(-size % _BLOCK)
 
 
@@ -107,7 +107,7 @@ def resolve_git_ref(url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle
             with _fetched(place.url, ref, ca_bundle) as (repository, commit):
                 tree = _git(repository, "rev-parse", f"{commit}^{{tree}}")
                 total = _Sum()
-                write_tree_tar(repository, commit, total)
+                _write_tree_tar(repository, commit, total)
                 return GitTreeInfo(
                     commit=commit, tree_id=tree, tar_sha256=total.sha256.hexdigest(), tar_bytes=total.size
                 )
@@ -120,17 +120,19 @@ def resolve_git_ref(url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle
     )
 
 
-def fetch_git_tree(artifact: Artifact, clone_urls: Iterable[FileUrl], partial: PartialObject, ca_bundle: str) -> str:
+def fetch_git_tree(
+    artifact: Artifact, clone_urls: Iterable[FileUrl], partial: PartialObject, ca_bundle: str
+) -> MirrorName:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
 
-    A mirror that has not copied the commit yet is passed over. `DownloadError` when none has it.
+    A mirror that has not copied the commit yet is passed over. `AllMirrorsFailedError` when none has it.
     """
     tries = []
     for place in clone_urls:
         partial.reset()
         try:
             with _fetched(place.url, artifact.origin.rpartition(" ")[2], ca_bundle) as (repository, commit):
-                write_tree_tar(repository, commit, partial)
+                _write_tree_tar(repository, commit, partial)
             if partial.digest == artifact.sha256:
                 partial.commit()
                 return place.mirror
@@ -138,10 +140,10 @@ def fetch_git_tree(artifact: Artifact, clone_urls: Iterable[FileUrl], partial: P
         except (_NotThere, RlboxError) as error:
             tries.append(FailedAttempt(mirror=place.mirror, reason=mask_url_credentials(str(error))))
     partial.reset()
-    raise DownloadError(tuple(tries))
+    raise AllMirrorsFailedError(tuple(tries))
 
 
-def write_tree_tar(repository: Path, commit: str, output: _Sink) -> None:
+def _write_tree_tar(repository: Path, commit: str, output: _Sink) -> None:
     """Write the tar of a commit's tree: sorted, owned by root, modes 644 and 755, links kept, no attribute applied.
 
     `WorkFailed` when the tree has a submodule, or a name that is not UTF-8.
@@ -159,15 +161,15 @@ def write_tree_tar(repository: Path, commit: str, output: _Sink) -> None:
     with _blobs(repository, [sha for mode, sha, __ in rows if mode != "040000"]) as blobs:
         for mode, __, name in rows:
             if mode == "040000":
-                output.write(format_tar_header(name, FOLDER, 0o755))
+                output.write(_format_tar_header(name, FOLDER, 0o755))
                 continue
             size = int(blobs.readline().split()[2])
             if mode == "120000":
-                output.write(format_tar_header(name, SYMLINK, 0o777, link_target=blobs.read(size).decode()))
+                output.write(_format_tar_header(name, SYMLINK, 0o777, link_target=blobs.read(size).decode()))
             else:
-                output.write(format_tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size))
+                output.write(_format_tar_header(name, FILE, 0o755 if mode == "100755" else 0o644, size))
                 _copy(blobs, output, size)
-                output.write(format_tar_padding(size))
+                output.write(_format_tar_padding(size))
             blobs.read(1)  # the line end behind each blob
     output.write(TAR_END)
 

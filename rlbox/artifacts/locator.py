@@ -19,7 +19,7 @@ from uv import find_uv_bin
 from rlbox.amounts import exact_duration_text
 from rlbox.artifacts.mirrors import (
     FileUrl,
-    MachineSources,
+    MachineSourceSettings,
     is_same_file_name,
     list_file_urls,
     list_git_urls,
@@ -38,7 +38,7 @@ INDEX_ACCEPT_HEADER = "application/vnd.pypi.simple.v1+json, application/vnd.pypi
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedFile:
+class IndexPageFile:
     """One file of a page; `sha256` is empty where the page does not say it."""
 
     file: str
@@ -46,7 +46,7 @@ class ListedFile:
     sha256: str = ""
 
 
-def parse_index_page(page: str, content_type: str, page_url: str) -> tuple[ListedFile, ...]:
+def _parse_index_page(page: str, content_type: str, page_url: str) -> tuple[IndexPageFile, ...]:
     """Return the files of a page in its order, with absolute addresses.
 
     Raises ValueError: the page says that it is JSON and is none, or not that of an index.
@@ -58,14 +58,14 @@ def parse_index_page(page: str, content_type: str, page_url: str) -> tuple[Liste
     return tuple(parser.found)
 
 
-def _json_files(text: str, url: str) -> Iterator[ListedFile]:
+def _json_files(text: str, url: str) -> Iterator[IndexPageFile]:
     data: Any = parse_json(text)
     files = data.get("files") if isinstance(data, dict) else None
     if not isinstance(files, list):
         raise ValueError(_("no list of files in the index's JSON"))
     for file in files:
         digest = file.get("hashes", {}).get("sha256", "")
-        yield ListedFile(file=str(file["filename"]), url=urljoin(url, str(file["url"])), sha256=str(digest))
+        yield IndexPageFile(file=str(file["filename"]), url=urljoin(url, str(file["url"])), sha256=str(digest))
 
 
 class _Links(HTMLParser):
@@ -74,7 +74,7 @@ class _Links(HTMLParser):
     def __init__(self, url: str) -> None:
         super().__init__(convert_charrefs=True)
         self._base = url
-        self.found: list[ListedFile] = []
+        self.found: list[IndexPageFile] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         href = dict(attrs).get("href")
@@ -87,7 +87,7 @@ class _Links(HTMLParser):
             kind, __, digest = fragment.partition("=")
             name = unquote(urlsplit(url).path.rpartition("/")[2])
             if name:
-                self.found.append(ListedFile(file=name, url=url, sha256=digest if kind == "sha256" else ""))
+                self.found.append(IndexPageFile(file=name, url=url, sha256=digest if kind == "sha256" else ""))
 
 
 _PAGE_S = 30.0  # for a whole page
@@ -103,7 +103,7 @@ class UnusableMirrorError(Exception):
         self.is_unreachable = is_unreachable
 
 
-def fetch_index_page(http: HttpClient, page_url: str) -> tuple[ListedFile, ...]:
+def fetch_index_page(http: HttpClient, page_url: str) -> tuple[IndexPageFile, ...]:
     """Return the files that the page at `page_url` lists; `file:` addresses are folders of this machine.
 
     Raises UnusableMirrorError: no such page, no answer in time, or something else than a list of files.
@@ -114,7 +114,7 @@ def fetch_index_page(http: HttpClient, page_url: str) -> tuple[ListedFile, ...]:
     else:
         text, kind, final = _read_http(http, page_url)
     try:
-        return parse_index_page(text, kind, final)
+        return _parse_index_page(text, kind, final)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnusableMirrorError(_("its page is not a list of files: {error}").format(error=error)) from error
 
@@ -154,13 +154,17 @@ def _read_http(http: HttpClient, url: str) -> tuple[str, str, str]:
         raise UnusableMirrorError(explain_no_response(error), is_unreachable=error.kind != "address") from error
 
 
-def probe_machine_sources(network_settings: NetworkSettings, *, probe_index: bool = True) -> MachineSources:
+def read_machine_source_settings(
+    network_settings: NetworkSettings, *, ask_uv_for_index: bool = True
+) -> MachineSourceSettings:
     """Return what this machine's clients are set to; uv is asked for its default index unless there is another."""
-    asked = probe_default_python_index() if probe_index and not network_settings.index_url else ""
-    return MachineSources(network_settings=network_settings, default_index=asked, archive_urls=probe_apt_archive_urls())
+    asked = read_uv_default_index_url() if ask_uv_for_index and not network_settings.index_url else ""
+    return MachineSourceSettings(
+        network_settings=network_settings, default_index=asked, url_by_apt_archive=read_apt_archive_urls()
+    )
 
 
-def probe_apt_archive_urls() -> dict[str, str]:
+def read_apt_archive_urls() -> dict[str, str]:
     """Return the archives of this machine's apt sources: the last part of their address to the address.
 
     A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
@@ -189,7 +193,7 @@ def _mmdebstrap_archives() -> dict[str, str]:
     return {url.rstrip("/").rpartition("/")[2]: url.rstrip("/") for url in reversed(urls)}
 
 
-def probe_default_python_index() -> str:
+def read_uv_default_index_url() -> str:
     """Return the index that uv reads when nothing is set; empty when this uv does not say it."""
     argv = (find_uv_bin(), "pip", "compile", "--offline", "--emit-index-url", "--no-header", "-")
     told = run_command(Command(argv=argv, cwd="/", timeout_s=20)).stdout.splitlines()
@@ -205,7 +209,7 @@ class FileLocator:
     def __init__(
         self,
         profile: Profile,
-        machine: MachineSources,
+        machine: MachineSourceSettings,
         http: HttpClient,
         *,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
@@ -214,7 +218,7 @@ class FileLocator:
         self._http = http
         self.on_skip = on_skip
         self._lock = threading.Lock()
-        self._pages: dict[str, Future[tuple[ListedFile, ...]]] = {}
+        self._pages: dict[str, Future[tuple[IndexPageFile, ...]]] = {}
         self.skipped_mirrors: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
@@ -235,7 +239,7 @@ class FileLocator:
                 if error.is_unreachable:
                     self._dead.add(_host(source.url))
                 if not source.url.startswith("file:"):  # a folder of this machine need not have every file
-                    self.report_skip(source.mirror, str(error))
+                    self.record_skipped_mirror(source.mirror, str(error))
 
     def list_http_urls(self, url: str) -> tuple[FileUrl, ...]:
         return list_http_urls(url, self._profile)
@@ -243,7 +247,7 @@ class FileLocator:
     def list_git_urls(self, url: str) -> tuple[FileUrl, ...]:
         return list_git_urls(url, self._profile)
 
-    def report_skip(self, mirror: str, reason: str) -> None:
+    def record_skipped_mirror(self, mirror: str, reason: str) -> None:
         """Tell that a mirror is passed over; the same reason is told once."""
         with self._lock:
             if (mirror, reason) in self.skipped_mirrors:
@@ -252,16 +256,16 @@ class FileLocator:
         self.on_skip(mirror, reason)
 
     def _listed(self, source: FileUrl, artifact: Artifact) -> Iterator[FileUrl]:
-        listed = [file for file in self.fetch_page_once(source.url) if is_same_file_name(file.file, artifact.file)]
+        listed = [file for file in self._fetch_page_once(source.url) if is_same_file_name(file.file, artifact.file)]
         if not listed:
             raise UnusableMirrorError(_("does not list {file}").format(file=artifact.file))
         for file in listed:
             if file.sha256 and file.sha256 != artifact.sha256:
-                self.report_skip(source.mirror, f"lists {artifact.file} with another sha256 than the lock")
+                self.record_skipped_mirror(source.mirror, f"lists {artifact.file} with another sha256 than the lock")
             else:
                 yield replace(source, url=file.url, page_kind="", listed_sha256=file.sha256)
 
-    def fetch_page_once(self, url: str) -> tuple[ListedFile, ...]:
+    def _fetch_page_once(self, url: str) -> tuple[IndexPageFile, ...]:
         """Return the files that the page at `url` lists; read once, though many threads ask.
 
         Raises UnusableMirrorError: no such page, no answer in time, or something else than a list of files.

@@ -38,32 +38,34 @@ def plan_package_indexes(
         group.channel
         for group in groups
         for package in group.packages
-        if not find_local_wheels(replace(group, packages=(package,)), network_settings)
+        if not list_local_wheel_paths(replace(group, packages=(package,)), network_settings)
     )
-    pages, indexes = _torch_places(tuple(missing), profile.find_first_mirror("torch-wheels"))
+    pages, indexes = _torch_places(tuple(missing), profile.find_preferred_mirror("torch-wheels"))
     env: dict[str, str] = {}
-    mirror = profile.find_first_mirror("python")
+    mirror = profile.find_preferred_mirror("python")
     extra = [url for url in network_settings.extra_index_urls if not url.startswith("file:")]
     if mirror and mirror.protocol == "flat":
         pages.append(mirror.url)
-    elif index := mirror.base_url if mirror else network_settings.index_url:
+    elif index := mirror.mirror_base_url if mirror else network_settings.index_url:
         env |= {"UV_DEFAULT_INDEX": index, "PIP_INDEX_URL": index}
     if indexes or extra:
         env |= {"UV_INDEX": " ".join([*indexes, *extra]), "UV_INDEX_STRATEGY": "unsafe-best-match"}
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
-    wheels = tuple(dict.fromkeys(wheel for group in groups for wheel in find_local_wheels(group, network_settings)))
+    wheels = tuple(
+        dict.fromkeys(wheel for group in groups for wheel in list_local_wheel_paths(group, network_settings))
+    )
     return PackageIndexSettings(env=env, local_wheels=wheels)
 
 
 def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[list[str], list[str]]:
     if mirror is None:
         return [], [f"{TORCH_WHEEL_INDEX_URL}/{channel}" for channel in channels]
-    urls = [f"{mirror.base_url}/{channel}" for channel in channels]
+    urls = [f"{mirror.mirror_base_url}/{channel}" for channel in channels]
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def find_local_wheels(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
+def list_local_wheel_paths(group: TorchGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
     """Return the wheels in pip's `find-links` folders that hold a package of `group`, as paths."""
     prefixes = tuple(_wheel_prefix(requirement, group.channel) for requirement in group.packages)
     return tuple(
@@ -83,19 +85,20 @@ _PER_FILE = ("http", "huggingface", "cuda-apt", "conda")  # kinds whose rules st
 _NAME = re.compile(r"[-_.]+")
 SHARED_ARCHIVES = ("debian", "debian-security", "ubuntu")
 """Archives that mirrors have under their own names; a lock names any other by its address."""
+MirrorName = str
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineSources:
+class MachineSourceSettings:
     """What the machine's own clients are set to.
 
-    `default_index` is uv's own Python index, empty when nobody asked for it; `archive_urls` maps names of apt archives
-    (`debian`, `debian-security`) to their addresses.
+    `default_index` is uv's own Python index, empty when nobody asked for it; the names of apt archives are `debian`,
+    `debian-security`.
     """
 
     network_settings: NetworkSettings = field(default_factory=NetworkSettings)
     default_index: str = ""
-    archive_urls: Mapping[str, str] = field(default_factory=dict)
+    url_by_apt_archive: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +111,14 @@ class FileUrl:
     of the file, or empty: never trusted, useful to skip a liar unread.
     """
 
-    mirror: str
+    mirror: MirrorName
     url: str
     page_kind: Literal["", "flat", "index"] = ""
     named_by: Literal["default", "machine", "profile", "target"] = "profile"
     listed_sha256: str = ""
 
 
-def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSources) -> Iterator[FileUrl]:
+def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> Iterator[FileUrl]:
     """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
 
     Local folders of wheels come first, then the profile's rules.
@@ -142,17 +145,19 @@ def _apt_title(rule: MirrorRule) -> str:
     return "this machine's apt sources" if rule.protocol == "direct" else rule.title
 
 
-def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSources) -> str:
+def build_archive_url(rule: MirrorRule, archive: str, machine: MachineSourceSettings) -> str:
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
     name = archive.rpartition("/")[2]
     if rule.protocol != "direct":
-        return f"{rule.base_url}/{name}"
-    return archive if "://" in archive else machine.archive_urls.get(archive, "")
+        return f"{rule.mirror_base_url}/{name}"
+    return archive if "://" in archive else machine.url_by_apt_archive.get(archive, "")
 
 
-def choose_archive_urls(archive_names: Iterable[str], profile: Profile, machine: MachineSources) -> dict[str, str]:
+def choose_archive_urls(
+    archive_names: Iterable[str], profile: Profile, machine: MachineSourceSettings
+) -> dict[str, str]:
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
-    found = dict(machine.archive_urls)
+    found = dict(machine.url_by_apt_archive)
     for name in archive_names:
         urls = (build_archive_url(rule, name, machine) for rule in profile.rules_for("apt"))
         if url := next(filter(None, urls), ""):
@@ -160,7 +165,7 @@ def choose_archive_urls(archive_names: Iterable[str], profile: Profile, machine:
     return found
 
 
-def map_suites_to_archives(base: Base) -> dict[str, str]:
+def map_suites_to_archive_names(base: Base) -> dict[str, str]:
     """Return the suites that a bootstrapped base is made from, each with the archive it stands in."""
     distribution, __, suite = base.bootstrap.partition(":")
     for further in base.suites:
@@ -181,7 +186,7 @@ def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileUrl
                 yield FileUrl(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
 
 
-def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSources) -> Iterator[FileUrl]:
+def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSourceSettings) -> Iterator[FileUrl]:
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
         yield from (
@@ -189,7 +194,7 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
-    base = f"{rule.base_url}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.base_url
+    base = f"{rule.mirror_base_url}/{artifact.origin}" if artifact.kind == "torch-wheels" else rule.mirror_base_url
     if rule.protocol == "flat":
         yield FileUrl(mirror=rule.title, url=f"{base}/", page_kind="flat")
     else:
@@ -197,7 +202,7 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
 
 
 def _machine_indexes(
-    artifact: Artifact, machine: MachineSources
+    artifact: Artifact, machine: MachineSourceSettings
 ) -> Iterator[tuple[str, str, Literal["default", "machine"]]]:
     site = machine.network_settings
     if artifact.kind == "torch-wheels":
@@ -225,7 +230,7 @@ def list_git_urls(url: str, profile: Profile) -> tuple[FileUrl, ...]:
 
 def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[FileUrl, ...]:
     found = [
-        FileUrl(mirror=rule.title, url=rewrite_url(rule, url), named_by=_by(rule, "target"))
+        FileUrl(mirror=rule.title, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
         for kind in kinds
         for rule in profile.rule
         if rule.kind == kind and url.startswith(rule.match)
@@ -233,10 +238,10 @@ def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple
     return tuple(found) or (FileUrl(mirror="direct", url=url, named_by="target"),)
 
 
-def rewrite_url(rule: MirrorRule, url: str) -> str:
+def _rewrite_url(rule: MirrorRule, url: str) -> str:
     match rule.protocol:
         case "url-prefix":
-            return f"{rule.base_url}/{url}"
+            return f"{rule.mirror_base_url}/{url}"
         case "host" | "git-instead-of":
             rest = url.removeprefix(rule.match)
             return rule.url.rstrip("/") + ("/" if rule.url.endswith("/") and not rest.startswith("/") else "") + rest
@@ -250,10 +255,10 @@ def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
     for rule in profile.rules_for("oci"):
-        base = rule.base_url.partition("://")[2]
+        base = rule.mirror_base_url.partition("://")[2]
         if rule.protocol == "direct":
             found.append(FileUrl(mirror="direct", url=image, named_by="target"))
-        elif rule.match not in ("", wanted.host) or (rule.allow and not is_image_allowed(wanted.name, rule.allow)):
+        elif rule.match not in ("", wanted.host) or (rule.allow and not _is_image_allowed(wanted.name, rule.allow)):
             continue
         else:
             name = wanted.repository if rule.protocol == "host" else wanted.name
@@ -261,7 +266,7 @@ def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
     return tuple(found) or (FileUrl(mirror="direct", url=image, named_by="target"),)
 
 
-def is_image_allowed(image: str, patterns: Iterable[str]) -> bool:
+def _is_image_allowed(image: str, patterns: Iterable[str]) -> bool:
     """Return whether an allow-list has `HOST/NAME`: `*` stands for a part of a name, `**` for any number of parts."""
     return any(re.fullmatch(_regex(pattern), image) for pattern in patterns)
 

@@ -19,6 +19,7 @@ from rlbox.i18n import _
 from rlbox.system.file_lock import open_and_try_lock
 from rlbox.system.files import cache_path, compute_file_sha256, link_or_copy
 
+ActualSha256 = str
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
 _SEAL_NS = 315_532_800 * 10**9
@@ -84,7 +85,7 @@ class PartialObject:
         _seal(self._final)
         _sync_folder(self._final.parent)
 
-    def try_commit_link(self, path: Path) -> bool:
+    def _try_commit_link(self, path: Path) -> bool:
         """Put a link of `path`, whose sum is known to be right, under the object's name; False when it cannot be."""
         link = self._path.with_name(f".{self._path.name}")
         self._final.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +149,7 @@ class ObjectStore:
         except FileNotFoundError:
             return 0
 
-    def try_open_partial(self, digest: str) -> PartialObject | None:
+    def open_partial_unless_locked(self, digest: str) -> PartialObject | None:
         """Return the object's draft, or None while another writes it.
 
         The other may have finished it in between: look again before writing.
@@ -164,26 +165,26 @@ class ObjectStore:
     @contextmanager
     def wait_for_partial(self, digest: str) -> Iterator[PartialObject]:
         """Hold the object's draft while the block runs; waits for another writer."""
-        while (draft := self.try_open_partial(digest)) is None:
+        while (draft := self.open_partial_unless_locked(digest)) is None:
             time.sleep(0.1)
         with draft:
             yield draft
 
-    def import_file(self, path: Path, sha256: str) -> str:
-        """Take a file in when it has the bytes of `sha256`: a link, or a copy from another disk; return its sha256."""
-        with self.wait_for_partial(sha256) as draft:
-            if self.is_intact(sha256):
-                return sha256
+    def import_file(self, path: Path, expected_sha256: str) -> ActualSha256:
+        """Take a file in when it has the expected bytes: a link, or a copy from another disk; return its sha256."""
+        with self.wait_for_partial(expected_sha256) as draft:
+            if self.is_intact(expected_sha256):
+                return expected_sha256
             draft.reset()
             if path.stat().st_dev == self.root.stat().st_dev:
                 got = compute_file_sha256(path)
-                if got != sha256 or draft.try_commit_link(path):
+                if got != expected_sha256 or draft._try_commit_link(path):
                     return got
             with open(path, "rb", buffering=0) as file:
                 while block := file.read(_BLOCK):
                     draft.write(block)
             got = draft.digest
-            if got == sha256:
+            if got == expected_sha256:
                 draft.commit()
             else:
                 draft.reset()

@@ -98,7 +98,7 @@ class MirrorRule(SpecModel):
         return self.name or (urlsplit(self.url).hostname or self.url if self.url else "direct")
 
     @property
-    def base_url(self) -> str:
+    def mirror_base_url(self) -> str:
         return self.url.rstrip("/")
 
 
@@ -123,7 +123,7 @@ class Profile(SpecModel):
         seen: dict[tuple[str, str, str], int] = {}
         problems = []
         for number, rule in enumerate(self.rule):
-            first = seen.setdefault((rule.kind, rule.base_url, rule.match), number)
+            first = seen.setdefault((rule.kind, rule.mirror_base_url, rule.match), number)
             if first != number:
                 problems.append(_("rule[{number}]: the same place as rule[{first}]").format(number=number, first=first))
         if problems:
@@ -137,7 +137,7 @@ class Profile(SpecModel):
         """Return the rules of a kind in order; a profile without one has the machine's own settings."""
         return tuple(rule for rule in self.rule if rule.kind == kind) or (create_machine_default_rule(kind),)
 
-    def find_first_mirror(self, kind: str) -> MirrorRule | None:
+    def find_preferred_mirror(self, kind: str) -> MirrorRule | None:
         """Return the first rule of a kind; None where the machine's own settings come first."""
         rule = self.rules_for(kind)[0]
         return None if rule.protocol == "direct" else rule
@@ -169,7 +169,7 @@ class HiddenHost(SpecModel):
     checked: datetime.date
 
 
-class HiddenHostsFile(SpecModel):
+class _HiddenHostsFile(SpecModel):
     """The table of hidden hosts."""
 
     row: tuple[HiddenHost, ...]
@@ -207,5 +207,5 @@ def load_profile(project: Project, name: str, including_profiles: tuple[str, ...
     return profile.model_copy(update={"rule": profile.rule + under.rule, "egress": profile.egress + under.egress})
 
 
-def load_hidden_hosts() -> tuple[HiddenHost, ...]:
-    return validate_spec(HiddenHostsFile, load_toml(HIDDEN_HOSTS_FILE), str(HIDDEN_HOSTS_FILE)).row
+def load_implicitly_contacted_hosts() -> tuple[HiddenHost, ...]:
+    return validate_spec(_HiddenHostsFile, load_toml(HIDDEN_HOSTS_FILE), str(HIDDEN_HOSTS_FILE)).row

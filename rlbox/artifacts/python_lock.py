@@ -160,7 +160,7 @@ def build_python_lock(
 ) -> Lock:
     """Return the lock of what was resolved, Python packages alone; no `build` when each of them is a wheel."""
     order = [group.name for group in target.stack]
-    __, parents = parse_pins(resolver_outputs["stack"].requirements)
+    __, parents = parse_versions_and_requesters(resolver_outputs["stack"].requirements)
     owner = _first_group(order, parents)
     packages = select_package_files(target, resolver_outputs["stack"])
     own = select_package_files(target, resolver_outputs["runtime"])
@@ -202,7 +202,7 @@ def select_package_files(target: Target, resolution: ResolverOutput) -> dict[str
     Raises WorkFailed: one is not pinned by version, has no sha256, or no file for the target's interpreter and
       platform.
     """
-    versions, __ = parse_pins(resolution.requirements)
+    versions, __ = parse_versions_and_requesters(resolution.requirements)
     channels = {group.channel for group in target.stack if group.channel}
     found = {}
     for row in resolution.pylock.get("packages", ()):
@@ -222,7 +222,7 @@ def select_package_files(target: Target, resolution: ResolverOutput) -> dict[str
     return found
 
 
-def map_sha256_to_url(target: Target, pylock: Mapping[str, Any]) -> dict[str, str]:
+def map_chosen_sha256_to_url(target: Target, pylock: Mapping[str, Any]) -> dict[str, str]:
     chosen = [_chosen_file(row, target) for row in pylock.get("packages", ())]
     return {str(file["hashes"]["sha256"]): str(file.get("url") or file.get("path")) for file in chosen}
 
@@ -249,7 +249,7 @@ def parse_file_name(pylock_file: Mapping[str, Any]) -> str:
     return unquote(place.rpartition("/")[2])
 
 
-def parse_pins(uv_output: str) -> ParsedPins:
+def parse_versions_and_requesters(uv_output: str) -> ParsedPins:
     """Return the versions of `uv pip compile`'s output by package, and for each package who asked for it.
 
     Raises WorkFailed: there is none, or one is not pinned by version (an address, a folder).
@@ -360,7 +360,7 @@ def resolve_packages(
             check_command(Command(argv=command.argv, env=env, cwd=directory, timeout_s=command.timeout_s), what)
         pins = Path(directory, PINS).read_text(encoding="utf-8")
         files = decode_toml(Path(directory, PYLOCK).read_text(encoding="utf-8"))
-    asked = {sha: url for sha, url in map_sha256_to_url(target, files).items() if sha not in size_by_sha256}
+    asked = {sha: url for sha, url in map_chosen_sha256_to_url(target, files).items() if sha not in size_by_sha256}
     return ResolverOutput(
         requirements=pins, pylock=files, size_by_sha256={**size_by_sha256, **_sizes(asked, ca_bundle)}
     )

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rlbox.app import App, own_requirements
-from rlbox.artifacts.apt_lock import resolve_debs, resolve_debs_on_image
+from rlbox.artifacts.apt_lock import resolve_debs, resolve_debs_from_image_files
 from rlbox.artifacts.base_image import fetch_base_files
-from rlbox.artifacts.compiled_lock import copy_compiled_wheels, resolve_compiled_inputs, resolve_git_tree
+from rlbox.artifacts.compiled_lock import keep_matching_compiled_wheels, resolve_compiled_inputs, resolve_git_tree
 from rlbox.artifacts.python_lock import (
     UpgradeRequest,
     build_python_lock,
@@ -61,10 +61,10 @@ def resolve_lock(
         http=tuple(_http(source, previous_lock, upgrade, lock_sources) for source in target.http),
         patches=tuple(create_locked_patch(file, patch_texts[file]) for file in target.own_patches),
     )
-    return copy_compiled_wheels(lock, previous_lock)
+    return keep_matching_compiled_wheels(lock, previous_lock)
 
 
-def refresh_lock_patches(
+def _refresh_lock_patches(
     target: Target, rlbox_requirements: tuple[str, ...], lock: Lock, patch_texts: Mapping[str, str]
 ) -> Lock | None:
     """Return the lock with its patches as they are now, or None when the spec wants more than that."""
@@ -86,7 +86,7 @@ def _debs(target: Target, pins: Mapping[str, str], lock_sources: LockSources) ->
     if not base.packages:
         return ()
     fetch_base_files(base.image, platform, lock_sources.store, lock_sources.base_image_urls, ca_bundle)
-    return resolve_debs_on_image(base, platform, lock_sources.store, lock_sources.archive_urls, pins, ca_bundle)
+    return resolve_debs_from_image_files(base, platform, lock_sources.store, lock_sources.archive_urls, pins, ca_bundle)
 
 
 def _git(source: GitSource, before: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources) -> GitTree:
@@ -119,12 +119,12 @@ def _http(source: HttpSource, before: Lock | None, upgrade: UpgradeRequest, lock
 _MOST_NAMED = 8
 
 
-def require_unchanged_lock(target: str, previous_lock: Lock | None, lock: Lock) -> None:
+def require_identical_lock_text(target: str, previous_lock: Lock | None, lock: Lock) -> None:
     if previous_lock is None or previous_lock.to_json_text() != lock.to_json_text():
         raise WorkFailed(
             _("the lock of target {target} drifted: its sources no longer offer the locked files\n{lock_diff}").format(
                 target=target,
-                lock_diff=format_lock_diff(previous_lock.to_json_text() if previous_lock else "", lock.to_json_text()),
+                lock_diff=_format_lock_diff(previous_lock.to_json_text() if previous_lock else "", lock.to_json_text()),
             ),
             next_step=f"rlbox lock {target} --upgrade {_drifted(previous_lock, lock)}".rstrip(),
         )
@@ -160,7 +160,7 @@ def _rows(text: str) -> Iterator[tuple[str, str]]:
             yield str(parse_json(row)["name"]), row
 
 
-def format_lock_diff(old_lock: str, new_lock: str) -> str:
+def _format_lock_diff(old_lock: str, new_lock: str) -> str:
     """Return what changed, a line a file of the lock: its name, its version, the beginning of its sha256."""
 
     def short(text: str) -> list[str]:
@@ -210,21 +210,21 @@ def resolve_or_keep_lock(
     sources_profile: str,
     *,
     included_targets: Sequence[str] = (),
-    ask_sources: bool = False,
+    resolve_even_if_unchanged: bool = False,
 ) -> LockUpdate:
     """Return the lock before and the lock now, which is not written.
 
     `sources_profile`: Empty: the target's own.
     `included_targets`: The nearest first. A target without a lock of its own goes on from theirs: nothing is resolved
       that its spec leaves as it is.
-    `ask_sources`: Ask the sources even when the spec did not change.
+    `resolve_even_if_unchanged`: Ask the sources even when the spec did not change.
     """
     own = _before(app, target.name)
     before = own or _inherited(app, target.name, included_targets)
     files = app.project.patches(target.name, target.own_patches)
     patches = {path.name: path.read_text("utf-8") for path in files}
-    if before and not ask_sources and not (upgrade.all_packages or upgrade.packages):
-        refreshed = refresh_lock_patches(target, own_requirements(), before, patches)
+    if before and not resolve_even_if_unchanged and not (upgrade.all_packages or upgrade.packages):
+        refreshed = _refresh_lock_patches(target, own_requirements(), before, patches)
         if refreshed:
             return LockUpdate(own, refreshed)
     lock_sources = prepare_lock_sources(app, target, sources_profile)
@@ -253,7 +253,7 @@ def write_and_report_lock(app: App, previous_lock: Lock | None, lock: Lock) -> b
     if not app.dry_run:
         changed = write_if_changed(app.project.writable_lock_file(lock.target), lock.to_json_text()) or changed
     if previous_lock and previous_lock.to_json_text() != lock.to_json_text():
-        app.print_status(format_lock_diff(previous_lock.to_json_text(), lock.to_json_text()))
+        app.print_status(_format_lock_diff(previous_lock.to_json_text(), lock.to_json_text()))
     if sdists := [package.file for package in lock.list_packages() if not package.is_wheel]:
         app.print_status(f"no wheel for {lock.platform}, built from source in every image: {', '.join(sdists)}")
     return changed

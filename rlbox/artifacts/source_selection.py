@@ -11,17 +11,17 @@ from urllib.parse import urlsplit
 
 from rlbox.amounts import columns, precise_duration_text
 from rlbox.app import App
-from rlbox.artifacts.locator import FileLocator, probe_machine_sources
+from rlbox.artifacts.locator import FileLocator, read_machine_source_settings
 from rlbox.artifacts.mirrors import (
     SHARED_ARCHIVES,
     FileUrl,
-    MachineSources,
+    MachineSourceSettings,
     PackageIndexSettings,
     build_archive_url,
     choose_archive_urls,
     find_response_error,
     list_image_urls,
-    map_suites_to_archives,
+    map_suites_to_archive_names,
     plan_package_indexes,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -80,7 +80,7 @@ def drop_dead_mirrors(
             for rule in rules:
                 if rule.protocol == "direct":
                     break
-                probe = _probe(rule, choose_probe_file(rule, artifacts), profile, MachineSources(), http)
+                probe = _probe(rule, choose_probe_file(rule, artifacts), profile, MachineSourceSettings(), http)
                 if probe.reason is None:
                     break
                 failed[rule] = probe
@@ -89,7 +89,9 @@ def drop_dead_mirrors(
     return profile.model_copy(update={"rule": live}), list(dead.values())
 
 
-def probe_mirrors(profile: Profile, machine: MachineSources, artifacts: Sequence[Artifact]) -> tuple[MirrorProbe, ...]:
+def probe_mirrors(
+    profile: Profile, machine: MachineSourceSettings, artifacts: Sequence[Artifact]
+) -> tuple[MirrorProbe, ...]:
     """Return how every rule did that stands for one of `artifacts`, in the profile's order.
 
     The machine's own settings are asked where the profile has no rule. Git and registries are not asked: they fail over
@@ -107,14 +109,14 @@ def probe_mirrors(profile: Profile, machine: MachineSources, artifacts: Sequence
 
 
 def _probe(
-    rule: MirrorRule, artifact: Artifact | None, profile: Profile, machine: MachineSources, http: HttpClient
+    rule: MirrorRule, artifact: Artifact | None, profile: Profile, machine: MachineSourceSettings, http: HttpClient
 ) -> MirrorProbe:
     began = time.monotonic()
     if artifact is None:
-        reason = _find_fault(http, f"{rule.base_url}/", None)
+        reason = _find_fault(http, f"{rule.mirror_base_url}/", None)
     else:
         if rule.protocol != "direct":  # files of this machine say nothing about a mirror
-            machine = MachineSources()
+            machine = MachineSourceSettings()
         reason = _find_fault_of_file(profile.model_copy(update={"rule": (rule,)}), artifact, machine, http)
     return MirrorProbe(
         kind=rule.kind,
@@ -125,7 +127,9 @@ def _probe(
     )
 
 
-def _find_fault_of_file(profile: Profile, artifact: Artifact, machine: MachineSources, http: HttpClient) -> str | None:
+def _find_fault_of_file(
+    profile: Profile, artifact: Artifact, machine: MachineSourceSettings, http: HttpClient
+) -> str | None:
     """Return why the one rule of `profile` is of no use for a file; only the head of the answer is read."""
     reasons: list[str] = []
     locator = FileLocator(profile, machine, http, on_skip=lambda mirror, reason: reasons.append(reason))
@@ -163,7 +167,7 @@ def format_probes(probes: Iterable[MirrorProbe]) -> str:
     return "\n".join(columns(rows))
 
 
-def select_sources(
+def load_profile_without_dead_mirrors(
     app: App, sources_profile: str, network_settings: NetworkSettings, files: Sequence[Artifact] = ()
 ) -> Profile:
     """Return a sources profile without its dead mirrors; these and outdated ones are said.
@@ -186,21 +190,21 @@ def create_file_locator(app: App, sources_profile: str, files: Sequence[Artifact
     """Return who knows where the files of a lock are; a mirror that is passed over is said."""
     site = read_pip_and_proxy_settings()
     return FileLocator(
-        select_sources(app, sources_profile, site, files),
-        probe_machine_sources(site),
+        load_profile_without_dead_mirrors(app, sources_profile, site, files),
+        read_machine_source_settings(site),
         create_client(site),
         on_skip=lambda mirror, reason: app.print_status(f"{mirror} is passed over: {reason}"),
     )
 
 
-def plan_build_step_env(
+def probe_mirrors_for_build_env(
     app: App,
     groups: Sequence[TorchGroup],
     sources_profile: str,
     network_settings: NetworkSettings,
     files: Sequence[Artifact] = (),
 ) -> Mapping[str, str]:
-    profile = select_sources(app, sources_profile, network_settings, files)
+    profile = load_profile_without_dead_mirrors(app, sources_profile, network_settings, files)
     return plan_package_indexes(groups, network_settings, profile).env
 
 
@@ -222,12 +226,12 @@ class LockSources:
 def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") -> LockSources:
     """Return where the target's lock is resolved from, by the profile `sources_profile` or its own."""
     site = read_pip_and_proxy_settings()
-    profile = select_sources(app, sources_profile or target.sources, site)
-    machine = probe_machine_sources(site, probe_index=False)
+    profile = load_profile_without_dead_mirrors(app, sources_profile or target.sources, site)
+    machine = read_machine_source_settings(site, ask_uv_for_index=False)
     if target.base.bootstrap:
-        found = choose_archive_urls(set(map_suites_to_archives(target.base).values()), profile, machine)
+        found = choose_archive_urls(set(map_suites_to_archive_names(target.base).values()), profile, machine)
     else:  # the image has source lists of its own, which a profile's mirror may stand for
-        rule = profile.find_first_mirror("apt")
+        rule = profile.find_preferred_mirror("apt")
         found = {name: build_archive_url(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
     return LockSources(
         index_settings=plan_package_indexes(select_torch_groups(target), site, profile),

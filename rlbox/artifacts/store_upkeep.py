@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rlbox.artifacts.base_image import list_stored_base_files
+from rlbox.artifacts.base_image import list_known_base_files
 from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
@@ -69,7 +69,7 @@ class StoredObject(NamedTuple):
     targets: tuple[str, ...]
 
 
-def map_objects_to_targets(store: ObjectStore) -> dict[str, StoredObject]:
+def map_sha256_to_stored_object(store: ObjectStore) -> dict[str, StoredObject]:
     found: dict[str, StoredObject] = {}
     for known in list_fetched_locks(store):
         for file in known.files:
@@ -106,10 +106,10 @@ def collect_used_digests(store: ObjectStore, project: Project) -> set[str]:
 
 
 def _digests(store: ObjectStore, lock: Lock) -> set[str]:
-    return {file.sha256 for file in (*list_all_artifacts(lock), *list_stored_base_files(store, lock.base))}
+    return {file.sha256 for file in (*list_all_artifacts(lock), *list_known_base_files(store, lock.base))}
 
 
-def find_damaged_objects(store: ObjectStore) -> list[str]:
+def find_damaged_digests(store: ObjectStore) -> list[str]:
     """Return the digests of objects that cannot be read, or have other bytes than their names say."""
 
     def is_damaged(digest: str) -> bool:
@@ -134,7 +134,7 @@ def find_unused_objects(store: ObjectStore, project: Project) -> dict[Path, int]
     return {path: _freed_bytes(path.stat()) for path in (*objects, *partials)}
 
 
-def remove_objects(store: ObjectStore, paths: Iterable[Path]) -> None:
+def remove_objects_and_stale_records(store: ObjectStore, paths: Iterable[Path]) -> None:
     """Remove unused objects, and the records of locks that are gone."""
     for path in paths:
         path.unlink(missing_ok=True)

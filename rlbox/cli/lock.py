@@ -68,7 +68,7 @@ def lock(
 
 def _check(app: App, name: str, offline: bool, sources: str) -> int:
     from rlbox.artifacts.python_lock import UpgradeRequest
-    from rlbox.artifacts.relock import require_unchanged_lock
+    from rlbox.artifacts.relock import require_identical_lock_text
     from rlbox.planner.stack_check import require_consistent_stack
     from rlbox.target.lock import choose_lock_or_compile_command
 
@@ -80,7 +80,7 @@ def _check(app: App, name: str, offline: bool, sources: str) -> int:
             next_step=choose_lock_or_compile_command(name, plan.lock_fault),
         )
     if not offline:
-        require_unchanged_lock(name, *_relock(app, name, UpgradeRequest(), sources, again=True))
+        require_identical_lock_text(name, *_relock(app, name, UpgradeRequest(), sources, again=True))
     app.result({"target": name, "lock": "current"}, f"{name}  lock is current")
     return 0
 
@@ -95,7 +95,12 @@ def _relock(
     loaded = load_target_and_catalogue(app.project, name)
     require_no_conflict(app, loaded.target, None)
     before, lock = resolve_or_keep_lock(
-        app, loaded.target, moved, sources, included_targets=loaded.included_target_names, ask_sources=again
+        app,
+        loaded.target,
+        moved,
+        sources,
+        included_targets=loaded.included_target_names,
+        resolve_even_if_unchanged=again,
     )
     require_no_conflict(app, loaded.target, lock)
     return before, lock
@@ -200,15 +205,15 @@ def egress(app: App, name: str, closed: bool, sources: str) -> None:
 
 def list_target_contacts(app: App, target_name: str, sources_profile: str) -> tuple[str, tuple[HostContact, ...]]:
     """Return the name of a sources profile (empty: the target's own), and the contacts of the target by it."""
-    from rlbox.artifacts.egress import list_host_contacts, probe_egress
-    from rlbox.artifacts.locator import probe_machine_sources
-    from rlbox.artifacts.profile import load_hidden_hosts, load_profile
+    from rlbox.artifacts.egress import list_host_contacts, probe_redirect_hosts
+    from rlbox.artifacts.locator import read_machine_source_settings
+    from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
     from rlbox.system.network_settings import read_pip_and_proxy_settings
 
     target, files = load_target_as_built(app.project, target_name)
     profile = load_profile(app.project, sources_profile or target.sources)
-    facts = probe_egress(target, files, profile, probe_machine_sources(read_pip_and_proxy_settings()))
-    return profile.name, list_host_contacts(target, files, profile, load_hidden_hosts(), facts)
+    facts = probe_redirect_hosts(target, files, profile, read_machine_source_settings(read_pip_and_proxy_settings()))
+    return profile.name, list_host_contacts(target, files, profile, load_implicitly_contacted_hosts(), facts)
 
 
 def load_target_as_built(project: Project, target_name: str) -> tuple[Target, tuple[Artifact, ...]]:
@@ -290,7 +295,7 @@ def _list(app: App, profile: Profile) -> None:
                 "kind": rule.kind,
                 "mirror": rule.title,
                 "protocol": rule.protocol,
-                "url": rule.base_url,
+                "url": rule.mirror_base_url,
                 "match": rule.match,
                 "checked": rule.checked.isoformat() if rule.checked else "",
                 "expires": rule.expires.isoformat() if rule.expires else "",
@@ -304,7 +309,7 @@ def _list(app: App, profile: Profile) -> None:
 
 
 def _probe(app: App, profile: Profile, target: str) -> int:
-    from rlbox.artifacts.locator import probe_machine_sources
+    from rlbox.artifacts.locator import read_machine_source_settings
     from rlbox.artifacts.source_selection import format_probes, list_unavailable_source_kinds, probe_mirrors
     from rlbox.system.network_settings import read_pip_and_proxy_settings
     from rlbox.target.artifact import list_install_artifacts
@@ -316,7 +321,9 @@ def _probe(app: App, profile: Profile, target: str) -> int:
             _("target {target} has no lock, and so no known file").format(target=target),
             next_step=f"rlbox lock {target}",
         )
-    probes = probe_mirrors(profile, probe_machine_sources(read_pip_and_proxy_settings()), list_install_artifacts(lock))
+    probes = probe_mirrors(
+        profile, read_machine_source_settings(read_pip_and_proxy_settings()), list_install_artifacts(lock)
+    )
     dead = list_unavailable_source_kinds(probes)
     data = {"sources": profile.name, "probed": [asdict(one) for one in probes], "dead": dead}
     app.result(data, format_probes(probes))

@@ -48,10 +48,10 @@ def _open_store(store_dir: str | None) -> ObjectStore:
 def ls(app: App, store_dir: str | None) -> None:
     "List the objects in the store, with their kind and the targets that use them."
     from rlbox.amounts import size_text
-    from rlbox.artifacts.store_upkeep import describe_object, map_objects_to_targets
+    from rlbox.artifacts.store_upkeep import describe_object, map_sha256_to_stored_object
 
     store = _open_store(store_dir)
-    known = map_objects_to_targets(store)
+    known = map_sha256_to_stored_object(store)
     rows, lines, total = [], [], 0
     for digest in store.list_digests():
         file, targets = known.get(digest, (None, ()))
@@ -72,10 +72,10 @@ def ls(app: App, store_dir: str | None) -> None:
 @shared_options
 def verify(app: App, store_dir: str | None, fix: bool) -> None:
     """Verify every object by its sha256; exit code 1 when one is damaged."""
-    from rlbox.artifacts.store_upkeep import describe_object, find_damaged_objects, map_objects_to_targets
+    from rlbox.artifacts.store_upkeep import describe_object, find_damaged_digests, map_sha256_to_stored_object
 
     store = _open_store(store_dir)
-    damaged, known = find_damaged_objects(store), map_objects_to_targets(store)
+    damaged, known = find_damaged_digests(store), map_sha256_to_stored_object(store)
     count = len(list(store.list_digests()))
     lines = [f"{digest[:12]}  {describe_object(*known.get(digest, (None, ())))}" for digest in damaged]
     if damaged and not fix:
@@ -117,7 +117,7 @@ def prune(app: App, yes: bool) -> int:
         find_unused_cache_entries,
         find_unused_objects,
         remove_cache_entries,
-        remove_objects,
+        remove_objects_and_stale_records,
     )
     from rlbox.image.prune import format_images_to_remove, remove_images, sum_distinct_image_bytes
 
@@ -145,7 +145,7 @@ def prune(app: App, yes: bool) -> int:
         require_confirmation(app, yes, f"remove {what}, up to {size_text(freed)}")
         remove_cache_entries(caches)  # which alone may refuse
         remove_images(images)
-        remove_objects(store, objects)
+        remove_objects_and_stale_records(store, objects)
     app.result(found | {"removed": True}, f"freed up to {size_text(freed)}")
     return 0
 

@@ -130,7 +130,8 @@ def _list_mirrors(app: App, image: ImagePlan) -> list[Endpoint]:
     rules = [rule for rule in load_profile(app.project, image.sources_profile).rule if rule.url.startswith("http")]
     kinds = [rule.kind for rule in rules]
     return [
-        Endpoint(name=rule.title, url=f"{rule.base_url}/", is_optional=kinds.count(rule.kind) > 1) for rule in rules
+        Endpoint(name=rule.title, url=f"{rule.mirror_base_url}/", is_optional=kinds.count(rule.kind) > 1)
+        for rule in rules
     ]
 
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.amounts import columns, duration_text, size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import list_stored_base_files
+from rlbox.artifacts.base_image import list_known_base_files
 from rlbox.artifacts.fetch import fetch_artifacts, show_fetch_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
@@ -204,7 +204,7 @@ class _Compilation:
 
     def _fetch(self) -> None:
         app, store, lock = self._app, self._store, self._lock
-        base = list_stored_base_files(store, lock.base, lock.platform)
+        base = list_known_base_files(store, lock.base, lock.platform)
         record_fetched_lock(store, lock.target, app.project.lock_file(lock.target), (*base, *list_all_artifacts(lock)))
         files = list_compile_inputs(lock, self._row)
         missing = [file for file in files if not store.is_intact(file.sha256, file.size)]

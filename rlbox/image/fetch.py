@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlbox.amounts import size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_locked_base_image, list_stored_base_files
+from rlbox.artifacts.base_image import fetch_locked_base_image, list_known_base_files
 from rlbox.artifacts.fetch import (
     FetchResult,
     fetch_artifacts,
@@ -77,12 +77,12 @@ def _files(lock: Lock, options: FetchOptions) -> tuple[Artifact, ...]:
 
 
 def _base(lock: Lock, store: ObjectStore, options: FetchOptions) -> tuple[Artifact, ...]:
-    return () if options.inplace_only else list_stored_base_files(store, lock.base, lock.platform)
+    return () if options.inplace_only else list_known_base_files(store, lock.base, lock.platform)
 
 
 def _remember(app: App, lock: Lock, store: ObjectStore) -> None:
     """Write down what all of a lock's objects are, whichever of them are wanted now."""
-    files = (*list_stored_base_files(store, lock.base, lock.platform), *list_all_artifacts(lock))
+    files = (*list_known_base_files(store, lock.base, lock.platform), *list_all_artifacts(lock))
     record_fetched_lock(store, lock.target, app.project.lock_file(lock.target), files)
 
 

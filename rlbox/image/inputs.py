@@ -19,7 +19,7 @@ from rlbox.artifacts.fetch import (
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
-from rlbox.artifacts.source_selection import create_file_locator, plan_build_step_env
+from rlbox.artifacts.source_selection import create_file_locator, probe_mirrors_for_build_env
 from rlbox.engine.connection import read_engine_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
@@ -131,7 +131,7 @@ class BuildInputs:
         return lock
 
     def _settings(self) -> Mapping[str, str]:
-        return plan_build_step_env(
+        return probe_mirrors_for_build_env(
             self._app, self._plan.torch_groups, self._sources, self._site, list_install_artifacts(self._lock)
         )
 

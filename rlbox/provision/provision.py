@@ -15,7 +15,7 @@ from rlbox.app import App
 from rlbox.artifacts.fetch import create_missing_files_error, fetch_artifacts
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
-from rlbox.artifacts.source_selection import create_file_locator, select_sources
+from rlbox.artifacts.source_selection import create_file_locator, load_profile_without_dead_mirrors
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import create_or_check_data_disk
@@ -85,7 +85,9 @@ def _find_packages(app: App, prepared: PreparedTarget, store: ObjectStore) -> Pa
     site, profile = read_pip_and_proxy_settings(), options.sources or prepared.image.sources_profile
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         fetch_artifacts(own, create_file_locator(app, profile, own), store, network_settings=site, target=lock.target)
-    sources = plan_package_indexes(prepared.image.torch_groups, site, select_sources(app, profile, site, files))
+    sources = plan_package_indexes(
+        prepared.image.torch_groups, site, load_profile_without_dead_mirrors(app, profile, site, files)
+    )
     trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
     folders = tuple(sorted({wheel.rpartition("/")[0] for wheel in sources.local_wheels}))
     return PackageSource(

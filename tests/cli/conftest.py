@@ -12,7 +12,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.artifacts.egress import EgressFacts
-from rlbox.artifacts.mirrors import MachineSources
+from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.config.project import Project
 from rlbox.errors import NotAnswered
 from rlbox.fixes.catalogue import load_fixes
@@ -84,6 +84,7 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
     monkeypatch.setattr("rlbox.artifacts.source_selection.probe_mirrors", lambda *asked: ())
     monkeypatch.setattr(
-        "rlbox.artifacts.locator.probe_machine_sources", lambda site: MachineSources(network_settings=site)
+        "rlbox.artifacts.locator.read_machine_source_settings",
+        lambda site: MachineSourceSettings(network_settings=site),
     )
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressFacts())
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: EgressFacts())

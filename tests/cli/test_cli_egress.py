@@ -7,7 +7,7 @@ from fakes import Folder, Rlbox
 from mirrorbox import mirrors
 
 from rlbox.artifacts.egress import EgressFacts
-from rlbox.artifacts.mirrors import MachineSources
+from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.system.network_settings import NetworkSettings
 
 SPEC = """
@@ -22,17 +22,17 @@ VLLM_NO_USAGE_STATS = "1"
 [disk]
 host = "~/disk"
 """
-MACHINE = MachineSources(
+MACHINE = MachineSourceSettings(
     network_settings=NetworkSettings(index_url="https://index.example/simple"),
-    archive_urls={"debian": "http://apt.example/d"},
+    url_by_apt_archive={"debian": "http://apt.example/d"},
 )
 
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with settings, and no network to ask."""
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_sources", lambda site: MACHINE)
-    monkeypatch.setattr("rlbox.artifacts.egress.probe_egress", lambda *asked: EgressFacts(machine=MACHINE))
+    monkeypatch.setattr("rlbox.artifacts.locator.read_machine_source_settings", lambda site: MACHINE)
+    monkeypatch.setattr("rlbox.artifacts.egress.probe_redirect_hosts", lambda *asked: EgressFacts(machine=MACHINE))
 
 
 def test_table(rlbox: Rlbox, folder: Folder) -> None:
@@ -91,8 +91,8 @@ def test_asked_for_real(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.Monkey
     monkeypatch.chdir(folder.path)
     with mirrors(1) as (host,):
         host.index("/simple/uv/", {"uv-1.tar.gz": "http://files.invalid/uv-1.tar.gz"})
-        machine = MachineSources(network_settings=NetworkSettings(index_url=f"{host.url}/simple"))
-        monkeypatch.setattr("rlbox.artifacts.locator.probe_machine_sources", lambda site: machine)
-        assert egress.probe_egress
+        machine = MachineSourceSettings(network_settings=NetworkSettings(index_url=f"{host.url}/simple"))
+        monkeypatch.setattr("rlbox.artifacts.locator.read_machine_source_settings", lambda site: machine)
+        assert egress.probe_redirect_hosts
         folder.target("mine", SPEC)
         assert rlbox("egress", "mine", "--json").data["hosts"]["lock"] == ["127.0.0.1", "files.invalid"]

@@ -54,9 +54,9 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archive_urls", dict, raising=False)
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_archive_urls", dict)
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_default_python_index", lambda: "", raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.read_apt_archive_urls", dict, raising=False)
+    monkeypatch.setattr("rlbox.artifacts.locator.read_apt_archive_urls", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.read_uv_default_index_url", lambda: "", raising=False)
 
     def write(
         base: str = BOOTSTRAP, packages: tuple[Package, ...] = (), platform: str = "x86_64-unknown-linux-gnu"

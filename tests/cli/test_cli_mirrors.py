@@ -8,7 +8,7 @@ import pytest
 from fakes import Folder, Rlbox, Said
 from mirrorbox import MirrorServer, artifact, mirrors
 
-from rlbox.artifacts.mirrors import MachineSources
+from rlbox.artifacts.mirrors import MachineSourceSettings
 
 BODY = b"the wheel" * 100
 SIX = artifact(BODY)
@@ -21,7 +21,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
     monkeypatch.setattr("rlbox.target.artifact.list_install_artifacts", lambda lock: (SIX, DEB))
     monkeypatch.setattr(
-        "rlbox.artifacts.locator.probe_machine_sources", lambda site: MachineSources(network_settings=site)
+        "rlbox.artifacts.locator.read_machine_source_settings",
+        lambda site: MachineSourceSettings(network_settings=site),
     )
     with mirrors(2) as servers:
         servers[0].index("/good/six/", {SIX.file: f"/{SIX.file}"})

@@ -10,14 +10,14 @@ from fakes import TARGET, Folder
 from rlbox.artifacts.apt_lock import (
     AptSuite,
     debian_architecture,
-    parse_archive_names,
+    map_urls_to_archive_names,
     parse_print_uris,
     plan_apt_commands,
     render_apt_config_files,
     resolve_debs,
     rewrite_source_lists,
 )
-from rlbox.artifacts.mirrors import map_suites_to_archives
+from rlbox.artifacts.mirrors import map_suites_to_archive_names
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base, load_target
@@ -25,9 +25,9 @@ from rlbox.values import Command
 
 A, B = "a" * 64, "b" * 64
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-MAIN = AptSuite(archive="debian", url="http://apt.example/debian", suite="bookworm", keyring=KEYRING)
+MAIN = AptSuite(archive_name="debian", url="http://apt.example/debian", suite="bookworm", keyring=KEYRING)
 SECURITY = AptSuite(
-    archive="debian-security", url="http://apt.example/debian-security", suite="bookworm-security", keyring=KEYRING
+    archive_name="debian-security", url="http://apt.example/debian-security", suite="bookworm-security", keyring=KEYRING
 )
 
 
@@ -53,14 +53,14 @@ def base(folder: Folder, more: str = "") -> Base:
     ],
 )
 def test_suites_and_their_archives(folder: Folder, more: str, suites: dict[str, str]) -> None:
-    found = map_suites_to_archives(base(folder, more))
+    found = map_suites_to_archive_names(base(folder, more))
     assert found == suites
     assert list(found) == list(suites)
 
 
 def test_a_suite_of_another_release(folder: Folder) -> None:
     with pytest.raises(SpecError) as caught:
-        map_suites_to_archives(base(folder, 'suites = ["trixie-security"]'))
+        map_suites_to_archive_names(base(folder, 'suites = ["trixie-security"]'))
     assert str(caught.value) == "base.suites: 'trixie-security' is not a suite of debian:bookworm"
 
 
@@ -132,7 +132,7 @@ Signed-By: /r/usr/share/keyrings/debian-archive-keyring.gpg
 
 def test_archives_of_an_image() -> None:
     """A mirror has an archive by its name; what only its owner has is named by its address."""
-    assert parse_archive_names((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
+    assert map_urls_to_archive_names((ONE_LINE, MANY_LINES), ("debian", "ubuntu")) == {
         "http://archive.example/debian": "debian",
         "http://archive.example/ubuntu": "ubuntu",
         "http://archive.example/ubuntu-ports": "http://archive.example/ubuntu-ports",

@@ -15,10 +15,10 @@ from rlbox.artifacts.egress import (
     list_host_contacts,
     list_hosts_by_phase,
     list_source_urls,
-    probe_egress,
+    probe_redirect_hosts,
 )
-from rlbox.artifacts.mirrors import MachineSources
-from rlbox.artifacts.profile import DeclaredHost, HiddenHost, MirrorRule, Profile, load_hidden_hosts
+from rlbox.artifacts.mirrors import MachineSourceSettings
+from rlbox.artifacts.profile import DeclaredHost, HiddenHost, MirrorRule, Profile, load_implicitly_contacted_hosts
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
 from rlbox.target.target import Target, load_target
@@ -38,9 +38,9 @@ SIX = artifact(BODY)
 DEB = artifact(b"d", "pool/p.deb", "apt", name="p", origin="debian")
 TORCH = artifact(b"t", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
 NONE = Profile(name="direct", title="")
-MACHINE = MachineSources(
+MACHINE = MachineSourceSettings(
     network_settings=NetworkSettings(index_url="https://index.example/simple"),
-    archive_urls={"debian": "http://apt.example/debian"},
+    url_by_apt_archive={"debian": "http://apt.example/debian"},
 )
 
 
@@ -74,7 +74,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
         "https://index.example/simple/six/": ("index.example", "files.example"),
         "http://apt.example/debian/pool/p.deb": (),
     }
-    found = plan(target, facts=EgressFacts(machine=MACHINE, redirect_hosts=behind))
+    found = plan(target, facts=EgressFacts(machine=MACHINE, redirect_hosts_by_url=behind))
     assert shown(found) == [
         ("apt.example", "machine", "this machine's apt sources"),
         ("index.example", "machine", "this machine's index"),
@@ -90,7 +90,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
 
 
 def test_what_could_not_be_asked_is_said(target: Target) -> None:
-    found = plan(target, facts=EgressFacts(machine=MachineSources()))
+    found = plan(target, facts=EgressFacts(machine=MachineSourceSettings()))
     assert [(one.host, one.kind, one.why) for one in found] == [
         ("", "apt", "default of the client (not asked: no network)"),
         ("", "python", "default of the client (not asked: no network)"),
@@ -124,7 +124,7 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
         git=({"name": "r", "url": "https://codeberg.example/r.git", "ref": "main", "into": "/r"},),
     )
     behind = {"https://github.com/x.whl": ("github.com", "release-assets.example")}
-    facts = EgressFacts(machine=MACHINE, redirect_hosts=behind)
+    facts = EgressFacts(machine=MACHINE, redirect_hosts_by_url=behind)
     assert [(one.host, one.kind, one.declared) for one in plan(mine, (), facts=facts)][1:] == [
         ("github.com", "http", "target"),
         ("release-assets.example", "http", "target"),
@@ -134,11 +134,11 @@ def test_files_and_repositories_and_images_of_the_spec(target: Target) -> None:
 
 
 def test_a_wheel_on_this_machine_needs_no_host(target: Target) -> None:
-    local = MachineSources(
+    local = MachineSourceSettings(
         network_settings=NetworkSettings(index_url="https://index.example", find_links={"/w": (TORCH.file,)})
     )
     assert [one.host for one in plan(target, (SIX, TORCH), facts=EgressFacts(machine=local))] == ["index.example"]
-    away = MachineSources(network_settings=NetworkSettings(index_url="https://index.example"))
+    away = MachineSourceSettings(network_settings=NetworkSettings(index_url="https://index.example"))
     assert "download.pytorch.org" in [one.host for one in plan(target, (TORCH,), facts=EgressFacts(machine=away))]
 
 
@@ -157,17 +157,17 @@ def test_before_there_is_a_lock_the_spec_says_what_will_be_asked(target: Target)
 
 def test_a_proxy_is_a_host(target: Target) -> None:
     site = NetworkSettings(proxies={"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost"})
-    (first, *_) = plan(target, (), facts=EgressFacts(machine=MachineSources(network_settings=site)))
+    (first, *_) = plan(target, (), facts=EgressFacts(machine=MachineSourceSettings(network_settings=site)))
     assert (first.host, first.kind, first.declared) == ("proxy.example", "proxy", "machine")
 
 
-ROWS = load_hidden_hosts()
+ROWS = load_implicitly_contacted_hosts()
 
 
 def hidden(target: Target, *names: str, env: dict[str, str] | None = None, file: str = "x.whl") -> dict[str, str]:
     """Return the hidden hosts of a lock with these packages: host to what closes it."""
     files = tuple(artifact(b"", file, name=name) for name in names)
-    found = plan(changed(target, env=env or {}), files, hidden=ROWS, facts=EgressFacts(machine=MachineSources()))
+    found = plan(changed(target, env=env or {}), files, hidden=ROWS, facts=EgressFacts(machine=MachineSourceSettings()))
     return {one.host: one.closed_by for one in found if one.declared == "hidden"}
 
 
@@ -239,12 +239,13 @@ def test_asking_follows_pages_and_redirects(target: Target) -> None:
         first.file("/end", BODY)
         first.answers["/debian/pool/p.deb"] = Answer(status=302, headers={"Location": f"{second.url}/deb"})
         second.file("/deb", b"d")
-        machine = MachineSources(
-            network_settings=NetworkSettings(index_url=f"{here}/simple"), archive_urls={"debian": f"{here}/debian"}
+        machine = MachineSourceSettings(
+            network_settings=NetworkSettings(index_url=f"{here}/simple"),
+            url_by_apt_archive={"debian": f"{here}/debian"},
         )
-        facts = probe_egress(target, (SIX, DEB), NONE, machine)
-        assert facts.redirect_hosts == {
+        facts = probe_redirect_hosts(target, (SIX, DEB), NONE, machine)
+        assert facts.redirect_hosts_by_url == {
             f"{here}/simple/six/": ("localhost", "127.0.0.1"),
             f"{here}/debian/pool/p.deb": ("localhost", "127.0.0.1"),
         }
-    assert probe_egress(target, (SIX, DEB), NONE, machine).redirect_hosts == {}
+    assert probe_redirect_hosts(target, (SIX, DEB), NONE, machine).redirect_hosts_by_url == {}

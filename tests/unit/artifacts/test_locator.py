@@ -9,7 +9,7 @@ import pytest
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
 from rlbox.artifacts.locator import FileLocator
-from rlbox.artifacts.mirrors import FileUrl, MachineSources
+from rlbox.artifacts.mirrors import FileUrl, MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.http import HttpClient, create_client
 from rlbox.system.network_settings import NetworkSettings
@@ -38,11 +38,11 @@ def client() -> Iterator[HttpClient]:
 class Found:
     """A locator over index rules for some addresses, and what it said."""
 
-    def __init__(self, client: HttpClient, *rules: MirrorRule, machine: MachineSources = MachineSources()) -> None:  # noqa: B008
+    def __init__(self, client: HttpClient, *rules: MirrorRule, machine: MachineSourceSettings | None = None) -> None:
         self.said: list[tuple[str, str]] = []
         profile = Profile(name="mine", title="", rule=rules)
         skip = lambda mirror, reason: self.said.append((mirror, reason))  # noqa: E731
-        self.locator = FileLocator(profile, machine, client, on_skip=skip)
+        self.locator = FileLocator(profile, machine or MachineSourceSettings(), client, on_skip=skip)
 
     def __call__(self, wanted: Artifact = SIX) -> list[str]:
         return [link.url for link in self.locator.list_urls(wanted)]
@@ -92,7 +92,7 @@ def test_folders_of_this_machine_come_first(tmp_path: Path, hosts: list[MirrorSe
         extra_index_urls=((tmp_path / "index").as_uri(), (tmp_path / "nothing").as_uri()),
     )
     hosts[0].index("/simple/six/", {SIX.file: f"/{SIX.file}"})
-    found = Found(client, machine=MachineSources(network_settings=site))
+    found = Found(client, machine=MachineSourceSettings(network_settings=site))
     assert found() == [
         f"file://{tmp_path}/wheels/{SIX.file}",
         f"{hosts[0].url}/{SIX.file}",

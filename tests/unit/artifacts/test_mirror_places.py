@@ -9,7 +9,7 @@ from mirrorbox import artifact
 
 from rlbox.artifacts.mirrors import (
     FileUrl,
-    MachineSources,
+    MachineSourceSettings,
     choose_archive_urls,
     list_file_urls,
     list_git_urls,
@@ -45,7 +45,9 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
         extra_index_urls=("file:///opt/index",),
     )
     assert list(
-        list_file_urls(SIX, NONE, MachineSources(network_settings=site, default_index="https://default.example/simple"))
+        list_file_urls(
+            SIX, NONE, MachineSourceSettings(network_settings=site, default_index="https://default.example/simple")
+        )
     ) == [
         FileUrl(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", named_by="machine"),
         FileUrl(
@@ -58,7 +60,7 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
 
 
 def test_python_without_any_setting_is_what_uv_reads() -> None:
-    machine = MachineSources(default_index="https://default.example/simple")
+    machine = MachineSourceSettings(default_index="https://default.example/simple")
     (place,) = list_file_urls(artifact(b"", name="Flash_Attn.x"), NONE, machine)
     assert place == FileUrl(
         mirror="uv's default index",
@@ -66,7 +68,7 @@ def test_python_without_any_setting_is_what_uv_reads() -> None:
         page_kind="index",
         named_by="default",
     )
-    assert list(list_file_urls(SIX, NONE, MachineSources())) == []
+    assert list(list_file_urls(SIX, NONE, MachineSourceSettings())) == []
 
 
 def test_python_rules_take_the_place_of_the_machines_index() -> None:
@@ -75,7 +77,7 @@ def test_python_rules_take_the_place_of_the_machines_index() -> None:
         rule("python", "flat", "https://b.example/wheels/", name="b"),
         rule("python", "direct"),
     )
-    machine = MachineSources(network_settings=NetworkSettings(index_url="https://lan.example/simple"))
+    machine = MachineSourceSettings(network_settings=NetworkSettings(index_url="https://lan.example/simple"))
     assert [(p.mirror, p.url, p.page_kind, p.named_by) for p in list_file_urls(SIX, mine, machine)] == [
         ("a.example", "https://a.example/simple/six/", "index", "profile"),
         ("b", "https://b.example/wheels/", "flat", "profile"),
@@ -91,7 +93,8 @@ def test_torch_wheels_stand_in_their_channel() -> None:
     )
     site = NetworkSettings(find_links={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
     assert [
-        (p.url, p.page_kind, p.named_by) for p in list_file_urls(TORCH, mine, MachineSources(network_settings=site))
+        (p.url, p.page_kind, p.named_by)
+        for p in list_file_urls(TORCH, mine, MachineSourceSettings(network_settings=site))
     ] == [
         ("file:///w/torch-2.9.0%252Bcu128-cp311-cp311-linux_x86_64.whl", "", "machine"),
         ("https://a.example/pytorch-wheels/cu128/", "flat", "profile"),
@@ -101,24 +104,24 @@ def test_torch_wheels_stand_in_their_channel() -> None:
 
 
 def test_apt_archives_stand_below_a_mirror() -> None:
-    machine = MachineSources(
-        archive_urls={"debian": "http://m.example/debian", "debian-security": "http://s.example/security"}
+    machine = MachineSourceSettings(
+        url_by_apt_archive={"debian": "http://m.example/debian", "debian-security": "http://s.example/security"}
     )
     file = "pool/main/p/p/p_1%2Bb1_amd64.deb"
     assert [(p.url, p.named_by) for p in list_file_urls(DEB, NONE, machine)] == [
         (f"http://s.example/security/{file}", "machine")
     ]
-    assert list(list_file_urls(DEB, NONE, MachineSources())) == []
+    assert list(list_file_urls(DEB, NONE, MachineSourceSettings())) == []
     mine = profile(rule("apt", "archive", "https://a.example/"), rule("apt", "direct"))
     assert urls(list_file_urls(DEB, mine, machine)) == [
         f"https://a.example/debian-security/{file}",
         f"http://s.example/security/{file}",
     ]
     assert choose_archive_urls(("debian",), mine, machine) == {
-        **machine.archive_urls,
+        **machine.url_by_apt_archive,
         "debian": "https://a.example/debian",
     }
-    assert choose_archive_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.archive_urls)
+    assert choose_archive_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
 
 
 GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"

@@ -8,7 +8,7 @@ import pytest
 from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
-from rlbox.artifacts.mirrors import MachineSources
+from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.artifacts.source_selection import choose_probe_file, drop_dead_mirrors, probe_mirrors
 from rlbox.system.network_settings import NetworkSettings
@@ -49,7 +49,7 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
     torch = artifact(b"torch", "torch-2+cpu-x.whl", "torch-wheels", name="torch", origin="cpu")
     folder.write("torch-2+cpu-x.whl", "torch")
     site = NetworkSettings(index_url=f"{hosts[0].url}/simple", find_links={str(folder.path): ("torch-2+cpu-x.whl",)})
-    machine = MachineSources(network_settings=site, archive_urls={"debian": f"{hosts[0].url}/debian"})
+    machine = MachineSourceSettings(network_settings=site, url_by_apt_archive={"debian": f"{hosts[0].url}/debian"})
     probes = probe_mirrors(Profile(name="direct", title=""), machine, [SIX, DEB, torch])
     assert sorted((probe.kind, probe.mirror, probe.reason) for probe in probes) == [
         ("apt", "direct", None),

@@ -7,8 +7,8 @@ from fakes import Folder
 from mirrorbox import mirrors
 
 from rlbox.app import App
-from rlbox.artifacts.mirrors import MachineSources
-from rlbox.artifacts.source_selection import prepare_lock_sources, select_sources
+from rlbox.artifacts.mirrors import MachineSourceSettings
+from rlbox.artifacts.source_selection import load_profile_without_dead_mirrors, prepare_lock_sources
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.target import load_target
 
@@ -38,7 +38,7 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
         dead.close()
         rules = RULE.format("python", "index", dead.url) + 'name = "dead"\n' + RULE.format("python", "index", good.url)
         folder.write("sources/lan.toml", f'title = "x"\n{rules}name = "good"\nexpires = 2020-01-01\n')
-        profile = select_sources(app, "lan", NetworkSettings())
+        profile = load_profile_without_dead_mirrors(app, "lan", NetworkSettings())
     assert [rule.title for rule in profile.rule] == ["good"]
     assert capsys.readouterr().err == (
         "dead is passed over: cannot reach 127.0.0.1: Connection refused\n"
@@ -48,13 +48,15 @@ def test_dead_and_outdated_mirrors_are_said(folder: Folder, app: App, capsys: py
 
 @pytest.mark.allow("sockets")
 def test_a_lock_is_resolved_by_the_profile(folder: Folder, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = MachineSources(
-        archive_urls={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"}
+    machine = MachineSourceSettings(
+        url_by_apt_archive={"debian": "http://mine.example/debian", "ubuntu": "http://mine.example/ubuntu"}
     )
-    monkeypatch.setattr("rlbox.artifacts.source_selection.probe_machine_sources", lambda site, probe_index: machine)
+    monkeypatch.setattr(
+        "rlbox.artifacts.source_selection.read_machine_source_settings", lambda site, ask_uv_for_index: machine
+    )
     folder.target("mine", SPEC)
     target = load_target(folder.project, "mine").target
-    assert dict(prepare_lock_sources(app, target).archive_urls) == dict(machine.archive_urls)
+    assert dict(prepare_lock_sources(app, target).archive_urls) == dict(machine.url_by_apt_archive)
     with mirrors(1) as (host,):
         rules = RULE.format("apt", "archive", f"{host.url}/m/") + RULE.format("python", "index", f"{host.url}/simple")
         folder.write("sources/lan.toml", f'title = "x"\n{rules}')

@@ -63,7 +63,7 @@ def test_a_project_wins_and_adds(folder: Folder) -> None:
     assert load_profile(folder.project, "cn").title == "mine"
     lan = load_profile(folder.project, "lan")
     (rule,) = lan.rule
-    assert (rule.title, rule.base_url, rule.expires) == (
+    assert (rule.title, rule.mirror_base_url, rule.expires) == (
         "lan",
         "https://mirror.example/simple",
         datetime.date(2030, 1, 1),

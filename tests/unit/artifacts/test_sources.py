@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.artifacts.mirrors import PackageIndexSettings, find_local_wheels, plan_package_indexes
+from rlbox.artifacts.mirrors import PackageIndexSettings, list_local_wheel_paths, plan_package_indexes
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import TorchGroup
@@ -92,13 +92,13 @@ def test_local_wheels_by_name() -> None:
             "/a": (WHEEL, "torchaudio-2.13.0+cpu-x.whl", "torch-2.13.0-x.whl", "torch-2.13.0.1+cpu-x.whl"),
         }
     )
-    assert find_local_wheels(CPU, site) == (
+    assert list_local_wheel_paths(CPU, site) == (
         f"/a/{WHEEL}",
         "/b/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl",
         "/b/torch-2.13.0%2bcpu-cp312-x.whl",
     )
     dashed = TorchGroup(packages=("flash-attn==1.0",), channel="cu128")
-    assert find_local_wheels(dashed, NetworkSettings(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})) == (
+    assert list_local_wheel_paths(dashed, NetworkSettings(find_links={"/a": ("flash_attn-1.0+cu128-x.whl",)})) == (
         "/a/flash_attn-1.0+cu128-x.whl",
     )
 

@@ -22,12 +22,12 @@ from rlbox.artifacts.fetch import fetch_artifacts
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import (
     collect_used_digests,
-    find_damaged_objects,
+    find_damaged_digests,
     find_unused_objects,
     list_fetched_locks,
-    map_objects_to_targets,
+    map_sha256_to_stored_object,
     record_fetched_lock,
-    remove_objects,
+    remove_objects_and_stale_records,
 )
 from rlbox.errors import NodeError, SpecError, WorkFailed
 from rlbox.system.files import cache_path
@@ -111,7 +111,7 @@ def test_wrong_bytes_are_never_kept(store: ObjectStore) -> None:
 
 def test_one_writer_at_a_time(store: ObjectStore) -> None:
     with store.wait_for_partial(FILE.sha256) as draft:
-        assert store.try_open_partial(FILE.sha256) is None
+        assert store.open_partial_unless_locked(FILE.sha256) is None
         draft.write(DATA)
         draft.commit()
     with store.wait_for_partial(FILE.sha256) as draft:
@@ -177,7 +177,10 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
         f"the store cannot be written: Not a directory\n  where: {tmp_path}/file\n"
         "  next:  name another with --store DIR or RLBOX_STORE"
     )
-    for action in (lambda: store.try_open_partial(FILE.sha256), lambda: record_fetched_lock(store, "t", tmp_path, [])):
+    for action in (
+        lambda: store.open_partial_unless_locked(FILE.sha256),
+        lambda: record_fetched_lock(store, "t", tmp_path, []),
+    ):
         with pytest.raises(NodeError) as caught:
             action()
         assert str(caught.value) == text
@@ -185,11 +188,11 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_every_flipped_byte_is_found(store: ObjectStore) -> None:
     digests = [put(store, bytes([n]) * 100) for n in range(20)]
-    assert find_damaged_objects(store) == []
+    assert find_damaged_digests(store) == []
     for digest in digests:
         flip(store.path(digest))
         os.utime(store.path(digest), ns=(315_532_800 * 10**9,) * 2)  # even where the stamp is forged
-        assert find_damaged_objects(store) == [digest]
+        assert find_damaged_digests(store) == [digest]
         store.remove(digest)
 
 
@@ -209,7 +212,7 @@ def test_what_is_wanted(store: ObjectStore, target: Folder, tmp_path: Path) -> N
     other = artifact_of(b"other", "other-1.whl")
     record_fetched_lock(store, "mine", elsewhere, [other])
     assert [known.target for known in list_fetched_locks(store)] == ["mine", "mine"]
-    assert map_objects_to_targets(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
+    assert map_sha256_to_stored_object(store) == {FILE.sha256: (FILE, ("mine",)), other.sha256: (other, ("mine",))}
     wanted = collect_used_digests(store, target.project)
     assert FILE.sha256 not in wanted
     assert other.sha256 not in wanted
@@ -233,7 +236,7 @@ def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> N
         busy.write(b"half")
         unused = find_unused_objects(store, target.project)
         assert {path.name: size for path, size in unused.items()} == {drop: 5, linked: 0, "a" * 64: 4}
-        remove_objects(store, unused)
+        remove_objects_and_stale_records(store, unused)
         assert [path.name for path in store.list_partials()] == ["c" * 64]
     assert list(store.list_digests()) == [keep]
     assert [known.target for known in list_fetched_locks(store)] == ["kept"]
@@ -321,12 +324,12 @@ def test_killed_and_started_again(store: ObjectStore) -> None:
                     time.sleep(0.002)
                 time.sleep(0.03 * turn)
                 process.kill()
-            assert find_damaged_objects(store) == []
+            assert find_damaged_digests(store) == []
         mirror.pause_s = 0
         with start(store, mirror.url) as process:
             assert process.wait(30) == 0
         assert any(asked for _, asked in mirror.asked), "nothing was resumed"
-    assert find_damaged_objects(store) == []
+    assert find_damaged_digests(store) == []
     assert sorted(store.path(digest).read_bytes()[0] for digest in store.list_digests()) == list(range(6))
     assert list(store.list_partials()) == []
 
@@ -341,5 +344,5 @@ def test_two_fetches_at_once(store: ObjectStore) -> None:
             counts = [int(process.communicate(timeout=60)[0]) for process in (one, two)]
         assert mirror.times() == dict.fromkeys(data, 1)
     assert sum(counts) == 6
-    assert find_damaged_objects(store) == []
+    assert find_damaged_digests(store) == []
     assert len(list(store.list_digests())) == 6

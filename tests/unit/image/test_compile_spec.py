@@ -9,10 +9,10 @@ from fakes import Folder, fitting_lock
 
 from rlbox.app import own_requirements
 from rlbox.artifacts.compiled_lock import (
-    build_toolchain_base,
-    copy_compiled_wheels,
-    plan_source_inputs,
-    plan_tool_inputs,
+    derive_compiler_base_spec,
+    keep_matching_compiled_wheels,
+    plan_sdist_resolver_inputs,
+    plan_tool_resolver_inputs,
 )
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions, plan_resolver_inputs
 from rlbox.artifacts.relock import count_group_packages, sum_group_bytes
@@ -248,10 +248,10 @@ def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
 def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
     lock, row = locked(target(folder))
     before = lock.with_compiled_wheel(row, wheel(row))
-    assert copy_compiled_wheels(lock, before) == before
-    assert copy_compiled_wheels(lock, None) == lock
+    assert keep_matching_compiled_wheels(lock, before) == before
+    assert keep_matching_compiled_wheels(lock, None) == lock
     other = replace(lock, compiled=(replace(row, recipe="f" * 64),))
-    assert copy_compiled_wheels(other, before) == other
+    assert keep_matching_compiled_wheels(other, before) == other
     assert "flash-attn" not in list_kept_versions(before, UpgradeRequest())["stack"]
 
 
@@ -260,18 +260,18 @@ def test_what_uv_is_asked(folder: Folder) -> None:
     (stack, *_) = plan_resolver_inputs(spec, (), {})
     assert stack.files["excluded.txt"] == "flash-attn ; python_version < '0'\n"
     entry = spec.list_compile_entries[0][1]
-    source = plan_source_inputs(entry)
+    source = plan_sdist_resolver_inputs(entry)
     assert source.files["source.in"] == "flash-attn==2.8.3.post2\n"
     assert 'no-binary-package = ["flash-attn"]' in source.files["uv.toml"]
     known = (replace(TORCH, version="2.10.0"), wheel_of("ninja", "1.11"))
     old = CompileInputs(name="flash-attn", group="k", recipe="", source=SOURCE, tools=known)
-    tools = plan_tool_inputs(entry, (TORCH,), old, ())
+    tools = plan_tool_resolver_inputs(entry, (TORCH,), old, ())
     assert tools.files["tools.in"] == (
         "ninja\nnvidia-cuda-cccl==13.0.*\nnvidia-cuda-crt==13.0.*\nnvidia-cuda-nvcc==13.0.*\n"
         "nvidia-cuda-runtime==13.0.*\nnvidia-nvvm==13.0.*\nsetuptools>=70\ntorch==2.11.0\n"
     )
     assert tools.files["pins.txt"] == "ninja==1.11\ntorch==2.11.0\n"
-    assert plan_tool_inputs(entry, (TORCH,), old, ("ninja",)).files["pins.txt"] == "torch==2.11.0\n"
+    assert plan_tool_resolver_inputs(entry, (TORCH,), old, ("ninja",)).files["pins.txt"] == "torch==2.11.0\n"
 
 
 def wheel_of(name: str, version: str) -> Package:
@@ -279,8 +279,8 @@ def wheel_of(name: str, version: str) -> Package:
 
 
 def test_the_system_of_a_build(folder: Folder) -> None:
-    base = build_toolchain_base(target(folder))
+    base = derive_compiler_base_spec(target(folder))
     assert base is not None
     assert base.packages == ("g++", "make", "python3-dev")
     image = SPEC.replace('bootstrap = "debian:bookworm"\npackages = ["python3"]', f'image = "r/b@sha256:{"0" * 64}"')
-    assert build_toolchain_base(target(folder, image)) is None
+    assert derive_compiler_base_spec(target(folder, image)) is None
