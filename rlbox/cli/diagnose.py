@@ -79,7 +79,7 @@ def diagnose(
     found = _follow(app, sources, catalogue, may_grow) if grow else diagnose_sources(sources, catalogue)
     excerpt = _excerpt(found, sources)
     extra: dict[str, Any] = {"guess": _guess(app, ask, found, excerpt)} if ask and found.is_fatal else {}
-    text = "" if app.as_json else format_report(found, excerpt, explain=why)
+    text = "" if app.as_json else format_report(found, excerpt, include_benign=why)
     if extra:
         text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=extra["guess"])
     cause = None if found.is_fatal else _recorded_cause(runs)
@@ -144,9 +144,12 @@ def _follow(app: App, sources: list[LogSource], catalogue: SignatureSet, may_gro
     """Read logs as they grow, and tell what broke first whenever that changes, until it has ended and nothing comes."""
     from rlbox.diagnose.diagnose import GrowingLogs
     from rlbox.diagnose.report import format_report
-    from rlbox.diagnose.sources import is_compressed
+    from rlbox.diagnose.sources import has_compressed_suffix
 
-    if any(source.path is None or source.archive_member or is_compressed(source.path) for source in sources):
+    if any(
+        source.path_unless_stdin is None or source.archive_member or has_compressed_suffix(source.path_unless_stdin)
+        for source in sources
+    ):
         raise click.UsageError(
             _("--follow is about files that grow: standard input and packed logs end by themselves.")
         )

@@ -7,18 +7,18 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from rlbox.diagnose.clock import parse_clock, to_unix_seconds
+from rlbox.diagnose.clock import parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.event_reader import LogEvents
-from rlbox.diagnose.events import Event, Statement, count_recurrences, is_logged_exception
+from rlbox.diagnose.events import Event, Statement, count_resumed_lines, is_traceback_from_logger
 from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_FATAL, LEVEL_WARNING, LogLine, parse_line
 from rlbox.diagnose.patterns import (
     CERTAIN_FAILURE,
     POSSIBLE_FAILURE,
-    ErrorClass,
+    CausalRole,
     ProgressMark,
-    classify_error,
+    classify_causal_role,
     rate_failure_certainty,
     says_work_continues,
 )
@@ -45,7 +45,7 @@ class EventTime(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """An event as a candidate for the root cause; `number` and `text` are the line that says most.
+    """An event as a candidate for the root cause; `line_number` and `text` are the line that says most.
 
     `score` says how surely it is a failure of its own, `quote_bonus` adds to it where others repeat it.
     `is_wrapper`: its words only pass on, or are the end of, something else. `time` is in seconds, with how far it may
@@ -53,11 +53,11 @@ class Candidate:
     """
 
     event: Event
-    error_class: ErrorClass
+    causal_role: CausalRole
     match: SignatureMatch | None
-    number: int
+    line_number: int
     text: str
-    kind: str = ""
+    exception_name: str = ""
     score: float = 0.0
     benign_reason: str = ""
     is_wrapper: bool = False
@@ -78,46 +78,46 @@ class Candidate:
 
 def classify_event(event: Event, signatures: SignatureSet, program_kinds: str = "") -> Candidate:
     if event.is_excused:
-        return Candidate(event, "noise", None, event.line_number, event.text, benign_reason="declared")
+        return Candidate(event, "noise", None, event.main_line_number, event.text, benign_reason="declared")
     matches = signatures.match_event(event, program_kinds)
     benign = next((one for one in matches if one.signature.role == "benign"), None)
     known = next((one for one in matches if one.signature.role != "benign"), None)
-    statements = list(event.statements())
+    statements = list(event.split_into_statements())
     if benign and (known is None or benign.signature.rank > known.signature.rank):
-        number, text, kind, _ = statements[benign.statement]
+        number, text, kind, _ = statements[benign.statement_index]
         return Candidate(event, "noise", benign, number, text, kind, benign_reason="signature")
     if known:
         known = _select_match(event, known, matches)
-        number, text, kind, tail = statements[known.statement]
-        words = event.class_at(text, kind)
+        number, text, kind, tail = statements[known.statement_index]
+        words = event.classify_statement(text, kind)
         candidate = Candidate(event, known.signature.role, known, number, text, kind)  # type: ignore[arg-type]
         candidate.is_wrapper = words in ("relayed", "death")
-        if (candidate.is_wrapper or SUMMARY_LINE.search(text)) and known.tail >= 0:
-            candidate.number, candidate.text = tail[known.tail]
-        if event.level in (0, 1, LEVEL_WARNING) and not _matters_at_low_level(event):
-            candidate.error_class, candidate.benign_reason = "noise", "level"
+        if (candidate.is_wrapper or SUMMARY_LINE.search(text)) and known.tail_index >= 0:
+            candidate.line_number, candidate.text = tail[known.tail_index]
+        if event.log_level in (0, 1, LEVEL_WARNING) and not _matters_at_low_level(event):
+            candidate.causal_role, candidate.benign_reason = "noise", "level"
     else:
         candidate = _classify_unknown(event, statements)
     if known and not event.exceptions and any(_RETRIED.search(line) for _, line in event.tail[:2]):
         candidate.is_wrapper = True
     candidate.score = _score_candidate(candidate)
     candidate.full_line = next(
-        (one.full_line.strip() for one in event.exceptions if one.number == candidate.number), ""
+        (one.full_line.strip() for one in event.exceptions if one.number == candidate.line_number), ""
     )
     return candidate
 
 
 def _select_match(event: Event, known: SignatureMatch, matches: list[SignatureMatch]) -> SignatureMatch:
     """Return which match in a chain of exceptions to name: not one on the way to another, nor one that only quotes."""
-    quotes = bool(event.exceptions) and event.exceptions[known.statement].quotes_other and known.tail < 0
-    if not quotes and not _is_incidental(event, known.statement):
+    quotes = bool(event.exceptions) and event.exceptions[known.statement_index].quotes_other and known.tail_index < 0
+    if not quotes and not _is_incidental(event, known.statement_index):
         return known
-    later = [one for one in matches if one.statement > known.statement and one.signature.role == known.signature.role]
-    return later[0] if later else known
+    alike = (one for one in matches if one.signature.role == known.signature.role)
+    return next((one for one in alike if one.statement_index > known.statement_index), known)
 
 
 def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
-    classes = [event.class_at(text, kind) for _, text, kind, _ in statements]
+    classes = [event.classify_statement(text, kind) for _, text, kind, _ in statements]
     for wanted in ("root", "victim", "death", "relayed", "noise"):
         places = [index for index, cls in enumerate(classes) if cls == wanted]
         if not places:
@@ -138,15 +138,15 @@ def _classify_unknown(event: Event, statements: list[Statement]) -> Candidate:
         if wanted == "root" and len(places) > 1 and _is_incidental(event, at):
             at = places[1]
         number, text, kind, _ = statements[at]
-        cls: ErrorClass = "noise" if event.is_handled else wanted
+        cls: CausalRole = "noise" if event.is_handled else wanted
         return Candidate(event, cls, None, number, text, kind, benign_reason="level" if cls == "noise" else "")
-    return Candidate(event, "noise", None, event.line_number, event.text)
+    return Candidate(event, "noise", None, event.main_line_number, event.text)
 
 
 def _find_certain_line(statements: list[Statement]) -> tuple[int, str] | None:
     """Return the first line of the messages that certainly says it failed: the linker's in a failed build's."""
     for number, text in (line for *_, tail in statements for line in tail):
-        if rate_failure_certainty(parse_line(number, text)) == CERTAIN_FAILURE and classify_error(text) == "root":
+        if rate_failure_certainty(parse_line(number, text)) == CERTAIN_FAILURE and classify_causal_role(text) == "root":
             return number, text
     return None
 
@@ -165,19 +165,19 @@ def _score_candidate(candidate: Candidate) -> float:
     event, score = candidate.event, 0.0
     if candidate.match:
         score += 2
-    if candidate.is_wrapper and candidate.match and candidate.match.tail >= 0:
+    if candidate.is_wrapper and candidate.match and candidate.match.tail_index >= 0:
         return score
     if candidate.is_wrapper:
         score -= 1
     if event.exceptions:
-        score += 1 if is_logged_exception(event) else 2
-    elif event.weight == CERTAIN_FAILURE:
+        score += 1 if is_traceback_from_logger(event) else 2
+    elif event.certainty == CERTAIN_FAILURE:
         score += 1
-    elif event.weight == POSSIBLE_FAILURE and not candidate.match:
+    elif event.certainty == POSSIBLE_FAILURE and not candidate.match:
         score -= 2
-    elif event.names_exception and event.level < LEVEL_ERROR:
+    elif event.names_exception and event.log_level < LEVEL_ERROR:
         score += 1
-    if event.level == LEVEL_FATAL:
+    if event.log_level == LEVEL_FATAL:
         score += 1
     return score
 
@@ -193,21 +193,21 @@ _AGAIN = 2
 _LINES = re.compile(r"The last (\d+) lines")
 
 
-def find_recovery_reason(candidate: Candidate, read: LogEvents) -> str:
+def find_benign_reason(candidate: Candidate, log_events: LogEvents) -> Literal["", "survived", "shutdown"]:
     """Return why an error is harmless: `survived` or `shutdown`; empty when nothing shows that."""
-    after = _marks_after(candidate, read)
+    after = _marks_after(candidate, log_events)
     counts = Counter(mark.sign for mark in after)
     steps = len({mark.text for mark in after if mark.sign == "step"})
-    if _is_shutdown(candidate, read):
+    if _is_shutdown(candidate, log_events):
         return "shutdown"
-    if is_followed_by_continuation(candidate):
+    if says_work_continued(candidate):
         return "survived"
-    if counts["ray"] and (candidate.event.level >= LEVEL_ERROR or _is_quote(candidate, read)):
+    if counts["ray"] and (candidate.event.log_level >= LEVEL_ERROR or _is_quote(candidate, log_events)):
         return "survived"
     hard = (
-        (candidate.event.exceptions and not is_logged_exception(candidate.event))
-        or candidate.event.weight == CERTAIN_FAILURE
-        or candidate.event.exception_name
+        (candidate.event.exceptions and not is_traceback_from_logger(candidate.event))
+        or candidate.event.certainty == CERTAIN_FAILURE
+        or candidate.event.exception_name_in_line
     )
     if hard:
         return "survived" if steps >= 2 or counts["served"] >= 2 or counts["ready"] + counts["done"] >= 1 else ""
@@ -221,9 +221,9 @@ def find_recovery_reason(candidate: Candidate, read: LogEvents) -> str:
     ):
         return "survived"
     if (
-        candidate.event.weight == POSSIBLE_FAILURE
+        candidate.event.certainty == POSSIBLE_FAILURE
         and not candidate.match
-        and read.line_count - candidate.event.last_number > _FAR
+        and log_events.line_count - candidate.event.last_number > _FAR
     ):
         return "survived"
     return ""
@@ -231,9 +231,9 @@ def find_recovery_reason(candidate: Candidate, read: LogEvents) -> str:
 
 def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
     found = []
-    first = bisect_right(read.progress_marks, candidate.event.end_number, key=lambda mark: mark.number)
+    first = bisect_right(read.progress_marks, candidate.event.last_exception_line_number, key=lambda mark: mark.number)
     for mark in read.progress_marks[first:]:
-        if mark.sign == "start" and candidate.event.last_repeat < mark.number:
+        if mark.sign == "start" and candidate.event.last_repeat_line < mark.number:
             break
         found.append(mark)
     return _select_relevant_marks(candidate, found, read)
@@ -244,7 +244,7 @@ def _select_relevant_marks(candidate: Candidate, after: list[ProgressMark], read
     row = candidate.event.log_line
     if row.rank >= 0 and any(_has_same_writer(mark, row) for mark in read.progress_marks):
         return [mark for mark in after if _has_same_writer(mark, row)]
-    if row.host and candidate.error_class == "death":
+    if row.host and candidate.causal_role == "death":
         return [mark for mark in after if not mark.host or (mark.host == row.host and not _is_earlier(mark, row.clock))]
     return after
 
@@ -260,7 +260,7 @@ def _is_earlier(mark: ProgressMark, clock: str) -> bool:
     if own is None or other is None or not own.has_date or not other.has_date:
         return False
     year = datetime.fromtimestamp(max(own.seconds, other.seconds), timezone.utc).year
-    return to_unix_seconds(own, year) < to_unix_seconds(other, year)
+    return to_unix_seconds_as_utc(own, year) < to_unix_seconds_as_utc(other, year)
 
 
 def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
@@ -273,20 +273,20 @@ def _is_quote(candidate: Candidate, read: LogEvents) -> bool:
 def _is_shutdown(candidate: Candidate, read: LogEvents) -> bool:
     """Whether the job had been told to stop before, or had said that it finished."""
     before = [mark for mark in read.progress_marks[-20:] if mark.number < candidate.event.first_number]
-    if candidate.error_class != "root":
+    if candidate.causal_role != "root":
         return any(mark.sign == "stop" for mark in before)
     if (
         candidate.match
         or candidate.event.exceptions
-        or candidate.event.weight == CERTAIN_FAILURE
-        or candidate.event.level == LEVEL_FATAL
+        or candidate.event.certainty == CERTAIN_FAILURE
+        or candidate.event.log_level == LEVEL_FATAL
         or not before
     ):
         return False
     return before[-1].sign == "done" and bool(_OVER.search(before[-1].text))
 
 
-def is_followed_by_continuation(candidate: Candidate) -> bool:
+def says_work_continued(candidate: Candidate) -> bool:
     """Whether the text behind an error, which came once, says that the work continues."""
     event = candidate.event
     if event.count > 1 and not event.exceptions:
@@ -295,17 +295,17 @@ def is_followed_by_continuation(candidate: Candidate) -> bool:
     return event.work_continued or any(says_work_continues(line) for _, line in tail[:_BEHIND])
 
 
-def has_work_resumed(candidate: Candidate, read: LogEvents) -> bool:
+def has_work_resumed(candidate: Candidate, log_events: LogEvents) -> bool:
     """Whether lines with growing numbers before an error, as of steps, came again behind it."""
     event = candidate.event
-    if not event.exceptions or candidate.match or candidate.error_class != "root":
+    if not event.exceptions or candidate.match or candidate.causal_role != "root":
         return False
-    below = [one for one in read.below if one.number > event.end_number]
-    return count_recurrences(event.step_like_lines_above, below, event.writer) >= _AGAIN
+    below = [one for one in log_events.step_like_lines_at_end if one.number > event.last_exception_line_number]
+    return count_resumed_lines(event.step_like_lines_above, below, event.writer) >= _AGAIN
 
 
-def is_at_log_end(candidate: Candidate, read: LogEvents, max_lines_below: int = _END) -> bool:
+def ends_log_abruptly(candidate: Candidate, log_events: LogEvents, max_lines_below: int = _END) -> bool:
     """Whether at most `max_lines_below` lines follow an error in its log, and no orderly end."""
-    if read.line_count - candidate.event.last_number > max_lines_below:
+    if log_events.line_count - candidate.event.last_number > max_lines_below:
         return False
-    return not read.progress_marks or read.progress_marks[-1].sign not in ("done", "saved", "stop")
+    return not log_events.progress_marks or log_events.progress_marks[-1].sign not in ("done", "saved", "stop")

@@ -22,6 +22,7 @@ CauseKind = Literal[
 ExitKind = Literal[
     "killed", "ended", "memory", "removed", "rebooted", "restarted", "engine", "gone", "elsewhere", "again"
 ]
+FixId = str
 _ENGINE_LOST = 255
 _KILLED = 137
 
@@ -48,13 +49,13 @@ class Cause:
     where: str = ""
     line: str = ""
     next_step: str = ""
-    known: str = ""
+    known: FixId = ""
     phase: str = ""
     waits: str = ""
     report: str = ""
 
 
-def get_exit_code(cause: Cause | None) -> int:
+def get_run_exit_code(cause: Cause | None) -> int:
     """Return the supervisor's exit code for a run that ended with `cause` (None: passed)."""
     if cause is None:
         return 0
@@ -67,14 +68,14 @@ def get_exit_code(cause: Cause | None) -> int:
     return TimedOut.exit_code if cause.kind in TIMEOUT_KINDS else WorkFailed.exit_code
 
 
-def describe_exit(code: int) -> str:
-    """Return how a process ended, in words: `exit code 3`, `signal 9 (SIGKILL)`; `code` is negative for a signal."""
-    if code >= 0:
-        return f"exit code {code}"
+def describe_exit(returncode: int) -> str:
+    """Return how a process ended, in words: `exit code 3`, `signal 9 (SIGKILL)` (`returncode` -9)."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
     try:
-        return f"signal {-code} ({signal.Signals(-code).name})"
+        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
     except ValueError:
-        return f"signal {-code}"
+        return f"signal {-returncode}"
 
 
 def get_stage_log_path(stage: StagePlan) -> str:
@@ -82,10 +83,10 @@ def get_stage_log_path(stage: StagePlan) -> str:
     return f"{stage.directory}/stage.log"
 
 
-def resolve_log_path(stage: StagePlan, log: str) -> str:
+def get_service_or_stage_log_path(stage: StagePlan, service_name: str) -> str:
     """Return the path, below the run directory, of the log that a line rule names."""
     services = {service.name: service.log for service in stage.services}
-    return f"{stage.directory}/{services[log]}" if log in services else get_stage_log_path(stage)
+    return f"{stage.directory}/{services[service_name]}" if service_name in services else get_stage_log_path(stage)
 
 
 def make_port_conflict_cause(port: str, number: int, holder: str) -> Cause:
@@ -118,32 +119,32 @@ def make_interrupted_cause(signal_name: str) -> Cause:
 class ExitInfo:
     """What is known of a supervisor's end.
 
-    `exit_code` is its own (negative for a signal) or its container's; `note` is the end of what it wrote to standard
-    error; `container` is the name of its container, empty in place; `host` is where it was, when that is not here.
+    `exit_code` is its own (negative for a signal) or its container's; `container_name` is empty in place; `host` is
+    where it was, when that is not here.
     """
 
     kind: ExitKind
     exit_code: int = 0
-    container: str = ""
-    note: str = ""
+    container_name: str = ""
+    stderr_tail: str = ""
     host: str = ""
 
 
-def make_container_exit_info(container: str, exit_code: int, *, out_of_memory: bool, note: str) -> ExitInfo:
+def make_container_exit_info(container_name: str, exit_code: int, *, out_of_memory: bool, stderr_tail: str) -> ExitInfo:
     """Return what the exit code and the flag of an ended container say.
 
     Source: the engine gives 255 to a container whose end it did not see, 128+N to one that ended by signal N.
     """
     if out_of_memory:
-        return ExitInfo(kind="memory", exit_code=exit_code, container=container, note=note)
+        return ExitInfo(kind="memory", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
     if exit_code == _ENGINE_LOST:
-        return ExitInfo(kind="engine", exit_code=exit_code, container=container, note=note)
-    return make_process_exit_info(exit_code, note, container)
+        return ExitInfo(kind="engine", exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
+    return make_process_exit_info(exit_code, stderr_tail, container_name)
 
 
-def make_process_exit_info(exit_code: int, note: str, container: str = "") -> ExitInfo:
-    killed = exit_code < 0 or exit_code == _KILLED
-    return ExitInfo(kind="killed" if killed else "ended", exit_code=exit_code, container=container, note=note)
+def make_process_exit_info(exit_code: int, stderr_tail: str, container_name: str = "") -> ExitInfo:
+    kind: ExitKind = "killed" if exit_code < 0 or exit_code == _KILLED else "ended"
+    return ExitInfo(kind=kind, exit_code=exit_code, container_name=container_name, stderr_tail=stderr_tail)
 
 
 _LOST: dict[ExitKind, str] = {
@@ -160,22 +161,26 @@ _LOST: dict[ExitKind, str] = {
 }
 
 
-def make_lost_run_cause(last: ExitInfo, when: str, run_id: str) -> Cause:
-    """Return the cause of a run that was lost at the moment `when` (`while stage X was running`)."""
-    code = 128 - last.exit_code if last.kind == "killed" and last.exit_code > 128 else last.exit_code
-    what = _LOST[last.kind].format(container=last.container, host=last.host, ended=describe_exit(code), when=when)
-    if last.kind == "memory":
+def make_lost_run_cause(exit_info: ExitInfo, during_phrase: str, run_id: str) -> Cause:
+    """Return the cause of a run that was lost at the moment `during_phrase` (`while stage X was running`)."""
+    code = exit_info.exit_code
+    if exit_info.kind == "killed" and code > 128:
+        code = 128 - code
+    what = _LOST[exit_info.kind].format(
+        container=exit_info.container_name, host=exit_info.host, ended=describe_exit(code), when=during_phrase
+    )
+    if exit_info.kind == "memory":
         return Cause(kind="oom", what=what, next_step="give the container more memory, or use a smaller batch or model")
-    if last.kind == "ended" and (note := last.note.strip()[-500:]):
+    if exit_info.kind == "ended" and (note := exit_info.stderr_tail.strip()[-500:]):
         what += f": {note}"
     return Cause(kind="lost", what=what, next_step=f"rlbox run --resume {run_id}")
 
 
-def make_contradiction_cause(what: str, run_id: str) -> Cause:
+def make_record_contradiction_cause(contradiction: str, run_id: str) -> Cause:
     """The record of a run contradicts the supervisor, or the engine of its container."""
     return Cause(
         kind="contradiction",
-        what=f"the record is not the supervisor's: {what}",
+        what=f"the record is not the supervisor's: {contradiction}",
         where="run.json",
         next_step=f"see what its programs write into the run directory; rlbox run --resume {run_id} takes it up again",
     )

@@ -88,12 +88,12 @@ def _zone(text: str | None) -> timezone | None:
     return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
 
 
-def to_unix_seconds(clock: ClockTime, year: int) -> float:
-    """Return seconds since 1970; `year` is assumed for a clock without one."""
+def to_unix_seconds_as_utc(clock: ClockTime, default_year: int) -> float:
+    """Return seconds since 1970; `default_year` is assumed for a clock without one."""
     if clock.has_year or not clock.has_date:
         return clock.seconds
     base = datetime.fromtimestamp(clock.seconds, timezone.utc)
     try:
-        return base.replace(year=year).timestamp()
+        return base.replace(year=default_year).timestamp()
     except ValueError:  # the 29th of February
-        return base.replace(year=year, day=28).timestamp()
+        return base.replace(year=default_year, day=28).timestamp()

@@ -67,7 +67,7 @@ class _GrowingLog:
         count = 0
         with (
             contextlib.suppress(OSError),
-            open(open_regular_fd(self.source.path, follow_links=True), "rb", buffering=0) as file,  # type: ignore[arg-type]
+            open(open_regular_fd(self.source.path_unless_stdin, follow_links=True), "rb", buffering=0) as file,  # type: ignore[arg-type]
         ):
             facts = os.fstat(file.fileno())
             if (facts.st_dev, facts.st_ino) != self._file or facts.st_size < self.reader.offset:
@@ -99,9 +99,9 @@ class GrowingLogs:
     @property
     def diagnosis(self) -> Diagnosis:
         """What the complete lines say; the same object while nothing relevant was added."""
-        state = tuple((id(log.reader), *log.reader.events.state) for log in self._logs)
+        state = tuple((id(log.reader), *log.reader.events.change_token) for log in self._logs)
         if self._known is None or self._known[0] != state:
-            reads = [log.reader.events.snapshot() for log in self._logs]
+            reads = [log.reader.events.collect_events_so_far() for log in self._logs]
             facts = [
                 LogStats(name=log.source.name, lines=log.reader.lines, bytes=log.reader.offset) for log in self._logs
             ]

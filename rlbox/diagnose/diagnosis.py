@@ -12,8 +12,8 @@ from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.location import (
     CodeLocation,
     FailureLocation,
-    describe_missing_log,
-    find_raising_code,
+    describe_log_to_fetch,
+    find_raising_package_code,
     locate_failure,
 )
 from rlbox.diagnose.root_cause import Analysis, Link, build_chain
@@ -58,7 +58,7 @@ class Diagnosis:
         return self.root is not None
 
     @property
-    def cause_id(self) -> str | None:
+    def cause_id_or_unknown(self) -> str | None:
         """The id of the cause, `unknown`, or None where nothing was fatal."""
         return (self.root.cause_id or UNKNOWN) if self.root else None
 
@@ -83,7 +83,7 @@ class Diagnosis:
         sure = 0.5 + 0.08 * max(0.0, min(self.root.score, 4.0))
         sure += 0.1 if self.root.match else -0.1
         sure += 0.05 if len(self.chain) > 1 else 0.0
-        sure -= 0.0 if self.root.error_class == "root" else 0.2
+        sure -= 0.0 if self.root.causal_role == "root" else 0.2
         return round(max(0.05, min(sure, 0.97)), 2)
 
     def as_json(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Diagnosis:
         return {
             "schema": 1,
             "fatal": self.is_fatal,
-            "cause": self.cause_id,
+            "cause": self.cause_id_or_unknown,
             "fix": self.fix_id,
             "title": self.title,
             "confidence": self.confidence,
@@ -100,7 +100,7 @@ class Diagnosis:
             "first_fatal": self._place(root) if root else None,
             "chain": [self._step(link) for link in self.chain],
             "also": [
-                {"cause": one.cause_id or UNKNOWN, **self._place(one), "why": one.error_class}
+                {"cause": one.cause_id or UNKNOWN, **self._place(one), "why": one.causal_role}
                 for one in self.independent
             ],
             "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
@@ -117,12 +117,12 @@ class Diagnosis:
         }
 
     def _name(self, candidate: Candidate | None) -> str:
-        return self.files[candidate.event.file].name if candidate and self.files else ""
+        return self.files[candidate.event.log_index].name if candidate and self.files else ""
 
     def _place(self, candidate: Candidate) -> dict[str, Any]:
         return {
-            "line": candidate.number,
-            "text": get_full_line(candidate),
+            "line": candidate.line_number,
+            "text": get_clipped_full_line(candidate),
             "file": self._name(candidate),
             "lane": candidate.event.writer,
         }
@@ -160,11 +160,11 @@ class Diagnosis:
         return [(first[key], count) for key, count in counts.most_common(50)]
 
 
-def get_full_line(candidate: Candidate) -> str:
+def get_clipped_full_line(candidate: Candidate) -> str:
     """Return the complete line of a candidate as it is in the log, without terminal codes and outer blanks."""
     event = candidate.event
     whole = candidate.full_line or (
-        event.log_line.text.strip() if event.log_line.number == candidate.number else candidate.text
+        event.log_line.text.strip() if event.log_line.number == candidate.line_number else candidate.text
     )
     return whole[:TEXT_LIMIT]
 
@@ -200,9 +200,9 @@ def build_diagnosis(
         has_ending=True,
         files=files,
         signature_count=signature_count,
-        missing_log_description=describe_missing_log(root, location),
+        missing_log_description=describe_log_to_fetch(root, location),
         location=location,
-        raised_in=find_raising_code(root),
+        raised_in=find_raising_package_code(root),
     )
 
 

@@ -13,7 +13,7 @@ from rlbox.diagnose.patterns import (
     HEAD_BYTES,
     STATED_FAILURE,
     ProgressMark,
-    compile_sign_pattern,
+    compile_progress_prefilter,
     find_program_kinds,
     find_progress_sign,
     rate_failure_certainty,
@@ -22,10 +22,10 @@ from rlbox.diagnose.patterns import (
 from rlbox.diagnose.signatures import SignatureSet
 from rlbox.diagnose.tracebacks import (
     TracebackParser,
-    ends_with_inner_exception_header,
+    announces_exception_on_next_line,
     find_exception_name,
     is_chain_line,
-    starts_traceback,
+    is_traceback_head_or_frame,
 )
 from rlbox.logs.lines import LINE_LIMIT, LineBlock, make_line_block
 from rlbox.logs.patterns import find_matching_line_indexes
@@ -72,14 +72,14 @@ IsExcused = Callable[[int, str], bool]
 class LogEvents:
     """What was read of a log: its events in the order of their lines, the signs of work, and how far it goes.
 
-    `below` are the lines at its end that may have stood above an event before.
+    `step_like_lines_at_end` are the lines at its end that may have stood above an event before.
     """
 
     events: list[Event] = field(default_factory=list)
     progress_marks: list[ProgressMark] = field(default_factory=list)
     line_count: int = 0
     dropped_count: int = 0
-    below: tuple[RecurringLine, ...] = ()
+    step_like_lines_at_end: tuple[RecurringLine, ...] = ()
     program_kinds: frozenset[str] = frozenset()
 
 
@@ -161,11 +161,11 @@ class EventReader:
         if self._unmarked:
             self._mark(*self._unmarked)
         self._tails.clear()
-        self.read.below = self._around.find_step_like_lines_at_end(self.read.line_count)
+        self.read.step_like_lines_at_end = self._around.find_step_like_lines_at_end(self.read.line_count)
         return self.read
 
     @property
-    def state(self) -> tuple[int, ...]:
+    def change_token(self) -> tuple[int, ...]:
         """A value that changes whenever the analysis may change."""
         tails = sum(len(event.tail) for event in self._tails.values())
         open_lines = sum(trace.lines for trace in self._open.values() if trace.exceptions)
@@ -180,13 +180,13 @@ class EventReader:
             lines,
         )
 
-    def snapshot(self) -> LogEvents:
+    def collect_events_so_far(self) -> LogEvents:
         """Return the events so far, with those of open tracebacks that name an exception already."""
         ends = [self._dressed(event) for trace in self._open.values() if (event := make_traceback_event(trace, 3))]
         return replace(
             self.read,
             events=[*self.read.events, *ends],
-            below=self._around.find_step_like_lines_at_end(self.read.line_count),
+            step_like_lines_at_end=self._around.find_step_like_lines_at_end(self.read.line_count),
         )
 
     def _see(self, number: int, text: str, hit: bool) -> None:
@@ -211,7 +211,7 @@ class EventReader:
             if self._fault is not None and len(self._fault.tail) < _DUMP:
                 self._fault.tail.append((row.number, row.body.strip()))
             return
-        if starts_traceback(row.body):
+        if is_traceback_head_or_frame(row.body):
             self._begin(row)
             return
         if is_chain_line(row.body) and self._goes_on(row):
@@ -245,7 +245,7 @@ class EventReader:
 
     def _feed(self, writer: str, row: LogLine) -> bool:
         trace = self._open[writer]
-        taken = trace.accepts_line(row)
+        taken = trace.try_add_line(row)
         if trace.closed:
             self._end(writer)
         return taken
@@ -267,15 +267,15 @@ class EventReader:
         if (
             last is None
             or last.exceptions
-            or not last.exception_name
+            or not last.exception_name_in_line
             or last.writer != row.writer
-            or row.number - last.line_number > _LINKED
+            or row.number - last.main_line_number > _LINKED
         ):
             return False
         self.read.events.pop()
         self._alike = {key: event for key, event in self._alike.items() if event is not last}
         self._tails.pop(row.writer, None)
-        self._open[row.writer] = TracebackParser.continue_after_exception(last.log_line)
+        self._open[row.writer] = TracebackParser.start_at_exception_line(last.log_line)
         return self._feed(row.writer, row)
 
     def _end(self, writer: str) -> None:
@@ -328,7 +328,7 @@ class EventReader:
             row,
             max(strong, 1),
             names_exception=bool(find_exception_name(row.body))
-            and not ends_with_inner_exception_header(row.body.rstrip()),
+            and not announces_exception_on_next_line(row.body.rstrip()),
         )
         self._keep(event)
         if "Fatal Python error" in row.body:
@@ -340,7 +340,7 @@ class EventReader:
         return self._catalogue.has_match(row.body)
 
     def _dressed(self, event: Event) -> Event:
-        event.file, event.offset = self._file, self._block
+        event.log_index, event.block_line_and_byte = self._file, self._block
         event.nearest_clock = "" if event.log_line.clock else self._clock
         event.step_like_lines_above = self._around.get_step_like_lines_above(event.first_number)
         if self._excused:
@@ -356,11 +356,11 @@ class EventReader:
         key = (event.writer, _DIGITS.sub("0", event.text)[:160])
         alike = self._alike.get(key)
         if alike is not None and alike.exceptions[:1] and event.exceptions[:1]:
-            alike.count, alike.last_repeat = alike.count + 1, event.line_number
+            alike.count, alike.last_repeat_line = alike.count + 1, event.main_line_number
             if alike.count > 3:
                 return
         elif alike is not None:
-            alike.count, alike.last_repeat = alike.count + 1, event.line_number
+            alike.count, alike.last_repeat_line = alike.count + 1, event.main_line_number
             return
         if len(self._alike) < MAX_EVENTS:
             self._alike.setdefault(key, event)
@@ -371,7 +371,7 @@ class EventReader:
 
     def _mark(self, first: int, block: LineBlock) -> None:
         """Keep the signs of work in a block: the first ones and the last ones, each line once."""
-        data, search = block.joined, compile_sign_pattern().search
+        data, search = block.joined, compile_progress_prefilter().search
         at, index, kept = 0, 0, 0
         while kept < 16 and (found := search(data, at)):
             start = found.start()

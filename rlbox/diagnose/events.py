@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rlbox.diagnose.lines import LEVEL_ERROR, LEVEL_WARNING, NO_LEVEL, LogLine, parse_line
-from rlbox.diagnose.patterns import ErrorClass, classify_error, compile_union
+from rlbox.diagnose.patterns import CausalRole, classify_causal_role, compile_toml_pattern_union
 from rlbox.diagnose.tracebacks import RaisedException, StackFrame, TracebackParser, find_exception_name
 from rlbox.logs.lines import LineBlock
 
@@ -16,9 +16,9 @@ from rlbox.logs.lines import LineBlock
 class Statement(NamedTuple):
     """A line that says what went wrong, the exception that it names, and the further lines of its message."""
 
-    number: int
+    line_number: int
     text: str
-    kind: str
+    exception_name: str
     tail: list[tuple[int, str]]
 
 
@@ -26,31 +26,30 @@ class Statement(NamedTuple):
 class Event:
     """One statement of failure.
 
-    `line_number` is the line that says it, `first_number` and `last_number` its first and last line. `weight` says how
-    surely it states a failure (`rate_failure_certainty`). `file` is the index of its log. `count` is how many equal
-    ones its writer wrote, `last_repeat` the number of the last of these. `is_handled`: it was logged as a warning or
-    less; `is_excused`: the job declares it harmless. `nearest_clock` is the clock of a line above it, where its own
-    shows none. `offset` are number and byte of the first line of its block, so that it can be sought.
-    `step_like_lines_above` are lines before it that may come again.
+    `main_line_number` is the line that says it, `first_number` and `last_number` its first and last line. `certainty`
+    is that of `rate_failure_certainty`. `count` is how many equal ones its writer wrote, `last_repeat_line` is that of
+    the last one. `is_handled`: it was logged as a warning or less; `is_excused`: the job declares it harmless.
+    `nearest_clock` is the clock of a line above it, where its own shows none. `block_line_and_byte` are those of the
+    first line of its block, so that it can be sought. `step_like_lines_above` are lines that may come again.
     """
 
-    line_number: int
+    main_line_number: int
     text: str
     body: str
     log_line: LogLine
     first_number: int
     last_number: int
-    weight: int
+    certainty: int
     exceptions: tuple[RaisedException, ...] = ()
     tail: list[tuple[int, str]] = field(default_factory=list)
     is_handled: bool = False
     is_excused: bool = False
     names_exception: bool = False
-    file: int = 0
+    log_index: int = 0
     count: int = 1
-    last_repeat: int = 0
+    last_repeat_line: int = 0
     nearest_clock: str = ""
-    offset: tuple[int, int] = (1, 0)
+    block_line_and_byte: tuple[int, int] = (1, 0)
     step_like_lines_above: tuple[RecurringLine, ...] = ()
     work_continued: bool = False
 
@@ -59,7 +58,7 @@ class Event:
         return self.log_line.writer
 
     @property
-    def level(self) -> int:
+    def log_level(self) -> int:
         return self.log_line.level
 
     @property
@@ -68,31 +67,31 @@ class Event:
         return [frame for raised in self.exceptions for frame in raised.frames]
 
     @property
-    def end_number(self) -> int:
+    def last_exception_line_number(self) -> int:
         """The number of the line that names its last exception; the lines of its message may be others'."""
-        return max((one.number for one in self.exceptions), default=self.line_number)
+        return max((one.number for one in self.exceptions), default=self.main_line_number)
 
     @property
-    def exception_name(self) -> str:
+    def exception_name_in_line(self) -> str:
         """The exception, without modules, that a single line names; empty when it names none."""
         name = find_exception_name(self.body) if self.names_exception else None
         return name.rpartition(".")[2] if name else ""
 
-    def statements(self) -> Iterator[Statement]:
+    def split_into_statements(self) -> Iterator[Statement]:
         if not self.exceptions:
-            yield Statement(self.line_number, self.body, self.exception_name, self.tail)
+            yield Statement(self.main_line_number, self.body, self.exception_name_in_line, self.tail)
         for raised in self.exceptions:
             yield Statement(raised.number, raised.text, raised.class_name, raised.tail)
 
-    def class_at(self, text: str, exception_name: str) -> ErrorClass:
-        if self.level in (0, 1, LEVEL_WARNING) and not self.exceptions:
+    def classify_statement(self, text: str, exception_name: str) -> CausalRole:
+        if self.log_level in (0, 1, LEVEL_WARNING) and not self.exceptions:
             return "noise"
         if any(one.quotes_other and one.text == text for one in self.exceptions):
             return "relayed"
-        return classify_error(text, exception_name)
+        return classify_causal_role(text, exception_name)
 
 
-def make_line_event(line: LogLine, weight: int, *, names_exception: bool = False) -> Event:
+def make_line_event(line: LogLine, certainty: int, *, names_exception: bool = False) -> Event:
     return Event(
         line.number,
         line.text,
@@ -100,12 +99,12 @@ def make_line_event(line: LogLine, weight: int, *, names_exception: bool = False
         line,
         line.number,
         line.number,
-        weight,
+        certainty,
         names_exception=names_exception,
     )
 
 
-def make_traceback_event(parser: TracebackParser, weight: int) -> Event | None:
+def make_traceback_event(parser: TracebackParser, certainty: int) -> Event | None:
     """Return the event of a finished traceback; None when it names no exception."""
     if not parser.exceptions:
         return None
@@ -118,7 +117,7 @@ def make_traceback_event(parser: TracebackParser, weight: int) -> Event | None:
         head,
         parser.first_number,
         parser.last,
-        weight,
+        certainty,
         tuple(parser.exceptions),
         names_exception=True,
     )
@@ -126,9 +125,9 @@ def make_traceback_event(parser: TracebackParser, weight: int) -> Event | None:
     return event
 
 
-def is_logged_exception(event: Event) -> bool:
+def is_traceback_from_logger(event: Event) -> bool:
     """Whether a traceback was written by a logger, so that somebody had caught the exception."""
-    return bool(event.exceptions) and (event.level >= LEVEL_ERROR or event.level not in (NO_LEVEL, LEVEL_ERROR))
+    return bool(event.exceptions) and (event.log_level >= LEVEL_ERROR or event.log_level not in (NO_LEVEL, LEVEL_ERROR))
 
 
 COMPARED_LINES = 48
@@ -153,7 +152,7 @@ class RecurringLine:
     text: str
 
 
-def find_recurring_lines(lines: Iterable[tuple[int, str]]) -> list[RecurringLine]:
+def _find_step_like_lines(lines: Iterable[tuple[int, str]]) -> list[RecurringLine]:
     """Return lines that may come again with other numbers, as steps do; not those that wait or warn."""
     return [found for number, text in lines if (found := _parse_step_like_line(number, text))]
 
@@ -173,17 +172,17 @@ class RecentLines:
     def keep_step_like_lines_above(self, line_number: int) -> None:
         if line_number not in self._above and len(self._above) < _COMPARED:
             self._above[line_number] = tuple(
-                find_recurring_lines(self._lines(line_number - COMPARED_LINES, line_number))
+                _find_step_like_lines(self._lines(line_number - COMPARED_LINES, line_number))
             )
 
     def get_step_like_lines_above(self, number: int) -> tuple[RecurringLine, ...]:
         return self._above.get(number, ())
 
-    def find_step_like_lines_at_end(self, lines: int) -> tuple[RecurringLine, ...]:
+    def find_step_like_lines_at_end(self, line_count: int) -> tuple[RecurringLine, ...]:
         """Return the last lines of a log; empty when no error needs them."""
         if not any(self._above.values()):
             return ()
-        return tuple(find_recurring_lines(self._lines(lines + 1 - COMPARED_LINES, lines + 1)))
+        return tuple(_find_step_like_lines(self._lines(line_count + 1 - COMPARED_LINES, line_count + 1)))
 
     def _lines(self, begin: int, end: int) -> list[tuple[int, str]]:
         return [
@@ -193,7 +192,7 @@ class RecentLines:
         ]
 
 
-def count_recurrences(above: Sequence[RecurringLine], below: Sequence[RecurringLine], writer: str) -> int:
+def count_resumed_lines(above: Sequence[RecurringLine], below: Sequence[RecurringLine], writer: str) -> int:
     """Return how many lines of a writer come again below an error with other numbers."""
     forms = {one.shape for one in above if one.writer == writer}
     texts = {one.text for one in above}
@@ -206,6 +205,6 @@ def _parse_step_like_line(number: int, text: str) -> RecurringLine | None:
     if (row.level >= LEVEL_WARNING and row.level != NO_LEVEL) or _OTHER.search(body) or not _NUMBERS.search(body):
         return None
     form = _NUMBERS.sub("0", body)
-    if len(_LETTER.findall(form)) < _LEAST_LETTERS or compile_union("recurring", "waits").search(body):
+    if len(_LETTER.findall(form)) < _LEAST_LETTERS or compile_toml_pattern_union("recurring", "waits").search(body):
         return None
     return RecurringLine(number, row.writer, form, body)

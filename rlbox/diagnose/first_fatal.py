@@ -15,13 +15,13 @@ from typing import Any, BinaryIO, Literal
 from rlbox.diagnose.candidates import Candidate, classify_event
 from rlbox.diagnose.cause import Cause, CauseKind
 from rlbox.diagnose.clock import parse_clock
-from rlbox.diagnose.diagnosis import Diagnosis, get_full_line
+from rlbox.diagnose.diagnosis import Diagnosis, get_clipped_full_line
 from rlbox.diagnose.event_reader import EventReader
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.root_cause import RootCauseAnalyzer
-from rlbox.diagnose.signatures import SignatureSet, read_signature_file
-from rlbox.diagnose.sources import LogSource, is_compressed
+from rlbox.diagnose.signatures import SignatureSet, read_signature_file_or_empty
+from rlbox.diagnose.sources import LogSource, has_compressed_suffix
 from rlbox.logs.lines import LineSplitter, strip_terminal_codes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
@@ -37,9 +37,9 @@ NO_SIGNATURES = SignatureSet(())
 
 @dataclass(frozen=True, kw_only=True)
 class KnownCause:
-    """A cause that a signature knows; `id` is that of its fix."""
+    """A cause that a signature knows; `fix_id` is that of its fix."""
 
-    id: str
+    fix_id: str
     title: str
     remedy: str
 
@@ -77,11 +77,11 @@ class FirstFatalFinder:
         self._begin()
 
     @property
-    def position(self) -> FatalPosition | None:
+    def first_fatal(self) -> FatalPosition | None:
         """None when nothing looks fatal so far."""
-        state = self._reader.state
+        state = self._reader.change_token
         if state != self._seen:
-            root = self._judge.analyze([self._reader.snapshot()]).root
+            root = self._judge.analyze([self._reader.collect_events_so_far()]).root
             self._found, self._seen = (make_position(root) if root else None), state
         return self._found
 
@@ -101,13 +101,13 @@ class FirstFatalFinder:
 def make_position(candidate: Candidate) -> FatalPosition:
     event = candidate.event
     signature = candidate.match.signature if candidate.match else None
-    known = KnownCause(id=signature.fix, title=signature.title, remedy=signature.remedy) if signature else None
+    known = KnownCause(fix_id=signature.fix, title=signature.title, remedy=signature.remedy) if signature else None
     return FatalPosition(
-        number=candidate.number,
-        text=get_full_line(candidate),
-        block_number=event.offset[0],
-        block_offset=event.offset[1],
-        grade=_GRADES[candidate.error_class],
+        number=candidate.line_number,
+        text=get_clipped_full_line(candidate),
+        block_number=event.block_line_and_byte[0],
+        block_offset=event.block_line_and_byte[1],
+        grade=_GRADES[candidate.causal_role],
         writer=event.writer,
         stated_clock=event.log_line.clock or next((one.clock for one in event.exceptions if one.clock), ""),
         known=known,
@@ -160,7 +160,7 @@ def find_first_fatal(log: Path, catalogue: SignatureSet = NO_SIGNATURES) -> Fata
         if texts:
             begun = offset - len(block) + block.rindex(b"\n") + 1
     finder.feed(cutter.number + 1, begun, cutter.close())
-    return finder.position
+    return finder.first_fatal
 
 
 def read_last_line(log: Path) -> FatalLine | None:
@@ -207,16 +207,16 @@ def read_excerpt(diagnosis: Diagnosis, sources: Sequence[LogSource], lines: int 
     """Return the lines around the root, it marked `>`; empty when its log cannot be read again."""
     if diagnosis.root is None:
         return ""
-    source, event = sources[diagnosis.root.event.file], diagnosis.root.event
-    if source.path is None or source.archive_member or is_compressed(source.path):
+    event = diagnosis.root.event
+    source, (block, offset) = sources[event.log_index], event.block_line_and_byte
+    path = source.path_unless_stdin
+    if path is None or source.archive_member or has_compressed_suffix(path):
         return ""
-    spot = FatalPosition(
-        number=diagnosis.root.number, text=event.text, block_number=event.offset[0], block_offset=event.offset[1]
-    )
-    line = read_fatal_line(source.path, spot, follow_links=True)
+    spot = FatalPosition(number=diagnosis.root.line_number, text=event.text, block_number=block, block_offset=offset)
+    line = read_fatal_line(path, spot, follow_links=True)
     before, after = line.before[-lines:], line.after[:lines]
     rows = [(line.number - len(before) + place, " ", text) for place, text in enumerate(before)]
-    rows.append((line.number, ">", get_full_line(diagnosis.root)))
+    rows.append((line.number, ">", get_clipped_full_line(diagnosis.root)))
     rows += [(line.number + 1 + place, " ", text) for place, text in enumerate(after)]
     return "\n".join(f"{mark}{number:7d} {strip_terminal_codes(text)[:_SHOWN]}" for number, mark, text in rows)
 
@@ -255,10 +255,10 @@ def read_log_failures(run_dir: Path, positions: Mapping[str, FatalPosition]) -> 
                 known=spot.known,
             )
         )
-    return sort_failures(found)
+    return sort_failures_by_time(found)
 
 
-def sort_failures(failures: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
+def sort_failures_by_time(failures: Sequence[LogFailure]) -> tuple[LogFailure, ...]:
     """Return `failures` by time; at the same time by what the lines state themselves, else services first."""
     ordered: list[LogFailure] = []
     for fatal in sorted(failures, key=lambda fatal: fatal.log.endswith("/stage.log")):
@@ -273,7 +273,7 @@ def _before(one: LogFailure, other: LogFailure) -> bool:
     return one.time_unix is not None and other.time_unix is not None and one.time_unix < other.time_unix - _SAME_S
 
 
-def find_responsible_failure(cause: Cause, failures: Sequence[LogFailure], run_dir: Path) -> LogFailure | None:
+def find_or_read_responsible_failure(cause: Cause, failures: Sequence[LogFailure], run_dir: Path) -> LogFailure | None:
     """Return the fatal line that stands behind `cause`: the earliest that tells what failed.
 
     A dead service is explained by the logs of services only; the log of the cause is quoted by its last line when no
@@ -316,17 +316,17 @@ SIGNATURES_FILE = "spec/signatures.json"
 
 
 @functools.lru_cache(maxsize=4)
-def load_run_signatures(run_dir: Path) -> SignatureSet:
+def read_stored_run_signatures(run_dir: Path) -> SignatureSet:
     """Return the signatures stored with a run's plan; none when they are missing or unreadable."""
-    return read_signature_file(run_dir / SIGNATURES_FILE)
+    return read_signature_file_or_empty(run_dir / SIGNATURES_FILE)
 
 
 def find_known_cause(text: str, run_dir: Path) -> KnownCause | None:
-    candidate = classify_event(make_line_event(parse_line(1, text), 1), load_run_signatures(run_dir))
+    candidate = classify_event(make_line_event(parse_line(1, text), 1), read_stored_run_signatures(run_dir))
     if candidate.match is None or candidate.match.signature.role == "benign":
         return None
     signature = candidate.match.signature
-    return KnownCause(id=signature.fix, title=signature.title, remedy=signature.remedy)
+    return KnownCause(fix_id=signature.fix, title=signature.title, remedy=signature.remedy)
 
 
 def _is_earlier(one: str, other: str) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.event_reader import LogEvents
@@ -63,6 +64,11 @@ def parse_collective_wait(text: str, default_rank: int = -1) -> CollectiveWait |
     )
 
 
+class CollectiveCall(NamedTuple):
+    operation: str
+    tensor_shape: str
+
+
 @dataclass(frozen=True, slots=True)
 class MissingRanks:
     """The ranks that did not join a collective in which others waited, and how that is known."""
@@ -73,7 +79,7 @@ class MissingRanks:
 
 def find_reported_missing(texts: Iterable[str]) -> MissingRanks | None:
     """Return ranks that messages report as missing at a barrier, or in another collective than most."""
-    calls: dict[int, tuple[str, str]] = {}
+    calls: dict[int, CollectiveCall] = {}
     for text in texts:
         if found := _ABSENT.search(text):
             return MissingRanks(tuple(int(rank) for rank in found.group(1).split(",")), "did not come to the barrier")
@@ -86,9 +92,9 @@ def find_reported_missing(texts: Iterable[str]) -> MissingRanks | None:
     return MissingRanks(odd, f"called {' '.join(own)}, where the others called {' '.join(most)}")
 
 
-def parse_rank_calls(text: str) -> dict[int, tuple[str, str]]:
+def parse_rank_calls(text: str) -> dict[int, CollectiveCall]:
     """Return the collective and shape of each rank that a message compares."""
-    return {int(rank): (operation, shape) for rank, operation, shape in _PRINT.findall(text)}
+    return {int(rank): CollectiveCall(operation, shape) for rank, operation, shape in _PRINT.findall(text)}
 
 
 def infer_missing_ranks(waits: Iterable[CollectiveWait], other_ranks: Iterable[int] = ()) -> MissingRanks | None:
@@ -154,18 +160,18 @@ _INTERPRETER = re.compile(r"^<|/lib/python\d[\d.]*/")
 class RankMap:
     """The node of each rank, and the rank of each node's local number."""
 
-    node_by_directory: dict[int, str] = field(default_factory=dict)
-    rank_by_process: dict[tuple[str, int], int] = field(default_factory=dict)
-    process_by_writer: dict[str, tuple[int, str]] = field(default_factory=dict)
+    node_by_rank: dict[int, str] = field(default_factory=dict)
+    rank_by_node_and_local_rank: dict[tuple[str, int], int] = field(default_factory=dict)
+    rank_and_host_by_pid: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def add_line(self, line: LogLine, directory: str) -> None:
-        node, local = line.host or directory, _LOCAL.search(line.writer)
+    def add_line(self, line: LogLine, default_node: str) -> None:
+        node, local = line.host or default_node, _LOCAL.search(line.writer)
         if local and line.writer.endswith(local.group(0)):
             return
         if line.rank >= 0:
-            self.node_by_directory.setdefault(line.rank, node)
+            self.node_by_rank.setdefault(line.rank, node)
             if local:
-                self.rank_by_process.setdefault((node, int(local.group(1))), line.rank)
+                self.rank_by_node_and_local_rank.setdefault((node, int(local.group(1))), line.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +191,12 @@ class CodeLocation:
     where: str
 
 
-def find_raising_code(root: Candidate) -> CodeLocation | None:
+def find_raising_package_code(root: Candidate) -> CodeLocation | None:
     """Return the package code that raised the root's exception; None without a traceback, or when user code raised it.
 
     Frames of the interpreter are passed over: `json` raises for whoever calls it.
     """
-    frames = [frame for one in root.event.exceptions if one.number <= root.number for frame in one.frames]
+    frames = [frame for one in root.event.exceptions if one.number <= root.line_number for frame in one.frames]
     for frame in reversed(frames):
         if found := _IN_PACKAGE.search(frame.file):
             return CodeLocation(found.group(2), f"{found.group(1)}: {frame.function}")
@@ -204,19 +210,19 @@ def locate_failure(
 ) -> FailureLocation:
     directories = _list_node_directories(log_names)
     places = _map_ranks(logs, candidates, log_names, directories)
-    if missing := _find_missing_ranks(root, candidates, places.node_by_directory):
-        return FailureLocation(places.node_by_directory.get(missing.ranks[0], ""), missing.ranks[0], missing)
-    own, name = directories[root.event.file], log_names[root.event.file]
+    if missing := _find_missing_ranks(root, candidates, places.node_by_rank):
+        return FailureLocation(places.node_by_rank.get(missing.ranks[0], ""), missing.ranks[0], missing)
+    own, name = directories[root.event.log_index], log_names[root.event.log_index]
     node, rank = _find_process_rank(root, places)
     node = _find_late_node(root, candidates, directories) or root.event.log_line.host or node or own
     rank = rank if rank is not None else _find_rank(root, name, node, places)
     if rank is not None:
-        node = node or places.node_by_directory.get(rank, "")
+        node = node or places.node_by_rank.get(rank, "")
     return FailureLocation(node or _parse_node(root, name), rank)
 
 
 def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: Iterable[int]) -> MissingRanks | None:
-    if root.error_class != "victim" and not find_reported_missing([root.text]):
+    if root.causal_role != "victim" and not find_reported_missing([root.text]):
         return None
     if named := find_reported_missing(one.text for one in candidates):
         return named
@@ -234,13 +240,13 @@ def _map_ranks(
     places = RankMap()
     for index, read in enumerate(reads):
         if (rank := _parse_rank_in_name(names[index])) is not None:
-            places.node_by_directory.setdefault(rank, directories[index])
+            places.node_by_rank.setdefault(rank, directories[index])
         for row in _iterate_lines(read):
             places.add_line(row, directories[index])
     for candidate in candidates:
         for one in candidate.event.exceptions:
             if one.class_name == "ChildFailedError":
-                places.process_by_writer.update(_parse_launcher_summary(line for _, line in one.tail))
+                places.rank_and_host_by_pid.update(_parse_launcher_summary(line for _, line in one.tail))
     return places
 
 
@@ -271,7 +277,7 @@ def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directorie
         return ""
 
     def node_of(candidate: Candidate) -> str:
-        return candidate.event.log_line.host or directories[candidate.event.file]
+        return candidate.event.log_line.host or directories[candidate.event.log_index]
 
     waited = {node_of(one) for one in candidates if _GATHERING.search(one.text)}
     others = ({node_of(one) for one in candidates} | set(directories)) - waited - {""}
@@ -280,8 +286,8 @@ def _find_late_node(root: Candidate, candidates: Sequence[Candidate], directorie
 
 def _find_process_rank(root: Candidate, places: RankMap) -> tuple[str, int | None]:
     found = _LOCAL_IN_LINE.search(root.event.log_line.text)
-    if found and found.group(2) in places.process_by_writer:
-        rank, host = places.process_by_writer[found.group(2)]
+    if found and found.group(2) in places.rank_and_host_by_pid:
+        rank, host = places.rank_and_host_by_pid[found.group(2)]
         return host, rank
     return "", None
 
@@ -290,7 +296,7 @@ def _find_rank(root: Candidate, name: str, node: str, places: RankMap) -> int | 
     row = root.event.log_line
     local = _LOCAL.search(row.writer)
     if local and row.writer.endswith(local.group(0)):
-        return places.rank_by_process.get((node, int(local.group(1))), int(local.group(1)))
+        return places.rank_by_node_and_local_rank.get((node, int(local.group(1))), int(local.group(1)))
     if row.rank >= 0:
         return row.rank
     if found := _RANK_IN_LINE.search(row.text) or _RANK_IN_LINE.search(root.text):
@@ -298,7 +304,7 @@ def _find_rank(root: Candidate, name: str, node: str, places: RankMap) -> int | 
     if (rank := _parse_rank_in_name(name)) is not None:
         return rank
     found = _LOCAL_IN_LINE.search(row.text)
-    return places.rank_by_process.get((node, int(found.group(1))), int(found.group(1))) if found else None
+    return places.rank_by_node_and_local_rank.get((node, int(found.group(1))), int(found.group(1))) if found else None
 
 
 def _parse_rank_in_name(name: str) -> int | None:
@@ -330,9 +336,9 @@ _PEER = re.compile(r"by (?:remote )?peer \[?([\w.:]+?)\]?(?::\d+)?(?:$|[\s,])|re
 _ENGINE = re.compile(r"EngineCore|Engine core|WorkerProc|VllmWorker|[sS]cheduler|detokenizer")
 
 
-def describe_missing_log(root: Candidate, location: FailureLocation) -> str:
+def describe_log_to_fetch(root: Candidate, location: FailureLocation) -> str:
     """Return for example `stderr of rank 2`; empty when the root cause itself is in the logs."""
-    if root.error_class == "root":
+    if root.causal_role == "root":
         return ""
     if location.missing:
         told = ", ".join(map(str, location.missing.ranks[:8]))
@@ -343,7 +349,7 @@ def describe_missing_log(root: Candidate, location: FailureLocation) -> str:
         return f"stderr of local rank {found.group(1)} (pid {found.group(2)})"
     if found := _PEER.search(text):
         return f"stderr of the process at {found.group(1) or found.group(2)}"
-    if root.error_class == "victim" and root.event.log_line.rank >= 0:
+    if root.causal_role == "victim" and root.event.log_line.rank >= 0:
         return f"stderr of the ranks other than {root.event.log_line.rank}, on all nodes"
     if found := _ACTOR.search(text):
         at = f" on {found.group(2)}" if found.group(2) else ""

@@ -51,7 +51,7 @@ def list_pattern_keys(table: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def compile_union(table: str, key: str) -> Any:
+def compile_toml_pattern_union(table: str, key: str) -> Any:
     """Return the patterns of a key as one RE2 pattern."""
     import re2
 
@@ -68,22 +68,22 @@ def _filled(text: str) -> str:
     return text
 
 
-ErrorClass = Literal["root", "relayed", "victim", "death", "noise"]
+CausalRole = Literal["root", "relayed", "victim", "death", "noise"]
 
 
-def classify_error(text: str, exception_name: str = "") -> ErrorClass:
+def classify_causal_role(text: str, exception_name: str = "") -> Literal["root", "relayed", "victim", "death", "noise"]:
     """Classify an error by its text; `exception_name` is its exception's name where it has one."""
-    if is_never_fatal(text) or (not exception_name and compile_union("class", "noise").search(text)):
+    if is_never_fatal(text) or (not exception_name and compile_toml_pattern_union("class", "noise").search(text)):
         return "noise"
-    if compile_union("class", "relayed").search(text):
+    if compile_toml_pattern_union("class", "relayed").search(text):
         return "relayed"
-    if compile_union("class", "death").search(text):
+    if compile_toml_pattern_union("class", "death").search(text):
         return "death"
-    return "victim" if compile_union("class", "victim").search(text) else "root"
+    return "victim" if compile_toml_pattern_union("class", "victim").search(text) else "root"
 
 
 def is_never_fatal(text: str) -> bool:
-    return bool(compile_union("class", "noise_always").search(text))
+    return bool(compile_toml_pattern_union("class", "noise_always").search(text))
 
 
 CERTAIN_FAILURE, STATED_FAILURE, POSSIBLE_FAILURE = 3, 2, 1
@@ -94,15 +94,15 @@ def rate_failure_certainty(line: LogLine) -> int:
     body = line.body.strip()
     if not body:
         return 0
-    if compile_union("form", "programs").search(body):
+    if compile_toml_pattern_union("form", "programs").search(body):
         return CERTAIN_FAILURE
-    if line.level >= LEVEL_ERROR or compile_union("form", "named").search(body):
+    if line.level >= LEVEL_ERROR or compile_toml_pattern_union("form", "named").search(body):
         return STATED_FAILURE
-    return POSSIBLE_FAILURE if compile_union("form", "perhaps").search(body) else 0
+    return POSSIBLE_FAILURE if compile_toml_pattern_union("form", "perhaps").search(body) else 0
 
 
 def says_work_continues(body: str) -> bool:
-    return bool(compile_union("recurring", "went_on").search(body))
+    return bool(compile_toml_pattern_union("recurring", "went_on").search(body))
 
 
 ProgressSign = Literal["step", "served", "bar", "ready", "ray", "quote", "saved", "done", "start", "stop"]
@@ -113,7 +113,7 @@ class ProgressMark:
     """A line with a sign of progress: its beginning, its time, and who wrote it (`rank` -1: unknown)."""
 
     number: int
-    sign: ProgressSign
+    sign: Literal["step", "served", "bar", "ready", "ray", "quote", "saved", "done", "start", "stop"]
     text: str
     clock: str = ""
     writer: str = ""
@@ -134,7 +134,7 @@ def _sign_pattern() -> re.Pattern[str]:
 
 
 @functools.cache
-def compile_sign_pattern() -> Any:
+def compile_progress_prefilter() -> Any:
     """Return all signs as one RE2 pattern over a block of bytes."""
     import re2
 
@@ -158,12 +158,13 @@ HEAD_BYTES = 1 << 18
 """Bytes of a log that are looked at."""
 
 
-def find_program_kinds(data: bytes) -> frozenset[str]:
-    """Return which of `building`, `pip`, `serving`, `training` a log is about."""
-    return frozenset(kind for kind in list_pattern_keys("spoken") if _kind_pattern(kind).search(data))
+def find_program_kinds(log_head: bytes) -> frozenset[Literal["building", "pip", "serving", "training"]]:
+    """Return which of them a log is about."""
+    kinds = (kind for kind in list_pattern_keys("spoken") if _kind_pattern(kind).search(log_head))
+    return frozenset(kinds)  # type: ignore[arg-type]
 
 
-def format_program_kinds(kinds: frozenset[str]) -> str:
+def format_kinds_for_near_pattern(kinds: frozenset[str]) -> str:
     """Return the text that signatures' `near` is matched with; training counts more than serving."""
     told = kinds - {"serving"} if "training" in kinds else kinds
     return f"spoken {' '.join(sorted(told))}"

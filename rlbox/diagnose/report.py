@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlbox.diagnose.candidates import Candidate
-from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, get_full_line
+from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, get_clipped_full_line
 from rlbox.diagnose.root_cause import Link
 from rlbox.i18n import _, join
 from rlbox.secrets.masks import SecretMasker
@@ -41,14 +41,14 @@ ENDINGS = {
 }
 
 
-def format_report(diagnosis: Diagnosis, excerpt: str = "", *, explain: bool = False) -> str:
+def format_report(diagnosis: Diagnosis, excerpt: str = "", *, include_benign: bool = False) -> str:
     """Return the whole report.
 
     Parameters
     ----------
     excerpt
         The text around the root.
-    explain
+    include_benign
         Add what was not taken for a failure.
     """
     if diagnosis.root is None:
@@ -57,7 +57,7 @@ def format_report(diagnosis: Diagnosis, excerpt: str = "", *, explain: bool = Fa
         parts = [join("\n", format_summary(diagnosis)), _format_chain(diagnosis)]
         if excerpt:
             parts.append(excerpt)
-    if explain or diagnosis.root is None:
+    if include_benign or diagnosis.root is None:
         parts.append(_format_benign(diagnosis))
     return join("\n\n", (part for part in parts if part))
 
@@ -74,7 +74,7 @@ def format_summary(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _format_cause(diagnosis: Diagnosis) -> str:
     sure = f"{diagnosis.confidence:.2f}"
-    if cause := diagnosis.cause_id if diagnosis.cause_id != UNKNOWN else diagnosis.fix_id:
+    if cause := diagnosis.cause_id_or_unknown if diagnosis.cause_id_or_unknown != UNKNOWN else diagnosis.fix_id:
         title = diagnosis.title or ""
         return _("{cause}: {title} (sure to {confidence})").format(cause=cause, title=_(title), confidence=sure)
     if diagnosis.raised_in:
@@ -86,7 +86,7 @@ def _format_next(diagnosis: Diagnosis) -> str:
     remedy = diagnosis.remedy or ""
     if diagnosis.missing_log_description:
         fetch = _("these are consequences; look at {log}").format(log=diagnosis.missing_log_description)
-        has_remedy = remedy and diagnosis.cause_id != UNKNOWN
+        has_remedy = remedy and diagnosis.cause_id_or_unknown != UNKNOWN
         return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if has_remedy else fetch
     return _(remedy) if remedy else _("none is known; `rlbox diagnose LOG --why` tells what else went wrong there")
 
@@ -96,10 +96,10 @@ def _format_consequences(diagnosis: Diagnosis) -> str:
     if not rest:
         return _("nothing more that failed")
     lanes = dict.fromkeys(
-        link.candidate.event.writer or diagnosis.files[link.candidate.event.file].name for link in rest
+        link.candidate.event.writer or diagnosis.files[link.candidate.event.log_index].name for link in rest
     )
     shown = ", ".join(list(lanes)[:3]) + (", …" if len(lanes) > 3 else "")
-    last = _limit(get_full_line(rest[-1].candidate), WIDTH)
+    last = _limit(get_clipped_full_line(rest[-1].candidate), WIDTH)
     if len(rest) == 1:
         return _("one consequence, in {places}: {line}").format(places=shown, line=last)
     return _("{count} consequences, in {places}; the last: {line}").format(count=len(rest), places=shown, line=last)
@@ -111,9 +111,9 @@ def _limit(text: str, width: int) -> str:
 
 def _format_line(diagnosis: Diagnosis, candidate: Candidate, width: int = WIDTH) -> str:
     row = candidate.event.log_line
-    place = f"{diagnosis.files[candidate.event.file].name}:{candidate.number}"
+    place = f"{diagnosis.files[candidate.event.log_index].name}:{candidate.line_number}"
     where = ", ".join(part for part in (place, row.writer, row.clock) if part)
-    return f"{where}: {_limit(get_full_line(candidate), width)}"
+    return f"{where}: {_limit(get_clipped_full_line(candidate), width)}"
 
 
 def _format_chain(diagnosis: Diagnosis) -> str:
@@ -179,13 +179,13 @@ _REDACTIONS = (
 """What is hidden, and what stands in its place: keys, people, hosts, and the folders of paths but for packages'."""
 
 
-def format_redacted_report(diagnosis: Diagnosis, excerpt: str, environment: Mapping[str, str]) -> str:
+def format_redacted_report(diagnosis: Diagnosis, excerpt: str, secrets_environment: Mapping[str, str]) -> str:
     """Return what a stranger may be asked with: the question, the answer so far, and the lines around the root.
 
-    `environment` holds the secrets of this process, which are masked however they are written.
+    `secrets_environment` holds the secrets of this process, which are masked however they are written.
     """
     text = f"{_QUESTION}\n\n{format_report(diagnosis, excerpt)}\n"
-    text = redact(SecretMasker(environment).mask_text(text))
+    text = redact(SecretMasker(secrets_environment).mask_text(text))
     return text.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
 
 

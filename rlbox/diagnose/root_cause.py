@@ -13,21 +13,21 @@ from rlbox.diagnose.candidates import (
     Candidate,
     EventTime,
     classify_event,
-    find_recovery_reason,
+    ends_log_abruptly,
+    find_benign_reason,
     has_work_resumed,
-    is_at_log_end,
 )
-from rlbox.diagnose.clock import ClockTime, parse_clock, to_unix_seconds
+from rlbox.diagnose.clock import ClockTime, parse_clock, to_unix_seconds_as_utc
 from rlbox.diagnose.event_reader import LogEvents
-from rlbox.diagnose.events import Event, is_logged_exception
+from rlbox.diagnose.events import Event, is_traceback_from_logger
 from rlbox.diagnose.location import find_reported_missing, parse_rank_calls
 from rlbox.diagnose.patterns import (
     CERTAIN_FAILURE,
     POSSIBLE_FAILURE,
-    ErrorClass,
+    CausalRole,
     ProgressMark,
-    classify_error,
-    format_program_kinds,
+    classify_causal_role,
+    format_kinds_for_near_pattern,
     is_never_fatal,
 )
 from rlbox.diagnose.signatures import SignatureSet
@@ -42,7 +42,7 @@ _SHARED_MOST = 200
 _SKEW_LEAST_S = 2.0
 
 
-class Timeline:
+class CrossLogTimeline:
     """The times of several logs brought together; `skews_s`: how far each log's clock is ahead of the first one's.
 
     `log_orders` are the places of the logs by their names, numbers in these as numbers: which log was named first says
@@ -69,11 +69,11 @@ class Timeline:
         if at is None:
             return None
         off_s = _UNKNOWN_S if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
-        return EventTime(at - self.skews_s[event.file], off_s)
+        return EventTime(at - self.skews_s[event.log_index], off_s)
 
     def _at(self, clock: str) -> float | None:
         moment = parse_clock(clock) if clock else None
-        return to_unix_seconds(moment, self._year) if moment else None
+        return to_unix_seconds_as_utc(moment, self._year) if moment else None
 
     def _skews(self) -> list[float]:
         """Return how far each clock is ahead, by training steps that several logs report."""
@@ -108,7 +108,7 @@ def is_order_known(first: Candidate, second: Candidate) -> bool:
 
 def precedes(first: Candidate, second: Candidate) -> bool:
     """Whether a failure came before another one, by clocks, else by the order of lines."""
-    same_file = first.event.file == second.event.file
+    same_file = first.event.log_index == second.event.log_index
     if same_file and first.event.writer == second.event.writer:
         return first.event.first_number < second.event.first_number
     if first.time is not None and second.time is not None:
@@ -132,7 +132,7 @@ def sort_by_occurrence(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Sort by clocks where there are any, else by position."""
     by_file: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
-        by_file[candidate.event.file].append(candidate)
+        by_file[candidate.event.log_index].append(candidate)
     if len(by_file) == 1:
         return sorted(candidates, key=lambda candidate: candidate.event.first_number)
     keys = {id(one): _key(one) for one in candidates}
@@ -207,16 +207,16 @@ class RootCauseAnalyzer:
     def analyze(self, logs: Sequence[LogEvents], log_names: Sequence[str] = ()) -> Analysis:
         candidates: list[Candidate] = []
         noise: list[Candidate] = []
-        timeline = Timeline(logs, log_names)
+        timeline = CrossLogTimeline(logs, log_names)
         kept: dict[int, tuple[tuple[int, ...], Candidate]] = {}
         for read in logs:
-            words = format_program_kinds(read.program_kinds)
+            words = format_kinds_for_near_pattern(read.program_kinds)
             for event in read.events:
                 candidate = _reclassify_at_end(self._assess(event, words, kept), read)
-                candidate.time, candidate.log_order = timeline.get_time(candidate), timeline.log_orders[event.file]
-                if candidate.error_class != "noise":
-                    candidate.benign_reason = find_recovery_reason(candidate, read)
-                (noise if candidate.error_class == "noise" or candidate.benign_reason else candidates).append(candidate)
+                candidate.time, candidate.log_order = timeline.get_time(candidate), timeline.log_orders[event.log_index]
+                if candidate.causal_role != "noise":
+                    candidate.benign_reason = find_benign_reason(candidate, read)
+                (noise if candidate.causal_role == "noise" or candidate.benign_reason else candidates).append(candidate)
         self._known = kept
         candidates, alive = _split_recovered(candidates, logs)
         noise += alive
@@ -231,7 +231,7 @@ class RootCauseAnalyzer:
             candidate = classify_event(event, self._catalogue, words)
         candidate.quote_bonus, candidate.benign_reason = (
             0.0,
-            candidate.benign_reason if candidate.error_class == "noise" else "",
+            candidate.benign_reason if candidate.causal_role == "noise" else "",
         )
         kept[id(event)] = (size, candidate)
         return candidate
@@ -241,26 +241,26 @@ def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
     """Return a minor error at the end of a log as a failure: nothing shows that the job recovered."""
     event = candidate.event
     if (
-        candidate.error_class == "root"
-        and event.weight == POSSIBLE_FAILURE
+        candidate.causal_role == "root"
+        and event.certainty == POSSIBLE_FAILURE
         and not event.exceptions
         and not candidate.match
     ):
-        return replace(candidate, score=candidate.score + _LAST) if is_at_log_end(candidate, read, 0) else candidate
+        return replace(candidate, score=candidate.score + _LAST) if ends_log_abruptly(candidate, read, 0) else candidate
     loud = (
-        event.weight == CERTAIN_FAILURE
+        event.certainty == CERTAIN_FAILURE
         and not event.exceptions
         and not candidate.benign_reason
         and not is_never_fatal(candidate.text)
     )
     died = (
         bool(event.exceptions)
-        and not is_logged_exception(event)
+        and not is_traceback_from_logger(event)
         and not event.is_handled
         and candidate.benign_reason != "declared"
     )
-    if candidate.error_class == "noise" and (loud or died) and is_at_log_end(candidate, read):
-        return replace(candidate, error_class="root", match=None, benign_reason="", score=float(candidate.score > 0))
+    if candidate.causal_role == "noise" and (loud or died) and ends_log_abruptly(candidate, read):
+        return replace(candidate, causal_role="root", match=None, benign_reason="", score=float(candidate.score > 0))
     return candidate
 
 
@@ -268,12 +268,14 @@ def _split_recovered(
     candidates: list[Candidate], reads: Sequence[LogEvents]
 ) -> tuple[list[Candidate], list[Candidate]]:
     """Return failures, and those after which the same work goes on while no process dies of them."""
-    dead = [one.event for one in candidates if one.error_class in ("victim", "death", "relayed")]
+    dead = [one.event for one in candidates if one.causal_role in ("victim", "death", "relayed")]
 
-    def is_mourned(candidate: Candidate) -> bool:
-        return any(one.file != candidate.event.file or one.first_number > candidate.event.first_number for one in dead)
+    def is_mourned(event: Event) -> bool:
+        return any(one.log_index != event.log_index or one.first_number > event.first_number for one in dead)
 
-    alive = [one for one in candidates if has_work_resumed(one, reads[one.event.file]) and not is_mourned(one)]
+    alive = [
+        one for one in candidates if has_work_resumed(one, reads[one.event.log_index]) and not is_mourned(one.event)
+    ]
     for candidate in alive:
         candidate.benign_reason = "survived"
     return [one for one in candidates if not one.benign_reason], alive
@@ -285,7 +287,7 @@ def _count_quotes(candidates: list[Candidate]) -> None:
         if len(said) < _QUOTED:
             continue
         if any(
-            other is not candidate and other.number != candidate.number and said in _mask_numbers(other.text)
+            other is not candidate and other.line_number != candidate.line_number and said in _mask_numbers(other.text)
             for other in candidates
         ):
             candidate.quote_bonus = 1.0
@@ -305,7 +307,7 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
     solid = [
         one
         for one in candidates
-        if one.error_class == "root" and one.total_score >= 1 and not _follows_victim(one, candidates)
+        if one.causal_role == "root" and one.total_score >= 1 and not _follows_victim(one, candidates)
     ]
     solid, apart = _split_unrelated(solid, candidates)
     candidates = [one for one in candidates if one not in apart]
@@ -315,9 +317,9 @@ def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> 
         best = max(one.total_score for one in solid)
         first = find_first([one for one in solid if one.total_score >= best - _NEAR])
         return _find_first_of_cause(first, candidates)
-    if struck := [one for one in candidates if one.error_class == "death" and _CRASH_SIGNAL.search(one.text)]:
+    if struck := [one for one in candidates if one.causal_role == "death" and _CRASH_SIGNAL.search(one.text)]:
         return find_first(struck)
-    rest = [(one.total_score - _PENALTY[one.error_class] + _score_reported_missing(one), one) for one in candidates]
+    rest = [(one.total_score - _PENALTY[one.causal_role] + _score_reported_missing(one), one) for one in candidates]
     best = max(score for score, _ in rest)
     return _find_first_of_cause(find_first([candidate for score, candidate in rest if score >= best - 1]), candidates)
 
@@ -329,13 +331,12 @@ def _score_reported_missing(candidate: Candidate) -> int:
 
 def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
     """Return roots that may be the cause of an earlier victim, and those that came long after it."""
-    victims = [one for one in candidates if one.error_class == "victim" and one.total_score >= 1]
+    victims = [one for one in candidates if one.causal_role == "victim" and one.total_score >= 1]
     if not solid or not victims:
         return solid, []
     first = find_first(victims)
-    spans = sorted(
-        (one.event.first_number, one.event.last_number) for one in candidates if one.event.file == first.event.file
-    )
+    events = (one.event for one in candidates if one.event.log_index == first.event.log_index)
+    spans = sorted((event.first_number, event.last_number) for event in events)
 
     def gap(candidate: Candidate) -> int:
         """Count lines between the victim and a root that belong to no failure."""
@@ -344,7 +345,7 @@ def _split_unrelated(solid: list[Candidate], candidates: list[Candidate]) -> tup
             last - begun + 1 for begun, last in spans if first.event.last_number < begun < candidate.event.first_number
         )
 
-    apart = [one for one in solid if one.event.file == first.event.file and gap(one) > _UNRELATED_LINES]
+    apart = [one for one in solid if one.event.log_index == first.event.log_index and gap(one) > _UNRELATED_LINES]
     return [one for one in solid if one not in apart], apart
 
 
@@ -361,7 +362,7 @@ def _find_first_of_cause(chosen: Candidate, candidates: list[Candidate]) -> Cand
     alike = [
         one
         for one in candidates
-        if one.cause_id == chosen.cause_id and not one.is_wrapper and one.error_class != "relayed"
+        if one.cause_id == chosen.cause_id and not one.is_wrapper and one.causal_role != "relayed"
     ]
     return find_first(
         [
@@ -390,7 +391,7 @@ def _follows_victim(candidate: Candidate, candidates: list[Candidate]) -> bool:
     if candidate.match:
         return False
     return any(
-        other.error_class in ("victim", "death", "relayed")
+        other.causal_role in ("victim", "death", "relayed")
         and other.match is not None
         and other.event.writer == candidate.event.writer
         and other.event.first_number < candidate.event.first_number
@@ -420,14 +421,14 @@ class Link:
     cause_index: int
 
     @property
-    def kind(self) -> ErrorClass:
+    def kind(self) -> CausalRole:
         """The class in this chain: the first is the root; a wrapper of the root's cause is relayed."""
         if self.cause_index < 0:
             return "root"
         return (
             "relayed"
-            if self.candidate.is_wrapper and self.candidate.error_class == "root"
-            else self.candidate.error_class
+            if self.candidate.is_wrapper and self.candidate.causal_role == "root"
+            else self.candidate.causal_role
         )
 
 
@@ -466,11 +467,12 @@ def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
         or (candidate.match and candidate.match.signature.role == "benign")
     ):
         return None
-    if candidate.event.file == root.event.file and root.event.first_number - candidate.event.last_number > _BEFORE:
+    lines_before = root.event.first_number - candidate.event.last_number
+    if candidate.event.log_index == root.event.log_index and lines_before > _BEFORE:
         return None
-    cls = classify_error(candidate.text, candidate.kind)
+    cls = classify_causal_role(candidate.text, candidate.exception_name)
     if cls == "death" or (cls == "victim" and not _is_before(candidate, root)):
-        return replace(candidate, error_class=cls)
+        return replace(candidate, causal_role=cls)
     return None
 
 
@@ -487,11 +489,11 @@ def _link(candidate: Candidate, root: Candidate, chain: list[Link]) -> Link | No
     own = [index for index, link in enumerate(chain) if _has_same_writer(link.candidate, candidate)]
     if own and not _is_before(candidate, root):
         return Link(candidate, "same-lane", own[-1])
-    if candidate.error_class == "root" and candidate.score >= 1 and candidate.cause_id != root.cause_id:
+    if candidate.causal_role == "root" and candidate.score >= 1 and candidate.cause_id != root.cause_id:
         return None if candidate.match or _is_before(candidate, root) else Link(candidate, "time", 0)
-    if candidate.error_class in ("victim", "relayed", "root") and _COLLECTIVE.search(candidate.text):
+    if candidate.causal_role in ("victim", "relayed", "root") and _COLLECTIVE.search(candidate.text):
         return Link(candidate, "collective", 0)
-    if candidate.error_class in ("death", "victim") and _KILLED.search(candidate.text):
+    if candidate.causal_role in ("death", "victim") and _KILLED.search(candidate.text):
         return Link(candidate, "kill-order", 0)
     return Link(candidate, "time", 0)
 
@@ -507,7 +509,7 @@ def _find_quoted(candidate: Candidate, chain: list[Link]) -> int:
 
 
 def _has_same_writer(one: Candidate, other: Candidate) -> bool:
-    return one.event.file == other.event.file and one.event.writer == other.event.writer
+    return one.event.log_index == other.event.log_index and one.event.writer == other.event.writer
 
 
 def _is_before(candidate: Candidate, root: Candidate) -> bool:

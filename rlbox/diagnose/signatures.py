@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rlbox.config.pattern import create_re2_options, validate_pattern
 from rlbox.diagnose.events import Event
@@ -25,6 +25,12 @@ _ORDER: dict[str, int] = {"root": 0, "victim": 1, "death": 2, "relayed": 3, "ben
 _TAIL = 12
 _SET_MEMORY = 256 << 20
 """Bytes that RE2 may use for all signatures at once: with its own 8 MiB it gives up, and finds nothing."""
+
+
+class Specificity(NamedTuple):
+    rank: int
+    has_near_pattern: bool
+    pattern_length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +56,21 @@ class LogSignature:
     anchor: tuple[str, ...] = ()
 
     @property
-    def specificity(self) -> tuple[int, int, int]:
-        return self.rank, bool(self.near), len(self.pattern)
+    def specificity(self) -> Specificity:
+        return Specificity(self.rank, bool(self.near), len(self.pattern))
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureMatch:
-    """A signature that an event shows, in its statement at the place `statement` of them.
+    """A signature that an event shows, in its statement at the place `statement_index` of them.
 
-    `tail` is the place, among the lines that the statement goes on with, of the one that alone shows it; -1 where the
-    statement's own line does, or only all of them together.
+    `tail_index` is the place, among the lines that the statement goes on with, of the one that alone shows it; -1 where
+    the statement's own line does, or only all of them together.
     """
 
     signature: LogSignature
-    statement: int
-    tail: int = -1
+    statement_index: int
+    tail_index: int = -1
 
 
 class SignatureSet:
@@ -113,7 +119,7 @@ class SignatureSet:
         """
         found = []
         around: tuple[str, ...] = ()
-        for index, (_first, text, _last, tail) in enumerate(event.statements()):
+        for index, (_first, text, _last, tail) in enumerate(event.split_into_statements()):
             lines = [text, *(line for _number, line in tail[:_TAIL])]
             whole = "\n".join(lines)
             for signature in self.find_fitting(whole):
@@ -136,7 +142,7 @@ def _expression(text: str) -> str:
 def _precedence(match: SignatureMatch) -> tuple[int, ...]:
     signature = match.signature
     less = (-int(value) for value in signature.specificity)
-    return (_ORDER[signature.role], match.statement, not signature.cause, *less)
+    return (_ORDER[signature.role], match.statement_index, not signature.cause, *less)
 
 
 def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool:
@@ -184,7 +190,7 @@ def extract_signatures(fix_manifests: Iterable[Mapping[str, Any]]) -> tuple[LogS
     return tuple(found)
 
 
-def parse_signatures(data: object) -> tuple[LogSignature, ...]:
+def parse_signatures_leniently(data: object) -> tuple[LogSignature, ...]:
     """Return signatures that a run carries as `dump_signatures` wrote them; none of what is no list.
 
     Keys that this version does not know are left out: runs of earlier versions carry `needs`.
@@ -207,7 +213,7 @@ def dump_signatures(signatures: Sequence[LogSignature]) -> str:
 _MOST_BYTES = 4 << 20
 
 
-def load_signatures(files: Mapping[str, Path], packs: Sequence[Path] = ()) -> SignatureSet:
+def load_signatures(fix_files: Mapping[str, Path], pack_directories: Sequence[Path] = ()) -> SignatureSet:
     """Return the catalogue of fixes (id to file) and of packs, folders with such files of other teams.
 
     A pack adds to the catalogue and takes no one's place: its fix of a known id keeps its own signatures beside those
@@ -218,8 +224,8 @@ def load_signatures(files: Mapping[str, Path], packs: Sequence[Path] = ()) -> Si
     SpecError
         A file cannot be read, or a signature of a pack is wrong; all that is wrong is named.
     """
-    rows = extract_signatures(_read_fixes(files))
-    for pack in packs:
+    rows = extract_signatures(_read_fixes(fix_files))
+    for pack in pack_directories:
         rows = (*rows, *_read_pack(pack))
     return SignatureSet(rows)
 
@@ -274,9 +280,9 @@ def _find_problems(fix: Mapping[str, Any]) -> Iterator[str]:
             yield "no scan finds its example: name a text of it as `anchor`"
 
 
-def read_signature_file(path: Path) -> SignatureSet:
+def read_signature_file_or_empty(path: Path) -> SignatureSet:
     """Return the signatures stored with a run; none when they are missing or unreadable."""
     try:
-        return SignatureSet(parse_signatures(parse_json(read_bytes(path))))
+        return SignatureSet(parse_signatures_leniently(parse_json(read_bytes(path))))
     except (OSError, ValueError):
         return SignatureSet(())

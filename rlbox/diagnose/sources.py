@@ -38,7 +38,7 @@ class LogSource:
     """One log and its shown name; without a path it is standard input."""
 
     name: str
-    path: Path | None = None
+    path_unless_stdin: Path | None = None
     archive_member: str = ""
 
 
@@ -61,7 +61,7 @@ def find_sources(paths: list[str]) -> list[LogSource]:
         elif name.endswith(_ARCHIVE) and path.is_file():
             found += _in_archive(path)
         elif path.exists():
-            found.append(LogSource(name=name, path=path))
+            found.append(LogSource(name=name, path_unless_stdin=path))
         else:
             raise SpecError(
                 _("{name}: no such file or folder").format(name=name),
@@ -83,7 +83,10 @@ def find_run_sources(run_dir: Path) -> list[LogSource]:
     SpecError
         No stage has begun.
     """
-    found = [LogSource(name=str(path.relative_to(run_dir)), path=path) for path in find_logs(run_dir, None, None)]
+    found = [
+        LogSource(name=str(path.relative_to(run_dir)), path_unless_stdin=path)
+        for path in find_logs(run_dir, None, None)
+    ]
     if not found:
         raise SpecError(
             _("run {run_dir} has no log").format(run_dir=run_dir.name), where=str(run_dir), next_step="rlbox runs"
@@ -98,7 +101,7 @@ def _in_folder(directory: Path, before: str = "") -> list[LogSource]:
         depth = len(here.relative_to(directory).parts)
         directories[:] = sorted(name for name in directories if name not in _LEFT and depth < _DEEPEST)
         found += [
-            LogSource(name=str(before / (here / name).relative_to(directory)), path=here / name)
+            LogSource(name=str(before / (here / name).relative_to(directory)), path_unless_stdin=here / name)
             for name in sorted(files)
             if _LOG.search(name) and not (here / name).is_symlink()
         ]
@@ -118,7 +121,9 @@ def _in_archive(archive: Path) -> list[LogSource]:
             _("{archive}: no log in it").format(archive=archive), next_step=_("unpack it, and name the log")
         )
     return [
-        LogSource(name=name, path=archive, archive_member=name) for name in names if not _LEFT & set(Path(name).parts)
+        LogSource(name=name, path_unless_stdin=archive, archive_member=name)
+        for name in names
+        if not _LEFT & set(Path(name).parts)
     ]
 
 
@@ -141,28 +146,28 @@ def read_blocks(source: LogSource, start: int = 0) -> Iterator[bytes]:
     NodeError
         It cannot be opened.
     """
-    if source.path is None:
+    if source.path_unless_stdin is None:
         yield from _blocks(sys.stdin.buffer)
         return
     if source.archive_member:
-        with _opened_archive(source.path) as tar:
+        with _opened_archive(source.path_unless_stdin) as tar:
             file = tar.extractfile(source.archive_member)
             yield from _blocks(file) if file else ()
         return
     try:
-        handle = open_regular_fd(source.path, follow_links=True)
+        handle = open_regular_fd(source.path_unless_stdin, follow_links=True)
     except OSError as error:
-        raise NodeError(f"{source.name}: {error.strerror or error}", where=str(source.path)) from error
+        raise NodeError(f"{source.name}: {error.strerror or error}", where=str(source.path_unless_stdin)) from error
     with open(handle, "rb", buffering=0) as plain:
-        if is_compressed(source.path):
-            yield from _unpacked(plain, source.path.suffix)
+        if has_compressed_suffix(source.path_unless_stdin):
+            yield from _unpacked(plain, source.path_unless_stdin.suffix)
             return
         if start:
             plain.seek(start)
         yield from _blocks(plain)
 
 
-def is_compressed(path: Path) -> bool:
+def has_compressed_suffix(path: Path) -> bool:
     """Whether a log is compressed, so that no offset in it can be sought."""
     return path.suffix in _COMPRESSED_SUFFIXES
 

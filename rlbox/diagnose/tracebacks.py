@@ -96,7 +96,7 @@ class TracebackParser:
         self._levelled = False
         self._boxed = "╭" in row.body
         if headless:
-            self.accepts_line(row)
+            self.try_add_line(row)
 
     @property
     def is_forwarded(self) -> bool:
@@ -109,7 +109,7 @@ class TracebackParser:
         return self._within
 
     @classmethod
-    def continue_after_exception(cls, line: LogLine) -> TracebackParser:
+    def start_at_exception_line(cls, line: LogLine) -> TracebackParser:
         """Return a traceback that continues behind a line which names an exception, without frames."""
         trace = cls(line)
         found = _RAISED.match(line.body.strip())
@@ -118,7 +118,7 @@ class TracebackParser:
         trace.prefixed = line.has_prefix
         return trace
 
-    def accepts_line(self, line: LogLine) -> bool:
+    def try_add_line(self, line: LogLine) -> bool:
         """Add the writer's next line; return whether it belongs to the traceback."""
         self.lines += 1
         if self.lines > _MOST_LINES:
@@ -195,7 +195,7 @@ class TracebackParser:
         raised = RaisedException(
             row.number, name, message, text, self._link, [], self._frames, quotes, row.clock, row.text
         )
-        raised.quotes_other = quotes or bool(_REMOTE.search(text)) or ends_with_inner_exception_header(text)
+        raised.quotes_other = quotes or bool(_REMOTE.search(text)) or announces_exception_on_next_line(text)
         self.exceptions.append(raised)
         self._frames, self._link = [], ""
         self._within = raised.quotes_other
@@ -225,7 +225,7 @@ class TracebackParser:
         return row.has_prefix != self.head.has_prefix and bool(self._blank)
 
 
-def ends_with_inner_exception_header(text: str) -> bool:
+def announces_exception_on_next_line(text: str) -> bool:
     """Whether an exception's text announces another one on the next line: `… raised:`."""
     return text.endswith((" raised:", "RemoteTraceback:", "_RemoteTraceback: "))
 
@@ -241,7 +241,7 @@ def is_chain_line(body: str) -> bool:
     return body.strip().startswith(tuple(text for text, _ in _LINKS))
 
 
-def starts_traceback(body: str) -> bool:
+def is_traceback_head_or_frame(body: str) -> bool:
     """Whether a line is a traceback's head, or a frame of one whose head is missing."""
     return bool(TRACEBACK_HEAD.search(body)) or bool(FRAME_LINE.match(body))
 

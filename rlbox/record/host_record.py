@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import utc_now
-from rlbox.diagnose.cause import Cause, ExitInfo, describe_exit, make_contradiction_cause, make_lost_run_cause
+from rlbox.diagnose.cause import Cause, ExitInfo, describe_exit, make_lost_run_cause, make_record_contradiction_cause
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, load_run_plan
@@ -59,7 +59,7 @@ def mark_failed_if_pass_unconfirmed(state: RunState, exit_info: ExitInfo, passed
     passed_earlier
         Stages that had passed before this attempt and did not run again.
     """
-    if not exit_info.container or exit_info.kind not in _SEEN:
+    if not exit_info.container_name or exit_info.kind not in _SEEN:
         return state
     passed = [stage.name for stage in state.stages if stage.state == "passed"]
     again = exit_info.kind == "again"
@@ -67,9 +67,9 @@ def mark_failed_if_pass_unconfirmed(state: RunState, exit_info: ExitInfo, passed
         if state.state == "passed":
             return state
         return _contradicted(
-            state, f"it says {state.state}, container {exit_info.container} ended with exit code 0", ""
+            state, f"it says {state.state}, container {exit_info.container_name} ended with exit code 0", ""
         )
-    lines = exit_info.note.splitlines()
+    lines = exit_info.stderr_tail.splitlines()
     if again and lines.count(ATTEMPT_BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
         lines, passed_earlier = [], ()
     said = {name for name in passed if format_stage_passed_line(name) in lines}
@@ -81,7 +81,7 @@ def mark_failed_if_pass_unconfirmed(state: RunState, exit_info: ExitInfo, passed
         return _failed(state, cause, unsaid[0])
     how = "was started a second time" if again else f"ended with {describe_exit(exit_info.exit_code)}"
     return _contradicted(
-        state, f"it says that stage {unsaid[0]} passed, container {exit_info.container} {how}", unsaid[0]
+        state, f"it says that stage {unsaid[0]} passed, container {exit_info.container_name} {how}", unsaid[0]
     )
 
 
@@ -98,7 +98,7 @@ def mark_failed_if_outcome_differs(state: RunState, outcome: RunOutcome | None) 
 
 
 def _contradicted(state: RunState, what: str, stage: str) -> RunState:
-    return _failed(state, make_contradiction_cause(what, state.run_id), stage)
+    return _failed(state, make_record_contradiction_cause(what, state.run_id), stage)
 
 
 def _failed(state: RunState, cause: Cause, stage: str) -> RunState:

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rlbox.amounts import utc_now
-from rlbox.diagnose.cause import Cause, ExitInfo, ExitKind, get_exit_code, make_interrupted_cause, make_lost_run_cause
+from rlbox.diagnose.cause import (
+    Cause,
+    ExitInfo,
+    ExitKind,
+    get_run_exit_code,
+    make_interrupted_cause,
+    make_lost_run_cause,
+)
 from rlbox.errors import LockHeld
 from rlbox.job.plan import RunPlan
 from rlbox.record.host_record import ContainerRef, mark_failed_if_pass_unconfirmed
@@ -137,7 +144,7 @@ def _final_state(state: RunState, last: ExitInfo, asked: str) -> RunState:
 def _run_exit_code(cause: Cause, last: ExitInfo) -> int:
     """Return the run's exit code; a supervisor that refused to go on said it itself."""
     refused = cause.kind == "lost" and last.kind == "ended" and 0 < last.exit_code <= LockHeld.exit_code
-    return last.exit_code if refused else get_exit_code(cause)
+    return last.exit_code if refused else get_run_exit_code(cause)
 
 
 def _end_cause(state: RunState, last: ExitInfo, asked: str) -> Cause:
@@ -181,7 +188,7 @@ def read_exit_info_or_assume_removed(
         return None
     last = runtime.find_exit_info_unless_gone() if status == "ended" else None
     if last is None and (status == "ended" or container_ref.started_at or load_supervisor_info(run_dir) is not None):
-        return ExitInfo(kind="removed", container=container_ref.name)
+        return ExitInfo(kind="removed", container_name=container_ref.name)
     return last
 
 

@@ -166,7 +166,7 @@ class RunContainer:
         if ended is None:
             return None
         info = make_container_exit_info(
-            self.ref.name, ended.exit_code, out_of_memory=ended.out_of_memory, note=ended.output
+            self.ref.name, ended.exit_code, out_of_memory=ended.out_of_memory, stderr_tail=ended.output
         )
         was_restarted = self.ref.started_at and self.ref.started_at != ended.started_at
         return dataclasses.replace(info, kind="again") if was_restarted else info

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlbox.amounts import duration_text, exact_duration_text, size_text
-from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_stage_log_path, resolve_log_path
+from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_service_or_stage_log_path, get_stage_log_path
 from rlbox.gate.files import FileCheck
 from rlbox.gate.gate import MissingLine
 from rlbox.gate.rule_state import ForbiddenLine, Violation
@@ -18,7 +18,7 @@ _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing tha
 
 def explain_violation(stage: StagePlan, violation: Violation) -> Cause:
     rule, line = violation.rule, violation.line
-    where = resolve_log_path(stage, rule.log)
+    where = get_service_or_stage_log_path(stage, rule.log)
     if isinstance(rule, MetricRule):
         kind: CauseKind = "metric"
         what = f"metric {violation.problem}{_in_brackets(rule.why)}; the rule is {rule.describe()}"
@@ -39,14 +39,14 @@ def explain_forbidden_line(stage: StagePlan, forbidden: ForbiddenLine) -> Cause:
     return Cause(
         kind="forbid",
         what=f"stage {stage.name} was stopped: its log held the forbidden line {pattern}",
-        where=f"{resolve_log_path(stage, rule.log)}:{line.number}",
+        where=f"{get_service_or_stage_log_path(stage, rule.log)}:{line.number}",
         line=line.text,
     )
 
 
 def explain_missing_line(stage: StagePlan, missing: MissingLine, last_line: str) -> Cause:
     """The stage exited 0, but a line that proves its work never came."""
-    rule, log = missing.rule, resolve_log_path(stage, missing.rule.log)
+    rule, log = missing.rule, get_service_or_stage_log_path(stage, missing.rule.log)
     often = "never" if missing.fitting == 0 else f"only {missing.fitting} times, not {rule.count},"
     last = f"; its last line was: {last_line}" if last_line else "; it is empty"
     return Cause(
@@ -111,7 +111,7 @@ def explain_service_exit(stage: StagePlan, service: ServicePlan, code: int, when
     return Cause(
         kind="service",
         what=f"service {service.name} ended with {describe_exit(code)} {when}",
-        where=resolve_log_path(stage, service.name),
+        where=get_service_or_stage_log_path(stage, service.name),
     )
 
 
@@ -126,7 +126,7 @@ def explain_slow_service_start(stage: StagePlan, service: ServicePlan, answer: s
     return Cause(
         kind="ready",
         what=f"service {service.name} was not ready after {took}: {service.ready.describe()}: {answer}",
-        where=resolve_log_path(stage, service.name),
+        where=get_service_or_stage_log_path(stage, service.name),
         next_step=f"read its log; if it was only slow, raise start_s of service {service.name}",
     )
 
@@ -137,7 +137,7 @@ def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, answer:
         kind="silence",
         what=f"service {service.name} has not answered for {exact_duration_text(service.answer_s)} while stage "
         f"{stage.name} was running: {service.ready.describe()}: {answer}",
-        where=resolve_log_path(stage, service.name),
+        where=get_service_or_stage_log_path(stage, service.name),
         next_step=f"if it was only busy, raise answer_s of service {service.name}",
     )
 
@@ -148,7 +148,7 @@ def explain_silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
         kind="silence",
         what=f"service {service.name} wrote nothing for {exact_duration_text(service.silence_s)} while stage "
         f"{stage.name} was running",
-        where=resolve_log_path(stage, service.name),
+        where=get_service_or_stage_log_path(stage, service.name),
         next_step=f"if that was no hang, raise silence_s of service {service.name}",
     )
 

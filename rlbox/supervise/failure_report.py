@@ -17,11 +17,11 @@ from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_ex
 from rlbox.diagnose.first_fatal import (
     LogFailure,
     find_known_cause,
-    find_responsible_failure,
+    find_or_read_responsible_failure,
     format_excerpt,
     format_utc,
-    load_run_signatures,
     read_log_failures,
+    read_stored_run_signatures,
 )
 from rlbox.hang.evidence import write_hang_markdown
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
@@ -114,7 +114,7 @@ def build_report(
 ) -> FailureReport:
     """Return the report of a failure whose `cause` is explained and whose parts are `gathered`."""
     stage, plan, state = failure.stage, failure.plan, failure.state
-    title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.id == cause.known), "")
+    title = next((fatal.known.title for fatal in fatals if fatal.known and fatal.known.fix_id == cause.known), "")
     return FailureReport(
         run_id=plan.run_id,
         job=plan.job,
@@ -152,7 +152,7 @@ def _row(fatal: LogFailure, masks: SecretMasker) -> FatalEntry:
         text=_shown(line.text, masks),
         at=format_utc(fatal.time_unix) if fatal.time_unix is not None else "",
         grade=fatal.grade,
-        known=fatal.known.id if fatal.known else "",
+        known=fatal.known.fix_id if fatal.known else "",
         before=tuple(_shown(text, masks) for text in line.before[-_NEAR:]),
         after=tuple(_shown(text, masks) for text in line.after[:_NEAR]),
     )
@@ -221,7 +221,7 @@ def _machine(snapshot: MachineSnapshot | None) -> tuple[str, ...]:
 
 def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: CollectedTexts) -> tuple[str, ...]:
     names = [f"{service.name}.log" for service in failure.stage.services]
-    known = len(load_run_signatures(failure.run_dir).signatures)
+    known = len(read_stored_run_signatures(failure.run_dir).signatures)
     rows = [
         f"logs: {', '.join(['stage.log', *names])}; {len(fatals)} of them with a fatal line",
         f"{known} signatures of the fix catalogue against each fatal line and its traceback",
@@ -346,7 +346,7 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     fatals = read_log_failures(failure.run_dir, failure.fatals)
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
-        quoted = find_responsible_failure(cause, fatals, failure.run_dir)
+        quoted = find_or_read_responsible_failure(cause, fatals, failure.run_dir)
     if quoted is None:
         return FailureAnalysis(cause=_with_known(cause, failure.run_dir), fatals=fatals)
     if any(text in quoted.line.text for text in _NO_SPACE):
@@ -357,7 +357,7 @@ def explain_failure(failure: StageFailure) -> FailureAnalysis:
     cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.line.number}", line=line)
     if known := quoted.known:
         own = cause.next_step if cause.kind in EXHAUSTION_KINDS else ""
-        cause = dataclasses.replace(cause, known=known.id, next_step=own or known.remedy)
+        cause = dataclasses.replace(cause, known=known.fix_id, next_step=own or known.remedy)
     return FailureAnalysis(cause=cause, fatals=fatals, quoted=quoted)
 
 
@@ -366,7 +366,7 @@ def _with_known(cause: Cause, run_dir: Path) -> Cause:
     known = find_known_cause(cause.line, run_dir) if cause.line else None
     if not known:
         return cause
-    return dataclasses.replace(cause, known=known.id, next_step=cause.next_step or known.remedy)
+    return dataclasses.replace(cause, known=known.fix_id, next_step=cause.next_step or known.remedy)
 
 
 def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlbox.amounts import utc_now
-from rlbox.diagnose.cause import Cause, describe_exit, make_port_conflict_cause, resolve_log_path
+from rlbox.diagnose.cause import Cause, describe_exit, get_service_or_stage_log_path, make_port_conflict_cause
 from rlbox.diagnose.first_fatal import FatalPosition
 from rlbox.doctor.ray_state import make_ray_auth_headers
 from rlbox.gate.files import FileSnapshot, check_file
@@ -215,7 +215,9 @@ class _StageRun:
             snapshot=snapshot or (self._look_around() if cause and cause.kind != "interrupted" else None),
             started_at=started_at,
             ended_at=utc_now(),
-            fatals={resolve_log_path(self._stage, name): spot for name, spot in self._watch.fatals.items()},
+            fatals={
+                get_service_or_stage_log_path(self._stage, name): spot for name, spot in self._watch.fatals.items()
+            },
         )
 
     def _look_around(self) -> MachineSnapshot:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from rlbox.diagnose.cause import describe_exit
-from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, load_run_signatures
+from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, read_stored_run_signatures
 from rlbox.gate.gate import GateChecker
 from rlbox.hang.watch import HangMonitor
 from rlbox.job.names import STAGE_LOG
@@ -58,7 +58,7 @@ class StageWatch:
         self._stage = stage
         self._recorded = -1
         self._begun = time.monotonic()
-        catalogue = load_run_signatures(context.run_dir)
+        catalogue = read_stored_run_signatures(context.run_dir)
         self._scanned = catalogue.scan_expressions
         self._finders = {name: FirstFatalFinder(partial(self.gate.is_benign, name), catalogue) for name in names}
         self._metric_files = MetricFiles(self.gate)
@@ -69,7 +69,7 @@ class StageWatch:
     @property
     def fatals(self) -> dict[str, FatalPosition]:
         """The first fatal line of each log that holds one, by the name of the log."""
-        return {name: finder.position for name, finder in self._finders.items() if finder.position}
+        return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
     def poll(self) -> None:
         """Look once at everything that can end the stage early; wait a moment when nothing was new."""
@@ -234,7 +234,7 @@ class StageWatch:
     def _find_fatal(self, log: str, first: int, offset: int, texts: LineBlock) -> None:
         finder = self._finders[log]
         finder.feed(first, offset, texts)
-        if finder.position and self.gate.is_superseded(log, finder.position.number, finder.position.text):
+        if finder.first_fatal and self.gate.is_superseded(log, finder.first_fatal.number, finder.first_fatal.text):
             self.reset_fatals(log)
 
 

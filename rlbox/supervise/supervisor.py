@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlbox.amounts import exact_duration_text, utc_now
-from rlbox.diagnose.cause import Cause, describe_exit, get_exit_code
+from rlbox.diagnose.cause import Cause, describe_exit, get_run_exit_code
 from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
 from rlbox.errors import NodeError
 from rlbox.job.names import METRICS_FILE
@@ -86,7 +86,7 @@ def supervise_run(
     sampler.close()
     _write_end(context, cause)
     group.leave_and_remove()
-    return get_exit_code(cause) if journal.saved else NodeError.exit_code
+    return get_run_exit_code(cause) if journal.saved else NodeError.exit_code
 
 
 def _write_end(context: StageContext, cause: Cause | None) -> None:
@@ -96,7 +96,7 @@ def _write_end(context: StageContext, cause: Cause | None) -> None:
     journal.save_and_free_reserve()
     own = {} if cause is None or any(stage.cause for stage in journal.state.stages) else {"cause": cause}
     journal.record_run_change(
-        "run", state=_run_status(cause), ended_at=utc_now(), exit_code=get_exit_code(cause), **own
+        "run", state=_run_status(cause), ended_at=utc_now(), exit_code=get_run_exit_code(cause), **own
     )
 
 

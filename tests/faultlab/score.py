@@ -123,7 +123,7 @@ def victims(case: Case, found: Diagnosis) -> Iterator[tuple[str, int, bool]]:
     names = [one.name for one in found.files]
     root = {bare(_line(case, at)) for at in case.accepted}
     for file, text in case.logs.items():
-        own = [link for link in steps if names[link.candidate.event.file].endswith(file or "launch.log")]
+        own = [link for link in steps if names[link.candidate.event.log_index].endswith(file or "launch.log")]
         for number, line in enumerate(text.split("\n"), 1):
             if is_victim(case, said := bare(line)) and said not in root:
                 yield file, number, any(_holds(link, number, said) for link in own)
@@ -141,7 +141,7 @@ def _leads_home(link: Link, chain: tuple[Link, ...]) -> bool:
 def _holds(link: Link, number: int, text: str) -> bool:
     """Whether a line is of a step: it lies within, or it is one of those that were alike and were counted."""
     event = link.candidate.event
-    last = max(event.last_number, *(at for at, _ in event.tail), event.line_number)
+    last = max(event.last_number, *(at for at, _ in event.tail), event.main_line_number)
     alike = event.count > 1 and _VARYING.sub("0", bare(event.text)) == _VARYING.sub("0", text)
     return event.first_number <= number <= last or alike
 

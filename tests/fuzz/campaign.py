@@ -20,7 +20,7 @@ from rlbox.diagnose.first_fatal import (
     FirstFatalFinder,
     find_first_fatal,
     find_known_cause,
-    load_run_signatures,
+    read_stored_run_signatures,
 )
 from rlbox.engine.oci import parse_manifest
 from rlbox.errors import RlboxError
@@ -162,7 +162,7 @@ class Readers:
 
     def run_catalogue(self, make: Maker) -> None:
         (self._folder / SIGNATURES_FILE).write_bytes(make.record())
-        load_run_signatures.cache_clear()
+        read_stored_run_signatures.cache_clear()
         find_known_cause(make.line(), self._folder)
 
     def read_json_object(self, make: Maker) -> None:

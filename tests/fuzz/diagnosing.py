@@ -80,12 +80,12 @@ class Judged:
         spent = time.process_time() - begun
         self.slowest = max(self.slowest, spent)
         assert spent < MOST_S, f"took {spent:.1f} s of CPU"
-        self.told[found.cause_id or found.ending] += 1
+        self.told[found.cause_id_or_unknown or found.ending] += 1
 
     def growing(self, logs: list[bytes], cuts: list[int]) -> None:
         """Follow a file that grows, is cut short, or taken away and made anew, between the pieces."""
         self._file.unlink(missing_ok=True)
-        follower = GrowingLogs([LogSource(name="train.log", path=self._file)], self.catalogue)
+        follower = GrowingLogs([LogSource(name="train.log", path_unless_stdin=self._file)], self.catalogue)
         for data, cut in zip(logs, [*cuts, 0, 1, 2], strict=False):
             if cut % 5 == 0:
                 self._file.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class Judged:
     def _holds(self, found: Diagnosis, logs: list[bytes]) -> None:
         answer: dict[str, Any] = found.as_json()
         json.dumps(answer)
-        format_report(found, explain=True).encode("utf-8", "surrogatepass")
+        format_report(found, include_benign=True).encode("utf-8", "surrogatepass")
         assert answer["fatal"] == (answer["first_fatal"] is not None) == (answer["cause"] is not None)
         assert 0 <= answer["confidence"] <= 1
         assert all(-1 <= link["of"] < place for place, link in enumerate(answer["chain"]))

@@ -9,7 +9,7 @@ from rlbox.diagnose.cause import (
     CauseKind,
     ExitInfo,
     describe_exit,
-    get_exit_code,
+    get_run_exit_code,
     make_container_exit_info,
     make_lost_run_cause,
     make_process_exit_info,
@@ -33,14 +33,14 @@ def test_ended(code: int, text: str) -> None:
     ],
 )  # fmt: skip
 def test_exit_codes(kind: CauseKind, code: int) -> None:
-    assert get_exit_code(Cause(kind=kind, what="")) == code
+    assert get_run_exit_code(Cause(kind=kind, what="")) == code
 
 
 WHEN = "while stage train was running"
 
 
 def container_exit(code: int, *, out_of_memory: bool = False) -> ExitInfo:
-    return make_container_exit_info("c", code, out_of_memory=out_of_memory, note="")
+    return make_container_exit_info("c", code, out_of_memory=out_of_memory, stderr_tail="")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def container_exit(code: int, *, out_of_memory: bool = False) -> ExitInfo:
         (container_exit(137, out_of_memory=True), f"out of memory: the engine ended container c {WHEN}"),
         (container_exit(255), f"the engine lost container c (exit code 255: it was restarted or killed) {WHEN}"),
         (container_exit(1), f"the supervisor died with exit code 1 {WHEN}"),
-        (ExitInfo(kind="removed", container="c"), f"container c was removed, not by rlbox, {WHEN}"),
+        (ExitInfo(kind="removed", container_name="c"), f"container c was removed, not by rlbox, {WHEN}"),
     ],
 )
 def test_how_a_container_or_supervisor_ended_is_named(last: ExitInfo, what: str) -> None:

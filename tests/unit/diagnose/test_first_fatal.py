@@ -18,10 +18,10 @@ from rlbox.diagnose.first_fatal import (
     Grade,
     LogFailure,
     find_first_fatal,
-    find_responsible_failure,
+    find_or_read_responsible_failure,
     read_fatal_line,
     read_last_line,
-    sort_failures,
+    sort_failures_by_time,
 )
 from rlbox.logs.lines import LineSplitter
 from rlbox.logs.log_file import LogTimes
@@ -42,7 +42,7 @@ RuntimeError: late"""
 def find(text: str) -> tuple[int, str] | None:
     finder = FirstFatalFinder()
     finder.feed(1, 0, text.split("\n"))
-    return (finder.position.number, finder.position.text) if finder.position else None
+    return (finder.first_fatal.number, finder.first_fatal.text) if finder.first_fatal else None
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_declared_harmless_lines_do_not_count() -> None:
     texts = ["BrokenPipeError: [Errno 32]", *TRACEBACK.split("\n")]
     finder = FirstFatalFinder(benign=lambda number, text: number == 1 or "Traceback" in text)
     finder.feed(1, 0, texts)
-    assert finder.position is None
+    assert finder.first_fatal is None
 
 
 def test_a_rank_that_died_while_it_wrote_is_not_waited_for() -> None:
@@ -189,17 +189,17 @@ def test_a_rank_that_died_while_it_wrote_is_not_waited_for() -> None:
     )
     finder = FirstFatalFinder()
     finder.feed(1, 0, [cut, *["[rank0]: step"] * 12_000, "[rank3]: ValueError: late"])
-    assert finder.position is not None
-    assert finder.position.number == 12_002
+    assert finder.first_fatal is not None
+    assert finder.first_fatal.number == 12_002
 
 
 def test_what_a_process_lived_with_is_forgiven() -> None:
     finder = FirstFatalFinder()
     finder.feed(1, 0, ["RuntimeError: warm-up failed", "ready"])
     finder.reset()
-    assert finder.position is None
+    assert finder.first_fatal is None
     finder.feed(3, 36, ["ValueError: late"])
-    assert (finder.position and finder.position.number) == 3
+    assert (finder.first_fatal and finder.first_fatal.number) == 3
 
 
 NOISE = st.sampled_from(
@@ -226,7 +226,7 @@ def spot_of(data: bytes, cuts: list[int]) -> FatalPosition | None:
         texts = cutter.feed(piece)
         finder.feed(cutter.number - len(texts) + 1, offset, texts)
         offset = data.rfind(b"\n", 0, max(end, start)) + 1
-    return finder.position
+    return finder.first_fatal
 
 
 def spot(number: int, text: str, block_number: int, block_offset: int) -> FatalPosition:
@@ -309,8 +309,8 @@ def fatal(log: str, at: float | None, grade: Grade = "fatal", said_at: str = "")
     ],
 )
 def test_order(found: tuple[LogFailure, ...], first: str) -> None:
-    assert sort_failures(found)[0].log == first
-    assert sort_failures(tuple(reversed(found)))[0].log == first
+    assert sort_failures_by_time(found)[0].log == first
+    assert sort_failures_by_time(tuple(reversed(found)))[0].log == first
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_order(found: tuple[LogFailure, ...], first: str) -> None:
     ids=["the earliest", "one that only noticed", "one that only wraps", "one of long ago"],
 )
 def test_which_failure_is_behind_the_cause(found: tuple[LogFailure, ...], log: str) -> None:
-    chosen = find_responsible_failure(EXIT, sort_failures(found), Path("none"))
+    chosen = find_or_read_responsible_failure(EXIT, sort_failures_by_time(found), Path("none"))
     assert chosen in found
     assert chosen.log == log
 
@@ -333,6 +333,6 @@ def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:
     cause = dataclasses.replace(EXIT, kind="service", where=VLLM)
     (tmp_path / "stages/1-train").mkdir(parents=True)
     (tmp_path / VLLM).write_text("loading\nbye\n")
-    chosen = find_responsible_failure(cause, (fatal(STAGE, 100.0),), tmp_path)
+    chosen = find_or_read_responsible_failure(cause, (fatal(STAGE, 100.0),), tmp_path)
     assert chosen is not None
     assert (chosen.log, chosen.line.number, chosen.line.text) == (VLLM, 2, "bye")

@@ -13,7 +13,7 @@ from rlbox.diagnose.first_fatal import (
     FirstFatalFinder,
     KnownCause,
     find_known_cause,
-    load_run_signatures,
+    read_stored_run_signatures,
 )
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import render_signatures_json
@@ -31,9 +31,9 @@ def run_dir(tmp_path: Path) -> Path:
 
 def known_of(run_dir: Path, *lines: str) -> KnownCause | None:
     """Return what is known of the first fatal line of a log."""
-    finder = FirstFatalFinder(catalogue=load_run_signatures(run_dir))
+    finder = FirstFatalFinder(catalogue=read_stored_run_signatures(run_dir))
     finder.feed(1, 0, lines)
-    return finder.position.known if finder.position else None
+    return finder.first_fatal.known if finder.first_fatal else None
 
 
 def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:
@@ -42,7 +42,7 @@ def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:
     for lines in ((wrapper, reason), (reason, wrapper)):
         found = known_of(run_dir, *lines)
         assert found is not None
-        assert found.id == "lcudart-link"
+        assert found.fix_id == "lcudart-link"
 
 
 def test_what_nobody_knows_stays_unknown(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -68,14 +68,14 @@ def test_an_exception_of_a_signature_is_another_story(run_dir: Path) -> None:
     ):
         found = find_known_cause(line, run_dir)
         assert found is not None
-        assert found.id == known
+        assert found.fix_id == known
     for line, other in (
         ("NCCL WARN Call to posix_fallocate failed : No space left on device", "disk-full"),
         ("(EngineCore pid=3) torch.OutOfMemoryError: CUDA out of memory.", "gpu-oom-training"),
         ("NCCL WARN Call to bind failed: Address already in use", "stale-processes-hold-port"),
     ):
         found = find_known_cause(line, run_dir)
-        assert found is None or found.id != other
+        assert found is None or found.fix_id != other
 
 
 @pytest.mark.parametrize(

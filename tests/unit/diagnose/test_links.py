@@ -53,21 +53,21 @@ def said(found: Diagnosis) -> str:
 )
 def test_what_is_told_softly_of_an_end_is_a_step_of_the_chain(tmp_path: Path, line: str) -> None:
     found = answer(tmp_path, train=f"{FELL}{line}\n{line.replace('13', '14')}\n")
-    assert [(link.candidate.number, link.cause_index) for link in found.chain] == [(4, -1), (5, 0)]
+    assert [(link.candidate.line_number, link.cause_index) for link in found.chain] == [(4, -1), (5, 0)]
     assert found.benign == ()
 
 
 def test_it_is_no_failure_by_itself(tmp_path: Path) -> None:
     found = answer(tmp_path, train=f"step 1 done\n{ENDS}\n")
     assert not found.is_fatal
-    assert [case.number for case in found.benign] == [2]
+    assert [case.line_number for case in found.benign] == [2]
 
 
 def test_it_is_none_long_before_the_root(tmp_path: Path) -> None:
     """An earlier attempt was ended; what fell later has nothing to do with it."""
     between = "loading\n" * 300
     found = answer(tmp_path, train=f"[launch.py:319:sigkill_handler] [INFO] Killing subprocess 13\n{between}{FELL}")
-    assert [link.candidate.number for link in found.chain] == [305]
+    assert [link.candidate.line_number for link in found.chain] == [305]
 
 
 def test_the_order_in_which_logs_are_named_changes_nothing(tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_the_order_in_which_logs_are_named_changes_nothing(tmp_path: Path) -> No
 def test_the_order_in_which_hosts_are_heard_changes_nothing(tmp_path: Path, lines: tuple[str, str]) -> None:
     found = answer(tmp_path, job="".join(lines))
     assert "DistStoreError" in said(found)
-    assert found.cause_id == "rendezvous-timeout"
+    assert found.cause_id_or_unknown == "rendezvous-timeout"

@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.diagnose.clock import parse_clock
 from rlbox.diagnose.diagnose import diagnose_paths
 from rlbox.diagnose.lines import parse_line
-from rlbox.diagnose.patterns import classify_error
+from rlbox.diagnose.patterns import classify_causal_role
 from rlbox.diagnose.signatures import load_signatures
 
 ERRORS = (
@@ -85,7 +85,7 @@ def test_a_traceback_may_be_written_as_one_line(tmp_path: Path, form: Callable[[
     log.write_text(form("\n".join(TRACE[:-1])) + "\n")
     found = diagnose_paths([log], CATALOGUE)
     assert found.root is not None
-    assert (found.root.text, found.root.number, len(found.root.event.frames)) == (TRACE[-2], 1, 2)
+    assert (found.root.text, found.root.line_number, len(found.root.event.frames)) == (TRACE[-2], 1, 2)
     assert found.as_json()["first_fatal"]["text"] == TRACE[-2]
 
 
@@ -106,8 +106,11 @@ def test_what_stands_before_a_traceback_alone_is_no_prefix(tmp_path: Path, head:
 
 @pytest.mark.parametrize("line", ENDS)
 def test_who_tells_of_an_end_is_no_root(line: str) -> None:
-    assert classify_error(line) == "death"
+    assert classify_causal_role(line) == "death"
 
 
 def test_who_heard_of_it_is_a_victim() -> None:
-    assert classify_error("[Rank 4] Observed flight recorder dump signal from another rank via TCPStore.") == "victim"
+    assert (
+        classify_causal_role("[Rank 4] Observed flight recorder dump signal from another rank via TCPStore.")
+        == "victim"
+    )

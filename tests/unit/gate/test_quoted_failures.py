@@ -108,7 +108,7 @@ def first_fatal(gate: GateChecker, *lines: str) -> int:
     feed(gate, *lines)
     finder = FirstFatalFinder(lambda number, text: gate.is_benign("stage", number, text))
     finder.feed(1, 0, lines)
-    return finder.position.number if finder.position else 0
+    return finder.first_fatal.number if finder.first_fatal else 0
 
 
 def test_it_is_no_cause_after_two_steps() -> None:

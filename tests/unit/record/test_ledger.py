@@ -101,7 +101,7 @@ def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_pa
 
 
 def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
-    fake = Fake("ended", ExitInfo(kind="ended", container="job-7"))
+    fake = Fake("ended", ExitInfo(kind="ended", container_name="job-7"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
     run_store.write_ref(NOTE, PLAN)
     assert run_store.clean_up_dead_runs(ME).unresolved == {}
@@ -135,7 +135,7 @@ def test_a_place_of_another_rlbox() -> None:
 
 def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     """A plan with weaker gates and a record that says passed, written by a program of a later run."""
-    last = ExitInfo(kind="ended", exit_code=1, container="job-7", note="rlbox: run running")
+    last = ExitInfo(kind="ended", exit_code=1, container_name="job-7", stderr_tail="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir = run_store.find_run("r-1")
     write_run_state(
@@ -155,7 +155,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
-    last = ExitInfo(kind="killed", exit_code=137, container="job-7", note="rlbox: run running")
+    last = ExitInfo(kind="killed", exit_code=137, container_name="job-7", stderr_tail="rlbox: run running")
     run_store = ledger_with(tmp_path, Fake("ended", last))
     run_dir, stage = run_store.find_run("r-1"), StageState(name="a", title="a", directory="stages/1-a", state="passed")
     state = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="passed", stages=(stage,))

@@ -30,7 +30,7 @@ def run(state: str, *stages: StageStatus, attempt: int = 1) -> RunState:
 
 
 def word(code: int, note: str = SAID, end: ExitKind = "ended") -> ExitInfo:
-    return ExitInfo(kind=end, exit_code=code, container="c", note=note)
+    return ExitInfo(kind=end, exit_code=code, container_name="c", stderr_tail=note)
 
 
 TRUE = [
@@ -42,7 +42,7 @@ TRUE = [
         run("passed", "passed", "passed"),
         word(137, f"{SAID}\n{format_stage_passed_line('b')}"),
     ),  # killed over its curves
-    (run("passed", "passed", "passed"), ExitInfo(kind="removed", container="c")),
+    (run("passed", "passed", "passed"), ExitInfo(kind="removed", container_name="c")),
     (run("passed", "passed", "passed"), ExitInfo(kind="killed", exit_code=-9)),  # in place
 ]
 
