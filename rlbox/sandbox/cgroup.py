@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from rlbox.sandbox.plan import MissingReason
 from rlbox.system.cgroup import PROCS_FILE, find_own_cgroups
 from rlbox.system.process_table import read_text
 
@@ -62,15 +63,15 @@ class ProgramCgroup:
             if (file := folder / _FILES[hierarchy, resource]).exists():
                 self._files[resource] = hierarchy, file
 
-    def enter(self) -> str:
-        """Put this process into it; return what it does not cover or why this failed, or nothing."""
+    def enter(self) -> MissingReason | None:
+        """Put this process into it; return what it does not cover, or why this failed."""
         try:
             for folder in self._folders:
                 (folder / PROCS_FILE).write_text("0")
         except OSError as error:
             return f"the kernel lets nothing enter it: {error}"
         lacking = [resource for resource in _RESOURCES if resource not in self._files]
-        return f"{', '.join(lacking)}: {self._error}" if lacking else ""
+        return f"{', '.join(lacking)}: {self._error}" if lacking else None
 
     def bounds_memory(self) -> bool:
         return "memory" in self._files

@@ -73,17 +73,14 @@ _USER = 1000
 """The only user inside."""
 
 
-def enter_mount_namespace(readable: Iterable[str]) -> None:
-    """Give this process and its children mounts of their own.
-
-    Raises
-    ------
-    OSError
-        The kernel refuses namespaces (as in a container without privileges), or the interpreter lies in `/tmp`.
-    """
+def require_outside_private_tmpfs(paths: Iterable[str]) -> None:
     tops = tuple(f"{folder}/" for folder in SHARED_FOLDERS)
-    if hidden := [path for path in readable if f"{os.path.realpath(path)}/".startswith(tops)]:
+    if hidden := [path for path in paths if f"{os.path.realpath(path)}/".startswith(tops)]:
         raise OSError(f"{hidden[0]} lies in a folder that programs have to themselves")
+
+
+def enter_mount_namespace() -> None:
+    """Give this process and its children mounts of their own; OSError as in a container without privileges."""
     user, group = os.geteuid(), os.getegid()
     check_result("unshare", int(LIBC.unshare(_NEW_USER | _NEW_MOUNT)))
     for name, text in (("setgroups", "deny"), ("uid_map", f"{_USER} {user} 1"), ("gid_map", f"{_USER} {group} 1")):

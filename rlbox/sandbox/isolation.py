@@ -13,12 +13,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.sandbox import filesystem, seccomp
 from rlbox.sandbox.cgroup import ProgramCgroup
 from rlbox.sandbox.plan import CGROUP, FORKS, LANDLOCK, SECCOMP, IsolationLevel, Plan
 from rlbox.sandbox.request import ProgramLimits
+from rlbox.sandbox.seccomp import ListenerFd
 from rlbox.system.libc import prctl, syscall
 
 CHECKER_FOLDER = str(Path(__file__).parent / "programs")
@@ -37,6 +38,14 @@ _FIRST_FREE_FD = 200
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 
 
+class StartedProgram(NamedTuple):
+    """`fork_listener` is asked for the program's new processes; None: it has no such layer."""
+
+    pid: int
+    isolation: IsolationLevel
+    fork_listener: ListenerFd | None
+
+
 class StartError(Exception):
     """A program could not be started behind walls; says nothing about the program."""
 
@@ -48,10 +57,8 @@ def start_program(
     program_dir: Path,
     writable_paths: Sequence[str],
     cgroup: ProgramCgroup | None,
-) -> tuple[int, IsolationLevel, int | None]:
+) -> StartedProgram:
     """Start a program of a plan as the leader of a process group; it gets `child_fds` as 0, 1, 2 and so on.
-
-    Return its process id, the layers that it has, and the listener for its new processes where it has one.
 
     Raises
     ------
@@ -77,7 +84,7 @@ def start_program(
     if not values or "error" in values:
         os.kill(pid, signal.SIGKILL)
         raise StartError(values.get("error") or "its process ended before the program began")
-    return pid, IsolationLevel.of(values["layers"], values["missing"]), listener
+    return StartedProgram(pid, IsolationLevel.of(values["layers"], values["missing"]), listener)
 
 
 def _become_program(
@@ -93,10 +100,10 @@ def _become_program(
     try:
         layers: list[str] = []
         missing: dict[str, str] = {}
-        if cgroup and not (error := cgroup.enter()):  # before all else, so that all else is counted in it
-            layers.append(CGROUP)
-        elif cgroup:
+        if cgroup and (error := cgroup.enter()):  # before all else, so that all else is counted in it
             missing[CGROUP] = error
+        elif cgroup:
+            layers.append(CGROUP)
         report = _move_fds(fds, report)
         is_checker = plan.check is not None and number == 0  # it writes nothing: the program under test has the folder
         home = "/" if is_checker else str(folder)
@@ -149,7 +156,7 @@ def _add_walls(
 
 def _install_fork_filter(landlock_version: int, report: socket.socket) -> None:
     """Have the worker asked for new processes; it gets the listener before the other filter refuses to send it."""
-    listener = seccomp.install_filter(seccomp.build_fork_notify_filter(_find_machine()), listen=True)
+    listener = seccomp.install_notify_filter(seccomp.build_fork_notify_filter(_find_machine()))
     socket.send_fds(report, [b"{}\n"], [listener])
     os.close(listener)
 
@@ -160,7 +167,7 @@ def _install_filter(landlock_version: int, report: socket.socket) -> None:
 
 def _build_filter(landlock_version: int) -> bytes:
     """Return the filter, which also refuses what an older Landlock does not govern."""
-    signal_pid = 0 if landlock_version >= filesystem.SIGNALS_VERSION else os.getpid()
+    signal_pid = None if landlock_version >= filesystem.SIGNALS_VERSION else os.getpid()
     allow_truncate = landlock_version >= filesystem.TRUNCATE_VERSION
     return seccomp.build_filter(_find_machine(), signal_pid=signal_pid, allow_truncate=allow_truncate)
 

@@ -17,8 +17,10 @@ from pathlib import Path
 from rlbox.sandbox.cgroup import ProgramCgroup
 from rlbox.sandbox.request import ProgramLimits
 from rlbox.sandbox.scratch import list_thread_dirs, measure_bytes
-from rlbox.sandbox.seccomp import answer_fork, receive_fork_request
+from rlbox.sandbox.seccomp import ListenerFd, answer_fork, receive_fork_request
 from rlbox.system.process_table import read_stat_fields_or_empty, read_text
+
+AllEnded = bool
 
 INTERVAL_S = 0.02
 _DISK_INTERVAL_S = 0.1
@@ -74,7 +76,7 @@ class ProcessMonitor:
             limit = "disk"
         self.limit = self.limit or limit
 
-    def answer_fork(self, listener: int) -> None:
+    def answer_fork(self, listener: ListenerFd) -> None:
         """Let one more process or thread be made, or end all of them where that is one too many."""
         with contextlib.suppress(OSError):
             number = receive_fork_request(listener)
@@ -139,7 +141,7 @@ class ProcessMonitor:
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss << 10)
         return pid
 
-    def kill_all(self) -> bool:
+    def kill_all(self) -> AllEnded:
         """Kill everything below this process, and wait for it; return False if something is left after 20 s.
 
         No leader was reaped before, so that no other process can have the id of its group.

@@ -16,13 +16,16 @@ program's own, in memory. `forks`: the worker is asked for each new process and 
 than the limit. `group`: a control group that counts processor time and bounds memory."""
 _NO_WALL = "limits only"
 
+MissingReason = str
+"""Why a layer is missing: what the kernel said."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class IsolationLevel:
     """The layers that a program had; `missing` maps each other layer to the kernel's error."""
 
     layers: tuple[str, ...]
-    missing: dict[str, str]
+    missing: dict[str, MissingReason]
 
     @property
     def has_landlock_and_seccomp(self) -> bool:
@@ -35,7 +38,7 @@ class IsolationLevel:
         return "+".join(self.layers) if self.has_landlock_and_seccomp else _NO_WALL
 
     @classmethod
-    def of(cls, layers: Iterable[str], missing: dict[str, str]) -> IsolationLevel:
+    def of(cls, layers: Iterable[str], missing: dict[str, MissingReason]) -> IsolationLevel:
         """Return the level with its layers in the order of `LAYERS`."""
         present = set(layers)
         return cls(layers=tuple(layer for layer in LAYERS if layer in present), missing=missing)
@@ -100,7 +103,7 @@ class Outcome:
     programs: list[ProgramExit] = field(default_factory=list)
     verdict: str = ""
     layers: tuple[str, ...] = ()
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, MissingReason] = field(default_factory=dict)
     has_live_processes: bool = False
     files: dict[str, str] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.config.project import PACKAGE
 from rlbox.foreign import parse_json
@@ -35,6 +35,13 @@ _PROBE_S = 60.0
 _SPARE_S = 60.0
 """For starting, ending and a busy machine, beside the limits that the worker minds."""
 _END_S = 30.0
+
+
+class IsolationProbe(NamedTuple):
+    """The isolation that a program had; `program_error` is why it did not run well, or empty."""
+
+    level: IsolationLevel
+    program_error: str
 
 
 class Sandbox:
@@ -110,15 +117,15 @@ class Sandbox:
         plan = replace(plan, programs=[argv], stdin=request.stdin, fetch=list(request.fetch))
         return build_run_response(self._run_in_turn(plan, is_awaited), build=build)
 
-    def probe_isolation(self) -> tuple[IsolationLevel, str]:
-        """Run a program; return the isolation that it had, and what went wrong, or nothing."""
+    def probe_isolation(self) -> IsolationProbe:
+        """Run a program that prints a sum."""
         plan = self._make_plan({}, self._limits)
         outcome = self._run_plan(replace(plan, programs=[[self._python, "-c", "print(1 + 1)"]]))
         if outcome.limit:
-            return outcome.isolation, outcome.message or outcome.limit
+            return IsolationProbe(outcome.isolation, outcome.message or outcome.limit)
         program = outcome.programs[0]
         error = "" if program.stdout == "2\n" else f"a program printed {program.stdout!r}: {program.stderr}"
-        return outcome.isolation, error
+        return IsolationProbe(outcome.isolation, error)
 
     def _make_plan(self, files: Mapping[str, bytes], limits: ProgramLimits) -> Plan:
         """Return a plan without programs."""

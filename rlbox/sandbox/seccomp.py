@@ -17,6 +17,8 @@ import struct
 
 from rlbox.system.libc import prctl, syscall
 
+ListenerFd = int
+NotificationId = int
 Instruction = tuple[int, int, int, int]
 """Operation, jump if true, jump if false, operand: `struct sock_filter`."""
 Numbers = dict[str, tuple[int, int]]
@@ -99,29 +101,33 @@ def is_supported_machine(machine: str) -> bool:
     return machine in _ARCHITECTURES
 
 
-def install_filter(code: bytes, *, listen: bool = False) -> int:
-    """Put this process and all its children under a filter; return its listener, or -1; raises OSError."""
+def install_filter(bpf_code: bytes) -> None:
+    """Put this process and all its children under a filter; raises OSError."""
+    _install(bpf_code, flags=0)
+
+
+def install_notify_filter(bpf_code: bytes) -> ListenerFd:
+    """Put this process and all its children under a filter that asks a listener; raises OSError."""
+    return _install(bpf_code, flags=8)  # SECCOMP_FILTER_FLAG_NEW_LISTENER
+
+
+def _install(code: bytes, flags: int) -> int:
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("=HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     prctl("no new privileges", 38, 1)
-    result = syscall("seccomp", _INSTALL[os.uname().machine], 1, 8 if listen else 0, program)
-    return result if listen else -1
+    return syscall("seccomp", _INSTALL[os.uname().machine], 1, flags, program)
 
 
-def receive_fork_request(listener: int) -> int:
-    """Return the number of a process or thread that waits to be made; raises OSError where there is none any more."""
+def receive_fork_request(listener: ListenerFd) -> NotificationId:
+    """Return the id of a process or thread that waits to be made; raises OSError where there is none any more."""
     notification = bytearray(80)
     fcntl.ioctl(listener, 0xC0502100, notification, True)
     return int(struct.unpack_from("=Q", notification)[0])
 
 
-def answer_fork(listener: int, notification_id: int, *, allow: bool) -> None:
+def answer_fork(listener: ListenerFd, notification_id: NotificationId, *, allow: bool) -> None:
     """Let the process or thread be made (SECCOMP_USER_NOTIF_FLAG_CONTINUE), or fail with EAGAIN."""
-    answer = (
-        struct.pack("=QqiI", notification_id, 0, 0, 1)
-        if allow
-        else struct.pack("=QqiI", notification_id, 0, -errno.EAGAIN, 0)
-    )
+    answer = struct.pack("=QqiI", notification_id, 0, *((0, 1) if allow else (-errno.EAGAIN, 0)))
     fcntl.ioctl(listener, 0xC0182101, bytearray(answer), True)
 
 
@@ -137,13 +143,13 @@ def build_fork_notify_filter(machine: str) -> bytes:
 
 
 @functools.cache
-def build_filter(machine: str, *, signal_pid: int = 0, allow_truncate: bool = True) -> bytes:
+def build_filter(machine: str, *, signal_pid: int | None = None, allow_truncate: bool = True) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
     Parameters
     ----------
     signal_pid
-        Not 0: only this process can be sent signals, where Landlock does not keep them inside (before version 6).
+        Only this process can be sent signals, where Landlock does not keep them inside (before version 6).
     allow_truncate
         False where Landlock does not govern truncation (before version 3).
     """
@@ -163,7 +169,7 @@ def _pack(code: list[Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
-def _build_conditional_rules(signal_pid: int, allow_truncate: bool) -> dict[str, list[Instruction]]:
+def _build_conditional_rules(signal_pid: int | None, allow_truncate: bool) -> dict[str, list[Instruction]]:
     rules = {
         # new namespaces: CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET, TIME
         "clone": [_load_argument(0), (_IF_ANY_BIT, 0, 1, 0x7E020080), _EPERM, _ALLOW],

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+IsOpen = bool
+
 _CHUNK = 1 << 16
 
 
@@ -62,7 +64,7 @@ class ProgramStreams:
             while fds:
                 os.close(fds.pop())
 
-    def read_available(self, fd: int) -> bool:
+    def read_available(self, fd: int) -> IsOpen:
         """Read what has come, and keep as much as the limit allows; return False when the stream has ended."""
         content = self._received[fd]
         try:

@@ -16,7 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlbox.sandbox.cgroup import PREFIX, ProgramCgroup
-from rlbox.sandbox.filesystem import SHARED_FOLDERS, enter_mount_namespace, mount_private_tmpfs, unmount_private_tmpfs
+from rlbox.sandbox.filesystem import (
+    SHARED_FOLDERS,
+    enter_mount_namespace,
+    mount_private_tmpfs,
+    require_outside_private_tmpfs,
+    unmount_private_tmpfs,
+)
 from rlbox.sandbox.isolation import CHECKER_FOLDER, StartError, prepare_filters, start_program
 from rlbox.sandbox.monitor import INTERVAL_S, ProcessMonitor
 from rlbox.sandbox.plan import (
@@ -65,7 +71,8 @@ class _Worker:
         self._has_namespaces = False
         if NAMESPACES in plan.layers:
             try:
-                enter_mount_namespace((*plan.readable, CHECKER_FOLDER))
+                require_outside_private_tmpfs((*plan.readable, CHECKER_FOLDER))
+                enter_mount_namespace()
                 self._has_namespaces = True
             except OSError as error:
                 self._missing[NAMESPACES] = str(error)

@@ -21,7 +21,7 @@ class _Candidate(peer.Peer):  # type: ignore[misc]
         super().__init__(fd)
         self._space = space
 
-    def carry_out(self, question: dict[str, Any]) -> Any:
+    def _carry_out(self, question: dict[str, Any]) -> Any:
         if question["do"] == "load":
             with open("main.py", encoding="utf-8") as stream:
                 return exec(compile(stream.read(), "main.py", "exec"), self._space)  # noqa: S102 this is what it is for
@@ -29,23 +29,23 @@ class _Candidate(peer.Peer):  # type: ignore[misc]
             return self._space[question["name"]]
         if question["do"] == "await":
             return asyncio.run(self.things[question["at"]])
-        return super().carry_out(question)
+        return super()._carry_out(question)
 
-    def refer(self, thing: Any) -> dict[str, Any]:
-        reference: dict[str, Any] = super().refer(thing)
+    def _refer(self, thing: Any) -> dict[str, Any]:
+        reference: dict[str, Any] = super()._refer(thing)
         return {**reference, "k": "coroutine"} if isinstance(thing, CoroutineType) else reference
 
 
-def main() -> None:
+def _main() -> None:
     """Answer until the line is closed."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.path[0] = os.getcwd()
     candidate = _Candidate(3, module.__dict__)
-    candidate.start()
+    candidate.start_receiver_thread()
     while message := candidate.questions.get():
         candidate.answer(message)
 
 
 if __name__ == "__main__":
-    main()
+    _main()

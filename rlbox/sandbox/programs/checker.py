@@ -1,7 +1,7 @@
 """Check a program that runs in another process, and give the verdict on a line that the program does not hold.
 
 Descriptor 3 leads to the program, 4 takes the verdict, 5 has what is to be checked: `before` (source that is trusted,
-such as the head of a task), `tests` (source), `names` (functions of the program that the tests call) and the number
+such as the head of a task), `tests` (source), `called_functions` (of the program) and the number
 that proves the verdict. The tests run here; each call of the program's functions goes to it as plain values and comes
 back as such. Tests that end well without having asked the program anything say nothing about it, and once it is gone no
 test counts, whatever the tests themselves catch. Run by the stack's interpreter, which has no rlbox.
@@ -50,14 +50,14 @@ class _Checker(peer.Peer):  # type: ignore[misc]
             self.ended = f"the program does not answer: {error}"
             raise _Gone(self.ended) from error
 
-    def build_error(self, raised: Any) -> BaseException:
+    def _build_error(self, raised: Any) -> BaseException:
         builtin = raised["builtin"]
         if builtin in ("StopIteration", "StopAsyncIteration"):  # would end a loop of the tests, as if all were well
             return RuntimeError(f"the program raised {builtin}")
         if builtin in ("SystemExit", "KeyboardInterrupt", "GeneratorExit"):
             self.ended = f"the program ended itself: {builtin}"
             return _Gone(self.ended)
-        error: BaseException = super().build_error(raised)
+        error: BaseException = super()._build_error(raised)
         return error
 
     def operate(self, remote: Any, name: str, words: tuple[Any, ...], reflected: bool = False) -> Any:
@@ -82,19 +82,19 @@ class _Checker(peer.Peer):  # type: ignore[misc]
             raise TypeError(f"operator {name} of an object of the program gives no such object: compare attributes")
         return value
 
-    def refer(self, thing: Any) -> dict[str, Any]:
+    def _refer(self, thing: Any) -> dict[str, Any]:
         if isinstance(thing, _INTROSPECTION):
             raise TypeError(f"a {type(thing).__name__} cannot be handed to a program that is checked from outside")
-        reference: dict[str, Any] = super().refer(thing)
+        reference: dict[str, Any] = super()._refer(thing)
         return reference
 
-    def find(self, reference: dict[str, Any]) -> Any:
-        return self._await(reference.get("v")) if reference.get("k") == "coroutine" else super().find(reference)
+    def _find(self, reference: dict[str, Any]) -> Any:
+        return self._await(reference.get("v")) if reference.get("k") == "coroutine" else super()._find(reference)
 
     async def _await(self, number: Any) -> Any:
         return self.ask({"do": "await", "at": number})
 
-    def set_attribute(self, thing: Any, name: str, value: Any) -> None:
+    def _set_attribute(self, thing: Any, name: str, value: Any) -> None:
         if isinstance(thing, (type, FunctionType)):
             raise AttributeError(f"a program cannot change {thing.__name__} of the tests")
         setattr(thing, name, value)
@@ -192,13 +192,13 @@ def _run_tests(given: dict[str, Any], checker: _Checker) -> str:
     return "passed"
 
 
-def main() -> None:
+def _main() -> None:
     """Check the program, and give the verdict."""
     del sys.path[0], sys.modules["wire"], sys.modules["peer"]  # what lies here is no module of the tests
     with os.fdopen(_TESTS, "rb") as stream:
         given = json.load(stream)
     checker = _Checker(_LINE)
-    checker.start()
+    checker.start_receiver_thread()
     verdict = _judge(given, checker)[:2000]
     os.write(_VERDICT, f"{given['nonce']} {verdict}".encode("utf-8", "replace"))
     sys.stdout.flush()
@@ -206,4 +206,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -91,7 +91,7 @@ class Peer:
         self._numbers: dict[int, int] = {}  # id of a thing to its number
         self._remotes: dict[int, Any] = {}
 
-    def start(self) -> None:
+    def start_receiver_thread(self) -> None:
         os.register_at_fork(after_in_child=self._close)
         threading.Thread(target=self._receive_all, daemon=True).start()
 
@@ -132,8 +132,8 @@ class Peer:
             self._send({"talk": talk, **self._answer(message["ask"])})
         try:
             if "raised" not in message:
-                return self.decode(message.get("value"))
-            error = self.build_error(message["raised"])
+                return self._decode(message.get("value"))
+            error = self._build_error(message["raised"])
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as malformed:
             raise wire.WireError(f"no answer: {malformed}") from malformed
         raise error
@@ -167,35 +167,35 @@ class Peer:
 
     def _answer(self, question: Message) -> Message:
         try:
-            return {"value": self.encode(self.carry_out(question))}
+            return {"value": self._encode(self._carry_out(question))}
         except BaseException as error:
             kind = type(error)
             raised: Message = {"name": kind.__name__, "builtin": _find_builtin(kind), "text": str(error)[:500]}
             if kind.__module__ == "__main__":
-                raised["class"] = self.refer(kind)
+                raised["class"] = self._refer(kind)
             return {"raised": raised}
 
-    def carry_out(self, question: Message) -> Any:
+    def _carry_out(self, question: Message) -> Any:
         """Do with a thing of this side what the other asks for."""
         thing, name = self.things[question["at"]], str(question.get("name"))
-        do, words = question["do"], self.decode(question.get("words", []))
+        do, words = question["do"], self._decode(question.get("words", []))
         if do == "call":
-            return thing(*words, **{key: self.decode(value) for key, value in question["names"].items()})
+            return thing(*words, **{key: self._decode(value) for key, value in question["names"].items()})
         if do in ("operate", "reflect") and name in OPERATORS:
             return _apply_operator(thing, name, words, do == "reflect")
         if name.startswith("_") and name != "__name__":
             raise AttributeError(name)
-        return self.set_attribute(thing, name, *words) if do == "set" else getattr(thing, name)
+        return self._set_attribute(thing, name, *words) if do == "set" else getattr(thing, name)
 
-    def set_attribute(self, thing: Any, name: str, value: Any) -> None:
+    def _set_attribute(self, thing: Any, name: str, value: Any) -> None:
         setattr(thing, name, value)
 
-    def build_error(self, raised: Any) -> BaseException:
+    def _build_error(self, raised: Any) -> BaseException:
         """Return what is raised here for an exception of the other side."""
         name, text = str(raised["name"]).replace("\0", ""), str(raised["text"])
         kind = getattr(builtins, name, None)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            kind = self.find(raised["class"]) if "class" in raised else type(name, (Exception,), {})
+            kind = self._find(raised["class"]) if "class" in raised else type(name, (Exception,), {})
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise wire.WireError("no exception")
         error = kind.__new__(kind, text)
@@ -214,17 +214,17 @@ class Peer:
         """Have the other side do something with a thing of its own."""
         if do == "get" and name.startswith("__") and name != "__name__":
             raise AttributeError(name)
-        encoded = {key: self.encode(value) for key, value in (names or {}).items()}
-        words_encoded = [self.encode(word) for word in words]
+        encoded = {key: self._encode(value) for key, value in (names or {}).items()}
+        words_encoded = [self._encode(word) for word in words]
         return self.ask({"do": do, "at": number, "name": name, "words": words_encoded, "names": encoded})
 
-    def encode(self, value: Any) -> Any:
-        return wire.encode(value, self.refer)
+    def _encode(self, value: Any) -> Any:
+        return wire.encode(value, self._refer)
 
-    def decode(self, value: Any) -> Any:
-        return wire.decode(value, self.find)
+    def _decode(self, value: Any) -> Any:
+        return wire.decode(value, self._find)
 
-    def refer(self, thing: Any) -> Message:
+    def _refer(self, thing: Any) -> Message:
         """Return a reference to a thing: to one of `yours`, or of `mine` with its class."""
         if isinstance(thing, (Remote, RemoteClass)):
             return {"k": "yours", "v": thing._number}
@@ -233,13 +233,13 @@ class Peer:
             self.things.append(thing)
         reference: Message = {"k": "mine", "v": number}
         if isinstance(thing, type):
-            bases = [self.refer(base) for base in thing.__bases__ if base.__module__ == "__main__"]
+            bases = [self._refer(base) for base in thing.__bases__ if base.__module__ == "__main__"]
             reference |= {"class": thing.__name__, "bases": bases, "builtin": _find_builtin(thing)}
         elif type(thing).__module__ == "__main__":
-            reference["of"] = self.refer(type(thing))
+            reference["of"] = self._refer(type(thing))
         return reference
 
-    def find(self, reference: Message) -> Any:
+    def _find(self, reference: Message) -> Any:
         number = reference.get("v")
         if type(number) is not int or number < 0:
             raise wire.WireError("no value")
@@ -265,7 +265,7 @@ class Peer:
         return remote
 
     def _find_class(self, reference: Message) -> type:
-        kind = self.find(reference)
+        kind = self._find(reference)
         if not isinstance(kind, RemoteClass):
             raise wire.WireError("no class of the other side")
         return kind
