@@ -12,7 +12,7 @@ from typing import Any
 from rlbox.amounts import duration_text, exact_duration_text, gpu_memory_text, precise_duration_text, size_text, utc_now
 from rlbox.errors import get_docs_url
 from rlbox.hang.context import WatchContext
-from rlbox.hang.detector import Stall
+from rlbox.hang.detector import AgedRates, Stall
 from rlbox.hang.nccl import NCCL_FOLDER, collect_nccl_evidence
 from rlbox.hang.stacks import STACKS_FOLDER, add_py_spy_stacks
 from rlbox.hang.wait_probe import probe_waits
@@ -157,7 +157,7 @@ _STACKS_S = 25.0
 def collect_hang_evidence(
     watched: WatchContext,
     stall: Stall,
-    recent_rates: Sequence[tuple[float, ActivityRates]],
+    recent_rates: Sequence[AgedRates],
     *,
     ignored_name_prefixes: tuple[str, ...],
     stage_start_unix_s: float,

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlbox.foreign import whole_number
-from rlbox.hang.wait_probe import ProcessResources
+from rlbox.hang.wait_probe import find_server_pid
+from rlbox.hang.waits import Pid
 from rlbox.system.process_table import read_environment
 from rlbox.system.safe_files import ensure_real_directory, read_bytes, replace_file
 
+OperationName = str
+RankNumber = int
 UNNAMED_OPERATION = "collective"
 """The operation of a count that NCCL before 2.28 does not tell apart by kind."""
 
@@ -33,6 +36,14 @@ _HEADING = re.compile(r"(?:Communicator ranks have different|Missing communicato
 _MISSING = re.compile(r"Missing communicator data from \d+ rank")
 
 
+class PendingCall(NamedTuple):
+    """A collective that a rank waits in, or that others wait in without it; NCCL counts the calls of each kind."""
+
+    operation: OperationName
+    call_number: int
+    communicator: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class UnhealthyCommunicator:
     """One communicator that is not well.
@@ -43,25 +54,25 @@ class UnhealthyCommunicator:
     """
 
     name: str
-    launch_counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    highest_launch_counts: Mapping[str, int] = field(default_factory=dict)
-    pid_of_rank: Mapping[int, int] = field(default_factory=dict)
-    missing_ranks: tuple[int, ...] = ()
+    launch_counts: Mapping[OperationName, Mapping[RankNumber, int]] = field(default_factory=dict)
+    highest_launch_counts: Mapping[OperationName, int] = field(default_factory=dict)
+    pid_of_rank: Mapping[RankNumber, Pid] = field(default_factory=dict)
+    missing_ranks: tuple[RankNumber, ...] = ()
 
     @property
-    def ranks_behind(self) -> Mapping[int, tuple[str, int]]:
+    def ranks_behind(self) -> Mapping[RankNumber, PendingCall]:
         """The ranks that have not launched what others have: an operation, and the call that others wait in."""
-        found: dict[int, tuple[str, int]] = {}
+        found: dict[RankNumber, PendingCall] = {}
         for operation, ranks in self.launch_counts.items():
-            most = self.highest_launch_counts[operation]
-            found.update({rank: (operation, most) for rank, count in ranks.items() if count < most})
+            call = PendingCall(operation, self.highest_launch_counts[operation], self.name)
+            found.update({rank: call for rank, count in ranks.items() if count < call.call_number})
         return found
 
     @property
-    def ranks_waiting(self) -> Mapping[int, tuple[str, int]]:
+    def ranks_waiting(self) -> Mapping[RankNumber, PendingCall]:
         """The ranks that are named with an operation that others have not launched: they wait in it."""
         return {
-            rank: (operation, self.highest_launch_counts[operation])
+            rank: PendingCall(operation, self.highest_launch_counts[operation], self.name)
             for operation, ranks in self.launch_counts.items()
             for rank, count in ranks.items()
             if count == self.highest_launch_counts[operation]
@@ -199,8 +210,7 @@ def find_ras_address(pids: Sequence[int], environments: Iterable[Mapping[str, st
     if number is None:
         raise RasUnavailableError(f"NCCL_RAS_ADDR {named!r} is no address")
     host = host or "127.0.0.1"
-    objects = ProcessResources.probe(pids)  # another job of this machine may listen there
-    if objects.find_server_pid(f"{host}:{number}") not in pids:
+    if find_server_pid(pids, f"{host}:{number}") is None:  # another job of this machine may listen there
         raise RasUnavailableError("no process of the run offers NCCL's RAS (NCCL 2.24 or newer, NCCL_RAS_ENABLE=1)")
     return RasAddress(host, number)
 

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 
 from rlbox.hang.nccl import (
     UNNAMED_OPERATION,
+    PendingCall,
+    RankNumber,
     RasAddress,
     RasUnavailableError,
     UnhealthyCommunicator,
@@ -22,7 +24,7 @@ from rlbox.hang.nccl import (
 )
 from rlbox.hang.stacks import dump_main_stacks
 from rlbox.hang.wait_probe import probe_remaining_sleep_s, probe_waits
-from rlbox.hang.waits import Frame, find_collective_name, is_collective
+from rlbox.hang.waits import Frame, Pid, find_collective_name, is_collective
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_used_gpus_or_all
 from rlbox.system.gpu import GpuStatus
@@ -63,18 +65,10 @@ class RankSample:
     """
 
     ranks: tuple[Rank, ...]
-    missing_ranks: tuple[int, ...] = ()
+    missing_ranks: tuple[RankNumber, ...] = ()
     is_whole_world: bool = False
     has_other_work: bool = False
     mismatched_communicators: tuple[UnhealthyCommunicator, ...] = ()
-
-
-class PendingCall(NamedTuple):
-    """A collective that a rank waits in, or that others wait in without it; NCCL counts the calls of each kind."""
-
-    operation: str
-    number: int
-    communicator: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +84,7 @@ class Deadlock:
     absent_pids: frozenset[int]
     description: str
     is_collective_seen: bool = True
-    pending_calls: frozenset[tuple[int, PendingCall]] = frozenset()
+    pending_calls: frozenset[tuple[RankNumber, PendingCall]] = frozenset()
     pids_in_collective: frozenset[int] = frozenset()
     pids_to_confirm_by_stack: frozenset[int] = frozenset()
 
@@ -155,7 +149,7 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
     return None
 
 
-def stacks_confirm_deadlock(deadlock: Deadlock, main_stacks: Mapping[int, tuple[Frame, ...]]) -> bool:
+def stacks_confirm_deadlock(deadlock: Deadlock, main_stacks: Mapping[Pid, tuple[Frame, ...]]) -> bool:
     """Return whether main threads stand where a deadlock says that they wait; stacks begin with the inner frame."""
     for pid in deadlock.pids_to_confirm_by_stack:
         frame = next(iter(main_stacks.get(pid, ())), None)
@@ -209,10 +203,10 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
     gone: set[int] = set()
     for communicator in sample.mismatched_communicators:
         pids.update(communicator.pid_of_rank)
-        for rank, (operation, number) in communicator.ranks_behind.items():
-            behind.setdefault(rank, PendingCall(operation, number, communicator.name))
-        for rank, (operation, number) in communicator.ranks_waiting.items():
-            ahead.setdefault(rank, PendingCall(operation, number, communicator.name))
+        for rank, call in communicator.ranks_behind.items():
+            behind.setdefault(rank, call)
+        for rank, call in communicator.ranks_waiting.items():
+            ahead.setdefault(rank, call)
         gone.update(communicator.missing_ranks)
     if any(pids[rank] not in here for rank in {*behind, *ahead} - gone):  # of another machine, and not seen from here
         return None
@@ -249,7 +243,7 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
 
 def _describe_call(call: PendingCall) -> str:
     named = call.operation != UNNAMED_OPERATION
-    return f"{call.operation} {call.number}" if named else f"collective {call.number}"
+    return f"{call.operation} {call.call_number}" if named else f"collective {call.call_number}"
 
 
 def _names(numbers: Iterable[int]) -> str:

@@ -12,7 +12,7 @@ from rlbox.amounts import duration_text, size_text
 from rlbox.job.phase import FLOORS
 from rlbox.system.counters import WAITS_CORES, ActivityRates, CpuUsage
 
-_By = Literal["limit", "cores", "disk"]
+SlownessCause = Literal["limit", "cores", "disk"]
 _LEAST_S, _MOSTLY = 5.0, 2 / 3
 _STARVED = 0.6
 """With less than this share of what they could use, processes are slow because something keeps them from it.
@@ -27,32 +27,35 @@ _DISK = 0.5
 class Slowness:
     """Over `seconds` something kept processes from their work.
 
-    Of `limit` and `cores`, `share` (0-1) is what they got of what they could have used; of `disk` the part of the time
-    in which they waited for one. `amount`: the cores of the limit; the cores that others had; bytes a second that the
-    disk moved for them.
+    `used_share` (0-1) is what they got of what they could have used, `disk_wait_share` the part of the time in which
+    they waited for a disk. What is not of `cause` is 0.
     """
 
-    cause: _By
-    share: float
-    seconds: float
-    amount: float
+    cause: SlownessCause
+    measured_s: float
+    used_share: float = 0.0
+    limit_cores: float = 0.0
+    other_processes_cores: float = 0.0
+    disk_wait_share: float = 0.0
+    disk_bytes_per_s: float = 0.0
 
     def describe(self, machine_cores: float) -> str:
         """Return it as the first half of a cause; the machine has `machine_cores`."""
-        span, share = duration_text(self.seconds), f"{100 * self.share:.0f} %"
+        span, used = duration_text(self.measured_s), f"{100 * self.used_share:.0f} %"
         if self.cause == "limit":
             return (
-                f"the container's own CPU limit ({self.amount:g} cores: --cpus, or a pod's) held the stage's processes "
-                f"back {100 - 100 * self.share:.0f} % of the time, over {span}"
+                f"the container's own CPU limit ({self.limit_cores:g} cores: --cpus, or a pod's) held the stage's "
+                f"processes back {100 - 100 * self.used_share:.0f} % of the time, over {span}"
             )
         if self.cause == "disk":
             return (
-                f"this machine's disk is busy or slow: over {span} the stage's processes waited for it {share} of the "
-                f"time, and it moved {size_text(self.amount)}/s for them"
+                f"this machine's disk is busy or slow: over {span} the stage's processes waited for it "
+                f"{100 * self.disk_wait_share:.0f} % of the time, and it moved "
+                f"{size_text(self.disk_bytes_per_s)}/s for them"
             )
         return (
-            f"this machine is busy: over {span} the stage's processes got {share} of the time that they could have "
-            f"used of a core; others had {self.amount:.1f} of {machine_cores:g} cores"
+            f"this machine is busy: over {span} the stage's processes got {used} of the time that they could have "
+            f"used of a core; others had {self.other_processes_cores:.1f} of {machine_cores:g} cores"
         )
 
 
@@ -74,7 +77,7 @@ def find_slowness(usages: Sequence[CpuUsage]) -> Slowness | None:
     if seconds < _LEAST_S:
         return None
     moved = _sum(usages, "disk_bytes_per_s") / seconds
-    kept: dict[_By, list[CpuUsage]] = {"limit": [], "cores": [], "disk": []}
+    kept: dict[SlownessCause, list[CpuUsage]] = {"limit": [], "cores": [], "disk": []}
     for pace in usages:
         if reason := _kept_by(pace, moves=moved >= FLOORS["read"]):
             kept[reason].append(pace)
@@ -84,15 +87,18 @@ def find_slowness(usages: Sequence[CpuUsage]) -> Slowness | None:
     by = max(times, key=lambda by: times[by])
     if by == "limit":
         got, held = _sum(kept[by], "used_cores"), _sum(kept[by], "throttled_cores")
-        return Slowness(cause=by, share=got / (got + held), seconds=seconds, amount=kept[by][-1].limit_cores or 0.0)
+        limit_cores = kept[by][-1].limit_cores or 0.0
+        return Slowness(cause=by, measured_s=seconds, used_share=got / (got + held), limit_cores=limit_cores)
     if by == "cores":
         got = math.fsum(min(pace.used_cores, pace.wanted_cores) * pace.seconds for pace in kept[by])
         others = _sum(usages, "others_cores") / seconds
-        return Slowness(cause=by, share=got / _sum(kept[by], "wanted_cores"), seconds=seconds, amount=others)
-    return Slowness(cause=by, share=_sum(usages, "disk_wait_share") / seconds, seconds=seconds, amount=moved)
+        used_share = got / _sum(kept[by], "wanted_cores")
+        return Slowness(cause=by, measured_s=seconds, used_share=used_share, other_processes_cores=others)
+    waited = _sum(usages, "disk_wait_share") / seconds
+    return Slowness(cause=by, measured_s=seconds, disk_wait_share=waited, disk_bytes_per_s=moved)
 
 
-def _kept_by(pace: CpuUsage, *, moves: bool) -> _By | None:
+def _kept_by(pace: CpuUsage, *, moves: bool) -> SlownessCause | None:
     """Return what kept processes from their work at one look; `moves`: the disk gives them something over all looks."""
     if pace.limit_cores is not None and pace.throttled_share_of_wanted > 1 - _STARVED:
         return "limit"

@@ -22,6 +22,7 @@ from rlbox.hang.waits import (
     READS,
     SLEEPS,
     WRITES,
+    Pid,
     ProcessWait,
     ThreadWait,
     WaitKind,
@@ -36,7 +37,7 @@ _COMMAND_CHARS = 80
 
 
 @dataclass
-class ProcessResources:
+class _ProcessResources:
     """What processes hold at one moment; looked up when first asked for, since it takes some 50 ms."""
 
     pids: tuple[int, ...]
@@ -46,7 +47,7 @@ class ProcessResources:
     lock_pids_by_file: dict[str, set[int]] = field(default_factory=dict)
 
     @classmethod
-    def probe(cls, pids: Iterable[int]) -> ProcessResources:
+    def probe(cls, pids: Iterable[int]) -> _ProcessResources:
         """Look at what `pids` hold, and at all sockets and file locks of this machine."""
         found = cls(pids=tuple(pids))
         found.sockets = {each.inode: each for each in list_tcp_sockets()}
@@ -89,6 +90,11 @@ class ProcessResources:
         for number, waiting in blocked.items():
             for pid in waiting:
                 self.lock_waits[pid] = tuple(one for one in holding.get(number, []) if one > 0)
+
+
+def find_server_pid(pids: Iterable[Pid], address: str) -> Pid | None:
+    """Return which of the processes listens at `HOST:PORT`."""
+    return _ProcessResources.probe(pids).find_server_pid(address) or None
 
 
 def _format_pid_and_command(pid: int) -> str:
@@ -138,7 +144,7 @@ _SET_LOCK_WAIT = (7, 38)
 def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
     """Return what each of the processes waits for, without Python stacks; takes half a second, stops nothing."""
     begun, before = time.monotonic(), {pid: probe_process_usage(pid) for pid in pids}
-    objects = ProcessResources.probe(probe_processes())
+    objects = _ProcessResources.probe(probe_processes())
     time.sleep(max(0.0, _MEASURE_S - (time.monotonic() - begun)))
     seconds, after = time.monotonic() - begun, {pid: probe_process_usage(pid) for pid in pids}
     found = []
@@ -150,7 +156,7 @@ def probe_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
     return tuple(found)
 
 
-def _process(pid: int, name: str, cpu: float, objects: ProcessResources) -> ProcessWait:
+def _process(pid: int, name: str, cpu: float, objects: _ProcessResources) -> ProcessWait:
     environment = read_environment(pid)
     threads = [_thread(pid, number, cpu, objects) for number in _threads(pid)]
     return ProcessWait(
@@ -164,7 +170,7 @@ def _process(pid: int, name: str, cpu: float, objects: ProcessResources) -> Proc
     )
 
 
-def _thread(pid: int, number: int, cpu: float, objects: ProcessResources) -> ThreadWait:
+def _thread(pid: int, number: int, cpu: float, objects: _ProcessResources) -> ThreadWait:
     folder = f"/proc/{pid}/task/{number}"
     state = read_text(f"{folder}/stat").rpartition(")")[2].split()[:1]
     kernel = read_text(f"{folder}/wchan").strip("0\0\n")
@@ -189,7 +195,7 @@ def _call(fields: list[str]) -> tuple[str, list[int]]:
 
 
 def _judge(
-    pid: int, thread: int, state: str, call: str, arguments: list[int], cpu: float, objects: ProcessResources
+    pid: int, thread: int, state: str, call: str, arguments: list[int], cpu: float, objects: _ProcessResources
 ) -> _WaitDescription:
     if state in ("T", "t"):
         return _WaitDescription("stopped", "is stopped by a signal (SIGSTOP) or a debugger")
@@ -244,7 +250,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _describe_call(
-    pid: int, thread: int, call: str, arguments: list[int], objects: ProcessResources
+    pid: int, thread: int, call: str, arguments: list[int], objects: _ProcessResources
 ) -> _WaitDescription:
     """Return what a thread waits for that is in the system call `call`."""
     if call == "flock" or (call == "fcntl" and arguments[1] in _SET_LOCK_WAIT):
@@ -269,7 +275,7 @@ def _describe_call(
     return _descriptor(pid, call, arguments[0], objects)
 
 
-def _descriptor(pid: int, call: str, number: int, objects: ProcessResources) -> _WaitDescription:
+def _descriptor(pid: int, call: str, number: int, objects: _ProcessResources) -> _WaitDescription:
     verb = "reads from" if call in READS else "writes to" if call in WRITES else f"is in {call} on"
     kind, thing, holder = _thing(pid, number, objects)
     if call in ("accept", "accept4"):
@@ -279,7 +285,7 @@ def _descriptor(pid: int, call: str, number: int, objects: ProcessResources) -> 
     return _WaitDescription(kind, f"{verb} {thing}", holder)
 
 
-def _thing(pid: int, number: int, objects: ProcessResources) -> _WaitDescription:
+def _thing(pid: int, number: int, objects: _ProcessResources) -> _WaitDescription:
     """Return what a file descriptor is, in words, with the process at its other end."""
     link = _read_fd_link(pid, number)
     if link.startswith("socket:["):
@@ -297,7 +303,7 @@ def _thing(pid: int, number: int, objects: ProcessResources) -> _WaitDescription
     return _WaitDescription("file", link or f"file descriptor {number}")
 
 
-def _socket(each: TcpSocket, objects: ProcessResources) -> _WaitDescription:
+def _socket(each: TcpSocket, objects: _ProcessResources) -> _WaitDescription:
     if each.is_listening:
         return _WaitDescription("socket", f"port {each.local_host_port.rpartition(':')[2]}")
     peer = objects.find_peer_pid(each)
@@ -312,7 +318,7 @@ def _other(pids: list[int]) -> str:
     return f", which {names}{' and others have' if len(pids) > 2 else ' has' if len(pids) == 1 else ' have'} open too"
 
 
-def _lock(pid: int, thread: int, call: str, number: int, objects: ProcessResources) -> _WaitDescription:
+def _lock(pid: int, thread: int, call: str, number: int, objects: _ProcessResources) -> _WaitDescription:
     link = _read_fd_link(pid, number)
     holders = objects.lock_waits.get(pid, ()) or objects.lock_waits.get(thread, ())
     if not holders:
@@ -329,7 +335,7 @@ def _held(pids: list[int]) -> str:
     return f", which {_format_pid_and_command(pids[0])} has open" if pids else ""
 
 
-def _futex(pid: int, address: int, objects: ProcessResources) -> _WaitDescription:
+def _futex(pid: int, address: int, objects: _ProcessResources) -> _WaitDescription:
     path = _mapped(pid, address)
     if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
         others = [other for other in objects.pids if other != pid and _maps(other, path)]
@@ -339,7 +345,7 @@ def _futex(pid: int, address: int, objects: ProcessResources) -> _WaitDescriptio
     return _WaitDescription("futex", "waits for a lock or signal inside the process (futex)")
 
 
-def _poll(pid: int, call: str, arguments: list[int], objects: ProcessResources) -> _WaitDescription:
+def _poll(pid: int, call: str, arguments: list[int], objects: _ProcessResources) -> _WaitDescription:
     things = [_thing(pid, number, objects) for number in _polled(pid, call, arguments)]
     seen = [thing for thing in things if thing[0] in ("pipe", "socket") and not thing[1].startswith("port ")]
     if len(seen) == 1:

@@ -7,6 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
+Pid = int
 WaitKind = Literal[
     "disk", "lock", "stopped", "file", "pipe", "socket", "child", "futex", "poll", "sleep", "busy", "idle", "unseen",
 ]  # fmt: skip

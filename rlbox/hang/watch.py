@@ -121,7 +121,7 @@ class HangMonitor:
         self._told.record_possible_stall(waiting or self._unless_paused(self._judge.find_possible_hang(self._now_s)))
         return None
 
-    def add_timeout_evidence(self, cause: Cause, limit_s: float, phase_name: str = "") -> Cause:
+    def add_timeout_evidence(self, cause: Cause, limit_s: float, phase_name: str | None = None) -> Cause:
         """Take down what a stage was doing that ran longer than it may, or a service, as `start of vllm` names it."""
         self._listen(at_once=True)
         phase, silent_s = self._judge.phase, self._judge.get_inactivity_s(self._now_s)

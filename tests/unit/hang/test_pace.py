@@ -103,7 +103,7 @@ def test_starved_over_a_time() -> None:
     assert clock.find_slowness_since(0) is None
     found = clock.find_slowness_since(30)
     assert found
-    assert (found.cause, round(found.share, 2), found.seconds) == ("cores", 0.05, 30)
+    assert (found.cause, round(found.used_share, 2), found.measured_s) == ("cores", 0.05, 30)
     text = found.describe(2)
     assert text.startswith("this machine is busy: over 30 s the stage's processes got 5 % of ")
     assert text.endswith("others had 1.9 of 2 cores")
