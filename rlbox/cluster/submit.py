@@ -184,7 +184,7 @@ def _find_inputs(app: App, options: SubmitOptions) -> JobInputs:
         env_file_dirs=[app.project.folder],
         environ=os.environ,
         aliases=(),
-        argv=options.command,
+        logged_texts=options.command,
     )
     files = find_files(Path(options.folder), options.excludes) if options.folder else None
     return JobInputs(files=files, secrets=found)

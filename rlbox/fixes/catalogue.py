@@ -82,7 +82,11 @@ def _fix(name: str, shown: str, text: str) -> Fix:
     return validate_spec(Fix, {**reject_key(parse_toml(text, shown), shown, "id"), "id": name}, shown)
 
 
-def read_chinese_translations(fix_files: Iterable[Path]) -> dict[str, str]:
+EnglishText = str
+ChineseText = str
+
+
+def read_chinese_translations(fix_files: Iterable[Path]) -> dict[EnglishText, ChineseText]:
     """Return what fixes say in Chinese by what they say in English; files that cannot be read are left out."""
     pairs: dict[str, str] = {}
     for path in fix_files:

@@ -22,6 +22,8 @@ from rlbox.config.schema import (
 from rlbox.i18n import _
 from rlbox.target.target import PatchFacts
 
+NonEmptyLine = Annotated[SingleLine, StringConstraints(min_length=1)]
+CommitOrVersion = NonEmptyLine
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
@@ -30,13 +32,9 @@ class FixPatch(PatchFacts):
 
     name: Name
     into: SingleLine = Field("", description="folder that the diff's paths start in; empty: that of the package")
-    made_for: Annotated[SingleLine, StringConstraints(min_length=1)] = Field(
-        description="commit or version that the diff was made from"
-    )
-    reason: Annotated[SingleLine, StringConstraints(min_length=1)] = Field(description="what goes wrong without it")
-    marker: Annotated[SingleLine, StringConstraints(min_length=1)] = Field(
-        description="text that each patched file holds"
-    )
+    made_for: CommitOrVersion = Field(description="commit or version that the diff was made from")
+    reason: NonEmptyLine = Field(description="what goes wrong without it")
+    marker: NonEmptyLine = Field(description="text that each patched file holds")
     diff: Annotated[str, StringConstraints(min_length=1)] = Field(description="unified diff")
 
     @model_validator(mode="after")
@@ -76,11 +74,14 @@ def map_files_to_added_text(diff: str) -> dict[str, str]:
 Text = Annotated[str, StringConstraints(min_length=1)]
 Title = Annotated[SingleLine, StringConstraints(min_length=1, max_length=120)]
 Failure = Annotated[SingleLine, StringConstraints(max_length=160)]
-Count = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
+CountCondition = Annotated[str, StringConstraints(pattern=r"^(>=|<=|==|<|>)\d+$")]
 Mode = Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")]
-When = Literal["build", "run", "doctor"]
-Role = Literal["", "root", "relayed", "victim", "death", "benign"]
-Anchor = Annotated[str, StringConstraints(min_length=5)]
+ScanLiteral = Annotated[str, StringConstraints(min_length=5)]
+GpuArch = SingleLine
+JinjaExpression = Text
+ShellScript = Text
+LocationPattern = OptionalPattern
+"""Fits the file and function of a traceback's frames, the lane of a line, or the place of its logger."""
 TEXT_KEYS = ("title", "failure", "remedy")
 """What a fix says in one language or in two: `title`, `title_zh`."""
 
@@ -89,10 +90,10 @@ class Applies(SpecModel):
     """When a fix is needed; every condition that is given must hold, none given holds for every target."""
 
     gpu: bool | None = Field(None, description="the target has a GPU")
-    arch: tuple[SingleLine, ...] = Field((), description="GPU architecture, one of: sm_80, sm_120, …")
+    arch: tuple[GpuArch, ...] = Field((), description="GPU architecture, one of: sm_80, sm_120, …")
     grade: Literal["", "datacenter", "consumer"] = Field("", description="kind of the GPU")
-    gpus: Count | None = Field(None, description="GPUs of a node: >=2")
-    nodes: Count | None = Field(None, description="number of nodes: >=2")
+    gpus: CountCondition | None = Field(None, description="GPUs of a node: >=2")
+    nodes: CountCondition | None = Field(None, description="number of nodes: >=2")
     rented: bool | None = Field(None, description="the machine is a rented container")
     platform: tuple[SingleLine, ...] = Field((), description="platform of a rented machine, one of")
     region: tuple[SingleLine, ...] = Field((), description="where the machine stands, one of: cn")
@@ -151,7 +152,7 @@ class RayStartOptions(SpecModel):
 class Refusal(SpecModel):
     """A spec that cannot work: the condition is an expression over what templates of fixes see."""
 
-    condition: Text = Field(alias="if")
+    condition: JinjaExpression = Field(alias="if")
     says: Text
     next: Text
 
@@ -175,8 +176,8 @@ class Bake(SpecModel):
 class Check(SpecModel):
     """A command that fails, and says in one line why, when the fix is absent."""
 
-    run: Text
-    when: tuple[When, ...] = Field(("build", "run", "doctor"), min_length=1)
+    run: ShellScript
+    when: tuple[Literal["build", "run", "doctor"], ...] = Field(("build", "run", "doctor"), min_length=1)
 
 
 class Signature(SpecModel):
@@ -187,13 +188,15 @@ class Signature(SpecModel):
 
     pattern: PatternText
     unless: OptionalPattern = Field("", description="a line that fits this too is another story")
-    near: OptionalPattern = Field(
+    near: LocationPattern = Field(
         "", description="what the traceback's frames, the lane or the logger's place must fit"
     )
-    far: OptionalPattern = Field("", description="what they must not fit")
-    role: Role = Field("", description="what the line is: a root, a wrapper of another, a victim, an end, or nothing")
+    far: LocationPattern = Field("", description="what they must not fit")
+    role: Literal["", "root", "relayed", "victim", "death", "benign"] = Field(
+        "", description="what the line is: a root, a wrapper of another, a victim, an end, or nothing"
+    )
     rank: Annotated[int, Field(ge=-3, le=5)] = Field(0, description="of two that fit, the higher one counts")
-    anchor: tuple[Anchor, ...] = Field((), description="what a scan looks for, where the line has no common word")
+    anchor: tuple[ScanLiteral, ...] = Field((), description="what a scan looks for, where the line has no common word")
     example: Text
     unlike: str = ""
     after: PatternText | Literal[""] = Field("", description="of a benign line: it is so only behind a line like this")

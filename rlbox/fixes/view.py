@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from rlbox.amounts import columns, size_text_with_gib
 from rlbox.fixes.conditions import Versions, evaluate_fix
@@ -14,6 +14,8 @@ from rlbox.fixes.render import HOOKS_DIR, build_template_values, render_bake
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
+MultilineText = str
+
 
 @dataclass(frozen=True, kw_only=True)
 class BakeEntry:
@@ -22,10 +24,10 @@ class BakeEntry:
     kind: str
     name: str
     value: str = ""
-    text: str = ""
+    text: MultilineText = ""
 
 
-def get_fix_category(fix: Fix) -> str:
+def get_fix_category(fix: Fix) -> Literal["baked", "check", "remedy", "benign"]:
     """Return what sort of fix it is: `baked`, `check` (it only looks), `remedy` (it only advises) or `benign`."""
     if fix.benign:
         return "benign"

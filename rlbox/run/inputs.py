@@ -87,7 +87,7 @@ def load_job_secrets_from_env_files(
             env_file_dirs=folders,
             environ=os.environ,
             aliases=list_secret_aliases(load_fixes(app.project)),
-            argv=(
+            logged_texts=(
                 *(str(value) for value in params.values()),
                 *(job.name, target, *(stage.name for stage in job.stages), *(service.name for service in job.services)),
                 *(get_user_name(), socket.gethostname()),

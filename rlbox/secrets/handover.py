@@ -7,7 +7,7 @@ import json
 import os
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 
 from rlbox.errors import Interrupted, SpecError, TimedOut
 from rlbox.foreign import parse_json
@@ -39,7 +39,7 @@ def send_secrets(write: Callable[[bytes], object], secrets: Mapping[str, Secret]
             write(encode_secrets(secrets))
 
 
-def unset_and_declare_secrets(environment: MutableMapping[str, str], secret_names: Mapping[str, str]) -> None:
+def unset_and_declare_secrets(environment: MutableMapping[str, str], secret_names: Collection[str]) -> None:
     """Take secrets out of the environment that processes inherit, wherever they came from, and name them there."""
     for name in secret_names:
         environment.pop(name, None)

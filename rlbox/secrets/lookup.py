@@ -40,7 +40,7 @@ def find_secrets(
     env_file_dirs: Iterable[Path],
     environ: Mapping[str, str],
     aliases: Iterable[tuple[str, ...]],
-    argv: Iterable[str] = (),
+    logged_texts: Iterable[str] = (),
 ) -> dict[str, Secret]:
     """Return the secrets of a job under every name that programs read them by.
 
@@ -52,7 +52,7 @@ def find_secrets(
         Where a `.env` may be: looked into after the environment, in their order.
     aliases
         Groups of names that mean the same secret; any of them will do, and all are returned.
-    argv
+    logged_texts
         What logs of the run say anyway: its parameters, names, machine; none of them is a secret.
 
     Raises
@@ -69,7 +69,7 @@ def find_secrets(
     env_file_dirs = tuple(dict.fromkeys(env_file_dirs))
     places = [*named, _Place(title=ENVIRONMENT, values=environ)]
     places += [_load(folder / ENV_FILE, must=False) for folder in env_file_dirs]
-    found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(argv))
+    found, missing, weak = _searched(wanted, places, tuple(aliases), tuple(logged_texts))
     if missing or weak:
         into = next(
             (str(file) for file in (env_file, *(folder / ENV_FILE for folder in env_file_dirs)) if file), _SOME_FILE

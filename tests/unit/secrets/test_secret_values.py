@@ -129,7 +129,7 @@ def test_a_word_of_the_run_is_no_secret(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"MINE of the environment is too weak .*: it is a word of the run's own names"):
         find_secrets(
             ["MINE"], [], env_file=None, env_file_dirs=[], environ={"MINE": "Qwen9-7Qx2-9zK"}, aliases=[],
-            argv=["/data/models/qwen9-7qx2-9zk/config.json"],
+            logged_texts=["/data/models/qwen9-7qx2-9zk/config.json"],
         )  # fmt: skip
 
 
