@@ -62,10 +62,10 @@ def data(
       rlbox data check data/sft_train.parquet --val data/sft_val.parquet --rows 2020 --val-rows 200
       rlbox data tiny data/train.parquet --output data/train_tiny.parquet
     """
-    from rlbox.doctor.data_check import check_data, write_tiny_dataset
+    from rlbox.doctor.data_check import check_data, write_first_rows
 
     if action == "tiny":
-        return write_tiny_dataset(app, file, to, rows or 2, python, timeout)
+        return write_first_rows(app, file, to, rows or 2, python, timeout)
     expected = {name: number for name, number in (("train", rows), ("val", val_rows)) if number}
     files = {"train": file, **({"val": val} if val else {})}
     reader_options: dict[str, str | int] = {"column": column, "tokenizer": tokenizer, "longest": longest}

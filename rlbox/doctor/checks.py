@@ -11,27 +11,27 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rlbox.amounts import duration_text
-from rlbox.doctor.disks import RunDirectory, check_data_disk, check_directories
+from rlbox.doctor.disks import RunDirectory, check_directories, check_host_data_disk
 from rlbox.doctor.engine import check_engine
 from rlbox.doctor.environment import check_environment, check_tokens
 from rlbox.doctor.fix_checks import run_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
     check_all_reduce,
+    check_cuda_and_nvml,
     check_driver,
     check_gpu_kernels,
-    check_gpus,
-    probe_gpus,
+    probe_gpu_facts,
 )
 from rlbox.doctor.limits import check_limits, probe_limits
 from rlbox.doctor.network import Endpoint, check_network
 from rlbox.doctor.packages import check_packages
-from rlbox.doctor.paths import check_paths
-from rlbox.doctor.processes import check_processes, list_processes
+from rlbox.doctor.paths import check_search_paths
+from rlbox.doctor.processes import check_processes, list_processes_in_same_container
 from rlbox.doctor.report import is_explained
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.sandbox import check_sandbox
-from rlbox.doctor.stack import ProgramFacts, StackProbe, check_linker, check_ray, check_torch
+from rlbox.doctor.stack import ProgramFacts, StackProbe, check_linker, check_ray_task, check_torch_and_extensions
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.gpu import GpuDriver, probe_cuda_driver
@@ -73,11 +73,11 @@ class CheckContext:
     def has_gpus(self) -> bool:
         return self.driver.is_present and not self.driver.error
 
-    def can_start(self, package: str) -> bool:
+    def _can_start(self, package: str) -> bool:
         """Whether programs of the stack can be started, and it has `package`."""
         return self.stack.is_usable and self.requirements.has_package(package)
 
-    def note_unfinished(self, facts: ProgramFacts, step: str, check: str) -> None:
+    def _note_unfinished(self, facts: ProgramFacts, step: str, check: str) -> None:
         """Note a program that was ended before `step`, which is no finding: the machine may be busy."""
         if facts.exit_code is None and all(row["step"] != step for row in facts.steps):
             text = _("{name}: no answer in {seconds}")
@@ -85,24 +85,24 @@ class CheckContext:
 
 
 class Check(NamedTuple):
-    """One row of a table. Where an earlier finding explains `finding_id`, the check is not run."""
+    """One row of a table. Where an earlier finding explains `skip_if_explained_id`, the check is not run."""
 
     name: str
     run: Callable[[CheckContext], Iterable[Finding]]
     applies: Callable[[CheckContext], bool] = lambda context: True
-    finding_id: str | None = None
+    skip_if_explained_id: str | None = None
 
 
 def _check_ray(context: CheckContext) -> Iterable[Finding]:
     facts = context.stack.run_ray_task(context.deadline_s - _SPARE_S)
-    context.note_unfinished(facts, "task", "ray task")
-    return check_ray(facts, context.venv)
+    context._note_unfinished(facts, "task", "ray task")
+    return check_ray_task(facts, context.venv)
 
 
 def _check_torch(context: CheckContext) -> Iterator[Finding]:
-    facts = context.stack.run("probe_torch.py", "extensions", deadline=context.deadline_s - _SPARE_S)
-    context.note_unfinished(facts, "end", "torch")
-    yield from check_torch(facts, context.requirements, context.venv)
+    facts = context.stack.run("probe_torch.py", "extensions", monotonic_deadline=context.deadline_s - _SPARE_S)
+    context._note_unfinished(facts, "end", "torch")
+    yield from check_torch_and_extensions(facts, context.requirements, context.venv)
     yield from check_gpu_kernels(facts, context.requirements)
 
 
@@ -114,32 +114,33 @@ def _check_linker(context: CheckContext) -> Iterable[Finding]:
 
 def _check_all_reduce(context: CheckContext) -> Iterable[Finding]:
     count = min(context.driver.device_count, context.requirements.gpus or context.driver.device_count)
-    facts = context.stack.run("probe_allreduce.py", str(count), deadline=context.deadline_s - _SPARE_S)
-    context.note_unfinished(facts, "sum", "all-reduce")
+    facts = context.stack.run("probe_allreduce.py", str(count), monotonic_deadline=context.deadline_s - _SPARE_S)
+    context._note_unfinished(facts, "sum", "all-reduce")
     return check_all_reduce(facts, count)
 
 
 # fmt: off
 _NETWORK = Check("network", lambda c: check_network(c.environ, c.get_required_ports(), c.list_mirrors()))
-_PROCESSES = Check("processes", lambda c: check_processes(list_processes(c.venv)))
+_PROCESSES = Check("processes", lambda c: check_processes(list_processes_in_same_container(c.venv)))
 QUICK_CHECKS = (
     Check("limits", lambda c: check_limits(probe_limits(), c.requirements)),
     Check("disks", lambda c: check_directories(c.directories or (), c.requirements)),
-    Check("paths", lambda c: check_paths(c.environ, c.requirements, c.venv)),
+    Check("paths", lambda c: check_search_paths(c.environ, c.requirements, c.venv)),
     Check("environment", lambda c: check_environment(c.environ, c.env_file_dirs, c.requirements)),
     _PROCESSES,
 )
 """Run first in a container: what they find may explain what the others would."""
 SLOW_CHECKS = (
     Check("sandbox", lambda c: check_sandbox(c.remaining_s)),
-    Check("ray task", _check_ray, lambda c: c.can_start("ray"), "ray-task"),
-    Check("torch", _check_torch, lambda c: c.can_start("torch"), "torch-op"),
+    Check("ray task", _check_ray, lambda c: c._can_start("ray"), "ray-task"),
+    Check("torch", _check_torch, lambda c: c._can_start("torch"), "torch-op"),
     Check("link", _check_linker, lambda c: c.stack.is_usable, "jit-link"),
     Check("gpu driver", lambda c: check_driver(c.driver, c.get_driver_requirements(), c.requirements),
         lambda c: c.driver.is_present or c.requirements.wants_gpu),
-    Check("gpus", lambda c: check_gpus(probe_gpus(c.stack, c.deadline_s - _SPARE_S), c.requirements),
+    Check("gpus", lambda c: check_cuda_and_nvml(probe_gpu_facts(c.stack, c.deadline_s - _SPARE_S), c.requirements),
         lambda c: c.has_gpus),
-    Check("all-reduce", _check_all_reduce, lambda c: c.has_gpus and c.driver.device_count > 1 and c.can_start("torch")),
+    Check("all-reduce", _check_all_reduce,
+        lambda c: c.has_gpus and c.driver.device_count > 1 and c._can_start("torch")),
     Check("packages", lambda c: check_packages(c.venv, c.requirements)),
     _NETWORK,
     Check(FIXES, lambda c: run_fix_checks("doctor", c.manifest, c.remaining_s, environ=c.environ)),
@@ -151,7 +152,7 @@ HOST_CHECKS = (
     Check("engine", lambda c: check_engine(c.requirements)),
     Check("driver", lambda c: check_driver(probe_cuda_driver(), c.get_driver_requirements(), c.requirements)),
     Check("tokens", lambda c: check_tokens(c.environ, c.env_file_dirs, c.requirements)),
-    Check("data disk", lambda c: check_data_disk(c.directories or (), c.requirements),
+    Check("data disk", lambda c: check_host_data_disk(c.directories or (), c.requirements),
         lambda c: c.directories is not None),
 )
 # fmt: on
@@ -161,7 +162,11 @@ def select_checks(
     checks: Sequence[Check], context: CheckContext, early_findings: Sequence[Finding] = ()
 ) -> list[Check]:
     applicable = [check for check in checks if check.applies(context)]
-    return [check for check in applicable if not (check.finding_id and is_explained(check.finding_id, early_findings))]
+    return [
+        check
+        for check in applicable
+        if not (check.skip_if_explained_id and is_explained(check.skip_if_explained_id, early_findings))
+    ]
 
 
 @dataclass
@@ -179,11 +184,11 @@ class CheckThreads:
         self._threads[name] = threading.Thread(target=self._run, args=(name, run), daemon=True)
         self._threads[name].start()
 
-    def start_checks(self, checks: Sequence[Check], context: CheckContext) -> None:
+    def start_thread_per_check(self, checks: Sequence[Check], context: CheckContext) -> None:
         for check in checks:
             self.start(check.name, partial(check.run, context))
 
-    def wait(self) -> None:
+    def wait_until_deadline(self) -> None:
         """Wait for all that were started, at most until the deadline; what is found later is not told."""
         for name, thread in self._threads.items():
             thread.join(max(self.deadline_s - time.monotonic(), 0.01))

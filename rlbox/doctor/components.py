@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints
 
 from rlbox.amounts import duration_text
 from rlbox.config.schema import SingleLine, SpecModel, validate_spec
-from rlbox.doctor.gpus import GpuFacts, check_all_reduce, check_gpu_kernels, check_gpus, probe_gpus
+from rlbox.doctor.gpus import GpuFacts, check_all_reduce, check_cuda_and_nvml, check_gpu_kernels, probe_gpu_facts
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     LinkerFacts,
@@ -24,9 +24,9 @@ from rlbox.doctor.stack import (
     StackLocation,
     StackProbe,
     check_linker,
-    check_ray,
-    check_torch,
-    open_stack_probe,
+    check_ray_task,
+    check_torch_and_extensions,
+    create_temporary_stack_probe,
 )
 from rlbox.errors import NodeError
 from rlbox.findings import Finding
@@ -57,6 +57,7 @@ _COUNTS: dict[ComponentState, str] = {
     "no-gpu": "not tested: there is no GPU here",
     "absent": "not in this stack",
 }
+PythonCode = str
 ImportPath = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*(:\w+)?$")]
 
 
@@ -67,10 +68,10 @@ class Component(SpecModel):
     package: str = Field("", description="its canonical name in a lock; empty for one that is no package")
     also: tuple[SingleLine, ...] = Field((), description="packages that have the same modules")
     imports: tuple[ImportPath, ...] = Field(min_length=1, description="MODULE or MODULE:ATTRIBUTE, imported in turn")
-    kernel: str = Field("", description="lines of Python with torch that run a first kernel of its own")
+    kernel: PythonCode = Field("", description="lines of Python with torch that run a first kernel of its own")
 
     @property
-    def module(self) -> str:
+    def import_name(self) -> str:
         return self.imports[0].partition(":")[0]
 
     @property
@@ -84,7 +85,7 @@ class ComponentList(SpecModel):
 
 
 @cache
-def load_components() -> tuple[Component, ...]:
+def load_stack_components() -> tuple[Component, ...]:
     from rlbox.config.toml_files import load_toml
 
     return validate_spec(ComponentList, load_toml(COMPONENTS_FILE), str(COMPONENTS_FILE)).part
@@ -120,15 +121,15 @@ class StackInfo:
     requirements: Requirements
 
     @property
-    def uses_cuda(self) -> bool:
+    def _uses_cuda(self) -> bool:
         return self.requirements.wants_gpu or any(name in self.packages for name in _CUDA_RUNTIMES)
 
     @property
-    def prefix(self) -> str:
+    def venv_dir(self) -> str:
         return self.python.removesuffix("/bin/python")
 
 
-def build_component_result(
+def _build_component_result(
     name: str, facts: ProgramFacts, stack: StackInfo, findings: Iterable[Finding], detail: str, code: str
 ) -> ComponentResult:
     """Return a component's result: what its program did not end with, its first error, or `detail`.
@@ -160,10 +161,10 @@ def _failed(name: str, detail: str, next_step: str = "", seconds: float = 0.0) -
 def report_torch(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     """Yield torch on the CPU, torch on every GPU, and Triton's compiler."""
     steps = {str(step["step"]): step for step in facts.steps}
-    findings = list(check_torch(facts, stack.requirements, stack.prefix))
+    findings = list(check_torch_and_extensions(facts, stack.requirements, stack.venv_dir))
     cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
     version = steps.get("import", {}).get("version", "")
-    yield build_component_result("torch", cpu, stack, findings, f"{version}, multiplies on the CPU", _TORCH_CODE)
+    yield _build_component_result("torch", cpu, stack, findings, f"{version}, multiplies on the CPU", _TORCH_CODE)
     if not steps.get("import", {}).get("ok"):
         return
     untimed = replace(facts, seconds=0.0) if facts.exit_code is not None else facts
@@ -185,7 +186,7 @@ def _report_torch_on_gpus(facts: ProgramFacts, stack: StackInfo, cuda: str) -> C
     if not gpus and not findings:
         findings = [Finding(id="gpu-kernel", title=_("torch said nothing of the GPUs"), seen=facts.last_error)]
     models = ", ".join(sorted({f"{step['name']} {step['arch']}" for step in good}))
-    return build_component_result(
+    return _build_component_result(
         name, facts, stack, findings, f"multiplies on {len(good)} x {models}, CUDA {cuda}", _GPU_CODE
     )
 
@@ -207,10 +208,10 @@ def _report_triton(facts: ProgramFacts, stack: StackInfo, steps: Mapping[str, Ma
     if "triton" not in steps and not findings:
         findings = [Finding(id="jit-triton", title=_("Triton was not reached"), seen=_("see torch on GPUs"))]
     detail = f"{stack.packages['triton']}, compiles and runs a kernel"
-    return build_component_result(name, facts, stack, findings, detail, _GPU_CODE)
+    return _build_component_result(name, facts, stack, findings, detail, _GPU_CODE)
 
 
-def report_driver(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
+def report_driver_start(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     name = "CUDA driver"
     driver = next((step for step in facts.cuda.steps if step["step"] == "driver"), {})
     if int(driver.get("code", -1)) == -1 and not stack.devices:
@@ -218,7 +219,9 @@ def report_driver(facts: GpuFacts, stack: StackInfo) -> ComponentResult:
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
-    return build_component_result(name, facts.cuda, stack, check_gpus(facts, stack.requirements), detail, _DRIVER_CODE)
+    return _build_component_result(
+        name, facts.cuda, stack, check_cuda_and_nvml(facts, stack.requirements), detail, _DRIVER_CODE
+    )
 
 
 def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentResult:
@@ -226,19 +229,19 @@ def report_nccl(facts: ProgramFacts, count: int, stack: StackInfo) -> ComponentR
     if not findings and facts.exit_code:
         return _failed("NCCL", facts.last_error, seconds=facts.seconds)
     done = replace(facts, exit_code=0) if findings else facts  # an error says more than that it did not end
-    return build_component_result("NCCL", done, stack, findings, f"{count} processes added up a tensor", _GPU_CODE)
+    return _build_component_result("NCCL", done, stack, findings, f"{count} processes added up a tensor", _GPU_CODE)
 
 
 def report_ray(facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
-    findings = check_ray(facts, stack.prefix)
+    findings = check_ray_task(facts, stack.venv_dir)
     detail = f"{stack.packages.get('ray', '')}, one node did one task"
-    return build_component_result("Ray", facts, stack, findings, detail, _RAY_CODE)
+    return _build_component_result("Ray", facts, stack, findings, detail, _RAY_CODE)
 
 
 def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentResult]:
     """Yield the C compiler, and CUDA's libraries as a JIT compiler links them."""
     ended, name = ProgramFacts(), "C compiler"
-    compiler = build_component_result(
+    compiler = _build_component_result(
         name, ended, stack, check_linker(replace(facts, error_by_library={})), facts.compiler, ""
     )
     if not facts.compiler and compiler.state == "ok":
@@ -251,14 +254,14 @@ def report_linker(facts: LinkerFacts, stack: StackInfo) -> Iterator[ComponentRes
             yield ComponentResult(name=name, state="absent", detail=detail)
             continue
         linked = LinkerFacts(compiler=facts.compiler, error_by_library={library: facts.error_by_library[library]})
-        result = build_component_result(name, ended, stack, check_linker(linked), "links", "")
+        result = _build_component_result(name, ended, stack, check_linker(linked), "links", "")
         if result.state == "failed" and library == "cuda" and not stack.devices:
             detail = f"{NO_GPU}, and no stub of its driver: {result.detail}"
             result = ComponentResult(name=name, state="no-gpu", detail=detail)
         yield result
 
 
-def report_import(component: Component, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
+def report_import_or_kernel(component: Component, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
     last = facts.steps[-1] if facts.steps else {}
     version = next((stack.packages[name] for name in component.packages if name in stack.packages), "")
     imported = last.get("ok") and last.get("last")
@@ -267,7 +270,7 @@ def report_import(component: Component, facts: ProgramFacts, stack: StackInfo) -
         detail += f"imports {', '.join(component.imports).replace(':', '.')}"
         detail += ", runs a kernel" if last.get("step") == "kernel" and stack.devices else ""
         ended = replace(facts, exit_code=0) if imported else facts
-        return build_component_result(component.name, ended, stack, (), detail, f"import {component.module}")
+        return _build_component_result(component.name, ended, stack, (), detail, f"import {component.import_name}")
     if last.get("step") == "kernel" and "no kernel image is available" in str(last.get("all", "")):
         detail = f"{version} has no kernels for this GPU: {last['error']}"
         next_step = "take a wheel that was built for it, or build one with TORCH_CUDA_ARCH_LIST"
@@ -278,7 +281,7 @@ def report_import(component: Component, facts: ProgramFacts, stack: StackInfo) -
     signal = f"ended by signal {-facts.exit_code}" if facts.exit_code < 0 else ""
     error = str(last.get("error") or signal or facts.last_error or "ended without a word")
     detail = f"{version} {error}".strip() + (f" ({last['where']})" if last.get("where") else "")
-    shown = f"{stack.python} -c 'import {component.module}' shows all of it; compare the versions with the lock"
+    shown = f"{stack.python} -c 'import {component.import_name}' shows all of it; compare the versions with the lock"
     return _failed(component.name, detail, shown, facts.seconds)
 
 
@@ -287,7 +290,7 @@ def report_missing(component: Component, stack: StackInfo) -> ComponentResult:
     locked = next((name for name in component.packages if name in stack.requirements.packages), "")
     if not locked:
         return ComponentResult(name=component.name, state="absent", detail=NOT_INSTALLED)
-    detail = f"the lock has {locked}, and {component.module} is not there"
+    detail = f"the lock has {locked}, and {component.import_name} is not there"
     return _failed(
         component.name, detail, "start a new container, or bring the machine to its lock again: rlbox apply TARGET"
     )
@@ -305,7 +308,7 @@ def run_component_checks(
     """
     deadline = time.monotonic() + timeout_s
     workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _MAX_WORKERS)))
-    with open_stack_probe(stack, environ) as probe:
+    with create_temporary_stack_probe(stack, environ) as probe:
         try:
             info = _probe_stack(probe, stack)
             yield ComponentResult(name="Python", state="ok", detail=f"{info.version}, {len(info.packages)} packages")
@@ -317,8 +320,8 @@ def run_component_checks(
 
 
 def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
-    modules = [component.module for component in load_components()]
-    facts = probe.run("probe_installed.py", *modules, deadline=time.monotonic() + _LIST_TIMEOUT_S)
+    modules = [component.import_name for component in load_stack_components()]
+    facts = probe.run("probe_installed.py", *modules, monotonic_deadline=time.monotonic() + _LIST_TIMEOUT_S)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
         raise NodeError(
@@ -341,18 +344,18 @@ def _list_checks(
 ) -> Iterator[Callable[[], Sequence[ComponentResult]]]:
     """Yield the checks: torch and Ray first, since what the frameworks import of them is compiled and read by then."""
     arch = (stack.requirements.arch or _DEFAULT_ARCH).removeprefix("sm_")
-    missing = [component for component in load_components() if component.module not in stack.modules]
+    missing = [component for component in load_stack_components() if component.import_name not in stack.modules]
     if "torch" in stack.packages:
-        yield lambda: list(report_torch(probe.run("probe_torch.py", arch, deadline=deadline), stack))
+        yield lambda: list(report_torch(probe.run("probe_torch.py", arch, monotonic_deadline=deadline), stack))
     else:
         missing.append(Component(name="torch", package="torch", imports=("torch",)))
     if "ray" in stack.packages:
         yield lambda: [report_ray(probe.run_ray_task(deadline), stack)]
     else:
         missing.append(Component(name="Ray", package="ray", imports=("ray",)))
-    yield lambda: [report_driver(probe_gpus(probe, deadline), stack)]
-    yield lambda: list(report_linker(probe.probe_linker(stack.requirements, cuda=stack.uses_cuda), stack))
-    for component in load_components():
+    yield lambda: [report_driver_start(probe_gpu_facts(probe, deadline), stack)]
+    yield lambda: list(report_linker(probe.probe_linker(stack.requirements, cuda=stack._uses_cuda), stack))
+    for component in load_stack_components():
         if component not in missing:
             yield partial(_import_component, probe, stack, deadline, component)
     yield lambda: [_check_nccl(probe, stack, deadline)]
@@ -362,17 +365,17 @@ def _list_checks(
 def _import_component(
     probe: StackProbe, stack: StackInfo, deadline: float, component: Component
 ) -> list[ComponentResult]:
-    facts = probe.run("probe_import.py", component.kernel, *component.imports, deadline=deadline)
-    return [report_import(component, facts, stack)]
+    facts = probe.run("probe_import.py", component.kernel, *component.imports, monotonic_deadline=deadline)
+    return [report_import_or_kernel(component, facts, stack)]
 
 
 def _check_nccl(probe: StackProbe, stack: StackInfo, deadline: float) -> ComponentResult:
-    if not stack.uses_cuda or "torch" not in stack.packages:
+    if not stack._uses_cuda or "torch" not in stack.packages:
         return ComponentResult(name="NCCL", state="absent", detail=NOT_INSTALLED)
     if not stack.devices:
         return ComponentResult(name="NCCL", state="no-gpu", detail=NO_GPU)
     count = min(stack.devices, stack.requirements.gpus or stack.devices)
-    return report_nccl(probe.run("probe_allreduce.py", str(count), deadline=deadline), count, stack)
+    return report_nccl(probe.run("probe_allreduce.py", str(count), monotonic_deadline=deadline), count, stack)
 
 
 def format_result(result: ComponentResult) -> str:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from rlbox.doctor.checks import FIXES, QUICK_CHECKS, SLOW_CHECKS, CheckContext, CheckThreads, select_checks
 from rlbox.doctor.disks import find_directories
-from rlbox.doctor.fix_checks import add_explained_fix_checks, select_fix_checks
+from rlbox.doctor.fix_checks import add_fix_checks_to_breaks, select_fix_checks
 from rlbox.doctor.gpus import DriverRequirements, find_stack_cuda_version
-from rlbox.doctor.network import read_ray_ports
-from rlbox.doctor.processes import list_processes
-from rlbox.doctor.report import Report, resolve_findings
+from rlbox.doctor.network import run_ray_start_to_list_ports
+from rlbox.doctor.processes import list_processes_in_same_container
+from rlbox.doctor.report import Report, merge_and_split_findings
 from rlbox.doctor.requirements import Requirements, override_gpus, override_limits, parse_requirements
-from rlbox.doctor.stack import StackProbe, get_install_dir, get_venv_dir, make_bytecode_directory
+from rlbox.doctor.stack import StackProbe, create_bytecode_cache_dir, get_install_dir, get_venv_dir
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.findings import Finding
 from rlbox.record.disk_lock import find_lock_owner
@@ -36,21 +36,21 @@ def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) ->
     start = time.monotonic()
     context = _make_context(environ, start + budget_s)
     quick, slow = CheckThreads(context.deadline_s - 0.3 * budget_s), CheckThreads(context.deadline_s)
-    quick.start_checks(QUICK_CHECKS, context)
-    quick.wait()
+    quick.start_thread_per_check(QUICK_CHECKS, context)
+    quick.wait_until_deadline()
     early = [finding for findings in quick.findings.values() for finding in findings]
     directory = _make_temporary_directory()
     try:
         context = replace(context, stack=_make_stack_probe(context, early, directory))
         slow_checks = select_checks(SLOW_CHECKS, context, early)
-        slow.start_checks(slow_checks, context)
-        slow.wait()
+        slow.start_thread_per_check(slow_checks, context)
+        slow.wait_until_deadline()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     late = [finding for name, findings in slow.findings.items() if name != FIXES for finding in findings]
     fix_checks = select_fix_checks(context.manifest, "doctor")
-    own = add_explained_fix_checks([*early, *late], fix_checks, context.requirements.data_mount)
-    findings, follows = resolve_findings(own, slow.findings.get(FIXES, ()))
+    own = add_fix_checks_to_breaks([*early, *late], fix_checks, context.requirements.data_mount)
+    findings, follows = merge_and_split_findings(own, slow.findings.get(FIXES, ()))
     return Report(
         findings=findings,
         follows=follows,
@@ -101,15 +101,15 @@ def _make_stack_probe(context: CheckContext, early: Sequence[Finding], directory
     bytecode = ""
     if not any(finding.id.startswith("data-disk") for finding in early):
         lock, __ = _image_files(context.environ)
-        bytecode = make_bytecode_directory(context.environ, context.requirements.data_mount, lock)
+        bytecode = create_bytecode_cache_dir(context.environ, context.requirements.data_mount, lock)
     token = f"{os.getpid()}-{time.monotonic_ns()}"
     return StackProbe(context.environ, f"{context.venv}/bin/python", directory, token, bytecode)
 
 
 def _list_required_ports(requirements: Requirements, venv: str) -> Mapping[str, int]:
     """Return the ports of jobs and of Ray's head; none while a run goes on here, or on the data disk."""
-    if any(process.is_in_live_run for process in list_processes(venv)) or find_lock_owner(
+    if any(process.is_in_live_run for process in list_processes_in_same_container(venv)) or find_lock_owner(
         Path(requirements.data_mount).resolve()
     ):
         return {}
-    return {**(read_ray_ports() if requirements.has_package("ray") else {}), **requirements.ports}
+    return {**(run_ray_start_to_list_ports() if requirements.has_package("ray") else {}), **requirements.ports}

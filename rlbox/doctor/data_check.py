@@ -15,18 +15,19 @@ from typing import Any
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.doctor.stack import StackLocation, find_stack, open_stack_probe
+from rlbox.doctor.stack import StackLocation, create_temporary_stack_probe, find_named_or_local_stack
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
 from rlbox.system.files import require_writable_file
 
+ExitCode = int
 FileRows = Mapping[str, int]
 """File (`train`, `val`) to a number of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataReport:
+class _DataReport:
     """Lines about the files, what is wrong with them, and what is worth knowing."""
 
     facts: tuple[str, ...]
@@ -37,29 +38,29 @@ class DataReport:
 def check_data(
     app: App,
     files: Mapping[str, Path],
-    split: Path | None,
+    split_mapping_file: Path | None,
     reader_options: Mapping[str, str | int],
     expected_rows: FileRows,
     python: str,
     timeout_s: float,
-) -> int:
+) -> ExitCode:
     """Check files, print the report, and return rlbox's exit code.
 
     Parameters
     ----------
     files
         `train`, and `val` where there is one.
-    split
+    split_mapping_file
         JSON that says which row went where.
     reader_options
         Of `probe_data.py`: `column`, `tokenizer`, `longest` (tokens).
     """
-    for path in [*files.values(), *([split] if split else [])]:
+    for path in [*files.values(), *([split_mapping_file] if split_mapping_file else [])]:
         _require_file(path)
     paths = {name: str(path.absolute()) for name, path in files.items()}
     steps = _run_reader(_find_stack(python), {"files": paths, **reader_options}, timeout_s)
-    mapping = split.read_text(encoding="utf-8", errors="replace") if split else None
-    report = build_data_report(steps, expected_rows, int(reader_options["longest"]), mapping)
+    mapping = split_mapping_file.read_text(encoding="utf-8", errors="replace") if split_mapping_file else None
+    report = _build_data_report(steps, expected_rows, int(reader_options["longest"]), mapping)
     lines = [
         *report.facts,
         *(f"note: {text}" for text in report.notes),
@@ -70,9 +71,9 @@ def check_data(
     return WorkFailed.exit_code if report.problems else 0
 
 
-def build_data_report(
+def _build_data_report(
     steps: Sequence[Mapping[str, Any]], expected_rows: FileRows, max_tokens: int, mapping: str | None
-) -> DataReport:
+) -> _DataReport:
     """Return what the steps of `probe_data.py` mean; `mapping` is the text of the split's JSON, if there is one."""
     files = {str(step["name"]): step for step in steps if step["step"] == "file"}
     facts, notes = [], []
@@ -96,7 +97,7 @@ def build_data_report(
     notes += [f"{name}: {step['twice']} rows are there twice" for name, step in files.items() if step["twice"]]
     if mapping is not None:
         problems += _check_split(mapping, {name: int(step["rows"]) for name, step in files.items()})
-    return DataReport(facts=tuple(facts), problems=tuple(problems), notes=tuple(notes))
+    return _DataReport(facts=tuple(facts), problems=tuple(problems), notes=tuple(notes))
 
 
 def _check_files(files: Mapping[str, Mapping[str, Any]], expected_rows: FileRows) -> Iterator[str]:
@@ -132,7 +133,7 @@ def _check_split(text: str, files: FileRows) -> Iterator[str]:
         yield f"the split's mapping has {len(shared)} rows in train and in val: {', '.join(shared[:5])}"
 
 
-def write_tiny_dataset(app: App, source: Path, target: Path | None, rows: int, python: str, timeout_s: float) -> int:
+def write_first_rows(app: App, source: Path, target: Path | None, rows: int, python: str, timeout_s: float) -> ExitCode:
     """Write the first rows of a file to a file of their own, and return rlbox's exit code."""
     _require_file(source)
     path = (target or _default_tiny_file(source)).absolute()
@@ -169,13 +170,15 @@ def _require_file(path: Path) -> None:
 
 
 def _find_stack(python: str) -> StackLocation:
-    return find_stack(python, "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE")
+    return find_named_or_local_stack(
+        python, "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
+    )
 
 
 def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: float) -> list[Mapping[str, Any]]:
     """Return the steps of `probe_data.py`."""
-    with open_stack_probe(stack, dict(os.environ)) as probe:
-        facts = probe.run("probe_data.py", json.dumps(request), deadline=time.monotonic() + timeout_s)
+    with create_temporary_stack_probe(stack, dict(os.environ)) as probe:
+        facts = probe.run("probe_data.py", json.dumps(request), monotonic_deadline=time.monotonic() + timeout_s)
     error = next((str(step["error"]) for step in facts.steps if not step.get("ok")), "")
     if facts.exit_code is None:
         raise TimedOut(_("the data were not read in time"), where=stack.python, next_step=_("give more with --timeout"))

@@ -42,27 +42,25 @@ class RunDirectory(NamedTuple):
     role: str
     path: str
 
-    @property
-    def finding_prefix(self) -> str:
-        return {"data": "data-disk", "tmp": "tmp"}.get(self.role, "folder")
 
-    def make_finding(
-        self, problem: str, title: str, seen: str, remedy: str, *, level: Level = "error",
-        covers: tuple[str, ...] = (), repair: tuple[str, ...] = (),
-    ) -> Finding:  # fmt: skip
-        titles = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}
-        subject = titles.get(self.role, _("the folder of {role}").format(role=self.role))
-        return Finding(
-            id=f"{self.finding_prefix}-{problem}",
-            title=title.format(title=subject),
-            level=level,
-            seen=seen,
-            where=self.path if self.role in titles else f"{self.role}={self.path}",
-            remedy=remedy,
-            repair=repair,
-            breaks=_BREAKS.get(self.role, ("compile-caches",)) if level == "error" else (),
-            covers=covers,
-        )
+def _make_finding(
+    directory: RunDirectory, problem: str, title: str, seen: str, remedy: str, *, level: Level = "error",
+    covers: tuple[str, ...] = (), repair: tuple[str, ...] = (),
+) -> Finding:  # fmt: skip
+    titles = {"data": _("the data disk"), "tmp": _("the folder of temporary files")}
+    subject = titles.get(directory.role, _("the folder of {role}").format(role=directory.role))
+    prefix = {"data": "data-disk", "tmp": "tmp"}.get(directory.role, "folder")
+    return Finding(
+        id=f"{prefix}-{problem}",
+        title=title.format(title=subject),
+        level=level,
+        seen=seen,
+        where=directory.path if directory.role in titles else f"{directory.role}={directory.path}",
+        remedy=remedy,
+        repair=repair,
+        breaks=_BREAKS.get(directory.role, ("compile-caches",)) if level == "error" else (),
+        covers=covers,
+    )
 
 
 @dataclass
@@ -80,7 +78,7 @@ def find_directories(environ: Mapping[str, str], data_mount: str) -> list[RunDir
     return [RunDirectory("data", data_mount), RunDirectory("tmp", temporary), *named]
 
 
-def check_data_disk(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
+def check_host_data_disk(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
     """Yield what is wrong with a directory of this host that is to be the data disk."""
     if not directories:
         remedy = _("give --data DIR, or set RLBOX_DATA or disk.host")
@@ -145,7 +143,7 @@ def _examine(directory: RunDirectory, requirements: Requirements, on_host: bool)
         seen = _("{inodes_free} of {inodes} inodes are free").format(inodes_free=space.f_favail, inodes=space.f_files)
         remedy = _("remove old sessions, caches and checkpoints: many small files fill it, not large ones")
         title = _("{title} can take hardly any more files")
-        examination.findings.append(directory.make_finding("inodes", title, seen, remedy, covers=("disk-full",)))
+        examination.findings.append(_make_finding(directory, "inodes", title, seen, remedy, covers=("disk-full",)))
     elif is_main and space.f_blocks:
         examination.findings += _check_free_space(directory, requirements, space)
     return examination
@@ -172,7 +170,8 @@ def _check_free_space(
         if is_data
         else ""
     )
-    yield directory.make_finding(
+    yield _make_finding(
+        directory,
         "full", _("{title} is too full"),
         _("{free} free of {total}, {need} are needed").format
             (free=size_text(free), total=size_text(space.f_blocks * space.f_frsize), need=size_text(need)),
@@ -196,7 +195,7 @@ def _make_missing_finding(directory: RunDirectory, path: str, on_host: bool) -> 
     elif directory.role == "data":
         remedy = _("mount it: docker run --volume DIR:{path}; rlbox does with --data DIR").format(path=directory.path)
     covers = ("disk-full", "paths-off-data-disk") if directory.role == "data" else ()
-    return directory.make_finding("missing", title, f"{path}: {seen}", remedy, covers=covers, repair=repair)
+    return _make_finding(directory, "missing", title, f"{path}: {seen}", remedy, covers=covers, repair=repair)
 
 
 def _make_write_finding(
@@ -206,8 +205,8 @@ def _make_write_finding(
     match error.errno:
         case errno.EROFS:
             remedy = _("mount it writable (without :ro); a disk that turned read-only has errors: `dmesg`")
-            return directory.make_finding(
-                "read-only", _("{title} is read-only"), reason, remedy, covers=("permission-denied",)
+            return _make_finding(
+                directory, "read-only", _("{title} is read-only"), reason, remedy, covers=("permission-denied",)
             )
         case errno.ENOSPC | errno.EDQUOT:
             seen = _("{error}: {free} free of {total}").format(
@@ -217,17 +216,18 @@ def _make_write_finding(
             more = _(", or name another disk with --data DIR") if directory.role == "data" else ""
             remedy = _("free space there{role}").format(role=more)
             covers = ("disk-full", "paths-off-data-disk")
-            return directory.make_finding("full", _("{title} is full"), seen, remedy, covers=covers)
+            return _make_finding(directory, "full", _("{title} is full"), seen, remedy, covers=covers)
         case errno.EIO:
             remedy = _("name another path: `dmesg` shows the problem of this disk")
-            return directory.make_finding("broken", _("{title} has errors"), reason, remedy)
+            return _make_finding(directory, "broken", _("{title} has errors"), reason, remedy)
         case __:
             user = _("uid {getuid}").format(getuid=os.getuid())
             owner = _("{target} is uid {st_uid}'s, mode {s_imode:04o}").format(
                 target=path, st_uid=status.st_uid, s_imode=stat.S_IMODE(status.st_mode)
             )
             mode = "1777" if directory.role == "tmp" else "0755"
-            return directory.make_finding(
+            return _make_finding(
+                directory,
                 "denied",
                 _("{title} cannot be written by this user"),
                 _("{error} for {who}; {owner}").format(error=reason, who=user, owner=owner),
@@ -239,7 +239,8 @@ def _make_write_finding(
 
 def _make_slow_finding(directory: RunDirectory) -> Finding:
     unmount = _("umount -f -l {path}").format(path=shlex.quote(directory.path))
-    return directory.make_finding(
+    return _make_finding(
+        directory,
         "slow", _("{title} does not answer"), _("no answer in {slow_s}").format(slow_s=exact_duration_text(_SLOW_S)),
         _("bring back the server of that mount (a line of /proc/mounts), or take it off: {taken_off}").format
             (taken_off=unmount), level="warning",

@@ -94,7 +94,7 @@ def check_containers(containers: list[RunContainer]) -> Iterator[Finding]:
     """Yield which runs go on, and which ended ones left a container."""
     if alive := [container for container in containers if container.is_live]:
         rows, stop = [f"{row.run} ({row.owner})" for row in alive], f"{alive[0].run} --data ITS-DATA-DISK"
-        yield make_live_runs_finding(rows, place=_("on this engine"), where="engine", stop_args=stop)
+        yield make_live_runs_finding(rows, place_phrase=_("on this engine"), finding_where="engine", stop_args=stop)
     if stale := [container for container in containers if not container.is_live]:
         yield Finding(
             id="stale-containers", title=_("containers of ended runs are still there"), level="warning",

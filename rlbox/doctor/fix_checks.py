@@ -21,19 +21,20 @@ from rlbox.values import OWN
 
 # What a shell says that could not start a program: nothing about the fix.
 _NOT_RUN = ("Resource temporarily unavailable", "Cannot fork", "Cannot allocate memory", "No space left on device")
+ExitCodeAndOutput = tuple[int, str]
 TIMEOUT_EXIT_CODE = 124  # of coreutils' timeout
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixCheck:
-    """The check of one fix, as the image's manifest has it; `is_partial` says that this machine has the fix in part."""
+    """The check of one fix, as the image's manifest has it."""
 
     id: str
     title: str
     remedy: str
     failure_ids: tuple[str, ...]
     script: str
-    is_partial: bool = False
+    is_only_partly_applied: bool = False
 
 
 def select_fix_checks(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck, ...]:
@@ -46,13 +47,13 @@ def select_fix_checks(manifest: Mapping[str, Any], phase: str) -> tuple[FixCheck
             remedy=str(row["remedy"]),
             failure_ids=tuple(map(str, row.get("heals", ()))),
             script=str(row["check"]["run"]),
-            is_partial=bool(row["check"].get("partial")),
+            is_only_partly_applied=bool(row["check"].get("partial")),
         )
         for row in rows
     )
 
 
-def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int, str]]) -> Iterator[Finding]:
+def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[ExitCodeAndOutput]) -> Iterator[Finding]:
     """Yield a finding for each check that failed; `outcomes` are exit code and output in the order of the checks.
 
     A check that could not be run, or was too slow, is no finding.
@@ -61,11 +62,11 @@ def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int
         if code in (0, TIMEOUT_EXIT_CODE) or any(text in output for text in _NOT_RUN):
             continue
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        effect = _("in effect in part") if check.is_partial else _("not in effect")
+        effect = _("in effect in part") if check.is_only_partly_applied else _("not in effect")
         yield Finding(
             id=check.id,
             title=_("fix {id} is {partial}").format(id=check.id, partial=effect),
-            level="note" if check.is_partial else "error",
+            level="note" if check.is_only_partly_applied else "error",
             seen=lines[-1] if lines else _("its check ended with {code}").format(code=code),
             where=_("what should be: {title}").format(title=_(check.title)),
             remedy=check.remedy,
@@ -73,7 +74,7 @@ def parse_failed_checks(checks: Sequence[FixCheck], outcomes: Iterable[tuple[int
         )
 
 
-def add_explained_fix_checks(findings: Iterable[Finding], checks: Sequence[FixCheck], data_mount: str) -> list[Finding]:
+def add_fix_checks_to_breaks(findings: Iterable[Finding], checks: Sequence[FixCheck], data_mount: str) -> list[Finding]:
     """Return the findings; one about the data disk or the stack's files explains every check that reads there too."""
     paths = {"data-disk-": data_mount, "tmp-": "/tmp", "file-": "site-packages", "package-": "site-packages"}  # noqa: S108
     result = []
@@ -156,7 +157,7 @@ def _run_checks(
     return tuple(sorted(findings, key=lambda finding: order.index(finding.id)))
 
 
-def _parse_outcomes(output: str) -> list[tuple[int, str]]:
+def _parse_outcomes(output: str) -> list[ExitCodeAndOutput]:
     parts = output.split("\0")
     rows = ((whole_number(code), text) for code, text in zip(parts[0::2], parts[1::2], strict=False))
     return [(code, text) for code, text in rows if code is not None]

@@ -11,7 +11,7 @@ from rlbox.doctor.gpus import (
     OLDEST_DRIVERS,
     DriverRequirements,
     check_driver,
-    check_gpu_models,
+    check_gpu_archs,
     find_stack_cuda_version,
 )
 from rlbox.doctor.requirements import Requirements, override_gpus
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rlbox.image.plan import ImagePlan
 
 
-def resolve_gpus_option(option: str) -> str:
+def get_gpus_option_or_env(option: str) -> str:
     """Return what `--gpus` says, else the environment; empty when neither says anything."""
     return option or os.environ.get(GPUS_VARIABLE, "")
 
@@ -50,7 +50,7 @@ def probe_engine_gpu_support() -> GpuSupport:
     )
 
 
-def choose_container_gpus(app: App, image: ImagePlan, gpus_option: str) -> GpuAccess:
+def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) -> GpuAccess:
     """Return how a container of the target's image gets its GPUs; a target without any asks no engine.
 
     Parameters
@@ -63,7 +63,7 @@ def choose_container_gpus(app: App, image: ImagePlan, gpus_option: str) -> GpuAc
     SpecError, EngineError, NodeError
         Those of `parse_gpus_option` and `choose_gpu_access`.
     """
-    asked = resolve_gpus_option(gpus_option)
+    asked = get_gpus_option_or_env(gpus_option)
     access = NO_GPUS
     with app.collecting_refusals("GPUs"):
         wish = parse_gpus_option(asked, image.container.gpus)
@@ -86,7 +86,7 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     SpecError, NodeError
         Those of `parse_gpus_option` and `choose_visible_gpu_env`.
     """
-    if not (asked := resolve_gpus_option(gpus_option)):
+    if not (asked := get_gpus_option_or_env(gpus_option)):
         return {}
     env = {}
     with app.collecting_refusals("GPUs"):
@@ -95,7 +95,9 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     return env
 
 
-def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: GpuAccess, env: dict[str, str]) -> None:
+def require_usable_gpus(
+    app: App, image: ImagePlan, gpus_option: str, access: GpuAccess, image_env: Mapping[str, str]
+) -> None:
     """Refuse a run whose GPUs or driver do not fit the stack, before its container is made.
 
     Parameters
@@ -104,7 +106,7 @@ def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: Gp
         `--gpus`, empty when it was not given.
     access
         What came of it: `choose_gpu_access`.
-    env
+    image_env
         Environment of the image, where a base says which CUDA it asks for.
 
     Raises
@@ -118,11 +120,11 @@ def require_usable_gpus(app: App, image: ImagePlan, gpus_option: str, access: Gp
     requirements = Requirements(
         target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
     )
-    requirements = override_gpus(requirements, parse_gpus_option(resolve_gpus_option(gpus_option), limits.gpus).text)
-    needs = read_driver_requirements(app, image, env)
+    requirements = override_gpus(requirements, parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus).text)
+    needs = make_driver_requirements(app, image, image_env)
     for finding in (
         *check_driver(probe_cuda_driver(), needs, requirements),
-        *check_gpu_models(probe_gpu_models(), requirements),
+        *check_gpu_archs(probe_gpu_models(), requirements),
     ):
         if finding.level == "error":
             raise NodeError(f"{finding.title}: {finding.seen}", where=finding.where, next_step=finding.remedy)
@@ -145,16 +147,16 @@ def _packages(app: App, target: str) -> dict[str, str]:
     return {row.name: row.version for group in lock.groups for row in group.packages} if lock else {}
 
 
-def read_driver_requirements(app: App, image: ImagePlan, env: dict[str, str]) -> DriverRequirements:
+def make_driver_requirements(app: App, image: ImagePlan, image_env: Mapping[str, str]) -> DriverRequirements:
     """Return what a target's image asks of a driver, by its lock and by the environment of its base."""
     packages = _packages(app, image.target)
-    require = env.get("NVIDIA_REQUIRE_CUDA", "")
+    require = image_env.get("NVIDIA_REQUIRE_CUDA", "")
     # NVIDIA's own bases, which set both, bring the compatibility library; source: nvidia/cuda's Dockerfiles.
-    compat = bool(require and env.get("CUDA_VERSION"))
+    compat = bool(require and image_env.get("CUDA_VERSION"))
     variant = find_cuda12_variant(app.project, image.target)
     return DriverRequirements(
         require_cuda_variable=require,
         torch_cuda=find_stack_cuda_version(packages),
         has_compat_libraries=compat,
-        cuda12_variant=variant,
+        cuda12_target=variant,
     )

@@ -24,13 +24,13 @@ class DriverRequirements:
     """What an image asks of a driver: `NVIDIA_REQUIRE_CUDA` as it stands, and the CUDA that its torch is built for.
 
     `has_compat_libraries` says that it holds CUDA's forward compatibility library, which data-centre cards alone can
-    use. `cuda12_variant` is the target of the same stack for older drivers, where there is one.
+    use. `cuda12_target` is the target of the same stack for older drivers, where there is one.
     """
 
     require_cuda_variable: str = ""
     torch_cuda: str = ""
     has_compat_libraries: bool = False
-    cuda12_variant: str = ""
+    cuda12_target: str = ""
 
 
 def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def _check_driver_version(
         "workstation": "(a workstation card has no forward compatibility), ",
         "consumer": "(a consumer card has no forward compatibility), ",
     }.get(requirements.grade, "")
-    variant = _("take the target {variant}, ").format(variant=needs.cuda12_variant) if needs.cuda12_variant else ""
+    variant = _("take the target {variant}, ").format(variant=needs.cuda12_target) if needs.cuda12_target else ""
     # A minor version is NVIDIA_REQUIRE_CUDA's.
     branch = "" if len(wanted) > 1 else OLDEST_DRIVERS.get(wanted[0], "")
     least = _(" to {branch} or newer").format(branch=branch) if branch else ""
@@ -96,7 +96,7 @@ def check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding]
         )  # fmt: skip
 
 
-def check_gpu_models(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
+def check_gpu_archs(models: Sequence[GpuModel], requirements: Requirements) -> Iterator[Finding]:
     """Yield what a user must know of GPUs that are not those of the target."""
     others = [card for card in models if requirements.arch and card.arch and card.arch != requirements.arch]
     if others:
@@ -172,7 +172,7 @@ class GpuFacts:
     nvml_error: str = ""
 
 
-def check_gpus(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
+def check_cuda_and_nvml(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
     """Yield what driver and NVML say is wrong."""
     driver = next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
     if driver and driver.get("ok"):
@@ -214,8 +214,8 @@ def _check_memory(gpu: GpuMemory) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def probe_gpus(stack: StackProbe, deadline: float) -> GpuFacts:
-    cuda = stack.run("probe_cuda.py", deadline=deadline)
+def probe_gpu_facts(stack: StackProbe, monotonic_deadline: float) -> GpuFacts:
+    cuda = stack.run("probe_cuda.py", monotonic_deadline=monotonic_deadline)
     try:
         return GpuFacts(cuda=cuda, memory=probe_gpu_memory_or_raise())
     except NvmlUnavailableError as error:

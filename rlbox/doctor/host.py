@@ -22,14 +22,21 @@ from rlbox.doctor.container import BUDGET_S, examine_container
 from rlbox.doctor.disks import RunDirectory, is_responsive
 from rlbox.doctor.engine import check_image_state
 from rlbox.doctor.gpu_choice import (
-    choose_container_gpus,
+    choose_container_gpu_access,
+    get_gpus_option_or_env,
+    make_driver_requirements,
     make_visible_gpus_env,
-    read_driver_requirements,
-    resolve_gpus_option,
 )
 from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.network import Endpoint
-from rlbox.doctor.report import Report, format_report, format_summary, merge_reports, parse_report, resolve_findings
+from rlbox.doctor.report import (
+    Report,
+    format_report,
+    format_summary,
+    merge_and_split_findings,
+    merge_reports,
+    parse_report,
+)
 from rlbox.doctor.requirements import Requirements, override_gpus, parse_requirements
 from rlbox.doctor.stack import find_local_stack
 from rlbox.engine.address import is_engine_local
@@ -52,7 +59,7 @@ from rlbox.target.target import load_target
 _REMOVAL_S = 5.0  # what an engine gets to remove the container once nobody waits for its answer
 
 
-def examine_host(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> Report:
+def run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_option: str, budget_s: float) -> Report:
     """Return what is wrong with this host for a target (none: with what every target needs).
 
     Parameters
@@ -62,7 +69,7 @@ def examine_host(app: App, target: str | None, data_dir: str | None, gpus_option
     """
     start = time.monotonic()
     image = load_image_plan(app.project, target) if target else None
-    gpus = parse_gpus_option(resolve_gpus_option(gpus_option), image.container.gpus if image else 0)
+    gpus = parse_gpus_option(get_gpus_option_or_env(gpus_option), image.container.gpus if image else 0)
     directory = _find_data_dir(image, data_dir)
     requirements = override_gpus(_load_requirements(app, image), gpus.text)
     context = _make_context(app, image, requirements, directory, start + budget_s)
@@ -72,12 +79,12 @@ def examine_host(app: App, target: str | None, data_dir: str | None, gpus_option
     try:
         if in_container:
             threads.start("image", in_container.run)
-        threads.start_checks(checks, context)
-        threads.wait()
+        threads.start_thread_per_check(checks, context)
+        threads.wait_until_deadline()
     finally:
         if in_container and in_container.has_started and threads.is_running("image"):
             in_container.end(partial(threads.is_running, "image"))
-    findings, follows = resolve_findings(row for found in threads.findings.values() for row in found)
+    findings, follows = merge_and_split_findings(row for found in threads.findings.values() for row in found)
     host = Report(
         findings=findings, follows=follows, checks=len(threads.findings), unfinished=tuple(threads.unfinished)
     )
@@ -120,7 +127,7 @@ def _make_context(
         deadline_s=deadline_s,
         env_file_dirs=tuple(map(str, (app.project.folder, os.getcwd(), *((usable,) if usable else ())))),
         directories=directories if (image or data_dir) and not is_made_by_run else None,
-        get_driver_requirements=lambda: read_driver_requirements(app, image, {}) if image else DriverRequirements(),
+        get_driver_requirements=lambda: make_driver_requirements(app, image, {}) if image else DriverRequirements(),
         get_required_ports=lambda: requirements.ports if shares_network and is_engine_local() else {},
         list_mirrors=lambda: _list_mirrors(app, image) if image else (),
     )
@@ -187,7 +194,7 @@ class _ImageCheck:
     def _choose_gpus(self) -> GpuAccess:
         """Return the GPUs of the container; none where the engine offers none, which is a finding."""
         try:
-            return choose_container_gpus(self._app, self._image, self._gpus_option)
+            return choose_container_gpu_access(self._app, self._image, self._gpus_option)
         except (EngineError, NodeError):
             return NO_GPUS
 
@@ -228,7 +235,7 @@ def run_doctor(
             app.print_status(_("fix: {text}").format(text=text))
         report = _examine(app, target, data_dir, gpus_option, budget_s or BUDGET_S)
     app.result(
-        {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, verbose=app.verbosity > 0)
+        {**report.as_json(), **({"fixed": done} if fix else {})}, format_report(report, with_notes=app.verbosity > 0)
     )
     app.print_status(format_summary(report))
     return WorkFailed.exit_code if report.has_errors else 0
@@ -255,7 +262,7 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
         return examine_container({**os.environ, **(make_visible_gpus_env(app, gpus) if gpus else {})}, budget_s)
-    return examine_host(app, name, data, gpus, budget_s)
+    return run_host_checks(app, name, data, gpus, budget_s)
 
 
 def repair_findings(findings: Iterable[Finding]) -> Iterator[str]:

@@ -70,7 +70,7 @@ def check_network(
             *_check_interfaces(environ, [name for __, name in socket.if_nameindex()]),
             *_check_ports(ports),
         ]
-        return [*findings, *check_endpoints(list(answers))]
+        return [*findings, *make_endpoint_findings(list(answers))]
 
 
 def _check_localhost() -> Iterator[Finding]:
@@ -126,12 +126,12 @@ def _check_ports(ports: Mapping[str, int]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def check_endpoints(endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
+def make_endpoint_findings(probed_endpoints: Sequence[Endpoint]) -> Iterator[Finding]:
     """Yield what is wrong with addresses that were asked, and the clock as their answers tell it."""
-    for endpoint in endpoints:
+    for endpoint in probed_endpoints:
         if endpoint.error:
             yield _make_dead_finding(endpoint)
-    skew = min((endpoint.skew_s for endpoint in endpoints if endpoint.skew_s is not None), key=abs, default=0.0)
+    skew = min((endpoint.skew_s for endpoint in probed_endpoints if endpoint.skew_s is not None), key=abs, default=0.0)
     if abs(skew) > _MAX_CLOCK_SKEW_S:
         text = _("{took} ahead") if skew > 0 else _("{took} behind")
         yield Finding(
@@ -216,7 +216,7 @@ def _parse_skew(date: str) -> float | None:
         return None
 
 
-def read_ray_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
+def run_ray_start_to_list_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
     """Return the ports that a Ray head of this image would listen on; none where it cannot tell."""
     try:
         done = run_command(Command(argv=(program, "--print", "head"), timeout_s=_REQUEST_TIMEOUT_S))

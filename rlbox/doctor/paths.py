@@ -26,7 +26,7 @@ _WATCHED = (
 )  # fmt: skip
 
 
-def check_paths(environ: Mapping[str, str], requirements: Requirements, venv: str) -> list[Finding]:
+def check_search_paths(environ: Mapping[str, str], requirements: Requirements, venv: str) -> list[Finding]:
     """Return what is wrong with the search paths of `environ`; `venv` is where the stack's programs belong."""
     if broken := list(_check_python(f"{venv}/bin/python")):
         return broken

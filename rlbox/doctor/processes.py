@@ -92,7 +92,7 @@ def is_run_process(name: str, command_line: str) -> bool:
 def check_processes(processes: Sequence[ProcessInfo]) -> Iterator[Finding]:
     """Yield which runs go on, and what earlier runs left behind, with owners; nothing is ended."""
     if runs := list(dict.fromkeys(process.run for process in processes if process.run)):
-        yield make_live_runs_finding(runs, place="here", where="processes", stop_args=runs[0])
+        yield make_live_runs_finding(runs, place_phrase="here", finding_where="processes", stop_args=runs[0])
     if stale := [process for process in processes if process.is_left_over]:
         yield Finding(
             id="stale-processes", title=_("processes of an earlier run are still there"), level="warning",
@@ -117,26 +117,26 @@ def _make_remedy(stale: Sequence[ProcessInfo]) -> str:
     return _("{ends}; ask {others} to end the others").format(ends=ends, others=others) if others else ends
 
 
-def make_live_runs_finding(runs: Sequence[str], *, place: str, where: str, stop_args: str) -> Finding:
+def make_live_runs_finding(runs: Sequence[str], *, place_phrase: str, finding_where: str, stop_args: str) -> Finding:
     """Return the note that runs go on at a place; `stop_args` are the words after `rlbox stop` that end the first."""
     return Finding(
         id="live-runs",
-        title=_("runs of rlbox go on {place}").format(place=place),
+        title=_("runs of rlbox go on {place}").format(place=place_phrase),
         level="note",
         seen=listed(runs),
-        where=where,
+        where=finding_where,
         remedy=_("leave it alone, or end it with: rlbox stop {stop}").format(stop=stop_args),
     )
 
 
-def list_processes(venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
+def list_processes_in_same_container(stack_venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
     """Return every process that shares this one's control group and process numbers.
 
     Those of containers, and of machines in namespaces, are not a host's business: their numbers are others there.
 
     Parameters
     ----------
-    venv_dir
+    stack_venv_dir
         Folder of the stack's environment: its interpreter is known by that path.
     """
     everything = probe_processes()
@@ -168,10 +168,10 @@ def list_processes(venv_dir: str = VENV) -> tuple[ProcessInfo, ...]:
             is_in_live_run=pid in owned or folder in supervisors.values(),
             run=Path(supervisors[pid]).name if pid in supervisors else "",
             ended_run=Path(folder).name if folder and folder not in supervisors.values() else "",
-            started_by="container" if pid == main else _living_above(table, words, process, venv_dir),
+            started_by="container" if pid == main else _living_above(table, words, process, stack_venv_dir),
             is_orphan=pid != main and _reaps(table, process.parent_pid),
             is_zombie=process.is_zombie,
-            is_stack_program=words[pid].startswith(f"{venv_dir}/"),
+            is_stack_program=words[pid].startswith(f"{stack_venv_dir}/"),
         )
 
     return tuple(describe(process) for pid, process in table.items() if pid != 1 or pid in supervisors)

@@ -42,9 +42,9 @@ class Program:
         command = Command(argv=tuple(argv), env=self._mark, cwd=cwd)
         self._popen = start_command(command, environ=env, stdin=PIPE, stdout=PIPE, stderr=PIPE)
 
-    def communicate(self, deadline: float) -> ProgramResult:
-        """Return what it said until it ended, or until `deadline` (monotonic)."""
-        output = communicate_or_leave_running(self._popen, b"", max(deadline - time.monotonic(), 0.05))
+    def communicate(self, monotonic_deadline: float) -> ProgramResult:
+        """Return what it said until it ended, or until `monotonic_deadline`."""
+        output = communicate_or_leave_running(self._popen, b"", max(monotonic_deadline - time.monotonic(), 0.05))
         code = None if output is None else self._popen.returncode
         self.kill()
         stdout, stderr = output or self._popen.communicate()

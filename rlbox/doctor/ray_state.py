@@ -25,7 +25,7 @@ _JOB = ("submission_id", "job_id", "status", "message", "error_type", "driver_ex
 _ACTOR = ("actor_id", "class_name", "name", "state", "pid", "node_id", "death_cause")
 
 
-def fetch_ray_state(plan: RayPlan) -> dict[str, Any]:
+def fetch_ray_state_or_error(plan: RayPlan) -> dict[str, Any]:
     """Return `version`, `jobs`, `nodes` and `dead_actors` as the head tells them; `error` when it does not answer."""
     facts: dict[str, Any] = {"dashboard": plan.dashboard}
     base = plan.dashboard.rstrip("/")
@@ -104,10 +104,10 @@ def find_job_session_dir(plan: RayPlan) -> Path:
 
 def create_ray_client(idle_timeout_s: float) -> HttpClient:
     """Return what asks a dashboard, with the token of this environment."""
-    return create_loopback_client(idle_timeout_s, make_ray_auth_headers(os.environ))
+    return create_loopback_client(idle_timeout_s, read_ray_auth_headers(os.environ))
 
 
-def make_ray_auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
+def read_ray_auth_headers(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the header by which a cluster with token authentication takes a request; none when there is no token.
 
     Source: Ray 2.60, `ray._private.authentication`: RAY_AUTH_TOKEN, then RAY_AUTH_TOKEN_PATH, then ~/.ray/auth_token.

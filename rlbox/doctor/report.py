@@ -49,19 +49,19 @@ class ResolvedFindings(NamedTuple):
     follows: tuple[Finding, ...]
 
 
-def resolve_findings(own: Iterable[Finding], fixes: Iterable[Finding] = ()) -> ResolvedFindings:
+def merge_and_split_findings(own: Iterable[Finding], failed_fix_checks: Iterable[Finding] = ()) -> ResolvedFindings:
     """Join findings that mean the same, and part those that another one explains.
 
     Parameters
     ----------
     own
         What doctor's own probes found.
-    fixes
+    failed_fix_checks
         Failed checks of fixes: one that means the same as an own finding is no second one; it gives its remedy to a
         finding that has none.
     """
     rows = list(_once(own))
-    for fix in fixes:
+    for fix in failed_fix_checks:
         same = next((number for number, row in enumerate(rows) if _same(row, fix)), None)
         if same is None:
             rows.append(fix)
@@ -79,7 +79,7 @@ def is_explained(finding_id: str, causes: Iterable[Finding]) -> bool:
 
 def merge_reports(reports: Sequence[Report], seconds: float) -> Report:
     """Return one report of several places; the same finding in two places is one."""
-    findings, follows = resolve_findings(finding for report in reports for finding in report.findings)
+    findings, follows = merge_and_split_findings(finding for report in reports for finding in report.findings)
     return Report(
         findings=_once(findings),
         follows=(*follows, *(finding for report in reports for finding in report.follows)),
@@ -97,11 +97,11 @@ def _same(row: Finding, fix: Finding) -> bool:
     return not {row.id, *row.covers}.isdisjoint({fix.id, *fix.covers})
 
 
-def format_report(report: Report, *, verbose: bool = False) -> str:
-    """Return the findings as text, nothing when there is none; notes and what follows only when `verbose`."""
-    shown = [finding for finding in report.findings if verbose or finding.level != "note"]
+def format_report(report: Report, *, with_notes: bool = False) -> str:
+    """Return the findings as text, nothing when there is none; notes and what follows only when `with_notes`."""
+    shown = [finding for finding in report.findings if with_notes or finding.level != "note"]
     blocks = [_block(finding) for finding in shown]
-    if verbose:
+    if with_notes:
         blocks += [_("follows: {finding}").format(finding=_head(finding)) for finding in report.follows]
     return join("\n", blocks)
 

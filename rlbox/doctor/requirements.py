@@ -15,6 +15,10 @@ _PARTS = {
     "hardware": ("pid_limit", "nodes", "gpu", "gpus", "arch", "grade"),
 }
 """Where the facts of an image's manifest have what a target needs."""
+PidsNeeded = int
+PidsAllowed = int
+GpuGrade = str
+"""datacenter, workstation, consumer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +33,15 @@ class Requirements:
     network: str = ""
     shm_gib: float = 0.0
     memory_gib: float = 0.0
-    pids: int = 0
-    pid_limit: int = 0
+    pids: PidsNeeded = 0
+    pid_limit: PidsAllowed = 0
     data_mount: str = "/data"
     disk_gib: float = 1.0
     nodes: int = 1
     gpu: str = ""
     gpus: int = 0
     arch: str = ""
-    grade: str = ""
+    grade: GpuGrade = ""
     python: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
@@ -51,10 +55,10 @@ class Requirements:
         return bool(self.gpu) or self.gpus > 0
 
 
-def override_limits(manifest: Mapping[str, Any], limits: str) -> Mapping[str, Any]:
+def override_limits(manifest: Mapping[str, Any], limits_json: str) -> Mapping[str, Any]:
     """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
     try:
-        told = _table(parse_json(limits))
+        told = _table(parse_json(limits_json))
     except ValueError:
         return manifest
     return {**manifest, "facts": {**_table(manifest.get("facts")), **told}}

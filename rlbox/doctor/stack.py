@@ -42,7 +42,7 @@ def parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(row for row in parse_json_lines(output.splitlines()) if "step" in row)
 
 
-def check_torch(facts: ProgramFacts, requirements: Requirements, venv: str) -> Iterator[Finding]:
+def check_torch_and_extensions(facts: ProgramFacts, requirements: Requirements, venv: str) -> Iterator[Finding]:
     """Yield what is wrong with torch and the extensions that are built on it."""
     steps = {str(row["step"]): row for row in facts.steps}
     failed = [row for row in facts.steps if row["step"] in ("import", "cpu") and not row.get("ok")]
@@ -92,7 +92,7 @@ def _check_extensions(facts: ProgramFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def check_ray(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
+def check_ray_task(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
     """Yield why Ray did not do one task."""
     last = facts.steps[-1] if facts.steps else None
     if last is None:
@@ -195,8 +195,10 @@ class StackProbe:
     def is_usable(self) -> bool:
         return bool(self._folder)
 
-    def run(self, script: str, *args: str, deadline: float, environ: Mapping[str, str] | None = None) -> ProgramFacts:
-        """Return what a script of `programs/` says in the stack's interpreter until `deadline` (monotonic)."""
+    def run(
+        self, script: str, *args: str, monotonic_deadline: float, environ: Mapping[str, str] | None = None
+    ) -> ProgramFacts:
+        """Return what a script of `programs/` says in the stack's interpreter until `monotonic_deadline`."""
         began = time.monotonic()
         argv = [self._python, str(_PROGRAMS_DIR / script), *args]
         mark = f"{self._token}-{next(self._numbers)}"  # its own: the end of one is not that of another
@@ -205,7 +207,7 @@ class StackProbe:
         except OSError as error:
             return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
         self._started.append(program)
-        result = program.communicate(deadline)
+        result = program.communicate(monotonic_deadline)
         errors = [line.strip() for line in result.stderr.splitlines() if line.strip()]
         return ProgramFacts(
             steps=parse_steps(result.stdout),
@@ -214,11 +216,11 @@ class StackProbe:
             seconds=time.monotonic() - began,
         )
 
-    def run_ray_task(self, deadline: float) -> ProgramFacts:
+    def run_ray_task(self, monotonic_deadline: float) -> ProgramFacts:
         """Return how a Ray of one core does one task; its files lie below this examination's directory."""
         environ = {name: value for name, value in self._environ.items() if name not in _CLUSTER_VARIABLES}
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-        return self.run("probe_ray.py", f"{self._folder}/r", deadline=deadline, environ=environ)
+        return self.run("probe_ray.py", f"{self._folder}/r", monotonic_deadline=monotonic_deadline, environ=environ)
 
     def kill(self) -> None:
         """End what still runs of all that was started; for one who does not wait for it."""
@@ -263,9 +265,9 @@ class StackProbe:
 
 
 @contextmanager
-def open_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
+def create_temporary_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield a probe of the stack's interpreter; what it started and wrote is gone when the block ends."""
-    bytecode = make_bytecode_directory(environ, stack.requirements.data_mount, stack.lock) if stack.lock else None
+    bytecode = create_bytecode_cache_dir(environ, stack.requirements.data_mount, stack.lock) if stack.lock else None
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as directory:
         probe = StackProbe(environ, stack.python, directory, f"{os.getpid()}-{time.monotonic_ns()}", bytecode)
         try:
@@ -309,7 +311,7 @@ def find_local_stack() -> StackLocation | None:
     return StackLocation(python=f"{get_venv_dir(own)}/bin/python", requirements=requirements, lock=lock)
 
 
-def find_stack(python: str, next_step: str) -> StackLocation:
+def find_named_or_local_stack(python: str, next_step: str) -> StackLocation:
     """Return the stack of an interpreter that is named, or the one here.
 
     Raises
@@ -331,7 +333,7 @@ def find_stack(python: str, next_step: str) -> StackLocation:
     )
 
 
-def make_bytecode_directory(environ: Mapping[str, str], data_mount: str, lock: Path) -> str:
+def create_bytecode_cache_dir(environ: Mapping[str, str], data_mount: str, lock: Path) -> str:
     """Return a folder of the data disk for what Python compiles, named after the lock; empty when there is none.
 
     The image holds no bytecode, and compiling takes longer than all else that the stack's programs do here.

@@ -147,7 +147,7 @@ def build_gpu_environments(
     if not count:  # it says itself what it lacks
         return [{}]
     if count * per_server > len(free):
-        held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.has_little_memory_in_use) or _("none")
+        held = ", ".join(str(gpu.index) for gpu in gpus if not gpu.has_90_percent_memory_free) or _("none")
         raise ValueError(
             _("{count} servers need {count2} free GPUs, there are {free_count} (held: {held})").format(
                 count=count, count2=count * per_server, free_count=len(free), held=held
@@ -159,7 +159,7 @@ def build_gpu_environments(
 
 def _list_free_gpus(gpus: Sequence[LocalGpu], visible_devices: str | None) -> list[str]:
     """Return the free GPUs as programs name them; a UUID counts as free."""
-    free = {str(gpu.index): gpu.has_little_memory_in_use for gpu in gpus}
+    free = {str(gpu.index): gpu.has_90_percent_memory_free for gpu in gpus}
     if visible_devices is None:
         return [name for name, is_free in free.items() if is_free]
     names = (name.strip() for name in visible_devices.split(","))

@@ -24,7 +24,7 @@ from rlbox.cluster.on_head import HEAD_VARIABLE, HeadCommand, find_running_clust
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan, own_plan
 from rlbox.cluster.runtime import HEAD, ray_env
-from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
+from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
 from rlbox.errors import EngineError, NodeError, SpecError
@@ -184,7 +184,7 @@ class ClusterBackend:
             found = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)
         with app.collecting_refusals("devices"):
             require_devices(app, image.container)
-        access = choose_container_gpus(app, image, gpus)
+        access = choose_container_gpu_access(app, image, gpus)
         with app.collecting_refusals("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(found))
         return dataclasses.replace(

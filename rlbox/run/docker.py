@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.diagnose.cause import ExitInfo, make_container_exit_info
-from rlbox.doctor.gpu_choice import choose_container_gpus, parse_image_environment, require_usable_gpus
+from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
 from rlbox.engine.address import find_engine_url, is_engine_local, open_engine_connection_address
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.container import (
@@ -98,7 +98,7 @@ class DockerBackend:
         bytecode = Path("cache/bytecode", target, str(inspected["Id"]).rpartition(":")[2][:16])
         with app.collecting_refusals("devices"):
             require_devices(app, image.container)
-        access = choose_container_gpus(app, image, gpus)
+        access = choose_container_gpu_access(app, image, gpus)
         with app.collecting_refusals("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
         with app.collecting_refusals("network"):

@@ -16,7 +16,7 @@ from rlbox.doctor.components import (
     results_to_json,
     run_component_checks,
 )
-from rlbox.doctor.stack import find_local_stack, find_stack, get_install_dir
+from rlbox.doctor.stack import find_local_stack, find_named_or_local_stack, get_install_dir
 from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -51,9 +51,9 @@ def open_shell_or_run_command(app: App, target: str, command: tuple[str, ...], d
         require_devices(app, image.container)
     access = NO_GPUS
     if gpus or image.container.gpus or GPUS_VARIABLE in os.environ:
-        from rlbox.doctor.gpu_choice import choose_container_gpus
+        from rlbox.doctor.gpu_choice import choose_container_gpu_access
 
-        access = choose_container_gpus(app, image, gpus)
+        access = choose_container_gpu_access(app, image, gpus)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     plan = plan_container(
         image.tag,
@@ -130,7 +130,7 @@ def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
 def run_component_tests(app: App, python: str, timeout_s: float) -> int:
     """Test the stack that is here, show each part as it is known, and return rlbox's exit code."""
     began = time.monotonic()
-    stack = find_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
+    stack = find_named_or_local_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
     parts: list[ComponentResult] = []
     for part in run_component_checks(stack, dict(os.environ), timeout_s):
         parts.append(part)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import resolve_gpus_option
+from rlbox.doctor.gpu_choice import get_gpus_option_or_env
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.i18n import _
@@ -96,7 +96,7 @@ def resume_run(app: App, name: str, options: RunOptions) -> int:
         app=app, run_store=run_store, run_dir=run_dir, plan=plan, resolved=resolved, options=options, tree=tree
     )
     prepared = backend.ensure_ready(
-        app, plan.target, run_store, resolve_gpus_option(options.gpus) or plan.gpus, 0.0 if job.fits else None
+        app, plan.target, run_store, get_gpus_option_or_env(options.gpus) or plan.gpus, 0.0 if job.fits else None
     )
     if app.dry_run:
         return resumed.show(tuple(secrets), prepared)

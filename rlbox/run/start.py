@@ -10,7 +10,7 @@ import socket
 
 from rlbox.amounts import counted
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import resolve_gpus_option
+from rlbox.doctor.gpu_choice import get_gpus_option_or_env
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes
 from rlbox.fixes.render import list_benign_lines, list_secret_aliases
@@ -91,7 +91,7 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
         app,
         target,
         run_store,
-        resolve_gpus_option(options.gpus),
+        get_gpus_option_or_env(options.gpus),
         fit.free_disk_needed_gib if fit and not options.force else None,
         build_image=options.build,
     )
@@ -158,9 +158,9 @@ def _check_fit(
     """Return whether the run fits; one that does not is refused."""
     fit = None
     with app.collecting_refusals("memory"):
-        capacity = load_declared_capacity(app, target, resolve_gpus_option(options.gpus))
+        capacity = load_declared_capacity(app, target, get_gpus_option_or_env(options.gpus))
         if backend.is_local:
-            capacity = measure_capacity(app, target, capacity, run_store.data_dir, resolve_gpus_option(options.gpus))
+            capacity = measure_capacity(app, target, capacity, run_store.data_dir, get_gpus_option_or_env(options.gpus))
         fit = check_fit(job, values, capacity)
         require_fit(app, job, fit, _fit_request(job.name, options), force=options.force)
     return fit

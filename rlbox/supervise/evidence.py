@@ -21,7 +21,7 @@ from rlbox.amounts import exact_duration_text, size_text, utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
-from rlbox.doctor.ray_state import fetch_ray_state, find_job_session_dir
+from rlbox.doctor.ray_state import fetch_ray_state_or_error, find_job_session_dir
 from rlbox.errors import RlboxError
 from rlbox.i18n import _
 from rlbox.job.plan import RayPlan, RunPlan, StagePlan
@@ -86,7 +86,7 @@ def probe_snapshot(plan: RunPlan, stage: StagePlan, run_dir: Path, processes: It
         free_bytes={str(folder): get_free_bytes(folder) for folder in (run_dir, Path(plan.paths.data), _SHARED_MEMORY)},
         ports={f"{name} {number}": describe_port_holder(number) or "" for name, number in ports.items()},
         gpus=probe_gpus(),
-        ray=fetch_ray_state(stage.ray) if stage.ray else {},
+        ray=fetch_ray_state_or_error(stage.ray) if stage.ray else {},
     )
 
 

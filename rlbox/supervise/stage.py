@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, get_service_or_stage_log_path, make_port_conflict_cause
 from rlbox.diagnose.first_fatal import FatalPosition
-from rlbox.doctor.ray_state import make_ray_auth_headers
+from rlbox.doctor.ray_state import read_ray_auth_headers
 from rlbox.gate.files import FileSnapshot, check_file
 from rlbox.gate.http_probe import wait_for_expected_response
 from rlbox.job.names import STAGE_LOG
@@ -96,7 +96,7 @@ class StageServices:
         # a job's driver and workers have the head's environment; Ray would write what `runtime_env` holds into its logs
         given = self._context.grants.make_environment((*plan.secrets, *(self._stage.secrets if ray else ())))
         command = Command(argv=plan.argv, env={**self._context.plan.env, **plan.env, **given}, cwd=str(self._folder))
-        headers = make_ray_auth_headers({**os.environ, **command.env}) if ray else {}
+        headers = read_ray_auth_headers({**os.environ, **command.env}) if ray else {}
         with self._watch.pump.open_pipe(plan.name, self._folder / plan.log) as output:
             return self._context.start_part(
                 self._stage,

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 
-def take_part(rank: int, count: int) -> None:
+def _run_rank(rank: int, count: int) -> None:
     """Be one of the processes; `RuntimeError` when the sum is wrong."""
     torch: Any = importlib.import_module("torch")
     distributed: Any = importlib.import_module("torch.distributed")
@@ -34,7 +34,7 @@ def main() -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(test.getsockname()[1])}
     lines: list[str] = []
     try:
-        importlib.import_module("torch.multiprocessing").spawn(take_part, args=(count,), nprocs=count)
+        importlib.import_module("torch.multiprocessing").spawn(_run_rank, args=(count,), nprocs=count)
     except Exception as error:  # it holds the words of the first process that failed
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     telling = [line for line in lines if "NCCL" in line or "Error" in line]

@@ -9,13 +9,13 @@ import sys
 from typing import Any
 
 
-def say(step: str, **facts: Any) -> None:
+def _emit(step: str, **facts: Any) -> None:
     """Write one step's outcome."""
     sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
     sys.stdout.flush()
 
 
-def ask_driver() -> None:
+def _probe_driver() -> None:
     """Initialise CUDA, and say which library answered, how many devices it has and which CUDA it takes."""
     cuda = ctypes.CDLL("libcuda.so.1")
     version, count = ctypes.c_int(0), ctypes.c_int(0)
@@ -26,10 +26,10 @@ def ask_driver() -> None:
     name = ctypes.c_char_p()
     cuda.cuGetErrorName(code, ctypes.byref(name))
     said = (name.value or b"").decode()
-    say("driver", ok=code == 0, code=code, name=said, cuda=version.value, count=count.value, library=loaded())
+    _emit("driver", ok=code == 0, code=code, name=said, cuda=version.value, count=count.value, library=_libcuda_path())
 
 
-def loaded() -> str:
+def _libcuda_path() -> str:
     """Return the file that the loader took for libcuda.so.1."""
     with open("/proc/self/maps", encoding="utf-8") as file:
         found = [line.split()[-1] for line in file if "libcuda.so" in line]
@@ -39,10 +39,10 @@ def loaded() -> str:
 def main() -> None:
     """Ask it, and say that this ended."""
     try:
-        ask_driver()
+        _probe_driver()
     except OSError as error:
-        say("driver", ok=False, code=-1, name=str(error), cuda=0, count=0, library="")
-    say("end", ok=True)
+        _emit("driver", ok=False, code=-1, name=str(error), cuda=0, count=0, library="")
+    _emit("end", ok=True)
 
 
 if __name__ == "__main__":

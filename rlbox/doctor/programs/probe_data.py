@@ -20,31 +20,31 @@ _CHAT = ("messages", "prompt", "conversations")
 _FIRST = 5  # rows that are named of each kind of problem
 
 
-def say(step: str, **facts: Any) -> None:
+def _emit(step: str, **facts: Any) -> None:
     """Write one step's outcome."""
     sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
     sys.stdout.flush()
 
 
-def open_parquet(path: str) -> Any:
+def _open_parquet(path: str) -> Any:
     """Return a Parquet file; what is wrong with it is said by pyarrow's own error."""
     return importlib.import_module("pyarrow.parquet").ParquetFile(path)
 
 
-def read_rows(path: str) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
+def _read_rows(path: str) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
     """Return columns with their types, and the rows."""
     if path.endswith(".jsonl"):
         with open(path, encoding="utf-8") as file:
             lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-        rows = [in_json(path, number, line) for number, line in lines]
+        rows = [_parse_row(path, number, line) for number, line in lines]
         columns = {name: type(value).__name__ for name, value in rows[0].items()} if rows else {}
         return columns, iter(rows)
-    file = open_parquet(path)
+    file = _open_parquet(path)
     columns = {field.name: str(field.type) for field in file.schema_arrow}
     return columns, (row for batch in file.iter_batches(batch_size=256) for row in batch.to_pylist())
 
 
-def in_json(path: str, number: int, line: str) -> dict[str, Any]:
+def _parse_row(path: str, number: int, line: str) -> dict[str, Any]:
     """Return a line's object; an error names the line."""
     row = json.loads(line)
     if not isinstance(row, dict):
@@ -52,7 +52,7 @@ def in_json(path: str, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def problem_of(chat: Any, trains: bool) -> str:
+def _chat_problem(chat: Any, trains: bool) -> str:
     """Return what is wrong with a conversation: one to train on ends with an answer, a prompt with a question."""
     if not isinstance(chat, list) or not chat:
         return "no conversation: a list of role and content is needed"
@@ -72,9 +72,9 @@ def problem_of(chat: Any, trains: bool) -> str:
     return ""
 
 
-def look(name: str, path: str, column: str) -> tuple[list[str], list[Any]]:
+def _check_file(name: str, path: str, column: str) -> tuple[list[str], list[Any]]:
     """Say what a file holds; return a key of each row, and the conversations that are sound."""
-    columns, rows = read_rows(path)
+    columns, rows = _read_rows(path)
     chat = column or next((one for one in _CHAT if one in columns), "")
     trains = chat != "prompt"
     keys: list[str] = []
@@ -83,7 +83,7 @@ def look(name: str, path: str, column: str) -> tuple[list[str], list[Any]]:
     for number, row in enumerate(rows):
         if chat in row:
             value = row[chat]
-            wrong = problem_of(value, trains)
+            wrong = _chat_problem(value, trains)
             if not trains and not wrong and not (row.get("reward_model") or {}).get("ground_truth"):
                 wrong = "reward_model.ground_truth is missing, which the reward compares with"
         else:
@@ -95,35 +95,35 @@ def look(name: str, path: str, column: str) -> tuple[list[str], list[Any]]:
             sound.append(value)
     rows_of = [{"problem": text, "count": len(found), "rows": found[:_FIRST]} for text, found in problems.items()]
     twice = len(keys) - len(set(keys))
-    say("file", ok=True, name=name, rows=len(keys), columns=columns, chat=chat, problems=rows_of, twice=twice)
+    _emit("file", ok=True, name=name, rows=len(keys), columns=columns, chat=chat, problems=rows_of, twice=twice)
     return keys, sound
 
 
-def count_tokens(name: str, chats: list[Any], tokenizer: str, longest: int) -> None:
+def _print_token_counts(name: str, chats: list[Any], tokenizer: str, longest: int) -> None:
     """Say how long the conversations are in the model's own tokens."""
     model = importlib.import_module("transformers").AutoTokenizer.from_pretrained(tokenizer)
     texts = [model.apply_chat_template(chat, tokenize=False) for chat in chats]
     counts = [len(ids) for ids in model(texts, add_special_tokens=False)["input_ids"]] if texts else []
     over = [number for number, count in enumerate(counts) if count > longest]
     middle = sorted(counts)[len(counts) // 2] if counts else 0
-    say("tokens", ok=True, name=name, middle=middle, most=max(counts, default=0), over=len(over), rows=over[:_FIRST])
+    _emit("tokens", ok=True, name=name, middle=middle, most=max(counts, default=0), over=len(over), rows=over[:_FIRST])
 
 
-def check(request: dict[str, Any]) -> None:
+def _check_files(request: dict[str, Any]) -> None:
     """Look at the files, at rows that are in more than one, and at lengths."""
     keys: dict[str, list[str]] = {}
     sound: dict[str, list[Any]] = {}
     for name, path in request["files"].items():
-        keys[name], sound[name] = look(name, path, request["column"])
+        keys[name], sound[name] = _check_file(name, path, request["column"])
     for left, right in itertools.combinations(keys, 2):
         places = {key: number for number, key in enumerate(keys[left])}
         both = [[places[key], number] for number, key in enumerate(keys[right]) if key in places]
-        say("overlap", ok=True, left=left, right=right, count=len(both), rows=both[:_FIRST])
+        _emit("overlap", ok=True, left=left, right=right, count=len(both), rows=both[:_FIRST])
     for name, chats in sound.items() if request["tokenizer"] else ():
-        count_tokens(name, chats, request["tokenizer"], request["longest"])
+        _print_token_counts(name, chats, request["tokenizer"], request["longest"])
 
 
-def write_first(path: str, to: str, rows: int) -> None:
+def _write_first_rows(path: str, to: str, rows: int) -> None:
     """Write the first rows with the same columns, by rename."""
     part = f"{to}.part"
     if path.endswith(".jsonl"):
@@ -134,16 +134,16 @@ def write_first(path: str, to: str, rows: int) -> None:
         written = len(lines)
     else:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-        file = open_parquet(path)
+        file = _open_parquet(path)
         table = arrow.Table.from_batches(file.iter_batches(batch_size=rows), schema=file.schema_arrow).slice(0, rows)
         parquet.write_table(table, part)
         written = table.num_rows
     if written < rows:
         os.unlink(part)
-        say("tiny", ok=False, error=f"it has {written} rows, not {rows}")
+        _emit("tiny", ok=False, error=f"it has {written} rows, not {rows}")
         return
     os.replace(part, to)
-    say("tiny", ok=True, rows=written)
+    _emit("tiny", ok=True, rows=written)
 
 
 def main() -> None:
@@ -151,13 +151,13 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     try:
         if "tiny" in asked:
-            write_first(asked["tiny"], asked["to"], asked["rows"])
+            _write_first_rows(asked["tiny"], asked["to"], asked["rows"])
         else:
-            check(asked)
+            _check_files(asked)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        say("error", ok=False, error=f"{type(error).__name__}: {lines[0] if lines else ''}"[:500])
-    say("end", ok=True)
+        _emit("error", ok=False, error=f"{type(error).__name__}: {lines[0] if lines else ''}"[:500])
+    _emit("end", ok=True)
 
 
 if __name__ == "__main__":

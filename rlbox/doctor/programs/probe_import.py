@@ -18,7 +18,7 @@ from typing import Any
 BEGAN = time.monotonic()
 
 
-def load(name: str) -> None:
+def _import(name: str) -> None:
     """Import a module, and take its attribute where a package imports lazily."""
     module, _, attribute = name.partition(":")
     found = importlib.import_module(module)
@@ -26,7 +26,7 @@ def load(name: str) -> None:
         getattr(found, attribute)
 
 
-def run(lines: str) -> None:
+def _run_kernel(lines: str) -> None:
     """Run a kernel to its end, where torch and a GPU are."""
     try:
         torch = importlib.import_module("torch")
@@ -41,7 +41,7 @@ def run(lines: str) -> None:
             raise RuntimeError("its kernel did not run: it wrote other numbers than it must")
 
 
-def tell(step: str, name: str, last: bool, act: Callable[[], None]) -> bool:
+def _run_step(step: str, name: str, last: bool, act: Callable[[], None]) -> bool:
     """Do it, and print how it went, with the line of the stack that failed."""
     facts: dict[str, object] = {"step": step, "name": name, "last": last}
     try:
@@ -62,10 +62,10 @@ def main() -> None:
     """Import each in turn; the first that fails ends it."""
     kernel, *names = sys.argv[1:]
     for number, name in enumerate(names):
-        if not tell("import", name, not kernel and number == len(names) - 1, partial(load, name)):
+        if not _run_step("import", name, not kernel and number == len(names) - 1, partial(_import, name)):
             return
     if kernel:
-        tell("kernel", names[0], True, partial(run, kernel))
+        _run_step("kernel", names[0], True, partial(_run_kernel, kernel))
 
 
 if __name__ == "__main__":

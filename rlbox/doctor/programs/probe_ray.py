@@ -22,7 +22,7 @@ DISCARD = "9"  # nothing listens there
 STORE_BYTES = 80 << 20  # Ray refuses less than 75 MiB
 
 
-def trim() -> None:
+def _disable_services() -> None:
     """Leave out what a task does not need; where Ray has other names, nothing is left out."""
     node: Any = importlib.import_module("ray._private.node")
     services: Any = importlib.import_module("ray._private.services")
@@ -32,10 +32,10 @@ def trim() -> None:
     if hasattr(services, "start_api_server"):
         services.start_api_server = lambda *words, **names: ("", None)
     if hasattr(node, "wait_for_persisted_port"):
-        services.start_ray_process = without_agents(services.start_ray_process)
+        services.start_ray_process = _wrap_without_agents(services.start_ray_process)
 
 
-def without_agents(start: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_without_agents(start: Callable[..., Any]) -> Callable[..., Any]:
     """Return Ray's `start_ray_process` with a raylet whose agents only sleep."""
 
     def started(command: list[str], *words: Any, **names: Any) -> Any:
@@ -61,7 +61,7 @@ def main() -> None:
     step = "import"
     try:
         ray = importlib.import_module("ray")
-        trim()
+        _disable_services()
         step = "start"
         ray.init(
             num_cpus=1,
@@ -75,7 +75,7 @@ def main() -> None:
             _node_ip_address="127.0.0.1",
         )
         step = "task"
-        answer = ray.get(ray.remote(add_one).remote(41))
+        answer = ray.get(ray.remote(_add_one).remote(41))
         facts = {"ok": answer == 42, "error": "" if answer == 42 else f"the task returned {answer!r}"}
     except BaseException as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -86,7 +86,7 @@ def main() -> None:
     os.kill(os.getpid(), 9)  # `ray.shutdown` takes seconds more
 
 
-def add_one(value: int) -> int:
+def _add_one(value: int) -> int:
     """Be the task."""
     return value + 1
 

@@ -22,23 +22,23 @@ from typing import Any
 tl: Any = None  # Triton looks for its language among the names of the module that a kernel is in
 
 
-def say(step: str, **facts: Any) -> None:
+def _emit(step: str, **facts: Any) -> None:
     """Write one step's outcome."""
     sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
     sys.stdout.flush()
 
 
-def in_words(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Return the last line of an error, with its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
 
 
-def import_torch() -> Any:
+def _import_torch() -> Any:
     """Import torch and say where from, of which version and for which CUDA."""
     began = time.monotonic()
     torch = importlib.import_module("torch")
-    say(
+    _emit(
         "import",
         ok=True,
         file=torch.__file__,
@@ -49,20 +49,20 @@ def import_torch() -> Any:
     return torch
 
 
-def calculate(torch: Any) -> None:
+def _multiply_on_cpu(torch: Any) -> None:
     """Multiply two matrices on the CPU, one of them from NumPy, and compare the sum."""
     numpy = importlib.import_module("numpy")
     left = torch.from_numpy(numpy.full((64, 64), 2.0, dtype="float32"))
     total = float((left @ torch.ones(64, 64)).sum())
-    say("cpu", ok=total == 2.0 * 64**3, error="" if total == 2.0 * 64**3 else f"a product of matrices is {total}")
+    _emit("cpu", ok=total == 2.0 * 64**3, error="" if total == 2.0 * 64**3 else f"a product of matrices is {total}")
 
 
-def calculate_on_gpus(torch: Any) -> None:
+def _multiply_on_gpus(torch: Any) -> None:
     """Multiply two matrices on every GPU that torch sees."""
     if not torch.version.cuda and not getattr(torch.version, "hip", None):
         return
     if not torch.cuda.is_available():
-        say("gpu", ok=False, count=0, error="torch.cuda.is_available() is False", archs=torch.cuda.get_arch_list())
+        _emit("gpu", ok=False, count=0, error="torch.cuda.is_available() is False", archs=torch.cuda.get_arch_list())
         return
     for number in range(torch.cuda.device_count()):
         major, minor = torch.cuda.get_device_capability(number)
@@ -75,19 +75,19 @@ def calculate_on_gpus(torch: Any) -> None:
         try:
             ones = torch.ones(256, 256, device=f"cuda:{number}")
             total = float((ones @ ones).sum())
-            say("gpu", ok=total == 256.0**3, error="" if total == 256.0**3 else f"a product is {total}", **facts)
+            _emit("gpu", ok=total == 256.0**3, error="" if total == 256.0**3 else f"a product is {total}", **facts)
         except Exception as error:
-            say("gpu", ok=False, error=in_words(error), **facts)
+            _emit("gpu", ok=False, error=_format_error(error), **facts)
 
 
-def add_one(pointer, length):  # type: ignore[no-untyped-def]  # Triton reads the words of a function, and its own types
+def _add_one(pointer, length):  # type: ignore[no-untyped-def]  # Triton reads the words of a function, and its own types
     """Add 1 to `length` numbers; Triton's kernel."""
     places = tl.arange(0, 128)
     inside = places < length
     tl.store(pointer + places, tl.load(pointer + places, mask=inside) + 1, mask=inside)
 
 
-def compile_a_kernel(torch: Any) -> None:
+def _compile_kernel(torch: Any) -> None:
     """Let Triton compile and run one kernel, which needs a C compiler and the driver's library."""
     if not torch.version.cuda or not (torch.cuda.is_available() or sys.argv[1:] != ["extensions"]):
         return
@@ -97,42 +97,42 @@ def compile_a_kernel(torch: Any) -> None:
         return
     globals()["tl"] = importlib.import_module("triton.language")
     if not torch.cuda.is_available():
-        compile_for(triton, int(sys.argv[1]))
+        _compile_kernel_for_arch(triton, int(sys.argv[1]))
         return
     numbers = torch.zeros(100, device="cuda")
     try:
-        triton.jit(add_one)[(1,)](numbers, 100)
-        say("triton", ok=bool((numbers == 1).all()), error="")
+        triton.jit(_add_one)[(1,)](numbers, 100)
+        _emit("triton", ok=bool((numbers == 1).all()), error="")
     except Exception as error:
-        say("triton", ok=False, error=in_words(error))
+        _emit("triton", ok=False, error=_format_error(error))
 
 
-def compile_for(triton: Any, arch: int) -> None:
+def _compile_kernel_for_arch(triton: Any, arch: int) -> None:
     """Let Triton compile the kernel to machine code for an architecture, which takes no driver; nothing is run."""
     try:
         source = importlib.import_module("triton.compiler").ASTSource
         target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", arch, 32)
-        kernel = source(fn=triton.jit(add_one), signature={"pointer": "*fp32", "length": "i32"}, constexprs={})
+        kernel = source(fn=triton.jit(_add_one), signature={"pointer": "*fp32", "length": "i32"}, constexprs={})
     except (ImportError, AttributeError, TypeError):
         return  # a Triton that is called in another way
     try:
         made = triton.compile(kernel, target=target)
-        say("triton-compile", ok="cubin" in made.asm, arch=f"sm_{arch}", error="")
+        _emit("triton-compile", ok="cubin" in made.asm, arch=f"sm_{arch}", error="")
     except Exception as error:
-        say("triton-compile", ok=False, arch=f"sm_{arch}", error=in_words(error))
+        _emit("triton-compile", ok=False, arch=f"sm_{arch}", error=_format_error(error))
 
 
-def find_extensions(site: Path) -> list[str]:
+def list_torch_extension_paths(site: Path) -> list[str]:
     """Return the libraries that use torch, of packages that want it, and all that lie beside the packages."""
     found = {str(path) for path in site.glob("*.so")}
     for package in importlib.metadata.distributions(path=[str(site)]):
         if any(re.match(r"torch(?![\w.-])(?!.*extra ==)", wanted) for wanted in package.requires or ()):
             files = {str(package.locate_file(file)) for file in package.files or () if file.suffix == ".so"}
-            found |= {path for path in files if uses_torch(path)}
+            found |= {path for path in files if _uses_torch(path)}
     return sorted(found)
 
 
-def uses_torch(path: str) -> bool:
+def _uses_torch(path: str) -> bool:
     """Return whether a name of torch's C++ libraries is in a file."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         return False
@@ -140,7 +140,7 @@ def uses_torch(path: str) -> bool:
         return data.find(b"N3c10") != -1
 
 
-def load_each(paths: list[str]) -> None:
+def _load_extensions(paths: list[str]) -> None:
     """Load every extension as an import does, each in a process of its own: a broken one may end it."""
     for path in paths:
         reader, writer = os.pipe()
@@ -150,14 +150,16 @@ def load_each(paths: list[str]) -> None:
             try:
                 ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_LOCAL)
             except BaseException as error:
-                os.write(writer, in_words(error).encode()[:2000])
+                os.write(writer, _format_error(error).encode()[:2000])
             os.kill(os.getpid(), 9)  # no exit handler of what was loaded is run
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
             error_text = pipe.read().decode("utf-8", "replace")
         _, status = os.waitpid(child, 0)
         number = status & 0x7F
-        say("load", ok=not error_text and number == 9, path=path, error=error_text, signal=0 if number == 9 else number)
+        _emit(
+            "load", ok=not error_text and number == 9, path=path, error=error_text, signal=0 if number == 9 else number
+        )
 
 
 def main() -> None:
@@ -165,19 +167,19 @@ def main() -> None:
     step = "import"
     os.nice(5)  # Ray beside it is a chain of processes that wait for each other
     try:
-        torch = import_torch()
+        torch = _import_torch()
         step = "cpu"
-        calculate(torch)
+        _multiply_on_cpu(torch)
         step = "load"
         if sys.argv[1:] == ["extensions"]:
-            load_each(find_extensions(Path(torch.__file__).parents[1]))
+            _load_extensions(list_torch_extension_paths(Path(torch.__file__).parents[1]))
         step = "gpu"
-        calculate_on_gpus(torch)
+        _multiply_on_gpus(torch)
         step = "triton"
-        compile_a_kernel(torch)
+        _compile_kernel(torch)
     except BaseException as error:
-        say(step, ok=False, error=in_words(error))
-    say("end", ok=True)
+        _emit(step, ok=False, error=_format_error(error))
+    _emit("end", ok=True)
 
 
 if __name__ == "__main__":

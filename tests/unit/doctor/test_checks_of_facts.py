@@ -17,11 +17,17 @@ import pytest
 
 from rlbox.amounts import GIB, MIB
 from rlbox.doctor import disks, network
-from rlbox.doctor.disks import RunDirectory, check_data_disk, check_directories, find_directories
+from rlbox.doctor.disks import RunDirectory, check_directories, check_host_data_disk, find_directories
 from rlbox.doctor.environment import check_environment, parse_dotenv
 from rlbox.doctor.limits import LimitFacts, check_limits, probe_limits
-from rlbox.doctor.network import Endpoint, check_endpoints, check_network, list_endpoints, read_ray_ports
-from rlbox.doctor.paths import check_paths
+from rlbox.doctor.network import (
+    Endpoint,
+    check_network,
+    list_endpoints,
+    make_endpoint_findings,
+    run_ray_start_to_list_ports,
+)
+from rlbox.doctor.paths import check_search_paths
 from rlbox.doctor.processes import ProcessInfo, check_processes
 from rlbox.doctor.requirements import Requirements, parse_requirements
 from rlbox.doctor.sandbox import check_sandbox
@@ -147,9 +153,9 @@ def test_directories_that_are_missing_or_slow_are_named(tmp_path: Path, monkeypa
     assert ids(found) == ["data-disk-missing", "data-disk-missing", "tmp-missing"]
     assert "docker run --volume" in found[0].remedy
     assert (found[1].seen, found[2].repair) == (f"{file}: there is something else", ("folder", missing))
-    (on_host,) = check_data_disk([RunDirectory("data", missing)], TARGET)
+    (on_host,) = check_host_data_disk([RunDirectory("data", missing)], TARGET)
     assert on_host.remedy.startswith(f"mkdir -p {missing} ")
-    assert ids(check_data_disk([], TARGET)) == ["data-disk-unnamed"]
+    assert ids(check_host_data_disk([], TARGET)) == ["data-disk-unnamed"]
     monkeypatch.setattr(disks, "_SLOW_S", 0.05)
     monkeypatch.setattr(disks, "_examine", lambda *args: time.sleep(2))
     assert ids(check_directories([RunDirectory("data", fine)], TARGET)) == ["data-disk-slow"]
@@ -209,17 +215,19 @@ def test_paths_that_lead_elsewhere_are_named(
     make_program(venv.parent / "other/torch.py")
     if break_it:
         break_it(venv)
-    (finding,) = check_paths({"PATH": f"first:{venv}/bin", **environ}, TARGET, str(venv))
+    (finding,) = check_search_paths({"PATH": f"first:{venv}/bin", **environ}, TARGET, str(venv))
     assert finding.id == name
     assert seen in finding.seen
 
 
 def test_paths_that_are_right_are_no_finding(venv: Path) -> None:
     facts = {"PATH": f"{venv}/bin", "LIBRARY_PATH": "/c/lib64:/c/lib64/stubs"}
-    assert check_paths(facts, TARGET, str(venv)) == []
+    assert check_search_paths(facts, TARGET, str(venv)) == []
     facts = {"PATH": f"{venv}/bin", "LD_LIBRARY_PATH": "/usr/local/cuda/compat"}
-    assert check_paths(facts, replace(TARGET, grade="datacenter"), str(venv)) == []
-    assert ids(check_paths(facts, replace(TARGET, grade="consumer"), str(venv))) == ["cuda-compat-shadows-driver"]
+    assert check_search_paths(facts, replace(TARGET, grade="datacenter"), str(venv)) == []
+    assert ids(check_search_paths(facts, replace(TARGET, grade="consumer"), str(venv))) == [
+        "cuda-compat-shadows-driver"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +279,7 @@ def test_dotenv_as_a_shell_reads_it() -> None:
     ],
 )
 def test_endpoints_that_do_not_answer_are_named(endpoint: Endpoint, name: str, seen: str) -> None:
-    (finding,) = check_endpoints([endpoint])
+    (finding,) = make_endpoint_findings([endpoint])
     assert (finding.id, finding.seen) == (name, seen)
 
 
@@ -312,8 +320,8 @@ def test_endpoints_of_an_environment_are_optional_offline(monkeypatch: pytest.Mo
 def test_ports_of_a_ray_head_are_read(tmp_path: Path) -> None:
     flags = "--head --port=6379 --dashboard-port=8265 --min-worker-port=10002"
     make_program(tmp_path / "ray-start", f"#!/bin/sh\nprintf '%s\\n' ray start {flags}\n")
-    assert read_ray_ports(str(tmp_path / "ray-start")) == {"ray port": 6379, "ray dashboard-port": 8265}
-    assert read_ray_ports(str(tmp_path / "none")) == {}
+    assert run_ray_start_to_list_ports(str(tmp_path / "ray-start")) == {"ray port": 6379, "ray dashboard-port": 8265}
+    assert run_ray_start_to_list_ports(str(tmp_path / "none")) == {}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from rlbox.doctor.components import (
     Component,
     ComponentResult,
     StackInfo,
-    load_components,
-    report_driver,
-    report_import,
+    load_stack_components,
+    report_driver_start,
+    report_import_or_kernel,
     report_linker,
     report_missing,
     report_nccl,
@@ -106,10 +106,10 @@ def test_the_driver() -> None:
     works = {"step": "driver", "ok": True, "code": 0, "cuda": 12080, "count": 2, "library": "/lib/libcuda.so.570"}
     missing = {"step": "driver", "ok": False, "code": -1, "name": "libcuda.so.1: cannot open", "cuda": 0, "count": 0}
     stub = {**works, "ok": False, "code": 34, "name": "CUDA_ERROR_STUB_LIBRARY", "library": "/usr/stubs/libcuda.so"}
-    assert report_driver(GpuFacts(cuda=facts(works)), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
-    assert report_driver(GpuFacts(cuda=facts(missing)), BARE).state == "no-gpu"
-    assert report_driver(GpuFacts(cuda=facts(missing)), GPUS).state == "failed"
-    result = report_driver(GpuFacts(cuda=facts(stub)), BARE)
+    assert report_driver_start(GpuFacts(cuda=facts(works)), GPUS).detail == "2 GPUs, CUDA 12.8, /lib/libcuda.so.570"
+    assert report_driver_start(GpuFacts(cuda=facts(missing)), BARE).state == "no-gpu"
+    assert report_driver_start(GpuFacts(cuda=facts(missing)), GPUS).state == "failed"
+    result = report_driver_start(GpuFacts(cuda=facts(stub)), BARE)
     assert (result.state, "cuInit gives 34 CUDA_ERROR_STUB_LIBRARY" in result.detail) == ("failed", True)
 
 
@@ -169,7 +169,7 @@ NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for executio
     ],
 )
 def test_import(stack: StackInfo, program: ProgramFacts, state: str, detail: str) -> None:
-    result = report_import(VLLM, program, stack)
+    result = report_import_or_kernel(VLLM, program, stack)
     assert (result.state, result.detail) == (state, detail)
 
 
@@ -184,9 +184,9 @@ def test_a_directory_of_another_package_is_no_module(tmp_path: Path, monkeypatch
     """flash-attn-4 lays `flash_attn/cute`, and `import flash_attn` succeeds without flash-attn."""
     (tmp_path / "flash_attn/cute").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(tmp_path))
-    flash_attn = next(component for component in load_components() if component.package == "flash-attn")
+    flash_attn = next(component for component in load_stack_components() if component.package == "flash-attn")
     assert is_there("flash_attn")
-    assert not is_there(flash_attn.module)
+    assert not is_there(flash_attn.import_name)
     (tmp_path / "flash_attn/flash_attn_interface.py").touch()
-    assert is_there(flash_attn.module)
+    assert is_there(flash_attn.import_name)
     assert not is_there("no_such_package.part")

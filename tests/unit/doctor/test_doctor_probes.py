@@ -22,9 +22,9 @@ from rlbox.doctor.fix_checks import run_fix_checks
 from rlbox.doctor.gpus import DriverRequirements
 from rlbox.doctor.host import repair_findings
 from rlbox.doctor.packages import check_packages
-from rlbox.doctor.processes import list_processes
+from rlbox.doctor.processes import list_processes_in_same_container
 from rlbox.doctor.program import PROCESS_MARK, Program
-from rlbox.doctor.programs.probe_torch import find_extensions
+from rlbox.doctor.programs.probe_torch import list_torch_extension_paths
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe
 from rlbox.findings import Finding
@@ -106,14 +106,14 @@ def test_extensions_that_use_torch_are_found(tmp_path: Path) -> None:
     text = "Name: other\nVersion: 1\nRequires-Dist: torchvision\nRequires-Dist: torch; extra == 'all'\n"
     (tmp_path / "other-1.dist-info/METADATA").write_text(text)
     (tmp_path / "alone.so").write_bytes(b"")
-    assert find_extensions(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
+    assert list_torch_extension_paths(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
 
 
 @pytest.mark.allow("processes")
 def test_processes_of_this_test_are_its_own() -> None:
     child = subprocess.Popen(["sleep", "9"])
     try:
-        found = {row.pid: row for row in list_processes()}
+        found = {row.pid: row for row in list_processes_in_same_container()}
         assert found[child.pid].is_doctor
         assert found[os.getpid()].is_doctor
     finally:
@@ -160,7 +160,7 @@ def test_checks_that_hang_or_fail_are_named() -> None:
     threads.start("fine", lambda: [fine])
     threads.start("fails", fail)
     threads.start("hangs", hang)
-    threads.wait()
+    threads.wait_until_deadline()
     assert threads.findings == {"fine": (fine,)}
     assert sorted(threads.unfinished) == ["fails: ValueError: no such thing (fail)", "hangs: not done in time"]
     while threads.is_running("hangs"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlbox.doctor.report import Report, format_report, merge_reports, parse_report, resolve_findings
+from rlbox.doctor.report import Report, format_report, merge_and_split_findings, merge_reports, parse_report
 from rlbox.findings import Finding
 
 TRUNCATED = Finding(
@@ -38,7 +38,7 @@ FULL = [Finding(id=name, title="", covers=("disk-full",)) for name in ("one", "t
 def test_findings_that_mean_the_same_or_follow_are_one(
     own: list[Finding], fixes: list[Finding], left: tuple[Finding, ...]
 ) -> None:
-    assert resolve_findings(own, fixes).findings == left
+    assert merge_and_split_findings(own, fixes).findings == left
 
 
 def test_host_and_container_make_one_report() -> None:
@@ -56,7 +56,7 @@ def test_a_report_survives_json() -> None:
 def test_notes_and_what_follows_are_said_on_demand() -> None:
     report = Report(findings=(replace(SMALL, level="note"),), follows=(LOAD,))
     assert format_report(report) == ""
-    assert format_report(report, verbose=True).splitlines() == [
+    assert format_report(report, with_notes=True).splitlines() == [
         "note: shm-too-small: shared memory is too small",
         "follows: extension-load: a compiled extension cannot be loaded",
     ]

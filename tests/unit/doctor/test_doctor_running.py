@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.doctor.processes import ProcessInfo, check_processes, list_processes
+from rlbox.doctor.processes import ProcessInfo, check_processes, list_processes_in_same_container
 
 pytestmark = pytest.mark.allow("processes")
 SLEEP = str(shutil.which("sleep"))
@@ -28,7 +28,7 @@ def named(name: str) -> list[str]:
 
 def row_of(pid: int) -> ProcessInfo:
     """Return what is told of a process; that this doctor's own test has started it is left out."""
-    (found,) = [row for row in list_processes() if row.pid == pid]
+    (found,) = [row for row in list_processes_in_same_container() if row.pid == pid]
     return replace(found, is_doctor=False)
 
 
@@ -97,7 +97,7 @@ def test_the_mark_of_a_run_says_whose_a_process_is(tmp_path: Path, alive: bool) 
             if not alive:
                 os.kill(supervisor, signal.SIGKILL)
                 end = time.monotonic() + 10
-                while any(row.pid == supervisor and not row.is_zombie for row in list_processes()):
+                while any(row.pid == supervisor and not row.is_zombie for row in list_processes_in_same_container()):
                     assert time.monotonic() < end
             found = row_of(pid)
             assert (found.is_orphan, found.is_in_live_run, found.ended_run) == (
@@ -120,7 +120,7 @@ def test_processes_with_numbers_of_their_own_are_not_ours() -> None:
         if not inner:
             pytest.skip("this machine does not allow namespaces for a build")
         wait_until_named(int(inner[0]), "raylet")
-        assert int(inner[0]) not in {row.pid for row in list_processes()}
+        assert int(inner[0]) not in {row.pid for row in list_processes_in_same_container()}
     finally:
         outer.kill()
         outer.wait()

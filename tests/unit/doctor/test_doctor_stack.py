@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from rlbox.doctor.engine import RunContainer, check_containers, check_engine_info
-from rlbox.doctor.fix_checks import TIMEOUT_EXIT_CODE, add_explained_fix_checks, parse_failed_checks, select_fix_checks
+from rlbox.doctor.fix_checks import TIMEOUT_EXIT_CODE, add_fix_checks_to_breaks, parse_failed_checks, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
     GpuFacts,
     check_all_reduce,
+    check_cuda_and_nvml,
     check_driver,
     check_gpu_kernels,
-    check_gpus,
 )
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     LinkerFacts,
     ProgramFacts,
     check_linker,
-    check_ray,
-    check_torch,
+    check_ray_task,
+    check_torch_and_extensions,
 )
 from rlbox.findings import Finding
 from rlbox.system.gpu import GpuDriver, GpuMemory, GpuProcess
@@ -41,7 +41,7 @@ def ids(findings: Any) -> list[str]:
 
 
 def torch(*steps: dict[str, Any], **more: Any) -> list[str]:
-    return ids(check_torch(ProgramFacts(steps=steps, **more), TARGET, "/opt/venv"))
+    return ids(check_torch_and_extensions(ProgramFacts(steps=steps, **more), TARGET, "/opt/venv"))
 
 
 LOAD = {"step": "load", "ok": False, "path": "/a.so", "error": ""}
@@ -73,11 +73,11 @@ def test_a_program_without_an_answer_is_no_fault_unless_it_ended() -> None:
 
 def test_ray() -> None:
     done = {"step": "task", "ok": True}
-    assert ids(check_ray(ProgramFacts(steps=(done,)), "/v")) == []
+    assert ids(check_ray_task(ProgramFacts(steps=(done,)), "/v")) == []
     failed = done | {"ok": False, "error": "RuntimeError: raylet died"}
-    (finding,) = check_ray(ProgramFacts(steps=(failed,)), "/v")
+    (finding,) = check_ray_task(ProgramFacts(steps=(failed,)), "/v")
     assert finding.seen == "task: RuntimeError: raylet died"
-    (finding,) = check_ray(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), "/v")
+    (finding,) = check_ray_task(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), "/v")
     assert finding.seen == "exit code 1: ImportError: grpc"
 
 
@@ -108,7 +108,7 @@ def test_link() -> None:
     ],
 )
 def test_gpus(changes: dict[str, Any], nvml: dict[str, Any], names: list[str]) -> None:
-    assert ids(check_gpus(GpuFacts(cuda=ProgramFacts(steps=(DRIVER | changes,)), **nvml), TARGET)) == names
+    assert ids(check_cuda_and_nvml(GpuFacts(cuda=ProgramFacts(steps=(DRIVER | changes,)), **nvml), TARGET)) == names
 
 
 def test_gpu_kernels() -> None:
@@ -193,7 +193,7 @@ def test_fix_checks() -> None:
 def test_a_broken_disk_explains_the_checks_that_read_it() -> None:
     row = ROW | {"id": "ray-temp-dir", "check": {"run": "ls /data/ray", "when": ["doctor"]}}
     checks = select_fix_checks({"fixes": [ROW, row]}, "doctor")
-    (disk, other) = add_explained_fix_checks(
+    (disk, other) = add_fix_checks_to_breaks(
         [Finding(id="data-disk-denied", title=""), Finding(id="x", title="")], checks, "/data"
     )
     assert (disk.breaks, other.breaks) == (("ray-temp-dir",), ())
