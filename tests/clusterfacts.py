@@ -35,13 +35,13 @@ NEEDS = NodeNeeds(
 
 def gpu(index: int, **changes: Any) -> NodeGpu:
     """A GPU that nobody uses."""
-    sound = NodeGpu(index=index, name=A800, memory=80 * GIB, used=0, driver="570.86")
+    sound = NodeGpu(index=index, name=A800, memory_bytes=80 * GIB, used_bytes=0, driver="570.86")
     return replace(sound, **changes)
 
 
 ENGINE = NodeEngine(socket="/var/run/docker.sock", state="ok", version="26.1.5+dfsg1", runtimes=("nvidia",))
 NO_ENGINE = NodeEngine(socket="/var/run/docker.sock", state="absent")
-PLACE = Installation(own="/opt/rlbox", lock="", data="/data")
+PLACE = Installation(directory="/opt/rlbox", lock_checksum="", data_disk="/data")
 """Of a target that has no lock: both sides have the same."""
 DISK = NodeDisk(path="/data", there=True, free=500 * GIB, size=900 * GIB, mode=0o700, writable=True)
 
@@ -71,7 +71,7 @@ def survey(b: NodeFacts | None = None, **changes: Any) -> ClusterProbe:
     sound = ClusterProbe(
         specs=tuple(NodeSpec(name=name, data="/data") for name in "ab"),
         facts={"a": facts("a"), "b": b or facts("b")},
-        offsets={"a": 0.0, "b": 0.0},
+        clock_offsets_s={"a": 0.0, "b": 0.0},
         addresses=addresses,
         ports=PORTS,
     )

@@ -70,7 +70,7 @@ def up(
 
     wanted = UpOptions(
         **dataclasses.asdict(options),
-        port=port,
+        first_port=port,
         paths=paths,
         image=image,
         plain_http=plain_http,
@@ -105,7 +105,7 @@ def status(app: App, options: ClusterOptions) -> int:
 
     found = probe_cluster(app, options)
     app.result(found.as_json(), found.text())
-    if any(not node.healthy for node in found.nodes):
+    if any(not node.is_up_and_joined for node in found.nodes):
         app.print_status(f"next: rlbox cluster up {options.option_text} brings back what died")
     return 0 if found.healthy else NodeError.exit_code
 
@@ -143,8 +143,7 @@ def submit(
       rlbox cluster submit cluster-2node --nodes gpu005,gpu006 --working-dir . --exclude data -- python train.py
     """
     from rlbox.cluster.options import SubmitOptions
-    from rlbox.cluster.submit import dry_run_submit
-    from rlbox.cluster.submit import submit as submit_job
+    from rlbox.cluster.submit import dry_run_submit, submit_and_follow_job
 
     wanted = SubmitOptions(
         **dataclasses.asdict(options),
@@ -157,7 +156,7 @@ def submit(
     )
     if app.dry_run:
         return dry_run_submit(app, wanted)
-    done = submit_job(app, wanted)
+    done = submit_and_follow_job(app, wanted)
     job = done.job
     app.result({**job.as_json(), "failures": [one.as_json() for one in done.failures]}, "")
     if not job.has_ended:
@@ -165,7 +164,7 @@ def submit(
         return 0
     code = "" if job.exit_code is None else f", driver exit code {job.exit_code}"
     app.print_status(f"job {job.id} ended {job.status}{code}")
-    return job.code
+    return job.cli_exit_code
 
 
 @click.command()
@@ -236,9 +235,9 @@ def down(app: App, options: ClusterOptions, force: bool) -> int:
     Example:
       rlbox cluster down cluster-2node --nodes gpu005,gpu006
     """
-    from rlbox.cluster.down import stop_cluster
+    from rlbox.cluster.down import remove_cluster
 
-    done = stop_cluster(app, options, force=force)
+    done = remove_cluster(app, options, even_if_in_use=force)
     lines = [f"{node}: {', '.join(gone)}" for node, gone in done.gone.items() if gone]
     app.result({"cluster": done.name, "gone": dict(done.gone)}, "\n".join(lines))
     if not lines:

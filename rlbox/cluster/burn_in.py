@@ -13,7 +13,7 @@ from rlbox.cluster.checks import format_findings
 from rlbox.cluster.context import ClusterContext
 from rlbox.cluster.facts import NodeFacts
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
-from rlbox.cluster.runtime import create_runtime, run_inside
+from rlbox.cluster.runtime import run_packaged_script, select_runtime
 from rlbox.errors import NodeError, RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -24,57 +24,59 @@ _SLOW_LINK = 0.3
 
 _LIMIT_S = 180.0
 _CPU_RANKS = 2
+_JSON_KEYS = {"wrong_sums": "wrong", "error": "said", "link_mbit_s": "speed"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduceResult:
     """An all-reduce within one node, or between two: bytes each second, how many sums were wrong, why there was none.
 
-    `speed` is that of the link between them (Mbit/s), 0 where it is none or does not tell.
+    `link_mbit_s` is 0 where there is no link between them, or it does not tell.
     """
 
     nodes: tuple[str, ...]
     ranks: int
     bytes_s: float = 0.0
-    wrong: int = 0
-    said: str = ""
-    speed: int = 0
+    wrong_sums: int = 0
+    error: str = ""
+    link_mbit_s: int = 0
 
     @property
-    def is_sound(self) -> bool:
-        return not self.said and not self.wrong
+    def is_correct(self) -> bool:
+        return not self.error and not self.wrong_sums
 
     @property
-    def figures(self) -> str:
-        share = f" ({self.bytes_s * 8 / (self.speed * 1e6):.0%} of its link)" if self.speed else ""
+    def bandwidth_text(self) -> str:
+        share = f" ({self.bytes_s * 8 / (self.link_mbit_s * 1e6):.0%} of its link)" if self.link_mbit_s else ""
         return f"{size_text(self.bytes_s)}/s{share}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BurnInResult:
-    """What all nodes of a cluster did; `missing` are those whose stack has no torch."""
+    """What all nodes of a cluster did; `nodes_without_torch` are those whose stack has no torch."""
 
-    ways: tuple[AllReduceResult, ...] = ()
-    missing: tuple[str, ...] = ()
+    all_reduces: tuple[AllReduceResult, ...] = ()
+    nodes_without_torch: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        rows = [{_JSON_KEYS.get(name, name): value for name, value in asdict(one).items()} for one in self.all_reduces]
+        return {"ways": rows, "missing": self.nodes_without_torch}
 
     def text(self) -> str:
         rows = [("all-reduce", "ranks", "did")]
-        for way in self.ways:
-            rows.append((" - ".join(way.nodes), str(way.ranks), way.said or way.figures))
-        return "\n".join(columns(rows)) if self.ways else ""
+        for way in self.all_reduces:
+            rows.append((" - ".join(way.nodes), str(way.ranks), way.error or way.bandwidth_text))
+        return "\n".join(columns(rows)) if self.all_reduces else ""
 
 
 def check_burn_in(result: BurnInResult) -> tuple[Finding, ...]:
     """Return what is not as it should be; a link to a node that is bad by itself is no finding of its own."""
     findings = []
-    for node in result.missing:
+    for node in result.nodes_without_torch:
         title, remedy = _("nothing was proven: the target has no torch"), _("add torch to a [[stack]] of the target")
         findings.append(Finding(id="proof-no-torch", title=title, level="warning", where=node, remedy=remedy))
-    bad = {way.nodes[0] for way in result.ways if len(way.nodes) == 1 and not way.is_sound}
-    for way in result.ways:
+    bad = {way.nodes[0] for way in result.all_reduces if len(way.nodes) == 1 and not way.is_correct}
+    for way in result.all_reduces:
         if len(way.nodes) == 1 or bad.isdisjoint(way.nodes):
             findings += _check_way(way, result)
     return tuple(findings)
@@ -83,19 +85,23 @@ def check_burn_in(result: BurnInResult) -> tuple[Finding, ...]:
 def _check_way(way: AllReduceResult, result: BurnInResult) -> Iterator[Finding]:
     where = " and ".join(way.nodes)
     look = _("look at cable, switch and MTU between them; NCCL_DEBUG=INFO says which way is taken")
-    within = [one.bytes_s for one in result.ways if len(one.nodes) == 1 and one.nodes[0] in way.nodes and one.is_sound]
-    possible = min([*within, *([way.speed * 1e6 / 8] if way.speed else [])], default=0.0)
-    if way.said:
+    within = [
+        one.bytes_s
+        for one in result.all_reduces
+        if len(one.nodes) == 1 and one.nodes[0] in way.nodes and one.is_correct
+    ]
+    possible = min([*within, *([way.link_mbit_s * 1e6 / 8] if way.link_mbit_s else [])], default=0.0)
+    if way.error:
         title = _("an all-reduce failed there")
-        yield Finding(id="reduce-failed", title=title, seen=way.said, where=where, remedy=look)
-    elif way.wrong:
-        title, seen = _("sums of an all-reduce are wrong there"), _("{wrong} of them").format(wrong=way.wrong)
+        yield Finding(id="reduce-failed", title=title, seen=way.error, where=where, remedy=look)
+    elif way.wrong_sums:
+        title, seen = _("sums of an all-reduce are wrong there"), _("{wrong} of them").format(wrong=way.wrong_sums)
         remedy = _("use another node, and have the GPU, memory and processor of this one checked")
         yield Finding(id="reduce-wrong", title=title, seen=seen, where=where, remedy=remedy)
     elif len(way.nodes) == 2 and way.bytes_s < possible * _SLOW_LINK:
         inner = f", {size_text(min(within))}/s within the nodes" if within else ""
         title = _("the way between nodes is slow")
-        yield Finding(id="link-slow", title=title, seen=f"{way.figures}{inner}", where=where, remedy=look)
+        yield Finding(id="link-slow", title=title, seen=f"{way.bandwidth_text}{inner}", where=where, remedy=look)
 
 
 # ---- the work
@@ -128,11 +134,11 @@ def run_burn_in(
         for group, rows in zip(groups, reports, strict=True)
         if group[0].member not in missing
     ]
-    able = [one for one in members if one.name in {way.nodes[0] for way in ways if not way.said}]
+    able = [one for one in members if one.name in {way.nodes[0] for way in ways if not way.error}]
     for pair in [*itertools.pairwise(able), *([(able[0], able[-1])] if len(able) > 2 else [])]:
         group = [rank for member in pair for rank in _list_ranks(member)]
         ways.append(_read_all_reduce(group, _run_group(context, plan, group), facts))
-    result = BurnInResult(ways=tuple(ways), missing=tuple(one.name for one in missing))
+    result = BurnInResult(all_reduces=tuple(ways), nodes_without_torch=tuple(one.name for one in missing))
     return result, check_burn_in(result)
 
 
@@ -142,10 +148,10 @@ def _run_group(context: ClusterContext, plan: ClusterPlan, ranks: Sequence[_Rank
 
     def run(number: int) -> dict[str, Any]:
         member, device = ranks[number]
-        runtime = create_runtime(context.pool.nodes[member.name], plan, member)
+        runtime = select_runtime(context.pool.nodes[member.name], plan, member)
         arguments = (f"{_LIMIT_S:g}", str(number), str(len(ranks)), device, *meeting)
         try:
-            rows = list(parse_json_lines(run_inside(runtime, "burn_in.py", *arguments)))
+            rows = list(parse_json_lines(run_packaged_script(runtime, "burn_in.py", *arguments)))
         except RlboxError as error:
             return {"said": f"{member.name}: {error.what}"}
         return rows[-1] if rows else {"said": f"{member.name}: it said nothing"}
@@ -163,13 +169,13 @@ def _read_all_reduce(
         nodes=tuple(members),
         ranks=len(ranks),
         bytes_s=min(float(row.get("bytes_s", 0.0)) for row in rows),
-        wrong=sum(int(row.get("wrong", 0)) for row in rows),
-        said=next((str(row["said"]) for row in rows if "said" in row), ""),
-        speed=min((end.speed if end else 0 for end in ends), default=0) if len(members) > 1 else 0,
+        wrong_sums=sum(int(row.get("wrong", 0)) for row in rows),
+        error=next((str(row["said"]) for row in rows if "said" in row), ""),
+        link_mbit_s=min((end.speed if end else 0 for end in ends), default=0) if len(members) > 1 else 0,
     )
 
 
-def require_burn_in(context: ClusterContext, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> BurnInResult:
+def run_burn_in_or_raise(context: ClusterContext, plan: ClusterPlan, facts: Mapping[str, NodeFacts]) -> BurnInResult:
     """Return what the nodes did; `NodeError` names those that failed, with the figure."""
     result, findings = run_burn_in(context, plan, facts)
     errors = [one for one in findings if one.level == "error"]

@@ -137,13 +137,13 @@ _error = functools.partial(_create_finding, "error")
 _warning = functools.partial(_create_finding, "warning")
 
 
-def check_engines(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_engines(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     for name, facts in probe.facts.items():
         engine = facts.engine
-        if probe.is_inplace(name):
+        if probe.is_node_inplace(name):
             continue
         if engine.state != "ok":
-            seen = engine.said or engine.socket
+            seen = engine.error or engine.socket
             yield _error(f"engine-{engine.state}", name, seen, user=facts.user, target=needs.target)
             continue
         parts = engine.version.partition("+")[0].split(".")[:2]
@@ -153,35 +153,37 @@ def check_engines(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             yield _error("engine-rootless", name, engine.socket)
 
 
-def check_installations(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_installations(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield what keeps Ray from running as processes, on the nodes where it is to."""
     for name, facts in probe.facts.items():
-        if probe.is_inplace(name):
+        if probe.is_node_inplace(name):
             yield from check_installation(name, facts.installation, probe.spec(name).data, needs)
 
 
-def check_installation(name: str, found: Installation | None, data: str, needs: NodeNeeds) -> Iterator[Finding]:
-    """Yield what is wrong with the installed target of a node whose data disk is `data`."""
-    apply = f"rlbox apply {needs.target} --data {data}"
-    if found is None:
-        yield _error("place-missing", name, "", target=needs.target, apply=apply)
+def check_installation(
+    node: str, installation: Installation | None, data_disk: str, needs: NodeNeeds
+) -> Iterator[Finding]:
+    """Yield what is wrong with the installed target of a node whose data disk is `data_disk`."""
+    apply = f"rlbox apply {needs.target} --data {data_disk}"
+    if installation is None:
+        yield _error("place-missing", node, "", target=needs.target, apply=apply)
         return
-    if not found.whole:
-        yield _error("place-torn", name, found.own, target=needs.target, apply=apply)
-    elif found.lock != needs.lock:
-        seen = _("{lock}, here {lock2}").format(lock=found.lock[:12], lock2=needs.lock[:12])
-        yield _error("place-differs", name, seen, target=needs.target, apply=apply)
-    disk = needs.disk.mount if found.image else found.data
-    if disk != data:
-        yield _error("place-disk", name, disk, target=needs.target, disk=disk, apply=apply)
+    if not installation.is_complete:
+        yield _error("place-torn", node, installation.directory, target=needs.target, apply=apply)
+    elif installation.lock_checksum != needs.lock:
+        seen = _("{lock}, here {lock2}").format(lock=installation.lock_checksum[:12], lock2=needs.lock[:12])
+        yield _error("place-differs", node, seen, target=needs.target, apply=apply)
+    disk = needs.disk.mount if installation.is_image_install else installation.data_disk
+    if disk != data_disk:
+        yield _error("place-disk", node, disk, target=needs.target, disk=disk, apply=apply)
 
 
-def check_disks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_disks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     for name, facts in probe.facts.items():
         disk, where = facts.disk, f"{name}: {facts.disk.path}"
         mode = _("mode {mode:o}, owner {uid}").format(mode=disk.mode, uid=disk.uid)
         if not disk.there:
-            yield _error("disk-missing", where, disk.said)
+            yield _error("disk-missing", where, disk.error)
             continue
         if not disk.writable:
             yield _error("disk-denied", where, mode, user=facts.user, path=disk.path)
@@ -192,7 +194,7 @@ def check_disks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             yield _warning("disk-open", where, mode, path=disk.path)
 
 
-def check_memory(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_memory(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     need = needs.hardware.memory_gib * GIB
     for name, facts in probe.facts.items():
         if facts.memory < need * _ALMOST_ALL:
@@ -200,10 +202,10 @@ def check_memory(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             yield _error("memory-small", name, seen)
 
 
-def check_clocks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_clocks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield clocks that differ: Ray bears it, tokens and merged logs do not."""
-    for name in probe.offsets if len(probe.offsets) > 1 else ():
-        skew = probe.skew(name)
+    for name in probe.clock_offsets_s if len(probe.clock_offsets_s) > 1 else ():
+        skew = probe.skew_from_median_s(name)
         if abs(skew) >= _SKEW_S:
             create = _error if abs(skew) >= _LARGE_SKEW_S else _warning
             way = _("ahead of") if skew > 0 else "behind"
@@ -211,7 +213,7 @@ def check_clocks(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
             yield create("clock-skew", name, seen)
 
 
-def check_paths(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_paths(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield what a job reads that a node lacks."""
     for name, facts in probe.facts.items():
         for path in set(needs.paths) - set(facts.paths):
@@ -222,18 +224,18 @@ def check_paths(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
 # ---- network
 
 
-def check_ports(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_ports(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield nodes without an address, and ports of the plan that are taken, or that do not let another node in."""
     for name in probe.facts.keys() - probe.addresses.keys():
         yield _error("no-address", name, "")
-    for name, taken in probe.taken.items():
+    for name, taken in probe.taken_ports.items():
         if taken:
             seen = listed([f"{port} by {holder}" for port, holder in sorted(taken.items())])
             yield _error("ports-taken", name, seen)
     closed: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in probe.attempts:
-        if one.said:
-            closed[one.source, one.target].append(f"{one.address}:{one.port} {one.said}")
+    for one in probe.connection_attempts:
+        if one.error:
+            closed[one.source, one.target].append(f"{one.address}:{one.port} {one.error}")
     ports = probe.ports
     if ports is None:
         return
@@ -244,7 +246,7 @@ def check_ports(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
         yield _error("ports-closed", target, listed(seen_ports, most=3), source=source, span=span)
 
 
-def check_mtu(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_mtu(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield interfaces whose packets are of another size than the others': large ones are lost between them."""
     sizes = Counter(one.mtu for one in probe.addresses.values() if one.mtu)
     most = max(sizes, key=lambda size: (sizes[size], size), default=0)
@@ -257,12 +259,12 @@ def check_mtu(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
 # ---- GPUs
 
 
-def check_gpus(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
+def _check_gpus(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
     """Yield GPUs that are missing, other ones than the target's, faulty, or taken by somebody."""
     if not needs.hardware.gpus:
         return
     for name, facts in probe.facts.items():
-        yield from _check_gpu_access(name, facts, needs.hardware, inplace=probe.is_inplace(name))
+        yield from _check_gpu_access(name, facts, needs.hardware, inplace=probe.is_node_inplace(name))
         yield from _check_gpu_kinds(name, facts, needs.hardware)
         yield from _check_gpu_use(name, facts, needs)
     drivers = {name: facts.gpu.gpus[0].driver for name, facts in probe.facts.items() if facts.gpu.gpus}
@@ -276,29 +278,31 @@ def check_gpus(probe: ClusterProbe, needs: NodeNeeds) -> Iterator[Finding]:
 def _check_gpu_access(name: str, facts: NodeFacts, hardware: Hardware, *, inplace: bool) -> Iterator[Finding]:
     count, engine = len(facts.gpu.gpus), facts.engine
     if count < hardware.gpus:
-        said = f": {facts.gpu.said}" if facts.gpu.said else ""
+        said = f": {facts.gpu.error}" if facts.gpu.error else ""
         yield _error("gpus-few", name, _("{count} of {gpus}{said}").format(count=count, gpus=hardware.gpus, said=said))
     if count and not inplace and engine.state == "ok" and "nvidia" not in engine.runtimes and not engine.cdi:
         yield _warning("gpu-runtime", name, _("runtimes: {runtimes}").format(runtimes=", ".join(engine.runtimes)))
 
 
 def _check_gpu_kinds(name: str, facts: NodeFacts, hardware: Hardware) -> Iterator[Finding]:
-    small = [gpu for gpu in facts.gpu.gpus if gpu.memory < hardware.gpu_memory_gib * GIB * _ALMOST_ALL]
+    small = [gpu for gpu in facts.gpu.gpus if gpu.memory_bytes < hardware.gpu_memory_gib * GIB * _ALMOST_ALL]
     if small:
         seen = _("GPU {numbers}: {memory}, {gpu_memory_gib:g} needed").format(
-            numbers=_numbers(small), memory=gpu_memory_text(small[0].memory), gpu_memory_gib=hardware.gpu_memory_gib
+            numbers=_numbers(small),
+            memory=gpu_memory_text(small[0].memory_bytes),
+            gpu_memory_gib=hardware.gpu_memory_gib,
         )
         yield _error("gpu-small", name, seen)
-    ill = [gpu for gpu in facts.gpu.gpus if gpu.errors]
+    ill = [gpu for gpu in facts.gpu.gpus if gpu.uncorrected_errors]
     if ill:
         yield _error("gpu-ill", name, f"GPU {_numbers(ill)}")
 
 
 def _check_gpu_use(name: str, facts: NodeFacts, needs: NodeNeeds) -> Iterator[Finding]:
-    taken = [gpu for gpu in facts.gpu.gpus if gpu.used > gpu.memory * _IDLE]
+    taken = [gpu for gpu in facts.gpu.gpus if gpu.used_bytes > gpu.memory_bytes * _IDLE]
     if taken:
         users = listed([user for gpu in taken for user in gpu.users])
-        seen = f"GPU {_numbers(taken)}, {gpu_memory_text(sum(gpu.used for gpu in taken))}"
+        seen = f"GPU {_numbers(taken)}, {gpu_memory_text(sum(gpu.used_bytes for gpu in taken))}"
         yield _error("gpus-taken", name, f"{seen}: {users}" if users else seen)
     for one in facts.clusters:  # at work or not: each cluster's GPUs are the first of its node
         plan = plan_of_labels(one.labels) if one.is_running else None
@@ -317,15 +321,15 @@ def _numbers(gpus: Sequence[NodeGpu]) -> str:
 # ---- all of them
 
 CHECKS: tuple[Callable[[ClusterProbe, NodeNeeds], Iterable[Finding]], ...] = (
-    check_engines,
-    check_installations,
-    check_gpus,
-    check_disks,
-    check_memory,
-    check_clocks,
-    check_ports,
-    check_mtu,
-    check_paths,
+    _check_engines,
+    _check_installations,
+    _check_gpus,
+    _check_disks,
+    _check_memory,
+    _check_clocks,
+    _check_ports,
+    _check_mtu,
+    _check_paths,
 )
 
 
@@ -347,7 +351,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
     return "\n".join(columns(rows)) if len(rows) > 1 else ""
 
 
-def raise_findings(app: App, findings: Sequence[Finding]) -> None:
+def print_and_raise_findings(app: App, findings: Sequence[Finding]) -> None:
     """Show what is wrong with nodes; `NodeError` when something of it is an error."""
     if table := format_findings(findings):
         app.print_status(table)

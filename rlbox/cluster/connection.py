@@ -44,7 +44,7 @@ _slots = threading.Semaphore(_CONNECTIONS_AT_ONCE)
 
 
 @cache
-def node_script() -> bytes:
+def _node_script() -> bytes:
     """Return the script that a node's python3 runs as one line: its modules without their imports of rlbox."""
     folder = Path(__file__).with_name("node")
     text = "\n".join((folder / name).read_text("utf-8") for name in _SCRIPT)
@@ -71,15 +71,15 @@ class NodeStream:
             if self._raw:
                 yield {"line": line.decode("utf-8", "replace").rstrip("\n")}
             elif line.startswith(_MARK):
-                yield self._node.check(parse_json(line[len(_MARK) :]))
+                yield self._node.require_success(parse_json(line[len(_MARK) :]))
         if self._process.wait() and not self._closed and not self._raw:
-            raise self._node.connection_lost()
+            raise self._node.create_connection_lost_error()
 
     def next(self) -> dict[str, Any]:
         """Return the next report; `UnreachableNode` where the connection broke before."""
         for row in self:
             return row
-        raise self._node.connection_lost()
+        raise self._node.create_connection_lost_error()
 
     def send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -102,7 +102,7 @@ class NodeStream:
 
 
 class Node:
-    """One node, from `open` to `close`; several threads may call it at a time."""
+    """One node, from `connect_and_identify` to `close`; several threads may call it at a time."""
 
     def __init__(self, spec: NodeSpec) -> None:
         self.spec, self.name = spec, spec.name
@@ -112,7 +112,7 @@ class Node:
 
     # ---- connect
 
-    def open(self) -> None:
+    def connect_and_identify(self) -> None:
         """Connect and ask who the machine is; `UnreachableNode` says why that does not go."""
         if not self.spec.is_local:
             self._connect()
@@ -141,7 +141,7 @@ class Node:
         """Whether the connection broke."""
         return self._ssh is not None and not self._ssh.is_open
 
-    def connection_lost(self) -> UnreachableNode:
+    def create_connection_lost_error(self) -> UnreachableNode:
         return UnreachableNode(
             Finding(
                 id="connection-lost",
@@ -163,7 +163,7 @@ class Node:
         process = start_command(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
         with contextlib.suppress(OSError):
             if process.stdin:
-                process.stdin.write(node_script() + json.dumps({"call": name, **arguments}).encode() + b"\n")
+                process.stdin.write(_node_script() + json.dumps({"call": name, **arguments}).encode() + b"\n")
                 process.stdin.flush()
         return process
 
@@ -183,13 +183,13 @@ class Node:
             ) from None
         for line in output.splitlines():
             if line.startswith(_MARK):
-                return self.check(parse_json(line[len(_MARK) :]))
+                return self.require_success(parse_json(line[len(_MARK) :]))
         if process.returncode == CONNECTION_LOST_CODE:
-            raise self.connection_lost()
+            raise self.create_connection_lost_error()
         lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no answer"]
         raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]))
 
-    def check(self, row: dict[str, Any]) -> dict[str, Any]:
+    def require_success(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return an answer; `NodeError` where it is an error."""
         if "error" in row:
             raise NodeError(
@@ -217,7 +217,7 @@ class Node:
     # ---- its engine
 
     @property
-    def engine_address(self) -> str:
+    def local_engine_url(self) -> str:
         """Where this machine reaches the node's engine: its own socket, or one that ssh forwards."""
         with self._engine_lock:
             if not self._engine_address:
@@ -233,7 +233,7 @@ class Node:
         from rlbox.engine.docker import DockerEngine
 
         try:
-            return DockerEngine.connect(self.engine_address)
+            return DockerEngine.connect(self.local_engine_url)
         except EngineError as error:
             output = self._ssh.read_errors() if self._ssh else ""
             if "prohibited" in output:

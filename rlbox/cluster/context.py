@@ -11,7 +11,7 @@ from rlbox.app import App
 from rlbox.cluster.checks import NodeNeeds
 from rlbox.cluster.connection import Node
 from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.nodes import NodeSpec, resolve_cluster_name, select_nodes
+from rlbox.cluster.nodes import NodeSpec, resolve_cluster_name, resolve_node_specs
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import NODE_LABEL, ClusterPlan, own_plan
 from rlbox.cluster.pool import NodePool, connect_nodes
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningCluster:
+class ExistingCluster:
     """A cluster as its nodes know it: its plan, and its Ray instances by node, running or not."""
 
     plan: ClusterPlan
     instances: Mapping[str, RayInstance] = field(default_factory=dict)
 
-    def is_running(self, node: str) -> bool:
+    def is_running_on(self, node: str) -> bool:
         instance = self.instances.get(node)
         return instance is not None and instance.is_running
 
@@ -49,7 +49,7 @@ class ClusterContext:
         self.name = resolve_cluster_name(self.target, options.name)
 
     @property
-    def ray(self) -> str:
+    def ray_version(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
         lock = load_lock(self.app.project.lock_file(self.options.target))
         return list_stack_versions(self.target, lock).get("ray", "")
@@ -58,17 +58,17 @@ class ClusterContext:
         """Ask all nodes that answer."""
         return probe_nodes(self.pool, self.specs, self.image.target, paths)
 
-    def needs(self, paths: tuple[str, ...] = ()) -> NodeNeeds:
+    def needs(self, required_paths: tuple[str, ...] = ()) -> NodeNeeds:
         return NodeNeeds(
             hardware=self.target.hardware,
             disk=self.target.disk,
             cluster=self.name,
             target=self.target.name,
             lock=self.image.lock_checksum,
-            paths=paths,
+            paths=required_paths,
         )
 
-    def find_cluster(self, probe: ClusterProbe) -> RunningCluster | None:
+    def find_own_cluster(self, probe: ClusterProbe) -> ExistingCluster | None:
         """Return the cluster of this name and user, None where there is none; of several the one on most nodes."""
         instances: dict[str, dict[str, RayInstance]] = {}
         plans: dict[str, ClusterPlan] = {}
@@ -80,10 +80,10 @@ class ClusterContext:
         if not plans:
             return None
         most = max(instances, key=lambda id_: (sum(one.is_running for one in instances[id_].values()), id_))
-        return RunningCluster(plan=plans[most], instances=instances[most])
+        return ExistingCluster(plan=plans[most], instances=instances[most])
 
-    def require_cluster(self, probe: ClusterProbe) -> RunningCluster:
-        cluster = self.find_cluster(probe)
+    def require_own_cluster(self, probe: ClusterProbe) -> ExistingCluster:
+        cluster = self.find_own_cluster(probe)
         if cluster is None:
             raise NodeError(
                 _("there is no cluster {name} on {facts}").format(
@@ -93,7 +93,7 @@ class ClusterContext:
             )
         return cluster
 
-    def require_head(self, cluster: RunningCluster) -> Node:
+    def require_running_head(self, cluster: ExistingCluster) -> Node:
         """Return the head of a cluster; `NodeError` where it does not answer or does not run."""
         head = cluster.plan.head.name
         if head not in self.pool.nodes:
@@ -107,7 +107,7 @@ class ClusterContext:
                 where=head,
                 next_step=finding.remedy if finding else _("name it: --nodes {members}").format(members=names),
             )
-        if not cluster.is_running(head):
+        if not cluster.is_running_on(head):
             raise NodeError(
                 _("the head of cluster {plan} does not run").format(plan=cluster.plan.name),
                 where=head,
@@ -120,7 +120,7 @@ class ClusterContext:
 def open_context(app: App, options: ClusterOptions) -> Iterator[ClusterContext]:
     """Connect to the nodes of a target, and hold the connections while the block runs."""
     target = load_target(app.project, options.target).target
-    specs = select_nodes(target, options.nodes, options.data)
+    specs = resolve_node_specs(target, options.nodes, options.data)
     resolve_cluster_name(target, options.name)
     with connect_nodes(specs) as pool:
         yield ClusterContext(app, options, pool, specs)

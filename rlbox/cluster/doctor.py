@@ -10,7 +10,7 @@ from rlbox.cluster.checks import CHECKS, check_nodes
 from rlbox.cluster.context import open_context
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import BASE
-from rlbox.cluster.probe import plan_ports, probe_ports
+from rlbox.cluster.probe import plan_ports, probe_ports_and_connections
 from rlbox.cluster.status import ClusterStatus, find_status
 from rlbox.findings import Finding
 
@@ -41,11 +41,11 @@ def examine_cluster(
     """
     with open_context(app, options) as context:
         probe = context.probe(paths)
-        cluster = context.require_cluster(probe) if work else context.find_cluster(probe)
+        cluster = context.require_own_cluster(probe) if work else context.find_own_cluster(probe)
         status = find_status(context, probe, cluster) if cluster else None
         if probe.facts and cluster is None:
             ports = plan_ports(probe, context.name, context.target.cluster.port, BASE)
-            probe = probe_ports(context.pool, probe, ports)
+            probe = probe_ports_and_connections(context.pool, probe, ports)
         failures = status.failures if status else ()
         explained = {one.where for one in failures}  # it says more than that a node does not answer
         unreached = [one for one in context.pool.unreached if one.where not in explained]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from rlbox.app import App
 from rlbox.cluster.connection import Node
-from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
+from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.facts import NodeFacts, RayInstance
 from rlbox.cluster.jobs import ClusterJob, JobsApi
 from rlbox.cluster.nodes import LOCAL
 from rlbox.cluster.options import ClusterOptions
-from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, ClusterPlan, cluster_directory, own_plan
+from rlbox.cluster.plan import ID_LABEL, NODE_LABEL, ClusterPlan, own_plan, relative_cluster_directory
 from rlbox.cluster.pool import lock_nodes
 from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.errors import LockHeld, NodeError, RlboxError
@@ -32,12 +32,12 @@ class DownResult:
     gone: Mapping[str, list[str]]
 
 
-def stop_cluster(app: App, options: ClusterOptions, *, force: bool = False) -> DownResult:
+def remove_cluster(app: App, options: ClusterOptions, *, even_if_in_use: bool = False) -> DownResult:
     """Take a cluster away wherever it is on the nodes; that of another user stays.
 
     Parameters
     ----------
-    force
+    even_if_in_use
         Under a job or a run that goes on there, too.
 
     Raises
@@ -53,7 +53,7 @@ def stop_cluster(app: App, options: ClusterOptions, *, force: bool = False) -> D
         if context.pool.nodes:
             with lock_nodes(context.pool):
                 probe = context.probe()
-                cluster = None if force else context.find_cluster(probe)
+                cluster = None if even_if_in_use else context.find_own_cluster(probe)
                 if cluster:
                     require_unused(context, cluster)
                 gone = context.pool.map(lambda node: _clear_node(context, node, probe.facts[node.name]))
@@ -73,7 +73,7 @@ def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[s
     own = [one for one in facts.clusters if own_plan(one.labels, context.name, facts.uid)]
     remove_instances(node, own, _GRACE_S)
     names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
-    paths = sorted(cluster_directory(facts.uid, context.name, name) for name in names)
+    paths = sorted(relative_cluster_directory(facts.uid, context.name, name) for name in names)
     containers = any(not one.is_inplace for one in own)
     cleared = node.call("clear", _DOWN_S, disk=node.spec.data, paths=paths, containers=containers)
     gone = [one.name for one in own]
@@ -94,15 +94,15 @@ def remove_instances(node: Node, instances: Iterable[RayInstance], grace_s: int)
 # ---- what goes on there
 
 
-def format_run_command(plan: ClusterPlan, command: str, run: str) -> str:
+def format_head_run_command(plan: ClusterPlan, subcommand: str, run_id: str) -> str:
     """Return the line that does something with a run beside the head, from here."""
     where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
     return _("{where}rlbox {verb} {run} --target {target} --data {data}").format(
-        where=where, verb=command, run=run, target=plan.target, data=shlex.quote(plan.head.data)
+        where=where, verb=subcommand, run=run_id, target=plan.target, data=shlex.quote(plan.head.data)
     )
 
 
-def require_unused(context: ClusterContext, cluster: RunningCluster) -> None:
+def require_unused(context: ClusterContext, cluster: ExistingCluster) -> None:
     """Refuse to end the Ray of a cluster under a job or a run, or where nobody knows of one.
 
     A cluster whose head has ended has lost its jobs already, and with them what its runs do.
@@ -117,7 +117,7 @@ def require_unused(context: ClusterContext, cluster: RunningCluster) -> None:
     plan, option_text = cluster.plan, context.options.option_text
     down = f"rlbox cluster down {option_text} --force"
     head = context.pool.nodes.get(plan.head.name)
-    if head and not cluster.is_running(head.name):
+    if head and not cluster.is_running_on(head.name):
         return
     jobs: list[ClusterJob] = []
     runs: list[str] = []
@@ -130,7 +130,9 @@ def require_unused(context: ClusterContext, cluster: RunningCluster) -> None:
     except RlboxError as error:
         unknown = error.what
     if jobs or runs:
-        stop = format_run_command(plan, "stop", runs[0]) if runs else f"rlbox cluster stop {option_text} {jobs[0].id}"
+        stop = (
+            format_head_run_command(plan, "stop", runs[0]) if runs else f"rlbox cluster stop {option_text} {jobs[0].id}"
+        )
         work = [*(f"run {run}" for run in runs), *(f"job {one.id} ({one.entrypoint[:80]})" for one in jobs)]
         raise LockHeld(
             _("cluster {plan} is in use: {told}").format(plan=plan.name, told=listed(work)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,14 +26,14 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGpu:
-    """A GPU; memory in bytes, `errors` uncorrected ones of it, `users` processes on it with their owners."""
+    """A GPU; `uncorrected_errors` of its memory, `users` processes on it with their owners."""
 
     index: int
     name: str
-    memory: int
-    used: int
+    memory_bytes: int
+    used_bytes: int
     driver: str
-    errors: int = 0
+    uncorrected_errors: int = 0
     users: tuple[str, ...] = ()
 
 
@@ -42,16 +42,16 @@ class NodeGpus:
     """The GPUs of a node, and what its driver said where it failed."""
 
     gpus: tuple[NodeGpu, ...] = ()
-    said: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEngine:
-    """The engine; `state` is ok, absent, denied or silent."""
+    """The engine of a node."""
 
     socket: str
-    state: str
-    said: str = ""
+    state: Literal["ok", "absent", "denied", "silent"]
+    error: str = ""
     version: str = ""
     security: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
@@ -60,16 +60,16 @@ class NodeEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """A target that `apply` installed: `own` is where rlbox is, `lock` the lock's checksum, `data` the data disk.
+    """A target that `apply` installed: `directory` is where rlbox is.
 
-    `image`: it is the image of the container that the node is. `whole`: the last `apply` came to its end.
+    `is_image_install`: it is the image of the container that the node is. `is_complete`: the last `apply` ended well.
     """
 
-    own: str
-    lock: str
-    data: str = ""
-    whole: bool = True
-    image: bool = False
+    directory: str
+    lock_checksum: str
+    data_disk: str = ""
+    is_complete: bool = True
+    is_image_install: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class NodeDisk:
 
     path: str
     there: bool
-    said: str = ""
+    error: str = ""
     free: int = 0
     size: int = 0
     mode: int = 0
@@ -92,7 +92,7 @@ class NodeDisk:
 
 @dataclass(frozen=True, kw_only=True)
 class RayInstance:
-    """Ray on a node: a container of its engine, or processes (`here-…`); `said` is which part ended first."""
+    """Ray on a node: a container of its engine, or processes (`here-…`)."""
 
     id: str
     name: str
@@ -102,7 +102,7 @@ class RayInstance:
     exit_code: int = 0
     oom: bool = False
     finished: str = ""
-    said: str = ""
+    first_ended_part: str = ""
 
     @property
     def is_running(self) -> bool:
@@ -118,8 +118,8 @@ class RayInstance:
 class NodeFacts:
     """One node; memory in bytes, `listening` are ports, `identity` is the same for two names of one machine.
 
-    `installation` is None where the target was not installed there; `paths` are those of a job's that it has; `clocks`
-    are its time before and after it looked.
+    `installation` is None where the target was not installed there; `paths` are those of a job's that it has;
+    `clock_before_after_s` is its time before and after it looked.
     """
 
     identity: str
@@ -136,7 +136,7 @@ class NodeFacts:
     clusters: tuple[RayInstance, ...] = ()
     installation: Installation | None = None
     paths: tuple[str, ...] = ()
-    clocks: tuple[float, float] = (0.0, 0.0)
+    clock_before_after_s: tuple[float, float] = (0.0, 0.0)
 
     def find_address(self, address: str) -> InterfaceAddress | None:
         return next((one for one in self.addresses if one.address == address), None)

@@ -51,7 +51,7 @@ class Failure:
     is_consequence: bool = False
 
 
-def find_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
+def find_member_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
@@ -60,14 +60,16 @@ def find_failures(members: Iterable[MemberFacts]) -> tuple[Failure, ...]:
     return tuple(sorted(failures, key=lambda one: (one.is_consequence, one.since or 0.0)))
 
 
-def create_findings(failures: Sequence[Failure], remedies: Mapping[str, str], usual: str) -> tuple[Finding, ...]:
-    """Return failures as findings; of several the first says so. `remedies` are by node, `usual` is for the others."""
+def format_failure_findings(
+    failures: Sequence[Failure], remedy_by_node: Mapping[str, str], default_remedy: str
+) -> tuple[Finding, ...]:
+    """Return failures as findings; of several the first says so."""
     several = len(failures) > 1 and not all(one.is_consequence for one in failures)
     findings = []
     for number, one in enumerate(failures):
         at = "" if one.since is None else f"since {datetime.fromtimestamp(one.since, timezone.utc):%H:%M:%S} UTC"
         seen = ", ".join(filter(None, (one.seen, at, "it failed first" if several and number == 0 else "")))
-        remedy = remedies.get(one.node, usual)
+        remedy = remedy_by_node.get(one.node, default_remedy)
         findings.append(Finding(id=one.id, title=one.title, seen=seen, where=one.node, remedy=remedy))
     return tuple(findings)
 
@@ -92,7 +94,7 @@ def _find_failure(member: MemberFacts) -> Failure | None:
 def _explain_silence(member: MemberFacts) -> Failure:
     """Return whether it is our connection or the machine: others have tried, and one that refuses is there."""
     name, seen = member.name, member.unreached
-    reached = [one for one in member.attempts if not one.said or "refused" in one.said]
+    reached = [one for one in member.attempts if not one.error or "refused" in one.error]
     if reached:
         title = _("this machine does not reach it, {source} does: the cluster lives on").format(
             source=reached[0].source
@@ -109,7 +111,7 @@ def _explain_end(member: MemberFacts, instance: RayInstance) -> Failure:
     killed = _("its Ray was killed") if instance.is_inplace else _("its container was killed")
     ended = _("its Ray ended") if instance.is_inplace else _("Ray ended in its container")
     restarted = _("its machine was restarted: a reboot, or its power was cut")
-    part, __, part_code = instance.said.partition(" ")
+    part, __, part_code = instance.first_ended_part.partition(" ")
     part_killed = _("a part of its Ray was killed, by hand or for memory")
     full = _format_space(member.disk) if member.disk and member.disk.is_full else ""
     rules = (

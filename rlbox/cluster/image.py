@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.cluster.connection import Node
 from rlbox.cluster.context import ClusterContext
@@ -41,10 +41,10 @@ from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Secret
 
 _CONFIG_KEYS = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels")
-Report = Callable[[ProgressItem], None]
+ReportProgress = Callable[[ProgressItem], None]
 
 
-def compute_identity(layers: Sequence[str], config: Mapping[str, Any]) -> str:
+def _hash_image_content(layers: Sequence[str], config: Mapping[str, Any]) -> str:
     """Return the checksum of an image's plain layers and of its configuration.
 
     An engine calls an image by its manifest or by its configuration, depending on its store, and packs layers as it
@@ -54,9 +54,9 @@ def compute_identity(layers: Sequence[str], config: Mapping[str, Any]) -> str:
     return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
 
 
-def find_identity(image: Mapping[str, Any] | None) -> str:
+def hash_layers_and_config(image: Mapping[str, Any] | None) -> str:
     """Return the identity of an image as an engine describes it, empty for none."""
-    return compute_identity(image["RootFS"]["Layers"], image["Config"]) if image else ""
+    return _hash_image_content(image["RootFS"]["Layers"], image["Config"]) if image else ""
 
 
 # ---- an image in a registry
@@ -70,7 +70,7 @@ class RegistryImage:
     """
 
     pinned: ImageReference
-    identity: str
+    layers_config_sha256: str
     login: dict[str, Secret] = field(default_factory=dict)
 
 
@@ -103,12 +103,12 @@ def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryIma
         )
     return RegistryImage(
         pinned=replace(reference, tag="", digest=first.digest),
-        identity=compute_identity(config["rootfs"]["diff_ids"], config["config"]),
+        layers_config_sha256=_hash_image_content(config["rootfs"]["diff_ids"], config["config"]),
         login={key: Secret(value) for key, value in read_docker_login(reference.host).items()},
     )
 
 
-def _pull(node: Node, image: RegistryImage, tag: str, report: Report) -> None:
+def _pull(node: Node, image: RegistryImage, tag: str, report: ReportProgress) -> None:
     engine, name = node.engine(), str(image.pinned)
     report(ProgressItem(key=node.name, title=node.name))
     login = {key: secret.reveal() for key, secret in image.login.items()}
@@ -133,7 +133,7 @@ def _pull(node: Node, image: RegistryImage, tag: str, report: Report) -> None:
 
 
 @contextmanager
-def save_archive(image: Mapping[str, Any], tag: str, report: Report) -> Iterator[ImageArchive]:
+def save_archive(image: Mapping[str, Any], tag: str, report: ReportProgress) -> Iterator[ImageArchive]:
     """Yield the image of this machine's engine as an archive, which is removed behind the block."""
     base = cache_path("cluster-images")
     directory = base / str(os.getpid())
@@ -166,7 +166,9 @@ def find_present_layers(engine: DockerEngine, archive: ImageArchive, manifest: M
     return {layer.digest for layer in manifest.layers[:most]}
 
 
-def send_archive(node: Node, archive: ImageArchive, tag: str, say: Callable[[str], None], report: Report) -> None:
+def send_archive(
+    node: Node, archive: ImageArchive, tag: str, say: Callable[[str], None], report: ReportProgress
+) -> None:
     """Load the archive into a node's engine: without the layers that it has, or whole where it then lacks some."""
     engine, manifest = node.engine(), archive.manifests[0]
     as_it_is = unpacks_zstd(engine.version())
@@ -192,7 +194,7 @@ def send_archive(node: Node, archive: ImageArchive, tag: str, say: Callable[[str
         say(f"node {node.name} lacks layers of the image after all: it is sent whole")
 
 
-def _count(node: Node, chunks: Iterator[bytes], total: int, report: Report) -> Iterator[bytes]:
+def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgress) -> Iterator[bytes]:
     done = 0
     for chunk in chunks:
         done += len(chunk)
@@ -203,10 +205,17 @@ def _count(node: Node, chunks: Iterator[bytes], total: int, report: Report) -> I
 # ---- both
 
 
-def bring_image(
+class BroughtImage(NamedTuple):
+    """An image, or for nodes without an engine the checksum of their lock, and what each node's engine calls it."""
+
+    layers_config_sha256: str
+    engine_id_by_node: dict[str, str]
+
+
+def bring_image_to_nodes(
     context: ClusterContext, probe: ClusterProbe, plan: ClusterPlan | None, image: RegistryImage | None
-) -> tuple[str, dict[str, str]]:
-    """Return the image's identity, and what each node's engine calls it, once all have the very same.
+) -> BroughtImage:
+    """Return the image once all nodes have the very same.
 
     For a node without an engine the checksum of the lock stands for the image. `plan` is that of a cluster that exists;
     `image`: where nodes that lack it pull it themselves, None: it is sent from here.
@@ -216,10 +225,10 @@ def bring_image(
     if inplace == set(probe.facts):
         identity = context.image.lock_checksum
     elif image:
-        identity = image.identity
+        identity = image.layers_config_sha256
     else:
         local = require_image(context.image.tag, context.options.target)
-        identity = find_identity(local)
+        identity = hash_layers_and_config(local)
     if plan and plan.image_digest != identity:
         raise SpecError(
             _("cluster {plan} was started with another image of {target} than this machine has now").format(
@@ -229,9 +238,11 @@ def bring_image(
                 words=context.options.option_text
             ),
         )
-    pool = context.pool.select([name for name in probe.facts if name not in inplace])
+    pool = context.pool.select_connected([name for name in probe.facts if name not in inplace])
     images = pool.map(lambda node: node.engine().find_image(context.image.tag))
-    lacking = pool.select([name for name, found in images.items() if find_identity(found) != identity])
+    lacking = pool.select_connected(
+        [name for name, found in images.items() if hash_layers_and_config(found) != identity]
+    )
     if lacking.nodes and image:
         with show_progress(context.app) as report:
             lacking.map(lambda node: _pull(node, image, context.image.tag, report))
@@ -240,7 +251,7 @@ def bring_image(
             lacking.map(lambda node: send_archive(node, archive, context.image.tag, context.app.print_status, report))
     images |= lacking.map(lambda node: node.engine().find_image(context.image.tag))
     for name, found in images.items():
-        if find_identity(found) != identity:
+        if hash_layers_and_config(found) != identity:
             raise NodeError(
                 _("node {link} has another image than was sent: {id}").format(
                     link=name, id=found.get("Id") if found else _("none")
@@ -249,9 +260,9 @@ def bring_image(
                 next_step=_("the same command again"),
             )
     names = {name: str(found["Id"]) for name, found in images.items() if found}
-    return identity, {**names, **dict.fromkeys(inplace, context.image.lock_checksum)}
+    return BroughtImage(identity, {**names, **dict.fromkeys(inplace, context.image.lock_checksum)})
 
 
 def _is_inplace(probe: ClusterProbe, plan: ClusterPlan | None, name: str) -> bool:
     member = plan.member(name) if plan else None
-    return member.is_inplace if member else probe.is_inplace(name)
+    return member.is_inplace if member else probe.is_node_inplace(name)

@@ -13,7 +13,7 @@ from rlbox.cluster.connection import Node
 from rlbox.cluster.context import open_context
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.runtime import create_runtime, run_inside
+from rlbox.cluster.runtime import run_packaged_script, select_runtime
 from rlbox.errors import EngineError, NodeError, SpecError, TimedOut
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -40,7 +40,7 @@ class ClusterJob:
         return self.status in _ENDED
 
     @property
-    def code(self) -> int:
+    def cli_exit_code(self) -> int:
         """The exit code of who waited for it: the driver's where Ray knows it."""
         if self.status == SUCCEEDED:
             return 0
@@ -78,13 +78,13 @@ class JobsApi:
 
     def __init__(self, head: Node, plan: ClusterPlan) -> None:
         self.plan, self._head = plan, head
-        self._runtime = create_runtime(head, plan, plan.head)
+        self._runtime = select_runtime(head, plan, plan.head)
 
     def _ask(self, **request: str | None) -> Any:
         """Return what Ray answers, None where it knows no such job; `RayRefusedError` where it refuses."""
         port = str(self.plan.ports.of("dashboard"))
         try:
-            rows = list(parse_json_lines(run_inside(self._runtime, "ray_jobs.py", port, json.dumps(request))))
+            rows = list(parse_json_lines(run_packaged_script(self._runtime, "ray_jobs.py", port, json.dumps(request))))
         except EngineError as error:
             raise NodeError(error.what, where=self._head.name, next_step=error.next_step) from error
         row: dict[str, Any] = rows[-1] if rows else {"status": 0, "text": "no answer"}
@@ -134,8 +134,8 @@ def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, b
         It has not ended in time.
     """
     with open_context(app, options) as context:
-        cluster = context.require_cluster(context.probe())
-        api = JobsApi(context.require_head(cluster), cluster.plan)
+        cluster = context.require_own_cluster(context.probe())
+        api = JobsApi(context.require_running_head(cluster), cluster.plan)
         job = api.get_job(id_)
         if job.has_ended:
             return job, False

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlbox.app import App
 from rlbox.cluster.connection import NodeStream, read_streams
-from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
+from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.jobs import JobsApi
 from rlbox.cluster.options import LogsOptions
 from rlbox.errors import NodeError
@@ -39,9 +39,9 @@ class LogLine:
         return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d} {self.node} {self.file}: {self.text}"
 
 
-def parse_time(text: str) -> float | None:
+def parse_leading_utc_time(line: str) -> float | None:
     """Return the time that a line begins with, in UTC, as programs of Ray's in a container write it."""
-    match = _TIME.match(text)
+    match = _TIME.match(line)
     if not match:
         return None
     try:
@@ -51,7 +51,7 @@ def parse_time(text: str) -> float | None:
     return moment.timestamp()
 
 
-class LogClocks:
+class LogReportParser:
     """The time of each line of each log: its own, else that of the line before it.
 
     Parameters
@@ -64,7 +64,7 @@ class LogClocks:
         self._offsets = offsets
         self._last: dict[tuple[str, str], float] = {}
 
-    def read(self, node: str, report: Mapping[str, Any]) -> Iterator[LogLine]:
+    def parse_lines(self, node: str, report: Mapping[str, Any]) -> Iterator[LogLine]:
         """Yield the lines of a node's report; those that follow later were written at the node's time of reading.
 
         Lines before the first that has a time have that of it; of a text without any all are of when it was written.
@@ -72,7 +72,7 @@ class LogClocks:
         for row in report["logs"]:
             file, lines = str(row["file"]), str(row["text"]).splitlines()
             written = float(row["at"] if report["first"] else report["now"])
-            times = list(map(parse_time, lines))
+            times = list(map(parse_leading_utc_time, lines))
             last = next((at for at in times if at is not None), max(written, self._last.get((node, file), 0.0)))
             for line, at in zip(lines, times, strict=True):
                 last = last if at is None else at
@@ -98,11 +98,11 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
         for line in context.pool.format_unreached():
             app.print_status(line)
         probe = context.probe()
-        cluster = context.require_cluster(probe)
+        cluster = context.require_own_cluster(probe)
         patterns = _choose_patterns(context, cluster, options.job)
         names = [name for name in context.pool.nodes if name in cluster.instances]
-        streams = {name: start_logs(context, cluster, name, patterns, follow=options.follow) for name in names}
-        clocks, reports = LogClocks(probe.offsets), read_streams(streams)
+        streams = {name: start_log_stream(context, cluster, name, patterns, follow=options.follow) for name in names}
+        clocks, reports = LogReportParser(probe.clock_offsets_s), read_streams(streams)
         try:
             lines = sort_lines(_read_first(reports, clocks, set(streams)))
             first = 0 if options.lines is None else max(0, len(lines) - options.lines)
@@ -116,31 +116,31 @@ def read_logs(app: App, options: LogsOptions, show: Callable[[LogLine], None]) -
                 stream.close()
 
 
-def _choose_patterns(context: ClusterContext, cluster: RunningCluster, job: str) -> tuple[str, ...]:
+def _choose_patterns(context: ClusterContext, cluster: ExistingCluster, job: str) -> tuple[str, ...]:
     if not job:
         return RAY_LOGS
-    found = JobsApi(context.require_head(cluster), cluster.plan).get_job(job)
+    found = JobsApi(context.require_running_head(cluster), cluster.plan).get_job(job)
     workers = (f"worker-*-{found.ray_id}-*.out", f"worker-*-{found.ray_id}-*.err") if found.ray_id else ()
     return (f"job-driver-{found.id}.log", *workers)
 
 
-def start_logs(
+def start_log_stream(
     context: ClusterContext,
-    cluster: RunningCluster,
-    name: str,
+    cluster: ExistingCluster,
+    node_name: str,
     patterns: Sequence[str],
     *,
     follow: bool,
-    most: int = _MOST_BYTES,
+    max_bytes: int = _MOST_BYTES,
 ) -> NodeStream:
-    """Have a node report its logs of these patterns: the last `most` bytes of each, with `follow` what they gain."""
-    return context.pool.nodes[name].stream(
+    """Have a node report its logs of these patterns: the last `max_bytes` of each, with `follow` what they gain."""
+    return context.pool.nodes[node_name].stream(
         "logs",
-        disk=context.pool.nodes[name].spec.data,
-        folder=cluster.plan.directory(name),
-        here=cluster.instances[name].is_inplace,
+        disk=context.pool.nodes[node_name].spec.data,
+        folder=cluster.plan.directory_below_disk(node_name),
+        here=cluster.instances[node_name].is_inplace,
         names=list(patterns),
-        most=most,
+        most=max_bytes,
         follow=follow,
     )
 
@@ -148,7 +148,7 @@ def start_logs(
 Reports = queue.Queue[tuple[str, dict[str, Any] | NodeError | None]]
 
 
-def _read_first(reports: Reports, clocks: LogClocks, names: set[str]) -> list[LogLine]:
+def _read_first(reports: Reports, clocks: LogReportParser, names: set[str]) -> list[LogLine]:
     """Return what the logs of all nodes hold by now."""
     lines: list[LogLine] = []
     while names:
@@ -156,15 +156,15 @@ def _read_first(reports: Reports, clocks: LogClocks, names: set[str]) -> list[Lo
         if isinstance(report, NodeError):
             raise report
         if report is not None:
-            lines += clocks.read(name, report)
+            lines += clocks.parse_lines(name, report)
         names = names - {name}
     return lines
 
 
-def _read_next(reports: Reports, clocks: LogClocks) -> Iterator[LogLine]:
+def _read_next(reports: Reports, clocks: LogReportParser) -> Iterator[LogLine]:
     """Yield what a node's logs gained; `NodeError` where the connection to it broke."""
     name, report = reports.get()
     if isinstance(report, NodeError):
         raise NodeError(report.what, next_step=_("the same command again: the cluster lives on")) from report
     if report is not None:
-        yield from clocks.read(name, report)
+        yield from clocks.parse_lines(name, report)

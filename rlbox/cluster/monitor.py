@@ -7,10 +7,10 @@ import threading
 from collections.abc import Mapping
 
 from rlbox.cluster.connection import Node, UnreachableNode
-from rlbox.cluster.context import ClusterContext, RunningCluster
+from rlbox.cluster.context import ClusterContext, ExistingCluster
 from rlbox.cluster.facts import read_disk, read_instances
-from rlbox.cluster.failures import Failure, MemberFacts, create_findings, find_failures
-from rlbox.cluster.status import find_status, try_members
+from rlbox.cluster.failures import Failure, MemberFacts, find_member_failures, format_failure_findings
+from rlbox.cluster.status import connect_from_other_nodes, find_status
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 
@@ -29,9 +29,9 @@ class NodeMonitor:
         Seconds that each node's clock is ahead of this machine's.
     """
 
-    def __init__(self, context: ClusterContext, cluster: RunningCluster, offsets: Mapping[str, float]) -> None:
+    def __init__(self, context: ClusterContext, cluster: ExistingCluster, offsets: Mapping[str, float]) -> None:
         self._context, self._cluster, self._offsets = context, cluster, offsets
-        self._pool = context.pool.select([name for name in context.pool.nodes if name in cluster.instances])
+        self._pool = context.pool.select_connected([name for name in context.pool.nodes if name in cluster.instances])
         self._failures: dict[str, Failure] = {}  # the first of each node: what happens to it later comes of that
         self._shown: set[tuple[str, str]] = set()
         self._silent: set[str] = set()
@@ -46,8 +46,8 @@ class NodeMonitor:
         """Ask every node that was heard the last time, and say what happened."""
         with self._lock:
             names = [name for name in self._pool.nodes if name not in self._silent]
-            members, errors = self._pool.select(names).try_map(self._ask)
-            failures = find_failures(members.values())
+            members, errors = self._pool.select_connected(names).try_map(self._ask)
+            failures = find_member_failures(members.values())
             for name, error in errors.items():
                 self._silent.add(name)
                 said = error.finding.title if isinstance(error, UnreachableNode) else error.what
@@ -55,7 +55,7 @@ class NodeMonitor:
             for failure in failures:
                 self._failures.setdefault(failure.node, failure)
                 if not self._closed.is_set():
-                    self._show(*create_findings([failure], {}, ""))
+                    self._show(*format_failure_findings([failure], {}, ""))
 
     def _ask(self, node: Node) -> MemberFacts:
         known = self._cluster.instances[node.name]
@@ -73,8 +73,8 @@ class NodeMonitor:
         members = [member for member in self._cluster.plan.members if member.name == name]
         failures: tuple[Failure, ...] = ()
         for pause in (_SETTLE_S, 0.0):
-            attempts = try_members(self._context.pool, self._cluster.plan, members)[name]
-            failures = find_failures([MemberFacts(name=name, unreached=said, attempts=attempts)])
+            attempts = connect_from_other_nodes(self._context.pool, self._cluster.plan, members)[name]
+            failures = find_member_failures([MemberFacts(name=name, unreached=said, attempts=attempts)])
             if not any(one.id == "connection-cut" for one in failures) or self._closed.wait(pause):
                 break
         return failures
@@ -87,19 +87,19 @@ class NodeMonitor:
     def is_heard(self, name: str) -> bool:
         return name in self._pool.nodes and name not in self._silent
 
-    def describe_nodes(self) -> dict[str, dict[str, bool]]:
-        """Return of each node whether it `answers`."""
-        return {name: {"answers": self.is_heard(name)} for name in self._pool.nodes}
+    def get_liveness_by_node(self) -> dict[str, bool]:
+        """Return of each node whether it answers."""
+        return {name: self.is_heard(name) for name in self._pool.nodes}
 
-    def list_findings(self) -> tuple[Finding, ...]:
+    def probe_and_list_findings(self) -> tuple[Finding, ...]:
         """Return what happened to nodes, the first first, and say what was not said."""
         self._look()  # the head may have ended a moment ago, and be why this is asked
         failures = sorted(self._failures.values(), key=lambda one: (one.is_consequence, one.since or 0.0))
-        findings = create_findings(failures, {}, "")
+        findings = format_failure_findings(failures, {}, "")
         if not self._silent:
             with contextlib.suppress(RlboxError):
                 probe = self._context.probe()
-                cluster = self._context.find_cluster(probe) or self._cluster
+                cluster = self._context.find_own_cluster(probe) or self._cluster
                 findings = find_status(self._context, probe, cluster).failures
         for finding in findings:
             self._show(finding)

@@ -24,29 +24,29 @@ _WRITE = _("--nodes gpu005,gpu006, or cluster.nodes of the target")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """A node as it was asked for: `data` its data disk; no `address`: where ssh reaches it.
+    """A node as it was asked for: `data` its data disk; no `cluster_address`: where ssh reaches it.
 
-    `here` asks for Ray as processes, without the engine that may be there; a node that has none needs no such word.
+    `ray_as_processes`: without the engine that may be there; a node that has none needs no such word.
     """
 
     name: str
     data: str
-    address: str = ""
-    here: bool = False
+    cluster_address: str = ""
+    ray_as_processes: bool = False
 
     @property
     def is_local(self) -> bool:
         return self.name == LOCAL
 
 
-def select_nodes(target: Target, names: str = "", data: str = "") -> tuple[NodeSpec, ...]:
+def resolve_node_specs(target: Target, names_csv: str = "", default_data_disk: str = "") -> tuple[NodeSpec, ...]:
     """Return the nodes, the head first.
 
     Parameters
     ----------
-    names
+    names_csv
         Of `--nodes`, with commas between; what the target says of one of them holds.
-    data
+    default_data_disk
         Data disk of every node that names none itself; empty: that of the target.
 
     Raises
@@ -56,8 +56,8 @@ def select_nodes(target: Target, names: str = "", data: str = "") -> tuple[NodeS
     """
     own = [ClusterNode(name=row) if isinstance(row, str) else row for row in target.cluster.nodes]
     known = {row.name: row for row in own}
-    rows = [known.get(name, ClusterNode(name=name)) for name in _split_names(names)] if names else own
-    disk = data or target.disk.host
+    rows = [known.get(name, ClusterNode(name=name)) for name in _split_names(names_csv)] if names_csv else own
+    disk = default_data_disk or target.disk.host
     if not rows:
         raise SpecError(
             _("target {target} names no nodes").format(target=target.name),
@@ -67,7 +67,10 @@ def select_nodes(target: Target, names: str = "", data: str = "") -> tuple[NodeS
     twice = [name for name, count in Counter(row.name for row in rows).items() if count > 1]
     if twice:
         raise SpecError(_("node {twice} is named twice").format(twice=twice[0]), next_step=_WRITE)
-    specs = tuple(NodeSpec(name=row.name, data=row.data or disk, address=row.address, here=row.here) for row in rows)
+    specs = tuple(
+        NodeSpec(name=row.name, data=row.data or disk, cluster_address=row.address, ray_as_processes=row.here)
+        for row in rows
+    )
     wrong = next((spec for spec in specs if not spec.data.startswith("/")), None)
     if wrong:
         raise SpecError(

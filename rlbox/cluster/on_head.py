@@ -6,11 +6,12 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlbox.app import App
 from rlbox.cluster.connection import Node
-from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
-from rlbox.cluster.down import format_run_command
+from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
+from rlbox.cluster.down import format_head_run_command
 from rlbox.cluster.monitor import NodeMonitor
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import ClusterPlan
@@ -30,32 +31,39 @@ _STATUS_FILE = "nodes.json"
 
 @dataclass(frozen=True, kw_only=True)
 class HeadCommand:
-    """A command line: `words` after `rlbox`, with `env` more variables and secrets, for the run named `run`."""
+    """A command line: `rlbox_args` after `rlbox`, with `env` more variables and secrets, for the run named `run`."""
 
-    words: tuple[str, ...]
+    rlbox_args: tuple[str, ...]
     run: str
     env: Mapping[str, str]
     secrets: Mapping[str, Secret]
     terminal: bool = False
 
 
-def find_running_cluster(app: App, options: ClusterOptions) -> tuple[ClusterPlan, str]:
-    """Return a cluster that a run could be on, and where its head's Ray has its files; `NodeError` where none is."""
+class UsableCluster(NamedTuple):
+    """A cluster that a run could be on, and the directory of its head's Ray as containers see it."""
+
+    plan: ClusterPlan
+    ray_directory_in_container: str
+
+
+def require_usable_cluster(app: App, options: ClusterOptions) -> UsableCluster:
+    """Return the cluster; `NodeError` where it lacks nodes, or its head has no engine."""
     with open_context(app, options) as context:
         plan = _require_usable(context)[0].plan
-        return plan, ray_directory(plan, context.image.container.mount)
+        return UsableCluster(plan, ray_directory(plan, context.image.container.mount))
 
 
 def ray_directory(plan: ClusterPlan, mount: str) -> str:
     """Return the directory of the head's Ray, as containers name it on the data disk."""
-    return f"{mount}/{plan.directory(plan.head.name)}/{RAY_DIRECTORY}"
+    return f"{mount}/{plan.directory_below_disk(plan.head.name)}/{RAY_DIRECTORY}"
 
 
-def _require_usable(context: ClusterContext) -> tuple[RunningCluster, ClusterProbe, Node]:
+def _require_usable(context: ClusterContext) -> tuple[ExistingCluster, ClusterProbe, Node]:
     """Return a cluster with its head; `NodeError` where it lacks nodes, or its head has no engine."""
     probe = context.probe()
-    cluster = context.require_cluster(probe)
-    head = context.require_head(cluster)
+    cluster = context.require_own_cluster(probe)
+    head = context.require_running_head(cluster)
     if probe.facts[head.name].engine.state != "ok":
         raise NodeError(
             _("Docker is not reachable on the head node, which must start the run's container"), where=head.name
@@ -64,7 +72,7 @@ def _require_usable(context: ClusterContext) -> tuple[RunningCluster, ClusterPro
     return cluster, probe, head
 
 
-def run_on_head(app: App, options: ClusterOptions, command: HeadCommand) -> int:
+def run_rlbox_on_head_node(app: App, options: ClusterOptions, command: HeadCommand) -> int:
     """Carry out a command line in a container beside the head, with this process's streams; return its exit code.
 
     What happens to nodes meanwhile is said; when the run failed, that is laid beside its evidence.
@@ -77,9 +85,9 @@ def run_on_head(app: App, options: ClusterOptions, command: HeadCommand) -> int:
     """
     with open_context(app, options) as context:
         cluster, probe, head = _require_usable(context)
-        line = format_run_command(cluster.plan, "logs", command.run)
+        line = format_head_run_command(cluster.plan, "logs", command.run)
         app.print_status(f"the run is on node {head.name}; from here: {line}")
-        monitor = NodeMonitor(context, cluster, probe.offsets)
+        monitor = NodeMonitor(context, cluster, probe.clock_offsets_s)
         try:
             code = _run(app, head, cluster, command, monitor)
             if code:
@@ -89,14 +97,14 @@ def run_on_head(app: App, options: ClusterOptions, command: HeadCommand) -> int:
             monitor.close()
 
 
-def _run(app: App, head: Node, cluster: RunningCluster, command: HeadCommand, monitor: NodeMonitor) -> int:
+def _run(app: App, head: Node, cluster: ExistingCluster, command: HeadCommand, monitor: NodeMonitor) -> int:
     from rlbox.engine.remote_helper import HelperContainer, run_helper_container
     from rlbox.ssh.tunnel import EngineTunnel
 
     plan, socket = cluster.plan, str(head.machine["engine_socket"])
     facts = head.call("helper", socket=socket)
     tunnel = EngineTunnel(
-        address=head.engine_address,
+        address=head.local_engine_url,
         remote_socket=socket,
         uid=int(head.machine["uid"]),
         gid=int(head.machine["gid"]),
@@ -110,28 +118,32 @@ def _run(app: App, head: Node, cluster: RunningCluster, command: HeadCommand, mo
         image=cluster.instances[head.name].image,
         data_dir=plan.head.data,
         create_data_dir=False,
-        rlbox_args=command.words,
+        rlbox_args=command.rlbox_args,
         env={**command.env, **secrets, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
         terminal=command.terminal,
     )
     try:
         return run_helper_container(tunnel, app.project, helper)
     except EngineError as error:
-        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.list_findings()]
+        lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.probe_and_list_findings()]
         raise NodeError(
             "".join([error.what, *lines]),
             where=head.name,
-            next_step=format_run_command(plan, "logs", command.run),
+            next_step=format_head_run_command(plan, "logs", command.run),
         ) from error
 
 
 def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> None:
     """Lay what happened to nodes beside the evidence of a run that failed."""
-    directory = find_evidence_directory(head, run)
+    directory = _find_evidence_directory(head, run)
     if not directory:
         return
-    failures = [one.as_json() for one in monitor.list_findings()]
-    status = {"schema": 1, "failures": failures, "nodes": monitor.describe_nodes()}
+    failures = [one.as_json() for one in monitor.probe_and_list_findings()]
+    status = {
+        "schema": 1,
+        "failures": failures,
+        "nodes": {name: {"answers": is_live} for name, is_live in monitor.get_liveness_by_node().items()},
+    }
     path, owner = f"{directory}/{_STATUS_FILE}", [head.machine["uid"], head.machine["gid"]]
     try:
         head.call("write", disk=head.spec.data, path=path, text=json.dumps(status, indent=1) + "\n", owner=owner)
@@ -141,7 +153,7 @@ def _write_evidence(app: App, head: Node, run: str, monitor: NodeMonitor) -> Non
     app.print_status(f"evidence of all nodes: {head.spec.data}/{path} on {head.name}")
 
 
-def find_evidence_directory(head: Node, run: str) -> str:
+def _find_evidence_directory(head: Node, run: str) -> str:
     """Return where, below the head's data disk, the evidence of the stage that failed is; empty where none is.
 
     `run` may be the beginning of its name that no other run has.

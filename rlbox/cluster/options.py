@@ -24,9 +24,9 @@ class ClusterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class UpOptions(ClusterOptions):
-    """How a cluster is started: `port` is the first of its ports (0: the first that fit), `image` one of a registry."""
+    """How a cluster is started: without `first_port` on the first ports that fit, `image` is one of a registry."""
 
-    port: int = 0
+    first_port: int = 0
     prove: bool = False
     limit_s: float = 300.0
     paths: tuple[str, ...] = ()

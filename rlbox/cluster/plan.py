@@ -48,12 +48,15 @@ NODE_PARTS = {
 }
 
 
+FirstPort = int
+
+
 @dataclass(frozen=True, kw_only=True)
 class PortPlan:
     """The first port of the 20, and the first of the workers' thousand."""
 
-    base: int
-    workers: int
+    base: FirstPort
+    workers: FirstPort
 
     @property
     def worker_range(self) -> tuple[int, int]:
@@ -81,39 +84,44 @@ class PortPlan:
         return frozenset((*range(self.base, self.base + STRIDE), *range(first, last + 1)))
 
 
-def choose_ports(taken: Iterable[int], others: Iterable[PortPlan], base: int = 0, first: int = BASE) -> PortPlan:
+def choose_ports(
+    listening_ports: Iterable[int], other_plans: Iterable[PortPlan], requested_base: int = 0, lowest_base: int = BASE
+) -> PortPlan:
     """Return the ports of a new cluster.
 
     Parameters
     ----------
-    taken
+    listening_ports
         Ports that somebody listens on, on any of the nodes.
-    others
+    other_plans
         Plans of the other clusters there, whether they listen at the moment or not.
-    base
-        What the user wants; 0: the first that fit, from `first` on.
+    requested_base
+        What the user wants; 0: the first that fit, from `lowest_base` on.
 
     Raises
     ------
     NodeError
         No place is left: twenty clusters have them, or others listen everywhere.
     """
-    used = set(taken).union(*(plan.all() for plan in others))
+    used = set(listening_ports).union(*(plan.all() for plan in other_plans))
     ranges = (_FIRST_WORKER + number * _WORKERS for number in range(_MOST))
     # the first that is free, else that with the fewest listeners: a worker that meets one takes another
     workers = min(ranges, key=lambda at: len(used.intersection(range(at, at + _WORKERS))))
-    bases = (base,) if base else (first + number * STRIDE for number in range(_MOST))
+    bases = (requested_base,) if requested_base else (lowest_base + number * STRIDE for number in range(_MOST))
     for at in bases:
-        if base or used.isdisjoint(range(at, at + STRIDE)):
+        if requested_base or used.isdisjoint(range(at, at + STRIDE)):
             return PortPlan(base=at, workers=workers)
     raise NodeError(
-        _("no {stride} ports in a row are free on all nodes, from {first} on").format(stride=STRIDE, first=first),
+        _("no {stride} ports in a row are free on all nodes, from {first} on").format(stride=STRIDE, first=lowest_base),
         next_step=_("cluster.port of the target, or --port: the first of 20 that are free"),
     )
 
 
 RECORDS = "clusters"
 """Folder of a data disk that holds a folder for each user, with one for each cluster."""
+
+MachineBootIdentity = str
+InplaceInstallDirectory = str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +138,8 @@ class ClusterMember:
     interface: str
     gpus: int
     uid: int
-    identity: str = ""
-    place: str = ""
+    identity: MachineBootIdentity = ""
+    place: InplaceInstallDirectory = ""
 
     @property
     def is_inplace(self) -> bool:
@@ -139,7 +147,7 @@ class ClusterMember:
         return bool(self.place)
 
 
-_JSON_KEYS = {"image_digest": "image", "protection": "closed"}
+_JSON_KEYS = {"image_digest": "image", "authentication": "closed"}
 """Fields of `ClusterPlan` that have another key in JSON."""
 
 
@@ -161,7 +169,7 @@ class ClusterPlan:
     ports: PortPlan
     maker: str
     made: str
-    protection: str = "token"
+    authentication: str = "token"
     schema: int = 1
 
     @property
@@ -178,12 +186,12 @@ class ClusterPlan:
         """Return the node of a name."""
         return next((member for member in self.members if member.name == name), None)
 
-    def directory(self, node: str) -> str:
+    def directory_below_disk(self, node: str) -> str:
         """Return the cluster's directory below the data disk of a node."""
         uid = next(member.uid for member in self.members if member.name == node)
-        return cluster_directory(uid, self.name, node)
+        return relative_cluster_directory(uid, self.name, node)
 
-    def renewed(self, identities: Mapping[str, str]) -> ClusterPlan:
+    def with_identities(self, identities: Mapping[str, str]) -> ClusterPlan:
         """Return it with the machines as they are now of nodes whose Ray is started anew: that is in its new labels."""
         members = (dataclasses.replace(one, identity=identities.get(one.name, one.identity)) for one in self.members)
         return dataclasses.replace(self, members=tuple(members))
@@ -191,12 +199,12 @@ class ClusterPlan:
     def as_json(self) -> dict[str, Any]:
         return {_JSON_KEYS.get(field, field): value for field, value in dataclasses.asdict(self).items()}
 
-    def text(self) -> str:
+    def to_json_line(self) -> str:
         """Return it as JSON on one line; `load_cluster` is the way back."""
         return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
 
 
-def cluster_directory(uid: int, name: str, node: str) -> str:
+def relative_cluster_directory(uid: int, name: str, node: str) -> str:
     """Return the directory of a user's cluster below a data disk; on a disk that nodes share there is one for each."""
     return f"{RECORDS}/{uid}/{name}/{node}"
 

@@ -29,7 +29,7 @@ class NodePool:
     def __init__(self, nodes: Mapping[str, Node], unreached: Sequence[Finding] = ()) -> None:
         self.nodes, self.unreached = dict(nodes), tuple(unreached)
 
-    def select(self, names: Sequence[str]) -> NodePool:
+    def select_connected(self, names: Sequence[str]) -> NodePool:
         return NodePool({name: self.nodes[name] for name in names if name in self.nodes})
 
     def map(self, function: Callable[[Node], T]) -> dict[str, T]:
@@ -63,7 +63,7 @@ def connect_nodes(specs: Sequence[NodeSpec]) -> Iterator[NodePool]:
     unreached: list[Finding] = []
     try:
         with ThreadPoolExecutor(len(nodes)) as pool:
-            futures = {name: pool.submit(node.open) for name, node in nodes.items()}
+            futures = {name: pool.submit(node.connect_and_identify) for name, node in nodes.items()}
         for name, future in futures.items():
             try:
                 future.result()
@@ -84,7 +84,7 @@ def connect_nodes(specs: Sequence[NodeSpec]) -> Iterator[NodePool]:
             node.close()
 
 
-def get_maker() -> str:
+def get_user_at_host() -> str:
     """Return the current user as `user@host`."""
     return f"{get_user_name()}@{socket.gethostname()}"
 

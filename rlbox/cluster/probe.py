@@ -32,31 +32,30 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionAttempt:
-    """A connection that the node `source` tried to another: `said` is what was wrong, empty where it came through."""
+    """A connection that the node `source` tried to another: `error` is what was wrong, empty where it came through."""
 
     source: str
     target: str
     address: str
     port: int
-    said: str
+    error: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterProbe:
     """The nodes as they were asked for and as they are, in order, the head first.
 
-    `offsets` are seconds that a node's clock is ahead of this machine's. `addresses` are where nodes are for the
-    others; `attempts` are the connections that were tried. `taken` are ports that could not be had, by node, each with
-    its holder.
+    `clock_offsets_s` are how far a node's clock is ahead of this machine's. `addresses` are where nodes are for the
+    others; `taken_ports` are ports that could not be had, by node, each with its holder.
     """
 
     specs: tuple[NodeSpec, ...]
     facts: Mapping[str, NodeFacts]
-    offsets: Mapping[str, float]
+    clock_offsets_s: Mapping[str, float]
     addresses: Mapping[str, InterfaceAddress] = field(default_factory=dict)
-    attempts: tuple[ConnectionAttempt, ...] = ()
+    connection_attempts: tuple[ConnectionAttempt, ...] = ()
     ports: PortPlan | None = None
-    taken: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    taken_ports: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
     @property
     def head(self) -> str:
@@ -65,17 +64,19 @@ class ClusterProbe:
     def spec(self, name: str) -> NodeSpec:
         return next(spec for spec in self.specs if spec.name == name)
 
-    def is_inplace(self, name: str) -> bool:
+    def is_node_inplace(self, name: str) -> bool:
         """Whether Ray is to be processes there: as asked, or it has no engine, and the target was installed there."""
         facts = self.facts[name]
-        return self.spec(name).here or (facts.engine.state == "absent" and facts.installation is not None)
+        return self.spec(name).ray_as_processes or (facts.engine.state == "absent" and facts.installation is not None)
 
-    def skew(self, name: str) -> float:
+    def skew_from_median_s(self, name: str) -> float:
         """Return how far a node's clock is from the middle of all, in seconds."""
-        return self.offsets[name] - statistics.median_low(list(self.offsets.values()))
+        return self.clock_offsets_s[name] - statistics.median_low(list(self.clock_offsets_s.values()))
 
 
-def choose_addresses(specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]) -> dict[str, InterfaceAddress]:
+def choose_configured_or_ssh_addresses(
+    specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]
+) -> dict[str, InterfaceAddress]:
     """Return where each node is for the others: as the target says, else where ssh reaches it.
 
     A node that ssh reaches by a forwarded port or by IPv6 is at its first address of IPv4, this machine at that from
@@ -84,13 +85,13 @@ def choose_addresses(specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]) 
     found: dict[str, InterfaceAddress] = {}
     for spec in specs:
         own = facts[spec.name].addresses
-        if spec.address:
-            unknown = InterfaceAddress(interface="", address=spec.address)
-            found[spec.name] = facts[spec.name].find_address(spec.address) or unknown
+        if spec.cluster_address:
+            unknown = InterfaceAddress(interface="", address=spec.cluster_address)
+            found[spec.name] = facts[spec.name].find_address(spec.cluster_address) or unknown
         elif own:
             found[spec.name] = own[0]
     others = [one.address for name, one in found.items() if name != "local"]
-    local = next((spec for spec in specs if spec.is_local and not spec.address), None)
+    local = next((spec for spec in specs if spec.is_local and not spec.cluster_address), None)
     if local and others and (routed := facts[local.name].find_address(_find_source_address(others[0]))):
         found[local.name] = routed
     return found
@@ -124,7 +125,7 @@ def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: S
         row = node.call("report", _REPORT_S, disk=node.spec.data, target=target, paths=list(paths))
         facts = read_facts(node.name, row)
         # what it could be ahead at most and at least, for it looked in between; what could be right is taken as right
-        most, least = facts.clocks[0] - began, facts.clocks[1] - time.time()
+        most, least = facts.clock_before_after_s[0] - began, facts.clock_before_after_s[1] - time.time()
         return facts, max(least, min(most, 0.0))
 
     results = pool.map(ask)
@@ -132,20 +133,22 @@ def probe_nodes(pool: NodePool, specs: Sequence[NodeSpec], target: str, paths: S
     return ClusterProbe(
         specs=known,
         facts=facts,
-        offsets={name: offset for name, (__, offset) in results.items()},
-        addresses=choose_addresses(known, facts),
+        clock_offsets_s={name: offset for name, (__, offset) in results.items()},
+        addresses=choose_configured_or_ssh_addresses(known, facts),
     )
 
 
-def try_connections(pool: NodePool, endpoints: Mapping[str, Sequence[Endpoint]]) -> tuple[ConnectionAttempt, ...]:
-    """Have nodes connect to others; `endpoints` are those that each node is to reach."""
+def attempt_connections(
+    pool: NodePool, endpoints_by_source: Mapping[str, Sequence[Endpoint]]
+) -> tuple[ConnectionAttempt, ...]:
+    """Have nodes connect to others; `endpoints_by_source` are those that each node is to reach."""
 
     def ask(node: Node) -> list[ConnectionAttempt]:
-        wanted = endpoints.get(node.name, ())
+        wanted = endpoints_by_source.get(node.name, ())
         targets = [(one.address, one.port) for one in wanted]
         answers = node.call("reach", _REACH_S, targets=targets)["said"] if targets else []
         return [
-            ConnectionAttempt(source=node.name, target=one.node, address=one.address, port=one.port, said=str(said))
+            ConnectionAttempt(source=node.name, target=one.node, address=one.address, port=one.port, error=str(said))
             for one, said in zip(wanted, answers, strict=True)
         ]
 
@@ -153,16 +156,16 @@ def try_connections(pool: NodePool, endpoints: Mapping[str, Sequence[Endpoint]])
     return tuple(attempt for attempts in results.values() for attempt in attempts)
 
 
-def plan_ports(probe: ClusterProbe, name: str, base: int, first: int) -> PortPlan:
+def plan_ports(probe: ClusterProbe, cluster_name: str, requested_base: int, lowest_base: int) -> PortPlan:
     """Return the ports of a new cluster: none that somebody listens on, or another cluster there has."""
     listening = {port for facts in probe.facts.values() for port in facts.listening}
     others = []
     for facts in probe.facts.values():
         for instance in facts.clusters:
             plan = plan_of_labels(instance.labels)
-            if plan and own_plan(instance.labels, name, facts.uid) is None:
+            if plan and own_plan(instance.labels, cluster_name, facts.uid) is None:
                 others.append(plan.ports)
-    return choose_ports(listening, others, base, first)
+    return choose_ports(listening, others, requested_base, lowest_base)
 
 
 @contextmanager
@@ -175,13 +178,13 @@ def _listening(pool: NodePool, ports: Mapping[str, Sequence[int]]) -> Iterator[d
         return {int(port): str(holder) for port, holder in streams[node.name].next()["taken"].items()}
 
     try:
-        yield pool.select(list(ports)).map(start)
+        yield pool.select_connected(list(ports)).map(start)
     finally:
         for stream in streams.values():
             stream.close()
 
 
-def probe_ports(pool: NodePool, probe: ClusterProbe, ports: PortPlan) -> ClusterProbe:
+def probe_ports_and_connections(pool: NodePool, probe: ClusterProbe, ports: PortPlan) -> ClusterProbe:
     """Return the probe with which ports of the plan are taken, and which of them let the other nodes in."""
     names = list(probe.addresses)
     wanted = {
@@ -194,5 +197,5 @@ def probe_ports(pool: NodePool, probe: ClusterProbe, ports: PortPlan) -> Cluster
             free = [port for port in ports.reached(head=target == probe.head) if port not in taken[target]]
             for source in list_probers(names, target):
                 endpoints[source] += [Endpoint(target, probe.addresses[target].address, port) for port in free]
-        attempts = try_connections(pool, endpoints)
-    return replace(probe, ports=ports, taken=taken, attempts=attempts)
+        attempts = attempt_connections(pool, endpoints)
+    return replace(probe, ports=ports, taken_ports=taken, connection_attempts=attempts)

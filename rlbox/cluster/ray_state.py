@@ -10,28 +10,28 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlbox.cluster.connection import Node
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.runtime import create_runtime, run_inside
+from rlbox.cluster.runtime import run_packaged_script, select_runtime
 from rlbox.errors import RlboxError
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayNode:
-    """A node as Ray knows it, a new one with each start; `free` and `total` are resources, `why` is why it ended."""
+    """A node as Ray knows it, a new one with each start; `free` and `total` are resources."""
 
     id: str
     name: str
     alive: bool
     total: Mapping[str, float] = field(default_factory=dict)
     free: Mapping[str, float] = field(default_factory=dict)
-    why: str = ""
+    death_reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayState:
-    """The nodes that Ray knows; `said` is why it could not be asked."""
+    """The nodes that Ray knows; `error` is why it could not be asked."""
 
     nodes: tuple[RayNode, ...] = ()
-    said: str = ""
+    error: str = ""
 
     def find_alive(self, name: str) -> RayNode | None:
         return next((node for node in self.nodes if node.name == name and node.alive), None)
@@ -42,7 +42,7 @@ def read_state(line: str) -> RayState:
     try:
         return _adapter().validate_json(line)
     except ValidationError:
-        return RayState(said=f"Ray's state cannot be read: {line[:80]!r}")
+        return RayState(error=f"Ray's state cannot be read: {line[:80]!r}")
 
 
 @functools.cache
@@ -50,19 +50,21 @@ def _adapter() -> TypeAdapter[RayState]:
     return TypeAdapter(RayState)
 
 
-def find_missing(plan: ClusterPlan, state: RayState, ended: Collection[str] = ()) -> dict[str, str]:
+def find_member_faults(plan: ClusterPlan, state: RayState, ended_ray_node_ids: Collection[str] = ()) -> dict[str, str]:
     """Return the nodes of a plan that are not as they should be, each with what is missing.
 
-    `ended` are ids of nodes that were ended: Ray calls one alive for half a minute, and gives it work.
+    `ended_ray_node_ids` are ids of nodes that were ended: Ray calls one alive for half a minute, and gives it work.
     """
-    known = [node for node in state.nodes if node.id not in ended]
-    leaving = {node.name for node in state.nodes if node.id in ended and node.alive}
+    known = [node for node in state.nodes if node.id not in ended_ray_node_ids]
+    leaving = {node.name for node in state.nodes if node.id in ended_ray_node_ids and node.alive}
     missing = {}
     for member in plan.members:
         lives = [node for node in known if node.name == member.name]
         alive = next((node for node in lives if node.alive), None)
         if alive is None:
-            missing[member.name] = f"Ray lost it: {lives[-1].why or 'it ended'}" if lives else "it has not joined"
+            missing[member.name] = (
+                f"Ray lost it: {lives[-1].death_reason or 'it ended'}" if lives else "it has not joined"
+            )
         elif alive.total.get("GPU", 0) < member.gpus:
             missing[member.name] = f"{alive.total.get('GPU', 0):g} of {member.gpus} GPUs"
         elif member.name in leaving:
@@ -70,11 +72,11 @@ def find_missing(plan: ClusterPlan, state: RayState, ended: Collection[str] = ()
     return missing
 
 
-def ask_state(head: Node, plan: ClusterPlan) -> RayState:
+def query_ray_nodes(head: Node, plan: ClusterPlan) -> RayState:
     """Return what Ray says now, or why it cannot be asked."""
     address = f"{plan.head.address}:{plan.ports.of('gcs')}"
     try:
-        lines = list(run_inside(create_runtime(head, plan, plan.head), "ray_state.py", address))
+        lines = list(run_packaged_script(select_runtime(head, plan, plan.head), "ray_state.py", address))
     except RlboxError as error:
-        return RayState(said=error.what)
-    return read_state(lines[-1]) if lines else RayState(said="Ray's head does not run, or does not answer")
+        return RayState(error=error.what)
+    return read_state(lines[-1]) if lines else RayState(error="Ray's head does not run, or does not answer")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from rlbox.engine.container import ContainerDefaults
 
 
-HEAD, WORKER = "head", "worker"
+HEAD: Literal["head"] = "head"
+WORKER: Literal["worker"] = "worker"
 TOKEN_FILE = "auth_token"  # noqa: S105
 RAY_DIRECTORY = "ray"
 """Below a cluster's directory on the data disk: a container has it as /tmp/ray, where Ray looks by default."""
@@ -51,7 +52,7 @@ def has_tokens(version: str) -> bool:
         return False
 
 
-def role_of(plan: ClusterPlan, member: ClusterMember) -> str:
+def role_of(plan: ClusterPlan, member: ClusterMember) -> Literal["head", "worker"]:
     return HEAD if member == plan.head else WORKER
 
 
@@ -60,7 +61,7 @@ def container_name(plan: ClusterPlan) -> str:
     return f"rlbox-{plan.name}-{plan.id}"
 
 
-def ray_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
+def ray_start_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
     """Return the command line that starts Ray on a node, in its image; the fixes add the rest."""
     first, last = plan.ports.worker_range
     common = (
@@ -87,7 +88,7 @@ def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, s
     }
     if member.interface:
         env |= {"GLOO_SOCKET_IFNAME": member.interface, "NCCL_SOCKET_IFNAME": f"={member.interface}"}
-    path = f"{mount}/{plan.directory(member.name)}/{TOKEN_FILE}"
+    path = f"{mount}/{plan.directory_below_disk(member.name)}/{TOKEN_FILE}"
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": path}
     return env
 
@@ -98,20 +99,20 @@ def plan_member_container(
     limits: ContainerDefaults,
     *,
     image: str,
-    caller: str,
+    caller_uid_gid: str,
     gpus: GpuAccess = NO_GPUS,
 ) -> ContainerPlan:
-    """Return the container of a node; `image` as its engine names it, `caller` is `uid:gid` of the user there."""
-    directory = f"{member.data}/{plan.directory(member.name)}/{RAY_DIRECTORY}"
+    """Return the container of a node; `image` as its engine names it, `caller_uid_gid` is `uid:gid` there."""
+    directory = f"{member.data}/{plan.directory_below_disk(member.name)}/{RAY_DIRECTORY}"
     return plan_container(
         image,
         dataclasses.replace(limits, network="host"),
         name=container_name(plan),
-        argv=ray_argv(plan, member),
+        argv=ray_start_argv(plan, member),
         env=ray_env(plan, member, limits.mount),
         labels=create_labels(plan, member),
         data_dir=member.data,
-        caller_uid_gid=caller,
+        caller_uid_gid=caller_uid_gid,
         gpus=gpus,
         mounts=(Mount(source=directory, target=RAY_TEMP),),
     )
@@ -124,7 +125,7 @@ def create_labels(plan: ClusterPlan, member: ClusterMember) -> dict[str, str]:
         ID_LABEL: plan.id,
         NODE_LABEL: member.name,
         ROLE_LABEL: role_of(plan, member),
-        PLAN_LABEL: plan.text(),
+        PLAN_LABEL: plan.to_json_line(),
         MAKER_LABEL: plan.maker,
     }
 
@@ -142,26 +143,26 @@ class ContainerRuntime:
     plan: ClusterPlan
     member: ClusterMember
 
-    def start(self, limits: ContainerDefaults, image: str) -> None:
+    def start_ray(self, limits: ContainerDefaults, image: str) -> None:
         engine, gpus = self.node.engine(), NO_GPUS
         if self.member.gpus:
             offer = probe_gpu_support(engine.info(), self.node.name, is_local=self.node.spec.is_local)
             gpus = choose_gpu_access(parse_gpus_option(str(self.member.gpus), self.member.gpus), offer)
         caller = f"{self.node.machine['uid']}:{self.node.machine['gid']}"
         engine.start_container(
-            plan_member_container(self.plan, self.member, limits, image=image, caller=caller, gpus=gpus)
+            plan_member_container(self.plan, self.member, limits, image=image, caller_uid_gid=caller, gpus=gpus)
         )
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
         """Run the stack's interpreter beside it; yield the lines that it prints."""
         return self.node.engine().stream_exec_output(container_name(self.plan), (python_path(self.member), *args))
 
-    def read_log_tail(self, instance: str, lines: int) -> str:
-        return self.node.engine().read_log_tail(instance, lines)
+    def read_log_tail(self, instance_id: str, lines: int) -> str:
+        return self.node.engine().read_log_tail(instance_id, lines)
 
-    def disk(self, mount: str) -> str:
-        """Return where its programs see the node's data disk, which containers mount at `mount`."""
-        return mount
+    def data_disk_inside(self, container_mount: str) -> str:
+        """Return where its programs see the node's data disk, which containers mount at `container_mount`."""
+        return container_mount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,15 +181,15 @@ class ProcessRuntime:
             **get_inheritance_rule(),
         }
 
-    def start(self, limits: ContainerDefaults, image: str) -> None:
+    def start_ray(self, limits: ContainerDefaults, image: str) -> None:
         self.node.call(
             "start-processes",
             disk=self.member.data,
-            folder=self.plan.directory(self.member.name),
+            folder=self.plan.directory_below_disk(self.member.name),
             container=container_name(self.plan),
             image=image,
             labels=create_labels(self.plan, self.member),
-            **self._program(*ray_argv(self.plan, self.member)),
+            **self._program(*ray_start_argv(self.plan, self.member)),
         )
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
@@ -197,21 +198,21 @@ class ProcessRuntime:
             for row in stream:
                 yield str(row["line"])
 
-    def read_log_tail(self, instance: str, lines: int) -> str:
-        row = self.node.call("process-output", disk=self.member.data, id=instance, lines=lines)
+    def read_log_tail(self, instance_id: str, lines: int) -> str:
+        row = self.node.call("process-output", disk=self.member.data, id=instance_id, lines=lines)
         return str(row["text"])
 
-    def disk(self, mount: str) -> str:
+    def data_disk_inside(self, container_mount: str) -> str:
         return self.member.data
 
 
 RayRuntime = ContainerRuntime | ProcessRuntime
 
 
-def create_runtime(node: Node, plan: ClusterPlan, member: ClusterMember) -> RayRuntime:
+def select_runtime(node: Node, plan: ClusterPlan, member: ClusterMember) -> RayRuntime:
     return (ProcessRuntime if member.is_inplace else ContainerRuntime)(node=node, plan=plan, member=member)
 
 
-def run_inside(runtime: RayRuntime, script: str, *arguments: str) -> Iterator[str]:
+def run_packaged_script(runtime: RayRuntime, file_name: str, *arguments: str) -> Iterator[str]:
     """Run a script of `inside/` by the stack's interpreter; yield the lines that it prints."""
-    return runtime.run_python(("-I", "-c", (INSIDE / script).read_text("utf-8"), *arguments))
+    return runtime.run_python(("-I", "-c", (INSIDE / file_name).read_text("utf-8"), *arguments))

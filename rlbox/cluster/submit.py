@@ -21,13 +21,13 @@ from pathlib import Path
 from rlbox.amounts import MIB, size_text
 from rlbox.app import App
 from rlbox.cluster.connection import Node, NodeStream
-from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
+from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.jobs import FAILED, ClusterJob, JobsApi, RayRefusedError
-from rlbox.cluster.logs import start_logs
+from rlbox.cluster.logs import start_log_stream
 from rlbox.cluster.monitor import NodeMonitor
 from rlbox.cluster.options import SubmitOptions
 from rlbox.cluster.plan import ClusterPlan
-from rlbox.cluster.runtime import create_runtime
+from rlbox.cluster.runtime import select_runtime
 from rlbox.errors import Interrupted, NodeError, RlboxError, SpecError
 from rlbox.findings import Finding
 from rlbox.i18n import _
@@ -56,7 +56,7 @@ def is_excluded(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in stripped)
 
 
-def find_files(directory: Path, excludes: Sequence[str]) -> dict[str, int]:
+def find_upload_file_sizes(directory: Path, excludes: Sequence[str]) -> dict[str, int]:
     """Return what of a directory goes along, with its bytes; `SpecError` where it is none, or too much for Ray."""
     if not directory.is_dir():
         raise SpecError(
@@ -94,7 +94,7 @@ def _check_size(directory: Path, sizes: Mapping[str, int]) -> None:
     )
 
 
-def send_files(head: Node, directory: Path, files: Mapping[str, int], target: str) -> None:
+def _send_files(head: Node, directory: Path, files: Mapping[str, int], target: str) -> None:
     """Unpack files into the directory `target` of the head; nothing is left of a connection that breaks."""
     goal = shlex.quote(target)
     with tempfile.TemporaryFile() as packed:
@@ -109,7 +109,7 @@ def send_files(head: Node, directory: Path, files: Mapping[str, int], target: st
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobInputs:
+class _JobInputs:
     """What goes along with a job: files of its working directory, None without one, and secrets by name."""
 
     files: Mapping[str, int] | None
@@ -124,7 +124,7 @@ class SubmitResult:
     failures: tuple[Finding, ...] = ()
 
 
-def submit(app: App, options: SubmitOptions) -> SubmitResult:
+def submit_and_follow_job(app: App, options: SubmitOptions) -> SubmitResult:
     """Submit a job; return how it ended, or with `detach` that it was taken.
 
     Raises
@@ -140,8 +140,8 @@ def submit(app: App, options: SubmitOptions) -> SubmitResult:
     id_ = f"job-{secrets.token_hex(4)}"
     with open_context(app, options) as context:
         probe = context.probe()
-        cluster = context.require_cluster(probe)
-        head, plan = context.require_head(cluster), cluster.plan
+        cluster = context.require_own_cluster(probe)
+        head, plan = context.require_running_head(cluster), cluster.plan
         if inputs.files is not None:
             app.print_status(_format_files(options, inputs.files))
         with _job_goes_on(options, id_):
@@ -149,12 +149,12 @@ def submit(app: App, options: SubmitOptions) -> SubmitResult:
             app.print_status(f"job {id_} of cluster {plan.name}")
             if options.detach:
                 return SubmitResult(job=JobsApi(head, plan).get_job(id_))
-            monitor = NodeMonitor(context, cluster, probe.offsets)
+            monitor = NodeMonitor(context, cluster, probe.clock_offsets_s)
             try:
                 job = _follow(context, cluster, head, id_, inputs)
-                return SubmitResult(job=job, failures=monitor.list_findings() if job.status == FAILED else ())
+                return SubmitResult(job=job, failures=monitor.probe_and_list_findings() if job.status == FAILED else ())
             except NodeError as error:
-                lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.list_findings()]
+                lines = [f"\n  {one.where}: {one.title}: {one.seen}" for one in monitor.probe_and_list_findings()]
                 raise NodeError("".join([error.what, *lines]), where=error.where, next_step=error.next_step) from error
             finally:
                 monitor.close()
@@ -166,12 +166,12 @@ def dry_run_submit(app: App, options: SubmitOptions) -> int:
     data = {"command": list(options.command), "files": dict(files or {})}
     with open_context(app, options) as context:
         with app.collecting_refusals("cluster"):
-            context.require_head(context.require_cluster(context.probe()))
+            context.require_running_head(context.require_own_cluster(context.probe()))
         would = f"submit {shlex.join(options.command)} to cluster {context.name}"
         return app.planned(data, "" if files is None else _format_files(options, files), would)
 
 
-def _find_inputs(app: App, options: SubmitOptions) -> JobInputs:
+def _find_inputs(app: App, options: SubmitOptions) -> _JobInputs:
     """Return what goes along; it is looked for before any node is asked."""
     if not options.command:
         raise SpecError(
@@ -186,8 +186,8 @@ def _find_inputs(app: App, options: SubmitOptions) -> JobInputs:
         aliases=(),
         logged_texts=options.command,
     )
-    files = find_files(Path(options.folder), options.excludes) if options.folder else None
-    return JobInputs(files=files, secrets=found)
+    files = find_upload_file_sizes(Path(options.folder), options.excludes) if options.folder else None
+    return _JobInputs(files=files, secrets=found)
 
 
 def _format_files(options: SubmitOptions, files: Mapping[str, int]) -> str:
@@ -195,17 +195,17 @@ def _format_files(options: SubmitOptions, files: Mapping[str, int]) -> str:
 
 
 def _send_job(
-    context: ClusterContext, head: Node, plan: ClusterPlan, options: SubmitOptions, inputs: JobInputs, id_: str
+    context: ClusterContext, head: Node, plan: ClusterPlan, options: SubmitOptions, inputs: _JobInputs, id_: str
 ) -> None:
     """Bring directory and secrets to the head and have Ray start the job.
 
     Secrets are in a file that the job's command reads and removes, and in no command line.
     """
-    directory = plan.directory(head.name)
-    disk = create_runtime(head, plan, plan.head).disk(context.image.container.mount)
+    directory = plan.directory_below_disk(head.name)
+    disk = select_runtime(head, plan, plan.head).data_disk_inside(context.image.container.mount)
     working_dir, secrets_file = f"{directory}/{id_}", f"{directory}/{id_}.env"
     if inputs.files is not None:
-        send_files(head, Path(options.folder), inputs.files, f"{head.spec.data}/{working_dir}")
+        _send_files(head, Path(options.folder), inputs.files, f"{head.spec.data}/{working_dir}")
     command = shlex.join(options.command)
     if inputs.secrets:
         values = {name: one.reveal() for name, one in inputs.secrets.items()}
@@ -222,7 +222,7 @@ def _send_job(
         raise
 
 
-def _follow(context: ClusterContext, cluster: RunningCluster, head: Node, id_: str, inputs: JobInputs) -> ClusterJob:
+def _follow(context: ClusterContext, cluster: ExistingCluster, head: Node, id_: str, inputs: _JobInputs) -> ClusterJob:
     """Print what the driver writes until the job has ended, and return it."""
     values = {name: secret.reveal() for name, secret in inputs.secrets.items()}
     masks = SecretMasker({**values, SECRETS_VARIABLE: ",".join(values)}).open_stream()
@@ -233,7 +233,7 @@ def _follow(context: ClusterContext, cluster: RunningCluster, head: Node, id_: s
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
 
-    stream = start_logs(context, cluster, head.name, [f"job-driver-{id_}.log"], follow=True, most=_LOG_BYTES)
+    stream = start_log_stream(context, cluster, head.name, [f"job-driver-{id_}.log"], follow=True, max_bytes=_LOG_BYTES)
     ended: Future[ClusterJob] = Future()
     arguments = (JobsApi(head, cluster.plan), id_, stream, ended)
     threading.Thread(target=_wait_for_end, args=arguments, name=id_, daemon=True).start()

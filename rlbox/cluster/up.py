@@ -11,19 +11,19 @@ from typing import Any
 
 from rlbox.amounts import columns, exact_duration_text, utc_now
 from rlbox.app import App
-from rlbox.cluster.burn_in import BurnInResult, require_burn_in
-from rlbox.cluster.checks import check_installation, check_nodes, raise_findings
+from rlbox.cluster.burn_in import BurnInResult, run_burn_in_or_raise
+from rlbox.cluster.checks import check_installation, check_nodes, print_and_raise_findings
 from rlbox.cluster.connection import Node
-from rlbox.cluster.context import ClusterContext, RunningCluster, open_context
+from rlbox.cluster.context import ClusterContext, ExistingCluster, open_context
 from rlbox.cluster.down import remove_instances, require_unused
 from rlbox.cluster.facts import read_instances
-from rlbox.cluster.image import RegistryImage, bring_image, find_in_registry
+from rlbox.cluster.image import RegistryImage, bring_image_to_nodes, find_in_registry
 from rlbox.cluster.options import UpOptions
 from rlbox.cluster.plan import BASE, ID_LABEL, STRIDE, ClusterMember, ClusterPlan
-from rlbox.cluster.pool import get_maker, lock_nodes
-from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_ports
-from rlbox.cluster.ray_state import RayState, ask_state, find_missing
-from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, create_runtime, has_tokens
+from rlbox.cluster.pool import get_user_at_host, lock_nodes
+from rlbox.cluster.probe import ClusterProbe, plan_ports, probe_ports_and_connections
+from rlbox.cluster.ray_state import RayState, find_member_faults, query_ray_nodes
+from rlbox.cluster.runtime import RAY_DIRECTORY, TOKEN_FILE, has_tokens, select_runtime
 from rlbox.cluster.status import ClusterStatus, create_status
 from rlbox.engine.connection import require_image
 from rlbox.errors import NodeError, SpecError, TimedOut
@@ -58,7 +58,7 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
     """
     with open_context(app, options) as context, lock_nodes(context.pool):
         probe = context.probe(options.paths)
-        cluster = context.find_cluster(probe) if not context.pool.unreached else None
+        cluster = context.find_own_cluster(probe) if not context.pool.unreached else None
         if cluster:
             return _repair(context, options, probe, cluster)
         return _create(context, options, _complete_probe(context, probe, options))
@@ -68,13 +68,13 @@ def dry_run_up(app: App, options: UpOptions) -> int:
     """Say what would be started, and what is refused; return the exit code of a dry run."""
     with open_context(app, options) as context:
         probe = context.probe(options.paths)
-        if cluster := context.find_cluster(probe):
-            dead = [member.name for member in cluster.plan.members if not cluster.is_running(member.name)]
+        if cluster := context.find_own_cluster(probe):
+            dead = [member.name for member in cluster.plan.members if not cluster.is_running_on(member.name)]
             would = f"bring back {', '.join(dead)}" if dead else f"leave cluster {context.name} as it is"
             return app.planned({"cluster": cluster.plan.as_json()}, "", would)
         with app.collecting_refusals("nodes"):
             probe = _complete_probe(context, probe, options)
-        if not all(map(probe.is_inplace, probe.facts)):
+        if not all(map(probe.is_node_inplace, probe.facts)):
             with app.collecting_refusals("image"):
                 _find_image(options) or require_image(context.image.tag, options.target)
         with app.collecting_refusals("authentication"):
@@ -91,10 +91,10 @@ def dry_run_up(app: App, options: UpOptions) -> int:
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
     """Return the probe with the ports of all nodes; `NodeError` when something is wrong with them."""
-    base = options.port or context.target.cluster.port
+    base = options.first_port or context.target.cluster.port
     first = whole_number(context.target.env.get("RLBOX_RAY_PORT", "")) or BASE
-    probe = probe_ports(context.pool, probe, plan_ports(probe, context.name, base, first))
-    raise_findings(context.app, check_nodes(probe, context.needs(options.paths), context.pool.unreached))
+    probe = probe_ports_and_connections(context.pool, probe, plan_ports(probe, context.name, base, first))
+    print_and_raise_findings(context.app, check_nodes(probe, context.needs(options.paths), context.pool.unreached))
     return probe
 
 
@@ -105,10 +105,10 @@ def _find_image(options: UpOptions) -> RegistryImage | None:
 
 def _require_tokens(context: ClusterContext) -> None:
     """Refuse a Ray that takes commands of anybody."""
-    if not has_tokens(context.ray):
+    if not has_tokens(context.ray_version):
         raise SpecError(
             _("Ray {ray} accepts commands from any client: tokens came with 2.52").format(
-                ray=context.ray or _("of an unknown version")
+                ray=context.ray_version or _("of an unknown version")
             ),
             where=f"images/{context.options.target}/target.toml: stack",
             next_step=_("ray>=2.52 in the target"),
@@ -120,7 +120,7 @@ def _require_tokens(context: ClusterContext) -> None:
 
 def _create(context: ClusterContext, options: UpOptions, probe: ClusterProbe) -> UpResult:
     _require_tokens(context)
-    identity, images = bring_image(context, probe, None, _find_image(options))
+    identity, images = bring_image_to_nodes(context, probe, None, _find_image(options))
     plan = _plan_cluster(context, probe, identity)
     inplace = [member.name for member in plan.members if member.is_inplace]
     if inplace:
@@ -132,26 +132,26 @@ def _create(context: ClusterContext, options: UpOptions, probe: ClusterProbe) ->
     with _undone_on_error(context, plan, names, is_new=True):
         _write_files(context, plan, Secret(secrets.token_hex(32)))
         state = _start_members(context, options, plan, names, images, set())
-        proof = require_burn_in(context, plan, probe.facts) if options.prove else None
+        proof = run_burn_in_or_raise(context, plan, probe.facts) if options.prove else None
     return _create_result(probe, plan, state, names, proof)
 
 
-def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cluster: RunningCluster) -> UpResult:
+def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cluster: ExistingCluster) -> UpResult:
     """Bring back what died of a cluster; without its head, all of it."""
     plan = cluster.plan
     _require_same_nodes(context, plan)
     state = _ask_started(context, cluster)
-    missing = find_missing(plan, state)
-    dead = [one.name for one in plan.members if not cluster.is_running(one.name) or one.name in missing]
+    missing = find_member_faults(plan, state)
+    dead = [one.name for one in plan.members if not cluster.is_running_on(one.name) or one.name in missing]
     if dead:
-        if state.said:
+        if state.error:
             require_unused(context, cluster)  # a Ray that does not report its nodes may be one that works
-        if plan.head.name in dead or state.said:
+        if plan.head.name in dead or state.error:
             dead = [member.name for member in plan.members]
-        plan = plan.renewed({name: facts.identity for name, facts in probe.facts.items() if name in dead})
+        plan = plan.with_identities({name: facts.identity for name, facts in probe.facts.items() if name in dead})
         _check_installations(context, probe, plan)
         context.app.print_status(f"starting again on {', '.join(dead)}")
-        __, images = bring_image(context, probe, plan, _find_image(options))
+        __, images = bring_image_to_nodes(context, probe, plan, _find_image(options))
         ended = {node.id for node in state.nodes if node.name in dead}
         with _undone_on_error(context, plan, dead, is_new=False):
             _write_files(context, plan, _read_token(context, plan))
@@ -159,14 +159,14 @@ def _repair(context: ClusterContext, options: UpOptions, probe: ClusterProbe, cl
                 if instance := cluster.instances.get(name):
                     remove_instances(context.pool.nodes[name], [instance], 0)
             state = _start_members(context, options, plan, dead, images, ended)
-    proof = require_burn_in(context, plan, probe.facts) if options.prove else None
+    proof = run_burn_in_or_raise(context, plan, probe.facts) if options.prove else None
     return _create_result(probe, plan, state, dead, proof)
 
 
-def _ask_started(context: ClusterContext, cluster: RunningCluster) -> RayState:
+def _ask_started(context: ClusterContext, cluster: ExistingCluster) -> RayState:
     """Return what Ray says, once its head is there: a killed `up` may have started it a moment ago."""
     head, until = context.pool.nodes[cluster.plan.head.name], time.monotonic() + _HEAD_S
-    while (state := ask_state(head, cluster.plan)).said and cluster.is_running(head.name):
+    while (state := query_ray_nodes(head, cluster.plan)).error and cluster.is_running_on(head.name):
         if time.monotonic() > until:
             break
         time.sleep(_POLL_S)
@@ -193,7 +193,7 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -
             gpus=context.target.hardware.gpus,
             uid=facts.uid,
             identity=facts.identity,
-            place=facts.installation.own if facts.installation and probe.is_inplace(name) else "",
+            place=facts.installation.directory if facts.installation and probe.is_node_inplace(name) else "",
         )
         for name, facts in probe.facts.items()
     ]
@@ -202,10 +202,10 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe, identity: str) -
         name=context.name,
         target=context.options.target,
         image_digest=identity,
-        ray=context.ray,
+        ray=context.ray_version,
         members=tuple(members),
         ports=probe.ports,
-        maker=get_maker(),
+        maker=get_user_at_host(),
         made=utc_now(),
     )
 
@@ -226,7 +226,9 @@ def _check_installations(context: ClusterContext, probe: ClusterProbe, plan: Clu
     for member in plan.members:
         if member.is_inplace and member.name in probe.facts:
             found = probe.facts[member.name].installation
-            raise_findings(context.app, tuple(check_installation(member.name, found, member.data, context.needs())))
+            print_and_raise_findings(
+                context.app, tuple(check_installation(member.name, found, member.data, context.needs()))
+            )
 
 
 # ---- on the nodes
@@ -244,12 +246,12 @@ def _undone_on_error(
         own = [one for one in read_instances(rows) if one.labels.get(ID_LABEL) == plan.id]
         remove_instances(node, own, 0)
         if is_new:
-            node.call("clear", disk=node.spec.data, paths=[plan.directory(node.name)], containers=bool(own))
+            node.call("clear", disk=node.spec.data, paths=[plan.directory_below_disk(node.name)], containers=bool(own))
 
     try:
         yield
     except BaseException:
-        __, errors = context.pool.select(names).try_map(undo)
+        __, errors = context.pool.select_connected(names).try_map(undo)
         for name, error in errors.items():
             context.app.print_status(f"of this call something may be left on node {name}: {error.what}")
         raise
@@ -260,7 +262,7 @@ def _write_files(context: ClusterContext, plan: ClusterPlan, token: Secret) -> N
     texts = {f"{RAY_DIRECTORY}/.keep": "", TOKEN_FILE: token.reveal()}
 
     def write(node: Node) -> None:
-        owner, directory = [node.machine["uid"], node.machine["gid"]], plan.directory(node.name)
+        owner, directory = [node.machine["uid"], node.machine["gid"]], plan.directory_below_disk(node.name)
         for name, text in texts.items():
             node.call("write", disk=node.spec.data, path=f"{directory}/{name}", text=text, owner=owner)
 
@@ -270,7 +272,7 @@ def _write_files(context: ClusterContext, plan: ClusterPlan, token: Secret) -> N
 def _read_token(context: ClusterContext, plan: ClusterPlan) -> Secret:
     """Return the token of a cluster from the first node that has it; a new one where none does."""
     for member in plan.members:
-        path = f"{plan.directory(member.name)}/{TOKEN_FILE}"
+        path = f"{plan.directory_below_disk(member.name)}/{TOKEN_FILE}"
         if text := context.pool.nodes[member.name].call("read", disk=member.data, path=path)["text"]:
             return Secret(str(text))
     return Secret(secrets.token_hex(32))
@@ -300,20 +302,20 @@ def _start_members(
     _start(context, plan, [name for name in names if name == head.name], images)
     while True:
         time.sleep(_POLL_S)
-        state = ask_state(head, plan)
+        state = query_ray_nodes(head, plan)
         # a worker gives up that asks before Ray has the head itself, which takes long on a busy machine
         if waiting and (head.name not in names or state.find_alive(head.name)):
             _start(context, plan, waiting, images)
             waiting = []
-        missing = find_missing(plan, state, ended)
-        if not state.said and not missing:
+        missing = find_member_faults(plan, state, ended)
+        if not state.error and not missing:
             return RayState(nodes=tuple(node for node in state.nodes if node.id not in ended))
         context.pool.map(lambda node: _require_running(node, plan))
         if time.monotonic() > until:
             raise TimedOut(
                 _("Ray has not got every node after {limit_s}{said}\n{lines}").format(
                     limit_s=exact_duration_text(options.limit_s),
-                    said=f" ({state.said})" if state.said else "",
+                    said=f" ({state.error})" if state.error else "",
                     lines="\n".join(f"  {name}: {why}" for name, why in missing.items()),
                 )
             )
@@ -326,9 +328,9 @@ def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], ima
     members = {member.name: member for member in plan.members}
 
     def start(node: Node) -> None:
-        create_runtime(node, plan, members[node.name]).start(context.image.container, images[node.name])
+        select_runtime(node, plan, members[node.name]).start_ray(context.image.container, images[node.name])
 
-    __, errors = context.pool.select(names).try_map(start)
+    __, errors = context.pool.select_connected(names).try_map(start)
     if errors:
         raise NodeError(
             _("Ray could not be started\n{lines}").format(
@@ -344,7 +346,7 @@ def _require_running(node: Node, plan: ClusterPlan) -> None:
     rows = node.call("clusters", disk=member.data, here=member.is_inplace).get("clusters", ())
     for one in read_instances(rows):
         if one.labels.get(ID_LABEL) == plan.id and not one.is_running:
-            text = create_runtime(node, plan, member).read_log_tail(one.id, _LAST_LINES)
+            text = select_runtime(node, plan, member).read_log_tail(one.id, _LAST_LINES)
             raise NodeError(
                 _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(
                     member=node.name,

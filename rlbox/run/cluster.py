@@ -19,8 +19,14 @@ from typing import Any
 import click
 
 from rlbox.app import App
-from rlbox.cluster.nodes import resolve_cluster_name, select_nodes
-from rlbox.cluster.on_head import HEAD_VARIABLE, HeadCommand, find_running_cluster, ray_directory, run_on_head
+from rlbox.cluster.nodes import resolve_cluster_name, resolve_node_specs
+from rlbox.cluster.on_head import (
+    HEAD_VARIABLE,
+    HeadCommand,
+    ray_directory,
+    require_usable_cluster,
+    run_rlbox_on_head_node,
+)
 from rlbox.cluster.options import ClusterOptions
 from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan, own_plan
 from rlbox.cluster.runtime import HEAD, ray_env
@@ -80,9 +86,9 @@ class ClusterBackend:
             return get_local_run_store(app, target, data)
         options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster, data=data or "")
         if not app.dry_run:
-            raise click.exceptions.Exit(run_on_head(app, options, self._work(app, target, secrets_to_send)))
+            raise click.exceptions.Exit(run_rlbox_on_head_node(app, options, self._work(app, target, secrets_to_send)))
         with app.collecting_refusals("cluster"):
-            plan, folder = find_running_cluster(app, options)
+            plan, folder = require_usable_cluster(app, options)
             self._known = _Head(plan=plan, image="", folder=folder)
         disk = self._known.plan.head.data if self._known else load_target(app.project, target).target.disk.host
         return RunStore(data_dir=Path(disk), open_runtime=open_runtime)
@@ -93,7 +99,7 @@ class ClusterBackend:
         run = parsed.get("run") or create_run_id(str(parsed.get("name")))
         named = {} if parsed.get("run") else {_RUN: run}
         return HeadCommand(
-            words=drop_options(words, LOCAL_FILE_OPTIONS),
+            rlbox_args=drop_options(words, LOCAL_FILE_OPTIONS),
             run=run,
             env={PROJECT_NAME_VARIABLE: parse_image_tag(load_image_plan(app.project, target).tag)[1], **named},
             secrets=secrets,
@@ -125,7 +131,7 @@ class ClusterBackend:
         told = " ".join(f"{option} {shlex.quote(text)}" for option, text in named if text)
         return ClusterRun(
             name=plan.name,
-            closed=plan.protection,
+            closed=plan.authentication,
             nodes=tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members),
             words=options.option_text,
             options=f"--place {CLUSTER} --target {target} {told}".rstrip(),
@@ -144,7 +150,7 @@ class ClusterBackend:
         """Return what is to be typed to mean this cluster; the data disk where the target says another one, or none."""
         options = ClusterOptions(target=target, nodes=self._options.nodes, name=self._options.cluster)
         with contextlib.suppress(SpecError):
-            if select_nodes(load_target(app.project, target).target, options.nodes)[0].data == plan.head.data:
+            if resolve_node_specs(load_target(app.project, target).target, options.nodes)[0].data == plan.head.data:
                 return options
         return dataclasses.replace(options, data=plan.head.data)
 

@@ -27,7 +27,7 @@ def stands(monkeypatch: pytest.MonkeyPatch) -> list[ClusterOptions]:
         asked.append(wish)
         return plan(name=TARGET, target=TARGET, ray="2.43.0", members=members), "/data/ray/ab"
 
-    monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", look)
+    monkeypatch.setattr("rlbox.run.cluster.require_usable_cluster", look)
     return asked
 
 
@@ -49,7 +49,7 @@ def test_without_a_cluster_that_alone_is_refused(rlbox: Rlbox, folder: Folder, m
     def none(app: App, wish: ClusterOptions) -> None:
         raise NodeError(f"there is no cluster {wish.target} on a, b", next_step=f"rlbox cluster up {wish.option_text}")
 
-    monkeypatch.setattr("rlbox.run.cluster.find_running_cluster", none)
+    monkeypatch.setattr("rlbox.run.cluster.require_usable_cluster", none)
     said = rlbox(*LINE)
     assert said.code == 5
     assert said.out.count("# refused: ") == 1

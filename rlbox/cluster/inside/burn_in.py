@@ -21,16 +21,16 @@ GPU_FLOATS, CPU_FLOATS = 1 << 26, 1 << 22
 ROUNDS = 5
 
 
-def report(**row: Any) -> None:
+def _report(**row: Any) -> None:
     sys.stdout.write(json.dumps(row) + "\n")
     sys.stdout.flush()
 
 
-def give_up_after(limit_s: float) -> None:
+def _give_up_after(limit_s: float) -> None:
     """End this process when it hangs: a collective that waits for its peer waits for ever."""
 
     def end() -> None:
-        report(said="it has not ended in time")
+        _report(said="it has not ended in time")
         os.kill(os.getpid(), signal.SIGKILL)  # it may hang where no exception comes through
 
     timer = threading.Timer(limit_s, end)
@@ -38,7 +38,7 @@ def give_up_after(limit_s: float) -> None:
     timer.start()
 
 
-def all_reduce(torch: Any, rank: int, world: int, device: str, host: str, port: int, limit_s: float) -> dict[str, Any]:
+def _all_reduce(torch: Any, rank: int, world: int, device: str, host: str, port: int, limit_s: float) -> dict[str, Any]:
     """Return how fast it was (`bytes_s`), and how many sums were `wrong`."""
     distributed = importlib.import_module("torch.distributed")
     patience = timedelta(seconds=limit_s)
@@ -69,17 +69,17 @@ def all_reduce(torch: Any, rank: int, world: int, device: str, host: str, port: 
     return {"bytes_s": moved / statistics.median(spans[2:]), "wrong": wrong}
 
 
-def main() -> None:
+def _main() -> None:
     limit_s, rank, world, device, host, port = sys.argv[1:]
-    give_up_after(float(limit_s))
+    _give_up_after(float(limit_s))
     try:
         torch = importlib.import_module("torch")
-        report(**all_reduce(torch, int(rank), int(world), device, host, int(port), float(limit_s)))
+        _report(**_all_reduce(torch, int(rank), int(world), device, host, int(port), float(limit_s)))
     except ModuleNotFoundError as error:
-        report(missing=str(error))
+        _report(missing=str(error))
     except Exception as error:
-        report(said=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        _report(said=f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -18,7 +18,7 @@ from urllib.parse import quote
 _ANSWER_S = 30.0
 
 
-def ask(port: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+def _ask(port: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
     """Return status and text of Ray's answer; no proxy is asked."""
     headers = {"Content-Type": "application/json", "User-Agent": "rlbox"}  # 2.43 fails without one
     token_path = os.environ.get("RAY_AUTH_TOKEN_PATH", "")
@@ -34,7 +34,7 @@ def ask(port: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
         return {"status": error.code, "text": error.read().decode("utf-8", "replace")}
 
 
-def submit(port: str, request: dict[str, Any]) -> dict[str, Any]:
+def _submit(port: str, request: dict[str, Any]) -> dict[str, Any]:
     """Submit a job; Ray's own client packs its working directory, which is removed then, once for each content."""
     os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # what goes along was chosen before
     sdk = importlib.import_module("ray.job_submission")
@@ -49,25 +49,25 @@ def submit(port: str, request: dict[str, Any]) -> dict[str, Any]:
     return {"status": 200, "text": ""}
 
 
-def answer(port: str, request: dict[str, Any]) -> dict[str, Any]:
+def _answer(port: str, request: dict[str, Any]) -> dict[str, Any]:
     """Return what Ray answers to a request."""
     path = f"/api/jobs/{quote(request.get('id', ''), safe='')}"
     if request["call"] == "submit":
-        return submit(port, request)
+        return _submit(port, request)
     if request["call"] == "stop":
-        return ask(port, "POST", f"{path}/stop")
-    return ask(port, "GET", path)
+        return _ask(port, "POST", f"{path}/stop")
+    return _ask(port, "GET", path)
 
 
-def main() -> None:
+def _main() -> None:
     """Answer the request of the command line."""
     sys.path = [path for path in sys.path if path]
     try:
-        row = answer(sys.argv[1], json.loads(sys.argv[2]))
+        row = _answer(sys.argv[1], json.loads(sys.argv[2]))
     except Exception as error:
         row = {"status": 0, "text": f"{type(error).__name__}: {error}"}
     sys.stdout.write("\n" + json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    _main()

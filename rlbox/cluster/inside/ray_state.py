@@ -15,7 +15,7 @@ from typing import Any
 _LISTENS_S, _ANSWER_S = 5, 30
 
 
-def connect(address: str) -> Any:
+def _connect(address: str) -> Any:
     """Return the state of the GCS; the words are the same from Ray 2.43 to 2.60.
 
     Ray is imported once it listens: until then the import would keep its start waiting.
@@ -29,7 +29,7 @@ def connect(address: str) -> Any:
     return state
 
 
-def list_nodes(state: Any) -> list[dict[str, Any]]:
+def _list_nodes(state: Any) -> list[dict[str, Any]]:
     free = state.available_resources_per_node()
     return [
         {
@@ -38,20 +38,20 @@ def list_nodes(state: Any) -> list[dict[str, Any]]:
             "alive": bool(node.get("Alive")),
             "total": node.get("Resources") or {},
             "free": free.get(node.get("NodeID"), {}),
-            "why": node.get("DeathReasonMessage", ""),
+            "death_reason": node.get("DeathReasonMessage", ""),
         }
         for node in state.node_table()
     ]
 
 
-def main() -> None:
+def _main() -> None:
     signal.alarm(_ANSWER_S)  # a call to a GCS that is halted never returns
     try:
-        row: dict[str, Any] = {"nodes": list_nodes(connect(sys.argv[1]))}
+        row: dict[str, Any] = {"nodes": _list_nodes(_connect(sys.argv[1]))}
     except Exception as error:
-        row = {"said": f"{type(error).__name__}: {error}"[:300]}
+        row = {"error": f"{type(error).__name__}: {error}"[:300]}
     sys.stdout.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    _main()

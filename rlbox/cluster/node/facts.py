@@ -75,13 +75,13 @@ def gpu_facts():
     program = shutil.which("nvidia-smi")
     if program is None:
         has_driver = os.path.exists("/proc/driver/nvidia/version")
-        return {"gpus": [], "said": "nvidia-smi is missing" if has_driver else ""}
+        return {"gpus": [], "error": "nvidia-smi is missing" if has_driver else ""}
     rows = query_smi(program, "--query-gpu", _GPU_KEYS)
     if rows is None:
-        return {"gpus": [], "said": "nvidia-smi does not answer"}
+        return {"gpus": [], "error": "nvidia-smi does not answer"}
     errors = dict(query_smi(program, "--query-gpu", ("uuid", _ECC_KEY)) or [])
     processes = query_smi(program, "--query-compute-apps", ("gpu_uuid", "pid", "process_name")) or []
-    return {"gpus": [gpu_row(row, errors, processes) for row in rows], "said": ""}
+    return {"gpus": [gpu_row(row, errors, processes) for row in rows], "error": ""}
 
 
 def gpu_row(row, errors, processes):
@@ -89,10 +89,10 @@ def gpu_row(row, errors, processes):
     return {
         "index": to_int(row[0]),
         "name": row[2],
-        "memory": to_int(row[3]) << 20,
-        "used": to_int(row[4]) << 20,
+        "memory_bytes": to_int(row[3]) << 20,
+        "used_bytes": to_int(row[4]) << 20,
         "driver": row[5],
-        "errors": to_int(errors.get(row[1], "")),
+        "uncorrected_errors": to_int(errors.get(row[1], "")),
         "users": ["{} ({}, {})".format(*user) for user in users],
     }
 
@@ -128,7 +128,7 @@ def disk_facts(path):
     try:
         found, space = os.stat(path), os.statvfs(path)
     except OSError as error:
-        return {"path": path, "there": False, "said": error.strerror or str(error)}
+        return {"path": path, "there": False, "error": error.strerror or str(error)}
     return {
         "path": path,
         "there": stat.S_ISDIR(found.st_mode),
@@ -148,13 +148,14 @@ def installation_facts(target):
         record = read_json(prefix + "/opt/rlbox/share/applied.json")
         if record.get("target") == target:
             complete = record.get("state") == "laid"
-            found = {"lock": str(record.get("lock", "")), "data": str(record.get("data", "")), "whole": complete}
-            return dict(found, own=prefix + "/opt/rlbox", image=False)
+            found = {"lock_checksum": str(record.get("lock", "")), "data_disk": str(record.get("data", ""))}
+            return dict(found, directory=prefix + "/opt/rlbox", is_complete=complete, is_image_install=False)
     lock = "/opt/rlbox/share/lock.json"
     if read_json(lock).get("target") == target and not os.path.exists("/opt/rlbox/share/applied.json"):
         with open(lock, "rb") as file:
             checksum = hashlib.sha256(file.read()).hexdigest()
-        return {"own": "/opt/rlbox", "lock": checksum, "data": "", "whole": True, "image": True}
+        found = {"lock_checksum": checksum, "data_disk": "", "is_complete": True, "is_image_install": True}
+        return dict(found, directory="/opt/rlbox")
     return None
 
 
@@ -195,15 +196,15 @@ def ask_engine(path):
 def engine_facts():
     """Return how the engine is: `state` is ok, absent, denied or silent."""
     path = find_engine_socket()
-    facts = {"socket": path, "state": "ok", "said": ""}
+    facts = {"socket": path, "state": "ok", "error": ""}
     if not os.path.exists(path):
         return dict(facts, state="absent")
     try:
         info = json.loads(ask_engine("/info"))
     except PermissionError as error:
-        return dict(facts, state="denied", said=str(error))
+        return dict(facts, state="denied", error=str(error))
     except (OSError, ValueError) as error:
-        return dict(facts, state="silent", said=str(error))
+        return dict(facts, state="silent", error=str(error))
     return dict(
         facts,
         version=info.get("ServerVersion", ""),
@@ -232,7 +233,7 @@ def list_containers():
                 "exit_code": state.get("ExitCode", 0),
                 "oom": bool(state.get("OOMKilled")),
                 "finished": state.get("FinishedAt", ""),
-                "said": ended_part(container_output(row["Id"])) if exited else "",
+                "first_ended_part": ended_part(container_output(row["Id"])) if exited else "",
             }
         )
     return found

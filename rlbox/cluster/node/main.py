@@ -71,7 +71,7 @@ class Lines:
 
 
 def report(request):
-    """Report everything about this machine at once; `clocks` are the time before and after."""
+    """Report everything about this machine at once; with its time before and after."""
     began, facts, disk = time.time(), machine_facts(), request["disk"]
     facts["addresses"] = list_addresses()
     facts["listening"] = sorted({port for port, __, __ in list_listeners()})
@@ -81,7 +81,7 @@ def report(request):
     facts["clusters"] = process_rows(disk) if facts["engine"]["state"] != "ok" else cluster_rows(request)
     facts["installation"] = installation_facts(request["target"])
     facts["paths"] = [path for path in request["paths"] if os.path.exists(path)]
-    facts["clocks"] = [began, time.time()]
+    facts["clock_before_after_s"] = [began, time.time()]
     return facts
 
 

@@ -127,7 +127,7 @@ def process_rows(disk):
                 "status": "running" if running else "exited",
                 "exit_code": 0 if running else int(code or _KILLED),
                 "finished": "" if running else finished,
-                "said": "" if running else ended_part(read_text(os.path.join(record["folder"], "log"))),
+                "first_ended_part": "" if running else ended_part(read_text(os.path.join(record["folder"], "log"))),
             }
         )
     return rows

@@ -8,9 +8,9 @@ import pytest
 from clusterfacts import PORTS, plan
 from fakes import LIMITS
 
-from rlbox.cluster.nodes import NodeSpec, select_nodes
+from rlbox.cluster.nodes import NodeSpec, resolve_node_specs
 from rlbox.cluster.plan import PortPlan, choose_ports, load_cluster, own_plan
-from rlbox.cluster.runtime import has_tokens, plan_member_container, ray_argv, ray_env
+from rlbox.cluster.runtime import has_tokens, plan_member_container, ray_env, ray_start_argv
 from rlbox.errors import NodeError, SpecError
 from rlbox.target.target import Cluster, Target
 from rlbox.values import Mount
@@ -28,16 +28,21 @@ class Own:
 
 def wished(own: Own, told: str = "", data: str = "") -> tuple[NodeSpec, ...]:
     target: Target = own  # type: ignore[assignment]
-    return select_nodes(target, told, data)
+    return resolve_node_specs(target, told, data)
 
 
 def test_nodes_of_the_target_and_of_the_line() -> None:
     own = Own(nodes=["a", {"name": "b", "data": "/other", "address": "10.0.0.2"}])
-    assert wished(own) == (NodeSpec(name="a", data="/data"), NodeSpec(name="b", data="/other", address="10.0.0.2"))
+    assert wished(own) == (
+        NodeSpec(name="a", data="/data"),
+        NodeSpec(name="b", data="/other", cluster_address="10.0.0.2"),
+    )
     assert wished(own, "ann@c, local") == (NodeSpec(name="ann@c", data="/data"), NodeSpec(name="local", data="/data"))
     assert wished(own, "c", "/mnt")[0].data == "/mnt"
     own = Own(nodes=["a", {"name": "b", "data": "/other", "here": True}])
-    there = NodeSpec(name="b", data="/other", here=True)  # named on the line, it is what the target says of it
+    there = NodeSpec(
+        name="b", data="/other", ray_as_processes=True
+    )  # named on the line, it is what the target says of it
     assert wished(own, "b,a") == (there, NodeSpec(name="a", data="/data"))
     assert [spec.is_local for spec in wished(own, "c,local")] == [False, True]
 
@@ -68,8 +73,8 @@ def test_ports_are_none_that_somebody_has() -> None:
     assert choose_ports([], []) == PORTS
     assert choose_ports([8115], []) == PortPlan(base=8120, workers=10002)
     assert choose_ports([], [PORTS]) == PortPlan(base=8120, workers=11002)
-    assert choose_ports([], [], base=9000).base == 9000
-    assert choose_ports(range(8100, 8500, 20), [], first=8500).base == 8500
+    assert choose_ports([], [], requested_base=9000).base == 9000
+    assert choose_ports(range(8100, 8500, 20), [], lowest_base=8500).base == 8500
     with pytest.raises(NodeError, match="no 20 ports in a row") as caught:
         choose_ports(range(8100, 8500, 20), [])
     assert caught.value.next_step == "cluster.port of the target, or --port: the first of 20 that are free"
@@ -94,8 +99,8 @@ def test_ray_is_started_with_these_words() -> None:
     common = ("--min-worker-port=10002", "--max-worker-port=11001", "--num-gpus=2", "--disable-usage-stats")
     head = ("ray-start", "head", "--dashboard-host=127.0.0.1", "--node-ip-address=10.0.0.1", "--node-name=a", *common)
     worker = ("ray-start", "worker", "--address=10.0.0.1:8100", "--node-ip-address=10.0.0.2", "--node-name=b", *common)
-    assert ray_argv(made, made.members[0]) == head
-    assert ray_argv(made, made.members[1]) == worker
+    assert ray_start_argv(made, made.members[0]) == head
+    assert ray_start_argv(made, made.members[1]) == worker
 
 
 def test_a_key_is_named_by_its_file_and_never_said() -> None:
@@ -120,7 +125,7 @@ def test_tokens_came_with_a_version() -> None:
 def test_a_container_tells_which_cluster_it_is_of() -> None:
     made = plan()
     limits = replace(LIMITS, mount="/mnt")
-    container = plan_member_container(made, made.members[1], limits, image="sha256:1", caller="1000:1000")
+    container = plan_member_container(made, made.members[1], limits, image="sha256:1", caller_uid_gid="1000:1000")
     assert container.labels["rlbox.cluster"] == "pair"
     assert container.labels["rlbox.cluster.role"] == "worker"
     assert load_cluster(container.labels["rlbox.cluster.plan"]) == made
@@ -136,7 +141,7 @@ def test_a_container_tells_which_cluster_it_is_of() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "name": "x"}'])
 def test_a_plan_that_is_none(text: str) -> None:
     assert load_cluster(text) is None
-    assert load_cluster(plan().text()) == plan()
+    assert load_cluster(plan().to_json_line()) == plan()
 
 
 def test_plan_as_json_keeps_the_keys_of_running_clusters() -> None:

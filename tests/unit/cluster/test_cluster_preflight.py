@@ -36,45 +36,45 @@ def placed(**changes: Any) -> ClusterProbe:
 def given() -> RayInstance:
     """The container of another's cluster of the same nodes, that runs and has a GPU."""
     theirs = plan(name="theirs", target="theirs", maker="bob@desk", members=(replace(plan().members[1], gpus=1),))
-    labels = {"rlbox.cluster": "theirs", "rlbox.cluster.node": "b", "rlbox.cluster.plan": theirs.text()}
+    labels = {"rlbox.cluster": "theirs", "rlbox.cluster.node": "b", "rlbox.cluster.plan": theirs.to_json_line()}
     return RayInstance(id="1", name="rlbox-theirs-1", image="i", labels=labels, status="running")
 
 
-LOST = ConnectionAttempt(source="a", target="b", address="10.0.0.2", port=8110, said="Connection refused")
+LOST = ConnectionAttempt(source="a", target="b", address="10.0.0.2", port=8110, error="Connection refused")
 HEAD = {"a": InterfaceAddress(address="10.0.0.1", interface="ib0", mtu=1500)}
 SMALL = {**HEAD, "b": InterfaceAddress(address="10.0.0.2", interface="ib0", mtu=1400)}
 OLD_DRIVER = gpus(gpu(0, driver="535.1"), gpu(1, driver="535.1"))
-USED = gpus(gpu(0, used=70 * GIB, users=("bob (77, python train.py)",)), gpu(1))
+USED = gpus(gpu(0, used_bytes=70 * GIB, users=("bob (77, python train.py)",)), gpu(1))
 
 
 @pytest.mark.parametrize(
     ("planted", "id_", "seen"),
     [
         (engine(state="absent"), "engine-absent", "/var/run/docker.sock"),
-        (engine(state="denied", said="Permission denied"), "engine-denied", "Permission denied"),
-        (engine(state="silent", said="timed out"), "engine-silent", "timed out"),
+        (engine(state="denied", error="Permission denied"), "engine-denied", "Permission denied"),
+        (engine(state="silent", error="timed out"), "engine-silent", "timed out"),
         (engine(version="19.3.1"), "engine-old", "19.3.1, 20.10"),
         (engine(security=("name=rootless",)), "engine-rootless", "docker.sock"),
-        (placed(whole=False), "place-torn", "/opt/rlbox"),
-        (placed(lock="2" * 64), "place-differs", "222222222222, here"),
-        (placed(data="/other"), "place-disk", "/other"),
+        (placed(is_complete=False), "place-torn", "/opt/rlbox"),
+        (placed(lock_checksum="2" * 64), "place-differs", "222222222222, here"),
+        (placed(data_disk="/other"), "place-disk", "/other"),
         (engine(runtimes=("runc",)), "gpu-runtime", "runc"),
-        (gpus(gpu(0), said="unknown error"), "gpus-few", "1 of 2: unknown error"),
-        (gpus(gpu(0), gpu(1, memory=40 * GIB)), "gpu-small", "GPU 1: 40.0 GiB"),
-        (gpus(gpu(0), gpu(1, errors=3)), "gpu-ill", "GPU 1"),
+        (gpus(gpu(0), error="unknown error"), "gpus-few", "1 of 2: unknown error"),
+        (gpus(gpu(0), gpu(1, memory_bytes=40 * GIB)), "gpu-small", "GPU 1: 40.0 GiB"),
+        (gpus(gpu(0), gpu(1, uncorrected_errors=3)), "gpu-ill", "GPU 1"),
         (USED, "gpus-taken", "GPU 0, 70.0 GiB: bob (77, python train.py)"),
         (survey(facts("b", clusters=(given(),))), "gpus-given", "theirs of"),
         (OLD_DRIVER, "drivers-differ", "535.1, there 570.86"),
-        (disk(there=False, said="No such file or directory"), "disk-missing", "No such file"),
+        (disk(there=False, error="No such file or directory"), "disk-missing", "No such file"),
         (disk(writable=False, uid=0), "disk-denied", "mode 700, owner 0"),
         (disk(free=GIB), "disk-full", "1.1 GB free, 53.7 GB needed"),
         (disk(mode=0o777), "disk-open", "mode 777"),
         (survey(facts("b", memory=64 * GIB)), "memory-small", "68.7 GB"),
-        (survey(offsets={"a": 0.0, "b": 3600.0}), "clock-skew", "1 h 00 min ahead of them"),
+        (survey(clock_offsets_s={"a": 0.0, "b": 3600.0}), "clock-skew", "1 h 00 min ahead of them"),
         (survey(addresses=HEAD), "no-address", ""),
         (survey(facts("b", paths=())), "path-missing", ""),
-        (survey(attempts=(LOST,)), "ports-closed", "10.0.0.2:8110 Connection refused"),
-        (survey(taken={"b": {8110: "process 5 (nginx)"}}), "ports-taken", "8110 by process 5 (nginx)"),
+        (survey(connection_attempts=(LOST,)), "ports-closed", "10.0.0.2:8110 Connection refused"),
+        (survey(taken_ports={"b": {8110: "process 5 (nginx)"}}), "ports-taken", "8110 by process 5 (nginx)"),
         (survey(addresses=SMALL), "mtu-differs", "ib0: MTU 1400, there 1500"),
     ],
 )
@@ -86,11 +86,11 @@ def test_planted_fault_is_found_and_no_other(planted: ClusterProbe, id_: str, se
 
 
 def test_remedies_name_what_to_type() -> None:
-    (closed,) = check_nodes(survey(attempts=(LOST,)), NEEDS)
+    (closed,) = check_nodes(survey(connection_attempts=(LOST,)), NEEDS)
     assert f"{PORTS.base}-8119, 10002-11001" in closed.remedy
     (owned,) = check_nodes(survey(facts("b", clusters=(given(),))), NEEDS)
     assert "rlbox cluster down theirs --name theirs" in owned.remedy
-    (clock,) = check_nodes(survey(offsets={"a": 0.0, "b": 2.0}), NEEDS)
+    (clock,) = check_nodes(survey(clock_offsets_s={"a": 0.0, "b": 2.0}), NEEDS)
     assert (clock.level, "set-ntp" in clock.remedy) == ("warning", True)
 
 

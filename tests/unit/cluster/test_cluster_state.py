@@ -9,8 +9,8 @@ from typing import Any
 from clusterfacts import plan
 
 from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.ray_state import RayState, find_missing, read_state
-from rlbox.cluster.status import create_status, find_start_identity
+from rlbox.cluster.ray_state import RayState, find_member_faults, read_state
+from rlbox.cluster.status import create_status, find_machine_identity_at_start
 
 
 def node(name: str, *, alive: bool = True, gpus: float = 2.0, **more: Any) -> dict[str, Any]:
@@ -23,27 +23,27 @@ def state(*nodes: dict[str, Any]) -> RayState:
 
 
 def test_missing_nodes_say_what_lacks() -> None:
-    assert find_missing(plan(), state(node("a"), node("b"))) == {}
-    assert find_missing(plan(), state(node("a"))) == {"b": "it has not joined"}
-    assert find_missing(plan(), state(node("a"), node("b", gpus=1.0))) == {"b": "1 of 2 GPUs"}
-    dead = node("b", alive=False, why="health check failed")
-    assert find_missing(plan(), state(node("a"), dead)) == {"b": "Ray lost it: health check failed"}
-    assert find_missing(plan(), state(node("a"), dead, node("b"))) == {}
+    assert find_member_faults(plan(), state(node("a"), node("b"))) == {}
+    assert find_member_faults(plan(), state(node("a"))) == {"b": "it has not joined"}
+    assert find_member_faults(plan(), state(node("a"), node("b", gpus=1.0))) == {"b": "1 of 2 GPUs"}
+    dead = node("b", alive=False, death_reason="health check failed")
+    assert find_member_faults(plan(), state(node("a"), dead)) == {"b": "Ray lost it: health check failed"}
+    assert find_member_faults(plan(), state(node("a"), dead, node("b"))) == {}
 
 
 def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
     """Ray calls one alive for half a minute after it was killed, and gives it work."""
     first, old, new = node("a", id="1"), node("b", id="2"), node("b", id="3")
     leaving = {"b": "Ray has not given up yet what was ended there"}
-    assert find_missing(plan(), state(first, old), {"2"}) == {"b": "it has not joined"}
-    assert find_missing(plan(), state(first, old, new), {"2"}) == leaving
-    assert find_missing(plan(), state(first, {**old, "alive": False}, new), {"2"}) == {}
+    assert find_member_faults(plan(), state(first, old), {"2"}) == {"b": "it has not joined"}
+    assert find_member_faults(plan(), state(first, old, new), {"2"}) == leaving
+    assert find_member_faults(plan(), state(first, {**old, "alive": False}, new), {"2"}) == {}
 
 
 def test_a_line_that_is_none() -> None:
-    assert read_state("Traceback").said == "Ray's state cannot be read: 'Traceback'"
-    assert read_state('{"nodes": [{}]}').said
-    assert read_state('{"said": "no answer"}') == RayState(said="no answer")
+    assert read_state("Traceback").error == "Ray's state cannot be read: 'Traceback'"
+    assert read_state('{"nodes": [{}]}').error
+    assert read_state('{"error": "no answer"}') == RayState(error="no answer")
 
 
 def test_a_cluster_in_words() -> None:
@@ -62,7 +62,7 @@ def test_a_cluster_in_words() -> None:
 def test_what_does_not_run_is_not_healthy() -> None:
     both = state(node("a"), node("b"))
     assert not create_status(plan(), both, {"a": "running", "b": "exited (137)"}, {}).healthy
-    lost = create_status(plan(), RayState(said="its head does not run"), {"b": "running"}, {})
+    lost = create_status(plan(), RayState(error="its head does not run"), {"b": "running"}, {})
     assert not lost.healthy
     assert [row.container for row in lost.nodes] == ["not reached", "running"]
     assert json.loads(json.dumps(lost.as_json()))["cluster"]["id"] == replace(plan()).id
@@ -71,9 +71,9 @@ def test_what_does_not_run_is_not_healthy() -> None:
 def test_a_machine_that_was_started_anew_before_a_heal_is_not_told_again() -> None:
     """What counts is the start at which the container was made, which its own label has."""
     old = plan(members=tuple(replace(one, identity="first") for one in plan().members))
-    new = old.renewed({"b": "second"})
+    new = old.with_identities({"b": "second"})
     assert [one.identity for one in new.members] == ["first", "second"]
-    rows = {name: {"rlbox.cluster.plan": one.text()} for name, one in (("a", old), ("b", new))}
+    rows = {name: {"rlbox.cluster.plan": one.to_json_line()} for name, one in (("a", old), ("b", new))}
     made = {n: RayInstance(id=n, name=n, image="i", labels=rows[n], status="exited") for n in "ab"}
-    assert [find_start_identity(one, made[one.name]) for one in old.members] == ["first", "second"]
-    assert find_start_identity(old.members[1], None) == "first"
+    assert [find_machine_identity_at_start(one, made[one.name]) for one in old.members] == ["first", "second"]
+    assert find_machine_identity_at_start(old.members[1], None) == "first"

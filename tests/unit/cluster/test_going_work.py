@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from clusterfacts import plan
 
-from rlbox.cluster.context import RunningCluster
+from rlbox.cluster.context import ExistingCluster
 from rlbox.cluster.down import require_unused
 from rlbox.cluster.facts import RayInstance
 from rlbox.cluster.options import ClusterOptions
@@ -43,11 +43,11 @@ class Head:
         yield json.dumps({"status": 0 if self._said is None else 200, "text": self._said or "Connection refused"})
 
 
-def cluster(head: Head | None, status: str = "running") -> tuple[Any, RunningCluster]:
+def cluster(head: Head | None, status: str = "running") -> tuple[Any, ExistingCluster]:
     instances = {n: RayInstance(id=n, name="n", image="i", labels={}, status=status) for n in "ab"}
     links = {"a": head} if head else {}
     context = SimpleNamespace(pool=SimpleNamespace(nodes=links), options=ClusterOptions(target="mine", nodes="a,b"))
-    return context, RunningCluster(plan=plan(), instances=instances)
+    return context, ExistingCluster(plan=plan(), instances=instances)
 
 
 @pytest.mark.parametrize(

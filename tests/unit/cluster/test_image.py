@@ -10,7 +10,7 @@ import pytest
 
 from rlbox.cluster import image as sending
 from rlbox.cluster.connection import Node
-from rlbox.cluster.image import find_identity, find_present_layers, send_archive
+from rlbox.cluster.image import find_present_layers, hash_layers_and_config, send_archive
 from rlbox.engine.archive import ImageArchive
 from rlbox.errors import EngineError
 
@@ -61,10 +61,10 @@ def test_identity_is_that_of_layers_and_configuration() -> None:
     config = {"Env": ["A=1"], "Entrypoint": ["sh"], "Labels": {"x": "y"}}
     one = {"Id": "1", "RootFS": {"Layers": LAYERS}, "Config": config}
     other = {"Id": "2", "RootFS": {"Layers": LAYERS}, "Config": {**config, "Cmd": None, "User": "", "Hostname": "h"}}
-    assert find_identity(one) == find_identity(other) != ""
-    assert find_identity(one) != find_identity({**one, "Config": {**config, "Env": ["A=2"]}})
-    assert find_identity(one) != find_identity({**one, "RootFS": {"Layers": LAYERS[:2]}})
-    assert find_identity(None) == ""
+    assert hash_layers_and_config(one) == hash_layers_and_config(other) != ""
+    assert hash_layers_and_config(one) != hash_layers_and_config({**one, "Config": {**config, "Env": ["A=2"]}})
+    assert hash_layers_and_config(one) != hash_layers_and_config({**one, "RootFS": {"Layers": LAYERS[:2]}})
+    assert hash_layers_and_config(None) == ""
 
 
 def test_layers_that_an_image_of_the_node_begins_with_are_not_sent(archive: ImageArchive) -> None:

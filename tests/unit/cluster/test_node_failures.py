@@ -9,7 +9,7 @@ import pytest
 from clusterfacts import DISK
 
 from rlbox.cluster.facts import RayInstance
-from rlbox.cluster.failures import MemberFacts, create_findings, find_failures
+from rlbox.cluster.failures import MemberFacts, find_member_failures, format_failure_findings
 from rlbox.cluster.probe import ConnectionAttempt
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
@@ -27,7 +27,7 @@ def ended(code: int, second: int = 0, **changes: Any) -> RayInstance:
 
 
 def way(said: str, port: int = 22) -> ConnectionAttempt:
-    return ConnectionAttempt(source="a", target="b", address="10.0.0.2", port=port, said=said)
+    return ConnectionAttempt(source="a", target="b", address="10.0.0.2", port=port, error=said)
 
 
 SOUND = MemberFacts(name="b", instance=container(), disk=DISK)
@@ -57,14 +57,14 @@ SILENT = {"instance": None, "unreached": "it does not answer: No route to host"}
     ],
 )
 def test_each_is_told_apart(changes: dict[str, Any], id_: str, seen: str) -> None:
-    (found,) = create_findings(find_failures([replace(SOUND, **changes)]), {"b": "do it"}, "")
+    (found,) = format_failure_findings(find_member_failures([replace(SOUND, **changes)]), {"b": "do it"}, "")
     assert found.id == id_
     assert found.seen.replace("", "").replace("", "").startswith(seen)
     assert (found.where, found.remedy, found.level) == ("b", "do it", "error")
 
 
 def test_nothing_happened_to_a_sound_node() -> None:
-    assert find_failures([SOUND]) == ()
+    assert find_member_failures([SOUND]) == ()
 
 
 def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
@@ -72,8 +72,8 @@ def test_who_failed_first_is_first_whatever_its_clock_says() -> None:
     head = MemberFacts(name="a", instance=ended(137, 4))
     worker = MemberFacts(name="b")
     late = replace(worker, instance=replace(ended(137), finished="2025-11-26T11:00:02.0Z"), offset=3600.0)
-    assert [one.node for one in find_failures([head, late])] == ["b", "a"]
-    first, __ = create_findings(find_failures([head, late]), {}, "")
+    assert [one.node for one in find_member_failures([head, late])] == ["b", "a"]
+    first, __ = format_failure_findings(find_member_failures([head, late]), {}, "")
     assert first.seen == "exit code 137, since 10:00:02 UTC, it failed first"
 
 
@@ -82,5 +82,5 @@ def test_what_ends_because_another_did_is_no_first() -> None:
     worker = MemberFacts(name="b", instance=ended(1, 1))
     killed = MemberFacts(name="a", instance=ended(137, 5))
     gone = MemberFacts(name="a", unreached="it does not answer", attempts=(way("it did not answer"),))
-    assert [one.node for one in find_failures([worker, killed])] == ["a", "b"]
-    assert [one.node for one in find_failures([worker, gone])] == ["a", "b"]
+    assert [one.node for one in find_member_failures([worker, killed])] == ["a", "b"]
+    assert [one.node for one in find_member_failures([worker, gone])] == ["a", "b"]

@@ -24,7 +24,7 @@ from rlbox.cluster.node.ray import installed_environment
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.pool import NodePool, lock_nodes
-from rlbox.cluster.probe import Endpoint, try_connections
+from rlbox.cluster.probe import Endpoint, attempt_connections
 from rlbox.cluster.runtime import ProcessRuntime, create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
 from rlbox.provision.shell_environment import get_inheritance_rule
@@ -43,7 +43,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     (tmp_path / "own/libexec/entrypoint.sh").write_text('exec "$@"\n')
     monkeypatch.setenv("HF_TOKEN", "of-the-shell")
     made = Node(NodeSpec(name="local", data=str(tmp_path)))
-    made.open()
+    made.connect_and_identify()
     yield made
     made.call("clear", disk=str(tmp_path), paths=[DIRECTORY], containers=False)
 
@@ -98,10 +98,10 @@ def test_listeners_are_reached_and_hold_their_ports(node: Node) -> None:
         port = server.getsockname()[1]
     endpoints = {"local": [Endpoint("other", "127.0.0.1", port)]}
     pool = NodePool({"local": node})
-    assert [one.said for one in try_connections(pool, endpoints)] == ["Connection refused"]
+    assert [one.error for one in attempt_connections(pool, endpoints)] == ["Connection refused"]
     with closing(node.stream("listen", ports=[port])) as stream:
         assert stream.next()["taken"] == {}
-        assert [one.said for one in try_connections(pool, endpoints)] == [""]
+        assert [one.error for one in attempt_connections(pool, endpoints)] == [""]
         with closing(node.stream("listen", ports=[port])) as second:
             assert "process" in second.next()["taken"][str(port)]
 
@@ -133,7 +133,7 @@ def test_processes_whose_leader_was_killed_still_count(node: Node) -> None:
 def test_processes_that_ended_tell_how_and_count_until_replaced(node: Node) -> None:
     name = start(node, "echo 'raylet [exit code=-9]'; exit 1")
     until(lambda: instances(node)[0].status == "exited")
-    assert [(one.exit_code, one.said) for one in instances(node)] == [(1, "raylet -9")]
+    assert [(one.exit_code, one.first_ended_part) for one in instances(node)] == [(1, "raylet -9")]
     assert "raylet" in node.call("process-output", disk=node.spec.data, id=name, lines=5)["text"]
     node.call("stop-processes", disk=node.spec.data, ids=[name], grace=0)
     assert instances(node) == ()
@@ -175,10 +175,11 @@ def test_where_a_target_was_installed(tmp_path: Path, monkeypatch: pytest.Monkey
     row = {"target": "mine", "state": "laid", "lock": "l", "data": "/data"}
     (share / "applied.json").write_text(json.dumps(row))
     own = f"{tmp_path}/elsewhere/opt/rlbox"
-    found = {"own": own, "lock": "l", "data": "/data", "whole": True, "image": False}
+    found = {"directory": own, "lock_checksum": "l", "data_disk": "/data"}
+    found |= {"is_complete": True, "is_image_install": False}
     assert node_facts.installation_facts("mine") == found
     (share / "applied.json").write_text(json.dumps({**row, "state": "laying"}))
-    assert node_facts.installation_facts("mine") == {**found, "whole": False}
+    assert node_facts.installation_facts("mine") == {**found, "is_complete": False}
     assert python_path(replace(plan().head, place=own)) == f"{tmp_path}/elsewhere/opt/venv/bin/python"
 
 

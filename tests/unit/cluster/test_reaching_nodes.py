@@ -13,12 +13,12 @@ from clusterfacts import NEEDS, NO_ENGINE, PLACE, facts, plan, survey
 
 from rlbox.cluster import monitor as monitoring
 from rlbox.cluster.checks import check_installation
-from rlbox.cluster.context import RunningCluster
+from rlbox.cluster.context import ExistingCluster
 from rlbox.cluster.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.monitor import NodeMonitor
 from rlbox.cluster.nodes import NodeSpec
 from rlbox.cluster.pool import NodePool
-from rlbox.cluster.probe import choose_addresses, list_probers
+from rlbox.cluster.probe import choose_configured_or_ssh_addresses, list_probers
 from rlbox.errors import NodeError
 from rlbox.ssh.errors import SshRoute, explain_ssh_error
 
@@ -61,11 +61,16 @@ def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
     two = tuple(InterfaceAddress(interface=f"eth{n}", address=f"10.0.{n}.2", mtu=1500) for n in range(2))
     rows = {"a": facts("a"), "b": facts("b", addresses=two)}
     specs = (NodeSpec(name="a", data="/data"), NodeSpec(name="b", data="/data"))
-    assert choose_addresses(specs, rows)["b"] == two[0]
-    named = (specs[0], replace(specs[1], address="10.0.1.2"))
-    assert choose_addresses(named, rows)["b"] == two[1]
-    assert choose_addresses((specs[0], replace(specs[1], address="192.0.2.7")), rows)["b"].address == "192.0.2.7"
-    assert choose_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
+    assert choose_configured_or_ssh_addresses(specs, rows)["b"] == two[0]
+    named = (specs[0], replace(specs[1], cluster_address="10.0.1.2"))
+    assert choose_configured_or_ssh_addresses(named, rows)["b"] == two[1]
+    assert (
+        choose_configured_or_ssh_addresses((specs[0], replace(specs[1], cluster_address="192.0.2.7")), rows)[
+            "b"
+        ].address
+        == "192.0.2.7"
+    )
+    assert choose_configured_or_ssh_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
 
 
 def test_few_try_all_and_many_their_neighbours() -> None:
@@ -76,10 +81,12 @@ def test_few_try_all_and_many_their_neighbours() -> None:
 
 
 def test_a_node_without_engine_needs_an_installation() -> None:
-    assert not survey(facts("b", engine=NO_ENGINE)).is_inplace("b")
-    assert survey(facts("b", engine=NO_ENGINE, installation=PLACE)).is_inplace("b")
-    assert not survey(facts("b", installation=PLACE)).is_inplace("b")
-    assert survey(specs=(survey().specs[0], NodeSpec(name="b", data="/data", here=True))).is_inplace("b")
+    assert not survey(facts("b", engine=NO_ENGINE)).is_node_inplace("b")
+    assert survey(facts("b", engine=NO_ENGINE, installation=PLACE)).is_node_inplace("b")
+    assert not survey(facts("b", installation=PLACE)).is_node_inplace("b")
+    assert survey(specs=(survey().specs[0], NodeSpec(name="b", data="/data", ray_as_processes=True))).is_node_inplace(
+        "b"
+    )
     (one,) = check_installation("b", None, "/data", NEEDS)
     assert (one.id, one.remedy) == ("place-missing", "rlbox apply mine --data /data, there")
 
@@ -116,9 +123,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     nodes = {name: Played(name) for name in "ab"}
     said: queue.Queue[str] = queue.Queue()
     pool: Any = NodePool(nodes)  # type: ignore[arg-type]
-    context: Any = SimpleNamespace(pool=pool, app=SimpleNamespace(say=said.put))
+    context: Any = SimpleNamespace(pool=pool, app=SimpleNamespace(print_status=said.put))
     instances = {name: RayInstance(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
-    monitor = NodeMonitor(context, RunningCluster(plan=plan(), instances=instances), {"a": 0.0, "b": 0.0})
+    monitor = NodeMonitor(context, ExistingCluster(plan=plan(), instances=instances), {"a": 0.0, "b": 0.0})
     yield nodes, monitor, said
     monitor.close()
 
@@ -150,5 +157,5 @@ def test_a_node_whose_connection_broke_is_explained_by_the_others(
     nodes["a"].reached = answers
     nodes["b"].error = NodeError("the connection broke")
     assert words in said.get(timeout=60)
-    (one,) = monitor.list_findings()
+    (one,) = monitor.probe_and_list_findings()
     assert (one.where, monitor.is_heard("b"), monitor.is_heard("a")) == ("b", False, True)

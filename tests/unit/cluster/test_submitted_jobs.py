@@ -8,8 +8,8 @@ import pytest
 
 from rlbox.amounts import MIB
 from rlbox.cluster.jobs import read_job
-from rlbox.cluster.logs import LogClocks, LogLine, parse_time, sort_lines
-from rlbox.cluster.submit import LARGEST_PACKAGE, _check_size, find_files, is_excluded
+from rlbox.cluster.logs import LogLine, LogReportParser, parse_leading_utc_time, sort_lines
+from rlbox.cluster.submit import LARGEST_PACKAGE, _check_size, find_upload_file_sizes, is_excluded
 from rlbox.errors import SpecError
 
 
@@ -45,9 +45,9 @@ def test_files_of_a_directory_go_along(tmp_path: Path) -> None:
     (work / "link.py").symlink_to("pkg/run.py")
     (work / "lost").symlink_to("nowhere")
     (work / "big").write_text("1" * 100)
-    assert find_files(work, ["big"]) == {"link.py": 8, "pkg/run.py": 8}
+    assert find_upload_file_sizes(work, ["big"]) == {"link.py": 8, "pkg/run.py": 8}
     with pytest.raises(SpecError, match="the working directory is missing"):
-        find_files(tmp_path / "none", [])
+        find_upload_file_sizes(tmp_path / "none", [])
 
 
 @pytest.mark.parametrize(
@@ -62,27 +62,27 @@ def test_files_of_a_directory_go_along(tmp_path: Path) -> None:
 )
 def test_how_a_job_ended(row: dict[str, object], code: int) -> None:
     job = read_job({"submission_id": "job-1", "job_id": "02000000", **row})
-    assert (job.has_ended, job.code, job.id, job.ray_id) == (True, code, "job-1", "02000000")
+    assert (job.has_ended, job.cli_exit_code, job.id, job.ray_id) == (True, code, "job-1", "02000000")
     assert not read_job({"submission_id": "job-1", "status": "RUNNING"}).has_ended
 
 
 def test_times_of_lines() -> None:
     at = 1764151200.0
-    assert parse_time("[2025-11-26 10:00:00,500 I 7 7] (raylet) x") == at + 0.5
-    assert parse_time("2025-11-26 10:00:00,123\tINFO worker.py:1 -- x") == at + 0.123
-    assert parse_time("2025-11-26T10:00:00Z x") == at
-    assert parse_time("2025-13-26 10:00:00 x") is None
-    assert parse_time("loss 2.1") is None
+    assert parse_leading_utc_time("[2025-11-26 10:00:00,500 I 7 7] (raylet) x") == at + 0.5
+    assert parse_leading_utc_time("2025-11-26 10:00:00,123\tINFO worker.py:1 -- x") == at + 0.123
+    assert parse_leading_utc_time("2025-11-26T10:00:00Z x") == at
+    assert parse_leading_utc_time("2025-13-26 10:00:00 x") is None
+    assert parse_leading_utc_time("loss 2.1") is None
 
 
-def read(clocks: LogClocks, node: str, text: str, written: float, *, first: bool = True) -> list[LogLine]:
+def read(clocks: LogReportParser, node: str, text: str, written: float, *, first: bool = True) -> list[LogLine]:
     report = {"first": first, "now": written, "logs": [{"file": "w.out", "text": text, "at": written}]}
-    return list(clocks.read(node, report))
+    return list(clocks.parse_lines(node, report))
 
 
 def test_lines_of_nodes_whose_clocks_differ_come_in_their_order() -> None:
     """`b` is an hour ahead; what it wrote second is second."""
-    clocks = LogClocks({"a": 0.0, "b": 3600.0})
+    clocks = LogReportParser({"a": 0.0, "b": 3600.0})
     first = read(clocks, "a", "2025-11-26 10:00:01 one\n2025-11-26 10:00:03 three\n  more\n", 2e9)
     lines = sort_lines([*first, *read(clocks, "b", "2025-11-26 11:00:02 two\n", 2e9)])
     assert [line.text.split()[-1] for line in lines] == ["one", "two", "three", "more"]
@@ -90,6 +90,6 @@ def test_lines_of_nodes_whose_clocks_differ_come_in_their_order() -> None:
 
 
 def test_lines_without_a_time_go_with_the_one_before_and_new_ones_are_new() -> None:
-    clocks = LogClocks({"a": 0.0, "b": 0.0})
+    clocks = LogReportParser({"a": 0.0, "b": 0.0})
     assert [line.at for line in read(clocks, "a", "x\ny\n", 100.0)] == [100.0, 100.0]
     assert [line.at for line in read(clocks, "a", "z\n", 200.0, first=False)] == [200.0]
