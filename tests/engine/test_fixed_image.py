@@ -39,7 +39,6 @@ path = "/opt/fixed/link"
 to = "../venv/lib"
 [bake.run]
 shm_gib = 0.5
-pids = 300
 """
 JOB = """
 title = "one stage"
@@ -75,7 +74,7 @@ def test_what_a_fix_bakes_is_in_the_image(tiny: Box) -> None:
     assert "mine" in labels["rlbox.fixes"].split()
     manifest = json.loads(inside("cat /opt/rlbox/share/fixes.json"))
     assert [row["title"] for row in manifest["fixes"] if row["id"] == "mine"] == ["one repair of each kind"]
-    shell = tiny("shell", "tiny", "--", "sh", "-c", "df -k /dev/shm | tail -1; cat /sys/fs/cgroup/pids*/pids.max")
+    shell = tiny("shell", "tiny", "--", "sh", "-c", "df -k /dev/shm | tail -1")
     assert str(512 << 10) in shell.out
     again = tiny("build", "tiny")
     assert "unchanged" in again.out
