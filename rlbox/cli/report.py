@@ -97,7 +97,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
     from rlbox.amounts import size_text
-    from rlbox.supervise.bundle import build_bundle_texts, require_bundle_path, select_files, write_bundle
+    from rlbox.supervise.bundle import build_summary_and_errors, require_bundle_path, select_files, write_bundle
 
     run_store = open_existing_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run(name)
@@ -108,7 +108,7 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.collecting_refusals("file"):
         require_bundle_path(run_dir, out)
-    selection, masks = select_files(run_dir, full=full), load_run_masks(app, run_dir)
+    selection, masks = select_files(run_dir, whole_logs=full), load_run_masks(app, run_dir)
     left_out = masks.mask_json([vars(left) for left in selection.left])  # names of files may hold secrets, too
     if app.dry_run:
         files = masks.mask_json([vars(taken) for taken in selection.taken])
@@ -116,9 +116,9 @@ def bundle(app: App, name: str | None, out: Path | None, full: bool, target: str
         rows += [f"{'left out':>10}  {row['name']}: {row['why']}" for row in left_out]
         told = {"run": run_dir.name, "file": str(out), "files": files, "left_out": left_out}
         return app.planned(told, "\n".join(rows), f"write {out}")
-    total = sum(taken.keep for taken in selection.taken)
+    total = sum(taken.keep_last_bytes for taken in selection.taken)
     app.print_status(f"bundling {len(selection.taken)} files, {size_text(total)}; {len(left_out)} left out")
-    texts = build_bundle_texts(run_dir, _state(run_store, run_dir), selection)
+    texts = build_summary_and_errors(run_dir, _state(run_store, run_dir), selection)
     entries = write_bundle(run_dir, selection, texts, out, masks)
     size = out.stat().st_size
     told = {"run": run_dir.name, "file": str(out), "bytes": size, "files": [vars(entry) for entry in entries]}

@@ -65,12 +65,12 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
         interrupt=interrupt,
         masks=SecretMasker({**os.environ, **secrets}),
         grants=SecretGrants(secrets, plan.aliases),
-        on_failure=collect_evidence,
+        on_failure=write_evidence_and_find_cause,
         on_event=_tell_event,
     )
 
 
-def collect_evidence(failure: StageFailure) -> Cause:
+def write_evidence_and_find_cause(failure: StageFailure) -> Cause:
     """Quote the first fatal line and write the evidence; a disk that is too full for it does not hide the cause."""
     from rlbox.supervise.failure_report import explain_failure, write_evidence
 

@@ -46,11 +46,11 @@ _SECRETS = frozenset({".env", ".netrc", ".git-credentials", "auth_token", "id_rs
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedFile:
-    """A file that is taken, by its path below the run directory: its last `keep` bytes of `bytes`."""
+    """A file that is taken, by its path below the run directory: its last `keep_last_bytes` bytes of `bytes`."""
 
     name: str
     bytes: int
-    keep: int
+    keep_last_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,8 @@ class Selection:
     left: tuple[SkippedFile, ...]
 
 
-def select_files(run_dir: Path, *, full: bool) -> Selection:
-    """Return which files of a run are taken: what can be read, never models or checkpoints; `full`: logs whole."""
+def select_files(run_dir: Path, *, whole_logs: bool) -> Selection:
+    """Return which files of a run are taken: what can be read, never models or checkpoints."""
     taken: list[SelectedFile] = []
     left: list[SkippedFile] = []
     for name, facts in sorted(itertools.islice(walk_files(run_dir), _MOST_FILES)):
@@ -90,8 +90,8 @@ def select_files(run_dir: Path, *, full: bool) -> Selection:
         if why:
             left.append(SkippedFile(name=name, bytes=size, why=why))
         else:
-            keep = size if full or not _is_log(name) else min(size, LOG_TAIL_BYTES)
-            taken.append(SelectedFile(name=name, bytes=size, keep=keep))
+            keep = size if whole_logs or not _is_log(name) else min(size, LOG_TAIL_BYTES)
+            taken.append(SelectedFile(name=name, bytes=size, keep_last_bytes=keep))
     return Selection(taken=tuple(taken), left=tuple(left))
 
 
@@ -123,7 +123,7 @@ def require_bundle_path(run_dir: Path, out: Path) -> None:
     require_writable_file(out, "another with --out")
 
 
-def build_bundle_texts(run_dir: Path, state: RunState | None, selection: Selection) -> dict[str, str]:
+def build_summary_and_errors(run_dir: Path, state: RunState | None, selection: Selection) -> dict[str, str]:
     """Return the texts of a bundle that are no files of the run, by name: the summary, and the fatal lines of logs."""
     names = [taken.name for taken in selection.taken]
     errors = [_read_error(run_dir, name, state) for name in names if _is_log(name)]
@@ -215,7 +215,7 @@ def write_bundle(
             except OSError:  # somebody removed it meanwhile
                 continue
             with source:
-                left_out = taken.bytes - taken.keep
+                left_out = taken.bytes - taken.keep_last_bytes
                 if left_out:
                     source.seek(left_out)
                     left_out += len(source.readline(_BLOCK))

@@ -142,7 +142,7 @@ def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, answer:
     )
 
 
-def explain_silent_service(stage: StagePlan, service: ServicePlan) -> Cause:
+def explain_silent_service_log(stage: StagePlan, service: ServicePlan) -> Cause:
     """The log of a service did not grow for longer than its limit."""
     return Cause(
         kind="silence",

@@ -13,7 +13,7 @@ _DEFAULT = 90
 """Percent that vLLM and SGLang take of a GPU where nothing is said. Source: their `--help`."""
 
 
-def find_engine_memory_percent(plan: RunPlan) -> int:
+def find_inference_gpu_memory_percent(plan: RunPlan) -> int:
     """Return the largest share in percent, 0 for a run without an inference engine."""
     commands = [argv for stage in plan.stages for argv in (stage.argv, *(one.argv for one in stage.services))]
     text = "\n".join(" ".join(argv) for argv in commands)

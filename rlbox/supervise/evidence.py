@@ -105,7 +105,7 @@ class StageFailure:
     """A stage that failed, nothing of it being left; `state` is what `run.json` says of it.
 
     `fatals` has the first fatal line of each log that holds one, by the log's path below the run directory. `snapshot`
-    is from the moment at which it failed, `given` the variables of its secrets, without their values.
+    is from the moment at which it failed, `masked_secret_env` the variables of its secrets, without their values.
     """
 
     run_dir: Path
@@ -118,7 +118,7 @@ class StageFailure:
     fatals: Mapping[str, FatalPosition]
     snapshot: MachineSnapshot | None
     masks: SecretMasker
-    given: Mapping[str, str] = field(default_factory=dict)
+    masked_secret_env: Mapping[str, str] = field(default_factory=dict)
 
 
 PART_BYTES = 1 << 20
@@ -437,7 +437,7 @@ def build_failure_facts(failure: StageFailure, cause: Cause, gathered: Collected
 
 
 def _variables(failure: StageFailure) -> dict[str, str]:
-    return {**os.environ, **failure.plan.env, **failure.stage.env, **failure.given}
+    return {**os.environ, **failure.plan.env, **failure.stage.env, **failure.masked_secret_env}
 
 
 def _environment(failure: StageFailure) -> str:

@@ -232,7 +232,7 @@ def _looked_at(failure: StageFailure, fatals: Sequence[LogFailure], gathered: Co
     )
 
 
-def render_report_page(report: FailureReport) -> str:
+def render_markdown_report(report: FailureReport) -> str:
     """Return the report as a page of Markdown: the answer first, then what it rests on."""
     return "\n".join(_lines(report)) + "\n"
 
@@ -384,21 +384,23 @@ def write_evidence(failure: StageFailure, explained: FailureAnalysis) -> Path:
     report = build_report(failure, explained.cause, explained.fatals, gathered)
     found = explained.fatals or ((explained.quoted,) if explained.quoted else ())
     texts = {
-        REPORT_PAGE: render_report_page(report),
+        REPORT_PAGE: render_markdown_report(report),
         "REPORT.json": report.as_json(),
         FATAL_FILE: "\n".join(format_excerpt(fatal) for fatal in found),
         "facts.json": json.dumps(build_failure_facts(failure, explained.cause, gathered), indent=1, ensure_ascii=False)
         + "\n",
         **gathered.texts,
     }
-    problems = write_texts(folder, {name: failure.masks.mask_text(text) for name, text in texts.items()})
+    problems = write_texts_and_list_problems(
+        folder, {name: failure.masks.mask_text(text) for name, text in texts.items()}
+    )
     with contextlib.suppress(OSError):  # the disk is full; the report is there
         write_hang_markdown(folder)
         write_manifest(folder, FILE_DESCRIPTIONS, {**gathered.missing, **problems}, failure.masks)
     return folder
 
 
-def write_texts(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+def write_texts_and_list_problems(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     """Write `texts` (name below `folder` to text), empty ones left out; return why some were not written, by name.
 
     On a full disk what comes first is there and the rest is not, never a part of a file.

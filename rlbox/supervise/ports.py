@@ -23,7 +23,7 @@ from typing import Any
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.job.ports import is_port_allowed
 from rlbox.supervise.causes import explain_undeclared_listener
-from rlbox.supervise.stage_context import StageContext, StageStopped
+from rlbox.supervise.stage_context import StageAborted, StageContext
 from rlbox.supervise.stage_watch import StageWatch
 from rlbox.system.ports import LOOPBACK, TcpSocket, list_tcp_sockets, read_default_gateway, read_ephemeral_ports
 
@@ -34,7 +34,7 @@ _OTHER = "other"
 
 
 class PortAuditor:
-    """Looks at the listeners of one stage from time to time; raises `StageStopped` at the first that is undeclared.
+    """Looks at the listeners of one stage from time to time; raises `StageAborted` at the first that is undeclared.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class PortAuditor:
         self._ours = ours
         self._known: set[int] = set()
 
-    def enforce_if_due(self) -> None:
+    def stop_on_undeclared_listener_if_due(self) -> None:
         """Look when the last time was a while ago."""
         if time.monotonic() > self._due:
-            self.check()
+            self.stop_on_undeclared_listener()
 
-    def check(self) -> None:
+    def stop_on_undeclared_listener(self) -> None:
         """Look now."""
         begun = time.monotonic()
         new = [each for each in _listening() if each.inode not in self._known and each.inode not in self._ours]
@@ -81,7 +81,7 @@ class PortAuditor:
                 self._watch.gate.mark_failed(
                     self._watch.gate.outcomes.listens, f"{holder} listens on {each.local_host_port}"
                 )
-                raise StageStopped(
+                raise StageAborted(
                     explain_undeclared_listener(self._stage, part, holder, each.local_host_port, each.port)
                 )
 
@@ -122,7 +122,7 @@ class PortForwarder:
         self._address = address or (_address_towards(self._gateway) if self._gateway else "")
         self._servers: list[_Server] = []
 
-    def forward(self, service: ServicePlan) -> None:
+    def forward_to_loopback(self, service: ServicePlan) -> None:
         """Begin with the published ports of a service; one that listens on all addresses needs no help."""
         for name, port in service.ports.items():
             if name in self._ports and self._address:

@@ -61,13 +61,13 @@ class RayJob:
         self._poller = Poller(self._ask, _PAUSE_S, lambda facts: facts.status in _ENDED)
 
     @property
-    def info(self) -> RayJobInfo:
+    def latest_info(self) -> RayJobInfo:
         """The last answer of the Jobs API."""
         return self._poller.latest or RayJobInfo(status=PENDING)
 
     def poll(self) -> int | None:
         """Return how the job ended, as an exit code (the driver's where Ray knows it), or None while it goes on."""
-        facts = self.info
+        facts = self.latest_info
         if facts.status == UNREACHABLE and time.monotonic() - self._poller.changed_at > _LOST_S:
             return 1
         if facts.status not in _ENDED:
@@ -79,7 +79,7 @@ class RayJob:
     def stop(self) -> None:
         """Ask Ray to stop the job, for a few seconds; the end of the head ends it in any case."""
         self._poller.stop()
-        if self.info.status in _ENDED:
+        if self.latest_info.status in _ENDED:
             return
         with contextlib.suppress(NoResponseError), create_ray_client(_STOP_S) as http:
             http.request("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")

@@ -64,7 +64,7 @@ class Sampler:
         """Begin; the first row is written at once."""
         self._thread.start()
 
-    def on_event(self, event: Mapping[str, Any]) -> None:
+    def sample_soon_on_change(self, event: Mapping[str, Any]) -> None:
         """Take a row soon when `event` is one that changes what is used: a stage, service or phase began or ended."""
         if event["event"] in _WAKING:
             self.phase = str(event.get("phase", "")) if event["event"] == "phase" else self.phase

@@ -117,13 +117,13 @@ class RunningService:
             fits = compile_pattern(line).matches
             self._line_missing = not any(fits(way) for text in texts for way in list_variants_without_prefixes(text))
 
-    def restart_probe(self) -> None:
+    def restart_readiness_probe(self) -> None:
         """Have it prove anew that it does its work; its line is not waited for a second time."""
         self._poller.stop()
         self._good_at, self.started = None, self._clock()
         self._poller = Poller(self._ask, _PAUSE_S, lambda problem: not problem)
 
-    def begin_checks(self) -> None:
+    def begin_liveness_checks(self) -> None:
         """Watch it from now on, as a stage's command is started: it was ready, and must stay so."""
         self._poller.stop()
         self._good_at = self._grown_at = self._clock()
@@ -136,7 +136,7 @@ class RunningService:
         return bool(self.plan.answer_s) and self._clock() - (self._good_at or self.started) > self.plan.answer_s
 
     @property
-    def last_answer(self) -> str:
+    def last_answer_text(self) -> str:
         """What the ready request got last from a service that is mute: an answer that is under way is none."""
         return "no answer" if self.pending_problem in ("", _NO_ANSWER) else self.pending_problem
 
@@ -147,7 +147,7 @@ class RunningService:
             self._log_bytes, self._grown_at = log_bytes, now
         return bool(self.plan.silence_s) and now - self._grown_at > self.plan.silence_s
 
-    def close(self) -> None:
+    def stop_probing(self) -> None:
         """Ask no more whether it is ready."""
         self._poller.stop()
 

@@ -29,7 +29,7 @@ from rlbox.supervise.evidence import MachineSnapshot, probe_snapshot
 from rlbox.supervise.ports import PortAuditor, PortForwarder
 from rlbox.supervise.ray_jobs import SUCCEEDED, RayJob, driver_log_path, write_secrets_script
 from rlbox.supervise.services import RunningService, count_weight_bytes
-from rlbox.supervise.stage_context import RetainedService, StageContext, StageStopped
+from rlbox.supervise.stage_context import RetainedService, StageAborted, StageContext
 from rlbox.supervise.stage_watch import TOLD_TO_STOP, StageWatch
 from rlbox.system.limits import probe_cgroup_memory
 from rlbox.system.ports import describe_port_holder
@@ -42,14 +42,14 @@ def stop_retained_services(context: StageContext) -> None:
     """End the services that were kept for a stage that will not come."""
     for name, kept in context.retained.items():
         context.processes.stop(kept.service.child)
-        if kept.output >= 0:
-            os.close(kept.output)
+        if kept.output_fd >= 0:
+            os.close(kept.output_fd)
         context.journal.record_service_change(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
     context.retained.clear()
 
 
 class StageServices:
-    """Starts and ends the services of a stage; those that run are `services` of its watch. Raises `StageStopped`."""
+    """Starts and ends the services of a stage; those that run are `services` of its watch. Raises `StageAborted`."""
 
     def __init__(self, context: StageContext, stage: StagePlan, watch: StageWatch) -> None:
         self._context = context
@@ -58,7 +58,7 @@ class StageServices:
         self._gate = watch.gate
         self._folder = context.run_dir / stage.directory
 
-    def check_ports(self) -> None:
+    def require_free_ports(self) -> None:
         """Stop a stage one of whose ports another process listens on."""
         for service in self._stage.services:
             for name, number in service.ports.items():
@@ -66,10 +66,10 @@ class StageServices:
                 holder = "" if service.name in self._context.retained else describe_port_holder(number)
                 if holder:
                     self._gate.mark_failed(rule, f"taken by {holder}")
-                    raise StageStopped(make_port_conflict_cause(name, number, holder))
+                    raise StageAborted(make_port_conflict_cause(name, number, holder))
                 self._gate.mark_passed(rule, "free")
 
-    def start(self, plan: ServicePlan) -> None:
+    def start_and_wait_until_ready(self, plan: ServicePlan) -> None:
         """Start a service, or take it over from the stage before, and wait until it does its work."""
         kept = self._context.retained.pop(plan.name, None)
         service = self._take_over(kept) if kept else self._begin(plan)
@@ -81,10 +81,10 @@ class StageServices:
         with self._context.starvation.track_startup(service.child, plan.start_s) as start:
             while not service.has_been_ready:
                 self._watch.poll()
-                if start.is_late and not service.has_been_ready:
+                if start.is_over_limit and not service.has_been_ready:
                     self._gate.mark_failed(rule, service.pending_problem)
                     cause = explain_slow_service_start(self._stage, plan, service.pending_problem, start.elapsed_s)
-                    raise StageStopped(
+                    raise StageAborted(
                         self._watch.hang.add_timeout_evidence(cause, plan.start_s, f"start of {plan.name}")
                     )
         self._watch.reset_fatals(plan.name)
@@ -116,13 +116,13 @@ class StageServices:
     def _take_over(self, kept: RetainedService) -> RunningService:
         """Go on with a service of the stage before, which must prove anew that it does its work."""
         service = kept.service
-        self._watch.pump.attach_pipe(service.plan.name, self._folder / service.plan.log, kept.output)
+        self._watch.pump.attach_pipe(service.plan.name, self._folder / service.plan.log, kept.output_fd)
         if (code := service.child.poll()) is not None:
             self._gate.mark_failed(self._gate.outcomes.services[service.plan.name], describe_exit(code))
             self._watch.record_service(service, state="ended", exit_code=code)
             when = f"between stages {kept.stage} and {self._stage.name}"
-            raise StageStopped(explain_service_exit(self._stage, service.plan, code, when))
-        service.restart_probe()
+            raise StageAborted(explain_service_exit(self._stage, service.plan, code, when))
+        service.restart_readiness_probe()
         return service
 
     def services_to_retain(self) -> list[RunningService]:
@@ -143,7 +143,7 @@ class StageServices:
         for service in self._watch.services:
             if service in keep:
                 output = self._watch.pump.detach_pipe(service.plan.name)
-                kept = RetainedService(service=service, stage=self._stage.name, output=output)
+                kept = RetainedService(service=service, stage=self._stage.name, output_fd=output)
                 self._context.retained[service.plan.name] = kept
                 self._watch.record_service(service, state="kept")
             else:
@@ -216,7 +216,8 @@ class _StageRun:
             started_at=started_at,
             ended_at=utc_now(),
             fatals={
-                get_service_or_stage_log_path(self._stage, name): spot for name, spot in self._watch.fatals.items()
+                get_service_or_stage_log_path(self._stage, name): spot
+                for name, spot in self._watch.first_fatals_by_log.items()
             },
         )
 
@@ -227,7 +228,7 @@ class _StageRun:
     def _attempt(self, step: Callable[[], None]) -> Cause | None:
         try:
             step()
-        except StageStopped as stopped:
+        except StageAborted as stopped:
             return stopped.cause
         except OSError as error:
             return self._context.explain_disk_error(error)
@@ -239,11 +240,11 @@ class _StageRun:
         self._check_needs()
         if self._due:
             self._before = FileSnapshot([file.path for file in self._due])
-        self._services.check_ports()
+        self._services.require_free_ports()
         for service in self._stage.services:
-            self._services.start(service)
-            self._published.forward(service)
-        self._audit.check()
+            self._services.start_and_wait_until_ready(service)
+            self._published.forward_to_loopback(service)
+        self._audit.stop_on_undeclared_listener()
         self._run_main()
 
     def _check_needs(self) -> None:
@@ -251,7 +252,7 @@ class _StageRun:
             fact = check_file(need, self._context.check_not_stopped)
             if fact.problem:
                 self._gate.mark_failed(rule, fact.problem)
-                raise StageStopped(explain_needed_file(self._stage, need, fact))
+                raise StageAborted(explain_needed_file(self._stage, need, fact))
             self._gate.mark_passed(rule, f"{fact.bytes} bytes")
 
     def _lost_need(self, cause: Cause) -> Cause:
@@ -266,7 +267,7 @@ class _StageRun:
         if cause.kind == "node":
             return cause
         stopped = lambda: bool(self._context.interrupt.name)  # noqa: E731
-        return self._context.nodes.await_lost_node(self._stage, cause.what, stopped) or cause
+        return self._context.nodes.recheck_for_lost_node(self._stage, cause.what, stopped) or cause
 
     def _run_main(self) -> None:
         self._context.check_not_stopped()
@@ -275,9 +276,9 @@ class _StageRun:
         self._watch.record(state="running")
         while (code := main.poll()) is None:
             self._watch.poll()
-            self._watch.check_answers()
-            self._watch.check_silence()
-            self._audit.enforce_if_due()
+            self._watch.stop_on_unresponsive_service()
+            self._watch.stop_on_hang()
+            self._audit.stop_on_undeclared_listener_if_due()
         self._end_main(code)
 
     def _start_main(self) -> ChildProcess | RayJob:
@@ -306,24 +307,24 @@ class _StageRun:
     def _end_main(self, code: int) -> None:
         self._watch.end_command()
         self._watch.record_events()
-        self._watch.check_disk()
+        self._watch.stop_on_log_write_error()
         good = code in self._stage.exit_codes
         (self._gate.mark_passed if good else self._gate.mark_failed)(self._gate.outcomes.exit, self._ended(code))
         job_cause = self._job_cause()
         self._watch.record(exit_code=code)
         failed = bool(job_cause or not good)
-        self._watch.check_services(TOLD_TO_STOP if failed else ())
+        self._watch.stop_on_dead_service(TOLD_TO_STOP if failed else ())
         self._watch.stop_on_violation()
         if failed:
             self._watch.await_dying_service(_SETTLE_S)
-            raise StageStopped(job_cause or explain_wrong_exit_code(self._stage, code))
-        self._audit.check()
+            raise StageAborted(job_cause or explain_wrong_exit_code(self._stage, code))
+        self._audit.stop_on_undeclared_listener()
         self._probe_work()
 
     def _ended(self, code: int) -> str:
         job = self._watch.main
-        if isinstance(job, RayJob) and job.info.exit_code is None:
-            return f"{job.info.status}, Ray tells no code"
+        if isinstance(job, RayJob) and job.latest_info.exit_code is None:
+            return f"{job.latest_info.status}, Ray tells no code"
         return describe_exit(code)
 
     def _probe_work(self) -> None:
@@ -332,13 +333,13 @@ class _StageRun:
             problem = wait_for_expected_response(probe, self._watch.poll)
             (self._gate.mark_failed if problem else self._gate.mark_passed)(rule, problem or "as told")
             if problem:
-                raise StageStopped(explain_failed_probe(self._stage, probe, problem))
+                raise StageAborted(explain_failed_probe(self._stage, probe, problem))
 
     def _job_cause(self) -> Cause | None:
         job, ray, rule = self._watch.main, self._stage.ray, self._gate.outcomes.ray
         if not isinstance(job, RayJob) or not ray or not rule:
             return None
-        info = job.info
+        info = job.latest_info
         succeeded = info.status == SUCCEEDED
         (self._gate.mark_passed if succeeded else self._gate.mark_failed)(rule, info.status)
         self._watch.record(ray_status=info.status)
@@ -351,7 +352,7 @@ class _StageRun:
         self._published.close()
         processes, main = self._context.processes, self._watch.main
         for service in self._watch.services:
-            service.close()
+            service.stop_probing()
         if not self._context.interrupt.name:
             if isinstance(main, RayJob):
                 main.stop()
@@ -366,7 +367,7 @@ class _StageRun:
         if isinstance(main, ChildProcess):
             self._watch.record(exit_code=main.poll())
         self._watch.close_logs()
-        self._watch.check_disk()
+        self._watch.stop_on_log_write_error()
 
     def _judge(self) -> None:
         """Look at what only the end of a command that ended well shows: required lines, metrics and files."""
@@ -382,4 +383,4 @@ class _StageRun:
                 problems.append(explain_missing_file(self._stage, file, fact))
         lines = [explain_missing_line(self._stage, line, self._gate.last_line(line.rule.log)) for line in missing]
         for cause in (*lines, *problems):
-            raise StageStopped(cause)
+            raise StageAborted(cause)

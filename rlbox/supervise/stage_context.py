@@ -96,7 +96,7 @@ class NodeMonitor:
         _, node, problem = min(gone, key=lambda entry: entry[0])
         return explain_lost_node(stage, node, problem, self._cluster, self._run, consequence)
 
-    def await_lost_node(self, stage: StagePlan, consequence: str, is_stopped: Callable[[], bool]) -> Cause | None:
+    def recheck_for_lost_node(self, stage: StagePlan, consequence: str, is_stopped: Callable[[], bool]) -> Cause | None:
         """As `find_lost_node`, of a stage that failed: each node has the time to answer once more, or not to."""
         begun = time.monotonic()
         while any(probe.good_at < begun for probe in self._nodes) and time.monotonic() - begun < _SETTLE_S:
@@ -118,7 +118,7 @@ _BY_MEMORY: frozenset[CauseKind] = frozenset({"exit", "service", "ray", "ready",
 T = TypeVar("T")
 
 
-class StageStopped(Exception):
+class StageAborted(Exception):
     """The stage cannot go on."""
 
     def __init__(self, cause: Cause) -> None:
@@ -128,11 +128,11 @@ class StageStopped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RetainedService:
-    """A service that went on when its stage ended; `output` is the end of its pipe, which nobody reads meanwhile."""
+    """A service that went on when its stage ended; `output_fd` is the end of its pipe, which nobody reads meanwhile."""
 
     service: RunningService
     stage: str
-    output: int
+    output_fd: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class StageContext:
     nodes: NodeMonitor
     retained: dict[str, RetainedService] = field(default_factory=dict)
 
-    def create_watch_context(self, stage: StagePlan) -> WatchContext:
+    def create_hang_watch_context(self, stage: StagePlan) -> WatchContext:
         """Return what the watch over hangs is to know of a stage."""
         return WatchContext(
             stage=stage,
@@ -165,14 +165,14 @@ class StageContext:
         )
 
     def check_not_stopped(self) -> None:
-        """Raise `StageStopped` when the user asked to stop, or when nothing can be recorded any more."""
+        """Raise `StageAborted` when the user asked to stop, or when nothing can be recorded any more."""
         if self.interrupt.name:
-            raise StageStopped(self.create_stop_cause())
+            raise StageAborted(self.create_stop_cause())
         if not self.journal.directory_exists():
-            raise StageStopped(make_removed_directory_cause(str(self.run_dir)))
+            raise StageAborted(make_removed_directory_cause(str(self.run_dir)))
         if self.journal.problem:
             there = self.journal.directory_exists(now=True)
-            raise StageStopped(self.journal.problem if there else make_removed_directory_cause(str(self.run_dir)))
+            raise StageAborted(self.journal.problem if there else make_removed_directory_cause(str(self.run_dir)))
 
     def create_stop_cause(self) -> Cause:
         """Return the cause of a run that was asked to stop: by whom, where that is written, else by which signal."""
@@ -187,13 +187,13 @@ class StageContext:
         return make_unwritable_directory_cause(str(error.filename or self.run_dir), error.strerror or str(error))
 
     def start_part(self, stage: StagePlan, part: str, argv: tuple[str, ...], start: Callable[[], T]) -> T:
-        """Return what `start` did for a part of a stage; raise `StageStopped` when its program could not be started."""
+        """Return what `start` did for a part of a stage; raise `StageAborted` when its program could not be started."""
         try:
             return start()
         except OSError as error:
             if is_disk_full(error):
-                raise StageStopped(self.explain_disk_error(error)) from error
-            raise StageStopped(explain_failed_start(stage, part, argv[0], error.strerror or str(error))) from error
+                raise StageAborted(self.explain_disk_error(error)) from error
+            raise StageAborted(explain_failed_start(stage, part, argv[0], error.strerror or str(error))) from error
 
     def refine_cause(self, cause: Cause, kills_before: int) -> Cause:
         """Name what the stage ran into: a run directory that is gone, an exhausted memory limit, a full disk."""

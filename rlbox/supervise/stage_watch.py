@@ -21,13 +21,13 @@ from rlbox.supervise.causes import (
     explain_exceeded_total,
     explain_forbidden_line,
     explain_service_exit,
-    explain_silent_service,
+    explain_silent_service_log,
     explain_unresponsive_service,
     explain_violation,
 )
 from rlbox.supervise.ray_jobs import RayJob
 from rlbox.supervise.services import RunningService
-from rlbox.supervise.stage_context import StageContext, StageStopped
+from rlbox.supervise.stage_context import StageAborted, StageContext
 from rlbox.system.run_processes import ChildProcess
 from rlbox.system.tail import FileFollower
 
@@ -44,7 +44,7 @@ TOLD_TO_STOP = (0, -15, -2, 143, 130)
 
 
 class StageWatch:
-    """The gate of one stage and all that feeds it. Whatever ends the stage early is raised as `StageStopped`."""
+    """The gate of one stage and all that feeds it. Whatever ends the stage early is raised as `StageAborted`."""
 
     def __init__(self, context: StageContext, stage: StagePlan) -> None:
         self.gate = GateChecker(stage, context.plan.benign)
@@ -52,7 +52,7 @@ class StageWatch:
         self.main: ChildProcess | RayJob | None = None
         self.pump = LogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
-        self.hang = HangMonitor(context.create_watch_context(stage), clock=context.starvation.scaled_time_s)
+        self.hang = HangMonitor(context.create_hang_watch_context(stage), clock=context.starvation.scaled_time_s)
         self.logs = LineDispatcher(self.pump, names, (self._judge, self._find_fatal, self.hang.feed_log, self._hear))
         self._context = context
         self._stage = stage
@@ -67,7 +67,7 @@ class StageWatch:
         self._recorded_counts = Counter[str]()
 
     @property
-    def fatals(self) -> dict[str, FatalPosition]:
+    def first_fatals_by_log(self) -> dict[str, FatalPosition]:
         """The first fatal line of each log that holds one, by the name of the log."""
         return {name: finder.first_fatal for name, finder in self._finders.items() if finder.first_fatal}
 
@@ -75,21 +75,21 @@ class StageWatch:
         """Look once at everything that can end the stage early; wait a moment when nothing was new."""
         self._context.starvation.sample()
         self.logs.read()
-        self._metric_files.read()
+        self._metric_files.feed_new_rows_to_gate()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.check_deadlines(time.monotonic() - self._command_begun - behind_s)
         self.record_events()
         self.record_gate()
         self._context.check_not_stopped()
-        self.check_disk()
-        self.check_services()
+        self.stop_on_log_write_error()
+        self.stop_on_dead_service()
         if lost := self._context.nodes.find_lost_node(self._stage):
-            raise StageStopped(lost)
+            raise StageAborted(lost)
         self.stop_on_violation()
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.mark_failed(self.gate.outcomes.total, "passed")
-            raise StageStopped(self.hang.add_timeout_evidence(explain_exceeded_total(self._stage), self._stage.total_s))
+            raise StageAborted(self.hang.add_timeout_evidence(explain_exceeded_total(self._stage), self._stage.total_s))
         if not self.logs.has_unread:
             self.pump.wait_for_growth_or_exit(_LOOK_S)
 
@@ -109,7 +109,7 @@ class StageWatch:
         for violation in events.violations[self._recorded_counts["broken"] :]:
             event(stage, "broken", rule=violation.rule.describe(), problem=violation.problem)
         self._recorded_counts["broken"] = len(events.violations)
-        for name, spot in self.fatals.items():
+        for name, spot in self.first_fatals_by_log.items():
             if spot != self._told.get(name):
                 self._told[name] = spot
                 event(stage, "fatal", log=name, number=spot.number, line=spot.text[:_QUOTED])
@@ -118,23 +118,23 @@ class StageWatch:
         for name in self.logs.pop_truncated_logs():
             event(stage, "log-emptied", log=name)
 
-    def check_disk(self) -> None:
+    def stop_on_log_write_error(self) -> None:
         """Stop a stage whose logs cannot be written."""
         if self.pump.write_error:
-            raise StageStopped(self._context.explain_disk_error(self.pump.write_error))
+            raise StageAborted(self._context.explain_disk_error(self.pump.write_error))
 
-    def check_silence(self) -> None:
+    def stop_on_hang(self) -> None:
         """Stop a stage that shows no sign of life."""
         cause = self.hang.check(self.logs)
         if cause:
             self.gate.mark_failed(self.gate.outcomes.silence, self.gate.last_line(STAGE_LOG))
-            raise StageStopped(cause)
+            raise StageAborted(cause)
 
-    def check_services(self, pardoned: tuple[int, ...] = ()) -> None:
-        """Stop a stage one of whose services is dead, unless it ended in one of the `pardoned` ways."""
+    def stop_on_dead_service(self, tolerated_exit_codes: tuple[int, ...] = ()) -> None:
+        """Stop a stage one of whose services is dead, unless it ended in one of the `tolerated_exit_codes` ways."""
         for service in self.services:
             code = service.child.poll()
-            if code is None or code in pardoned:
+            if code is None or code in tolerated_exit_codes:
                 continue
             self.logs.dispatch_everything_written()
             self.stop_on_violation(service.plan.name)
@@ -142,21 +142,21 @@ class StageWatch:
             self.record_service(service, state="ended", exit_code=code)
             when = f"while stage {self._stage.name} was {'running' if self.main else 'starting'}"
             when = when if service.has_been_ready else "before it was ready"
-            raise StageStopped(explain_service_exit(self._stage, service.plan, code, when))
+            raise StageAborted(explain_service_exit(self._stage, service.plan, code, when))
 
-    def check_answers(self) -> None:
+    def stop_on_unresponsive_service(self) -> None:
         """Stop a stage one of whose services lives, but answers or writes no more for longer than it may."""
         for service in self.services:
             if service.is_unresponsive:
-                self._refuse(service, service.last_answer)
-                cause = explain_unresponsive_service(self._stage, service.plan, service.last_answer)
-                raise StageStopped(
+                self._refuse(service, service.last_answer_text)
+                cause = explain_unresponsive_service(self._stage, service.plan, service.last_answer_text)
+                raise StageAborted(
                     self.hang.add_timeout_evidence(cause, service.plan.answer_s, f"answers of {service.plan.name}")
                 )
             if service.is_silent(self.logs.bytes_read_by_log.get(service.plan.name, 0)):
                 self._refuse(service, self.gate.last_line(service.plan.name))
-                cause = explain_silent_service(self._stage, service.plan)
-                raise StageStopped(
+                cause = explain_silent_service_log(self._stage, service.plan)
+                raise StageAborted(
                     self.hang.add_timeout_evidence(cause, service.plan.silence_s, f"work of {service.plan.name}")
                 )
 
@@ -168,17 +168,17 @@ class StageWatch:
             first = min(forbidden, key=lambda each: (each.rule.log == STAGE_LOG, each.line.number))
             if first.rule.log == STAGE_LOG:
                 self.await_dying_service(_SETTLE_LINE_S)
-            raise StageStopped(explain_forbidden_line(self._stage, first))
+            raise StageAborted(explain_forbidden_line(self._stage, first))
         for violation in self.gate.events.violations:
             if log in ("", violation.rule.log):
                 self.record_gate()
-                raise StageStopped(explain_violation(self._stage, violation))
+                raise StageAborted(explain_violation(self._stage, violation))
 
     def begin_command(self) -> None:
         """Count the times of rules from now on, when the stage's command was started."""
         self._command_begun = time.monotonic()
         for service in self.services:
-            service.begin_checks()
+            service.begin_liveness_checks()
 
     def end_command(self) -> None:
         """Look at all that the command, which has ended, wrote, and at a last line without a line feed."""
@@ -194,7 +194,7 @@ class StageWatch:
         """Wait for a service that is dying: its end came before what its clients made of it."""
         until = time.monotonic() + patience_s
         while self.services and time.monotonic() < until and not self._context.interrupt.name:
-            self.check_services(TOLD_TO_STOP)
+            self.stop_on_dead_service(TOLD_TO_STOP)
             self.pump.wait_for_growth_or_exit(_LOOK_S)
 
     def close_logs(self) -> None:
@@ -248,7 +248,7 @@ class MetricFiles:
             with contextlib.suppress(OSError):
                 tail.skip_to_end()
 
-    def read(self) -> bool:
+    def feed_new_rows_to_gate(self) -> bool:
         """Feed one block of each file; return whether there was anything."""
         found = False
         for path, tail in self._tails.items():
@@ -260,7 +260,7 @@ class MetricFiles:
 
     def close(self) -> None:
         """Feed what is left, and let go of the files."""
-        while self.read():
+        while self.feed_new_rows_to_gate():
             pass
         for tail in self._tails.values():
             tail.close()

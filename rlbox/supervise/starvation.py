@@ -45,15 +45,15 @@ class StarvationMonitor:
         self._start: ServiceStartup | None = None
         self._begun_s = real()
 
-    def begin_stage(self, stretch: float) -> None:
-        """Begin with a stage whose limits may last `stretch` times as long, and no longer."""
-        self._begun_s, self._clock.min_rate, self._stretch = self._real(), 1 / stretch, stretch
+    def begin_stage(self, max_stretch_factor: float) -> None:
+        """Begin with a stage whose limits may last `max_stretch_factor` times as long, and no longer."""
+        self._begun_s, self._clock.min_rate, self._stretch = self._real(), 1 / max_stretch_factor, max_stretch_factor
 
     def scaled_time_s(self) -> float:
         """Return the time as the run's processes have it."""
         return self._clock.get_slowed_time_s(self._real())
 
-    def wall_time_s(self) -> float:
+    def monotonic_time_s(self) -> float:
         """Return the time by the clock on the wall."""
         return self._real()
 
@@ -83,7 +83,7 @@ class StarvationMonitor:
         if before:
             self._clock.add_usage(compute_cpu_usage(before, self._before, self._cores), real_s)
             if self._start:
-                self._start.take(before, self._before, real_s)
+                self._start.add_activity(before, self._before, real_s)
         self._due_s = real_s + max(_EVERY_S, (time.thread_time() - spent) / _CPU_SHARE)
 
     def refine_cause(self, cause: Cause) -> Cause:
@@ -104,30 +104,30 @@ class StarvationMonitor:
 
 
 class ServiceStartup:
-    """A service that starts: `is_late` once it may take no longer. `pids` are its processes, looked up now and then."""
+    """A service that starts: over limit once it may take no longer. `pids`: its processes, looked up now and then."""
 
     def __init__(self, watch: StarvationMonitor, clock: ServiceStartupTimer, child: ChildProcess) -> None:
         self.child = child
         self.pids: set[int] = {child.pid}
         self._watch, self._clock = watch, clock
 
-    def take(self, previous: ActivitySample, after: ActivitySample, real_s: float) -> None:
+    def add_activity(self, previous: ActivitySample, after: ActivitySample, now_real_s: float) -> None:
         """Take two looks at the run's processes."""
         own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (previous, after)]
         waits_disk = any(process.waits_for_disk for process in own[1].processes)
-        self._clock.add_rates(compute_rates(*own), real_s, is_waiting_for_disk=waits_disk)
+        self._clock.add_rates(compute_rates(*own), now_real_s, is_waiting_for_disk=waits_disk)
 
     @property
-    def is_late(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether it has taken longer than it may, as a look of this second shows."""
         if self._clock.is_over_limit(self._watch.scaled_time_s()):
             self._watch.sample(now=True)
-        return self._clock.must_stop(self._watch.scaled_time_s(), self._watch.wall_time_s())
+        return self._clock.must_stop(self._watch.scaled_time_s(), self._watch.monotonic_time_s())
 
     @property
     def elapsed_s(self) -> float:
         """How long it has taken by the clock on the wall, s."""
-        return self._clock.get_wall_elapsed_s(self._watch.wall_time_s())
+        return self._clock.get_wall_elapsed_s(self._watch.monotonic_time_s())
 
     def _own(self, processes: Iterable[ProcessUsage]) -> tuple[ProcessUsage, ...]:
         return tuple(process for process in processes if process.pid in self.pids)

@@ -22,7 +22,7 @@ from rlbox.record.state import PlotResult, RunStatus, StageStatus, archive_previ
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
-from rlbox.supervise.engine_memory import find_engine_memory_percent
+from rlbox.supervise.engine_memory import find_inference_gpu_memory_percent
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.sampler import Sampler
 from rlbox.supervise.stage import StageResult, run_stage, stop_retained_services
@@ -77,7 +77,7 @@ def supervise_run(
         nodes=NodeMonitor(plan.run_id, plan.cluster),
     )
     sampler = Sampler(run_dir, processes.list_pids_by_part, lambda: journal.state)
-    journal.add_listener(sampler.on_event)
+    journal.add_listener(sampler.sample_soon_on_change)
     sampler.start()
     journal.record_run_change("run", state="running", attempt=plan.attempt)
     cause = _end_all_after(context, on_failure, masks)
@@ -144,7 +144,7 @@ def _check_fixes(context: StageContext) -> Cause | None:
     """Return why no stage can be started: a fix of the image that does not hold in the container as it was started."""
     if context.plan.owns_processes and INSTALL_DIR_VARIABLE not in os.environ:
         return None
-    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(find_engine_memory_percent(context.plan))}
+    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(find_inference_gpu_memory_percent(context.plan))}
     errors = [finding for finding in run_fix_checks("run", environ=environ) if finding.level == "error"]
     if not errors:
         return None
@@ -185,7 +185,7 @@ def _collect(
         fatals=end.fatals,
         snapshot=end.snapshot,
         masks=context.journal.masks,
-        given=context.grants.make_masked_environment(end.stage.secrets),
+        masked_secret_env=context.grants.make_masked_environment(end.stage.secrets),
     )
     try:
         return on_failure(failure)

@@ -62,7 +62,9 @@ class Machine:
         )
         self.now_s, self.read_bytes = 1000.0, 0
         self.bytes_read_by_log = {"stage": 0}
-        self.watch = HangMonitor(bench.create_watch_context(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe)
+        self.watch = HangMonitor(
+            bench.create_hang_watch_context(plan.stages[0]), clock=lambda: self.now_s, probe=self.probe
+        )
 
     def probe(self, pids: Iterable[int]) -> ActivitySample:
         process = dataclasses.replace(PROCESS, read_bytes=self.read_bytes)

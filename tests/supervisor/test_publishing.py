@@ -37,7 +37,7 @@ def port() -> Iterator[int]:
 @pytest.fixture
 def published(port: int) -> Iterator[PortForwarder]:
     carried = PortForwarder({"web": port}, gateway=GATEWAY, address=ADDRESS)
-    carried.forward(service("web", port))
+    carried.forward_to_loopback(service("web", port))
     yield carried
     carried.close()
 
@@ -70,7 +70,7 @@ def test_ports_are_closed_at_the_end(port: int, published: PortForwarder) -> Non
 def test_other_ports_stay_closed() -> None:
     port = free_port()
     carried = PortForwarder({"other": port}, gateway=GATEWAY, address=ADDRESS)
-    carried.forward(service("web", port))
+    carried.forward_to_loopback(service("web", port))
     with pytest.raises(ConnectionRefusedError):
         ask(port, b"give")
     carried.close()

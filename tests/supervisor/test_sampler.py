@@ -45,7 +45,7 @@ def test_an_event_is_sampled_at_once(tmp_path: Path, event: str) -> None:
     one = sampler(tmp_path, 1000.0)
     one.start()
     wait_for((tmp_path / RESOURCES_FILE).exists)
-    one.on_event({"event": event, "phase": "load"})
+    one.sample_soon_on_change({"event": event, "phase": "load"})
     wait_for(lambda: len(samples(tmp_path)) == 2)
     one.close()
     assert len(samples(tmp_path)) == 3

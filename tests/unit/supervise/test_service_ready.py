@@ -121,14 +121,14 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
     assert (service.has_been_ready, service.pending_problem) == (False, missing)
     service.match_lines(cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n"))
     assert (service.has_been_ready, service.pending_problem) == (True, "")
-    service.close()
+    service.stop_probing()
 
 
 def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     service = running(Ready(url=f"http://127.0.0.1:{port}/good"), answer_s=0.4, silence_s=5.0, clock=lambda: now[0])
     wait_for(service, "")
-    service.begin_checks()
+    service.begin_liveness_checks()
     count = len(Answer.asked)
     while len(Answer.asked) < count + 3:
         threading.Event().wait(0.02)
@@ -139,31 +139,31 @@ def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.Mo
     assert not service.is_unresponsive
     now[0] += 0.2
     assert service.is_unresponsive
-    service.close()
+    service.stop_probing()
 
 
 def test_a_log_that_does_not_grow(port: int) -> None:
     now = [100.0]
     service = running(Ready(url=f"http://127.0.0.1:{port}/good"), silence_s=5.0, clock=lambda: now[0])
-    service.begin_checks()
+    service.begin_liveness_checks()
     seen = []
     for size in (10, 10, 10, 20, 20):
         now[0] += 3
         seen.append(service.is_silent(size))
     assert seen == [False, False, True, False, False]
     assert not service.is_unresponsive  # nobody asked for answers
-    service.close()
+    service.stop_probing()
 
 
 def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
     service = running(Ready(url=f"http://127.0.0.1:{port}/good", line="up"))
     service.match_lines(LineSplitter().feed(b"up\n"))
     wait_for(service, "")
-    service.begin_checks()
-    service.restart_probe()
+    service.begin_liveness_checks()
+    service.restart_readiness_probe()
     wait_for(service, "")
     assert service.has_been_ready
-    service.close()
+    service.stop_probing()
 
 
 SPEC: dict[str, Any] = {
