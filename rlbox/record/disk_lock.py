@@ -103,7 +103,6 @@ def acquire_disk_lock(
 
 
 def find_lock_owner(data_dir: Path) -> LockOwner | None:
-    """Return who holds the data disk now, or None."""
     path = data_dir / LOCK_FILE
     try:
         handle = open_regular_fd(path)

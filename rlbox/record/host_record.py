@@ -143,13 +143,10 @@ class HostRecord:
 
 
 class HostRecordStore:
-    """The records of the runs of one data disk."""
-
     def __init__(self, data: Path) -> None:
         self.folder = state_path(_RUNS, hashlib.sha256(str(data).encode("utf-8", "replace")).hexdigest()[:16])
 
     def run_ids(self) -> list[str]:
-        """Return the runs of which there is a record."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def read_or_empty(self, run: str) -> HostRecord:

@@ -82,7 +82,6 @@ class Journal:
             self.record_event(stage, "service", service=service, state=changes["state"])
 
     def record_event(self, stage: str, event: str, **fields: Any) -> None:
-        """Append one event and tell whoever listens."""
         record = {"t": utc_now(), "stage": stage, "event": event, **self.masks.mask_json(fields)}
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
         self._attempt(lambda: self._events.append(line))

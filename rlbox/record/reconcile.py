@@ -169,7 +169,6 @@ def _append_end_event(run_dir: Path, state: RunState) -> None:
 
 
 def _remove_draft_files(run_dir: Path) -> None:
-    """Remove what writers left that were killed in the middle."""
     with contextlib.suppress(OSError):
         for name in list_directory_or_empty(run_dir):
             if any(fnmatch.fnmatch(name, pattern) for pattern in _DRAFTS):

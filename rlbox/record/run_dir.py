@@ -53,7 +53,6 @@ def write_run_files(run_dir: Path, plan: RunPlan, programs: Path | None, extra_f
 
 
 def write_run_plan(run_dir: Path, plan: RunPlan) -> None:
-    """Write `plan.json`, whole or not at all."""
     replace_file(run_dir / PLAN_FILE, json.dumps(plan.as_json(), indent=1).encode())
 
 

@@ -88,7 +88,6 @@ class RunStore:
     open_runtime: Callable[[ContainerRef], RuntimeHandle]
 
     def run_dir(self, run: str) -> Path:
-        """Return where the directory of a run is, or would be."""
         return self.data_dir / _RUNS / run
 
     def list_run_dirs(self) -> list[Path]:
@@ -161,7 +160,6 @@ class RunStore:
         return acquire_disk_lock(self.data_dir, holder, find_current_stage=self.find_current_stage)
 
     def find_lock_owner(self) -> LockOwner | None:
-        """Return who holds the disk now, or None."""
         return find_lock_owner(self.data_dir)
 
     def is_locked_by(self, run: str) -> bool:
@@ -303,12 +301,10 @@ class RunStore:
 
     @property
     def trash_dir(self) -> Path:
-        """Where runs are that are being removed."""
         return self.data_dir / _OWN / "removed"
 
     @property
     def _drafts_dir(self) -> Path:
-        """Where run directories are made, and renamed when they are whole."""
         return self.data_dir / _OWN / "new"
 
 

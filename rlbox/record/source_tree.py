@@ -54,7 +54,6 @@ class SourceTree:
 
     @property
     def to_json(self) -> dict[str, Any]:
-        """What is written down of it."""
         names = ("package", "folder", "version", "commit", "branch", "files_changed", "digest")
         diff = f"source-{self.digest[:12]}.diff" if self.diff else ""
         return {**{name: getattr(self, name) for name in names}, "diff": diff}

@@ -49,7 +49,6 @@ class TimelineRow:
 
     @property
     def total_bar_seconds(self) -> float:
-        """How long it went on, all attempts together."""
         return sum(bar.end_unix_s - bar.begin_unix_s for bar in self.bars)
 
 

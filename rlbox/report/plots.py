@@ -332,7 +332,6 @@ class _Used:
         ]
 
     def storage(self) -> list[_Drawn]:
-        """Return what was used of memory, disks and network."""
         resident = [*self._run(("all_parts", "resident_bytes")), *self._parts("resident_bytes")]
         return [
             ("memory", "bytes", resident),

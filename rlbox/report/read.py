@@ -259,6 +259,5 @@ def get_objects(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def get_object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the object of that name; empty when there is none."""
     value = row.get(name)
     return value if isinstance(value, dict) else {}

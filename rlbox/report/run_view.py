@@ -359,7 +359,6 @@ class Painter:
                 self._live.update(Group(*lines), refresh=True)
 
     def clear(self) -> None:
-        """Remove the region; the cursor is where it began."""
         if self._live:
             with contextlib.suppress(OSError):
                 self._back(self.columns_and_rows[0])

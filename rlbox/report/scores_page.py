@@ -46,7 +46,6 @@ class ProblemView:
 
     @property
     def differs(self) -> bool:
-        """Whether one checkpoint solved it and another did not."""
         solved: dict[str, bool] = {}
         for one in self.answers:
             solved[one.checkpoint] = solved.get(one.checkpoint, False) or one.outcome == "accepted"

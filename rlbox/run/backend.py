@@ -103,8 +103,6 @@ class PreparedBackend(Protocol):
 
 
 class Backend(Protocol):
-    """One way to carry out runs."""
-
     @property
     def is_local(self) -> bool:
         """Whether its runs, and their data disk, are on this machine."""
@@ -172,6 +170,5 @@ def format_new_run_command(plan: RunPlan) -> str:
 
 
 def format_resume_command(plan: RunPlan) -> str:
-    """Return the command line that resumes a run."""
     options = f" {plan.cluster.options}" if plan.cluster else ""
     return f"rlbox run --resume {plan.run_id}{options}"

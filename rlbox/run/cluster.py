@@ -75,7 +75,6 @@ class ClusterBackend:
 
     @property
     def is_local(self) -> bool:
-        """Whether this is the command line beside the head."""
         return bool(os.environ.get(HEAD_VARIABLE))
 
     def open_store_or_exec_remotely(
@@ -204,7 +203,6 @@ class ClusterBackend:
         )
 
     def open_runtime(self, ref: ContainerRef) -> RunContainer:
-        """Return the container of a run, as on one machine."""
         return DockerBackend().open_runtime(ref)
 
 

@@ -84,7 +84,6 @@ def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
 
 
 def create_lock_owner(action: str) -> LockOwner:
-    """Return this command line as holder of a data disk."""
     return LockOwner(what=action, user=get_user_name(), uid=os.getuid(), host=socket.gethostname())
 
 
@@ -177,7 +176,6 @@ def run_in_remote_container(
 
 
 def drop_options(args: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
-    """Return a command line without some options and their values."""
     left, rest = [], iter(args)
     for word in rest:
         if word in options:

@@ -58,8 +58,6 @@ _NAME = "docker"
 
 
 class DockerBackend:
-    """Runs in containers of their targets' images."""
-
     @property
     def is_local(self) -> bool:
         return is_engine_local()
@@ -247,7 +245,6 @@ class PreparedDocker:
         return lambda: engine.is_container_active(plan.container)
 
     def _remove_outdated_bytecode(self) -> None:
-        """Remove what was compiled for other images of the target."""
         compiled = (self.run_store.data_dir / self.bytecode_dir_in_data).parent
         for name in list_directory_or_empty(compiled):
             if name != self.bytecode_dir_in_data.name:

@@ -106,8 +106,6 @@ def run_rlbox_in_layout(app: App, layout: Layout, args: tuple[str, ...], gpus: s
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedHost:
-    """The environment for runs of a target, and their data disk."""
-
     target: str
     run_store: RunStore
     environment: StageEnvironment

@@ -98,8 +98,6 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenRun:
-    """A run whose directory is complete."""
-
     plan: RunPlan
     run_dir: Path
 
@@ -322,7 +320,6 @@ def _exit_code(state: RunState) -> int:
 
 
 def _reports(run_dir: Path, state: RunState) -> list[Path]:
-    """Return the pages that explain the stages that failed."""
     pages = (run_dir / stage.directory / EVIDENCE_FOLDER / REPORT_PAGE for stage in state.stages if stage.cause)
     return [page for page in pages if page.is_file()]
 

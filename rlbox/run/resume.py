@@ -134,7 +134,6 @@ class _ResumedRun:
     tree: Mapping[str, str]
 
     def show(self, secrets: tuple[str, ...], prepared: PreparedBackend) -> int:
-        """Say what would run, and whether it would start."""
         app, plan = self.app, self.plan
         now = plan
         with app.collecting_refusals("data disk"):

@@ -155,7 +155,6 @@ def start_run(app: App, name: str, options: RunOptions) -> int:
 def _check_fit(
     app: App, job: Job, values: ParamValues, target: str, run_store: RunStore, backend: Backend, options: RunOptions
 ) -> FitResult | None:
-    """Return whether the run fits; one that does not is refused."""
     fit = None
     with app.collecting_refusals("memory"):
         capacity = load_declared_capacity(app, target, get_gpus_option_or_env(options.gpus))
@@ -229,6 +228,5 @@ def _skip_to_stage(plan: RunPlan, options: RunOptions) -> RunPlan:
 
 
 def list_unpassed_stages(state: RunState, stages: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `stages` that have not passed."""
     passed = {stage.name for stage in state.stages if stage.state == "passed"}
     return tuple(name for name in stages if name not in passed)

@@ -55,8 +55,6 @@ class SelectedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedFile:
-    """A file that is left out, and why."""
-
     name: str
     bytes: int
     why: str

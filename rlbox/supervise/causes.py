@@ -101,7 +101,6 @@ def explain_failed_fix(fix_id: str, seen: str, remedy: str, others: int, doctor:
 
 
 def explain_failed_start(stage: StagePlan, part: str, program: str, reason: str) -> Cause:
-    """A command could not be started at all."""
     who = f"stage {stage.name}" if part == "main" else f"service {part} of stage {stage.name}"
     return Cause(kind="program", what=f"{who} cannot start {program}: {reason}")
 
@@ -132,7 +131,6 @@ def explain_slow_service_start(stage: StagePlan, service: ServicePlan, answer: s
 
 
 def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, answer: str) -> Cause:
-    """A service that was ready got the request right no more."""
     return Cause(
         kind="silence",
         what=f"service {service.name} has not answered for {exact_duration_text(service.answer_s)} while stage "
@@ -154,7 +152,6 @@ def explain_silent_service_log(stage: StagePlan, service: ServicePlan) -> Cause:
 
 
 def explain_failed_ray_job(stage: StagePlan, ray: RayPlan, info: RayJobInfo) -> Cause:
-    """The Ray job did not end with SUCCEEDED."""
     status, detail = info.status, "" if info.exit_code is None else f" (driver {describe_exit(info.exit_code)})"
     first = [line for line in info.message.strip().splitlines()[:1] if not line.startswith(_RAY_EXITED)]
     said = f": {first[0][:300]}" if first else ""

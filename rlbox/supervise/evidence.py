@@ -410,7 +410,6 @@ def list_collectors(failure: StageFailure) -> dict[str, Collector]:
 
 
 def build_failure_facts(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
-    """Return `facts.json`."""
     stage, state, plan = failure.stage, failure.state, failure.plan
     return {
         "schema": 1,

@@ -105,7 +105,6 @@ class FailureReport:
     schema: int = 1
 
     def as_json(self) -> str:
-        """Return the report as JSON text."""
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 

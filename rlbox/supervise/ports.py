@@ -52,12 +52,10 @@ class PortAuditor:
         self._known: set[int] = set()
 
     def stop_on_undeclared_listener_if_due(self) -> None:
-        """Look when the last time was a while ago."""
         if time.monotonic() > self._due:
             self.stop_on_undeclared_listener()
 
     def stop_on_undeclared_listener(self) -> None:
-        """Look now."""
         begun = time.monotonic()
         new = [each for each in _listening() if each.inode not in self._known and each.inode not in self._ours]
         now = time.monotonic()
@@ -133,7 +131,6 @@ class PortForwarder:
                     threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening; what is open ends with its service."""
         for server in self._servers:
             server.shutdown()
             server.server_close()

@@ -62,7 +62,6 @@ class RayJob:
 
     @property
     def latest_info(self) -> RayJobInfo:
-        """The last answer of the Jobs API."""
         return self._poller.latest or RayJobInfo(status=PENDING)
 
     def poll(self) -> int | None:

@@ -71,7 +71,6 @@ class Sampler:
             self._wake.set()
 
     def close(self) -> None:
-        """Write the last row and end."""
         self._closed.set()
         self._wake.set()
         self._thread.join(self._pause_s)

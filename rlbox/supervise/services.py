@@ -107,7 +107,6 @@ class RunningService:
 
     @property
     def has_been_ready(self) -> bool:
-        """Whether the service has shown that it does its work."""
         return self._good_at is not None and not self._line_missing
 
     def match_lines(self, texts: LineBlock) -> None:
@@ -148,7 +147,6 @@ class RunningService:
         return bool(self.plan.silence_s) and now - self._grown_at > self.plan.silence_s
 
     def stop_probing(self) -> None:
-        """Ask no more whether it is ready."""
         self._poller.stop()
 
     def _ask(self) -> Problem:

@@ -59,7 +59,6 @@ class StageServices:
         self._folder = context.run_dir / stage.directory
 
     def require_free_ports(self) -> None:
-        """Stop a stage one of whose ports another process listens on."""
         for service in self._stage.services:
             for name, number in service.ports.items():
                 rule = self._gate.outcomes.ports[service.name, name]

@@ -54,7 +54,6 @@ class _NodeProbe:
         self._bad_at = 0.0
 
     def connect(self) -> None:
-        """Try a connection to the node's Ray."""
         begun = time.monotonic()
         try:
             socket.create_connection((self.node.address, self.node.port), _CONNECT_S).close()
@@ -68,7 +67,6 @@ class _NodeProbe:
             self.good_at = time.monotonic()
 
     def find_problem(self) -> Problem:
-        """Return why the node counts as gone."""
         where = f"{self.node.address}:{self.node.port}"
         if self._refused >= _REFUSED:
             return f"its Ray has ended, nothing takes connections at {where} any more"
@@ -106,7 +104,6 @@ class NodeMonitor:
         return self.find_lost_node(stage, consequence)
 
     def close(self) -> None:
-        """Stop connecting."""
         for poller in self._pollers:
             poller.stop()
 
@@ -119,8 +116,6 @@ T = TypeVar("T")
 
 
 class StageAborted(Exception):
-    """The stage cannot go on."""
-
     def __init__(self, cause: Cause) -> None:
         super().__init__(cause.what)
         self.cause = cause

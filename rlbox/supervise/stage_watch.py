@@ -119,12 +119,10 @@ class StageWatch:
             event(stage, "log-emptied", log=name)
 
     def stop_on_log_write_error(self) -> None:
-        """Stop a stage whose logs cannot be written."""
         if self.pump.write_error:
             raise StageAborted(self._context.explain_disk_error(self.pump.write_error))
 
     def stop_on_hang(self) -> None:
-        """Stop a stage that shows no sign of life."""
         cause = self.hang.check(self.logs)
         if cause:
             self.gate.mark_failed(self.gate.outcomes.silence, self.gate.last_line(STAGE_LOG))
@@ -211,12 +209,10 @@ class StageWatch:
         self._context.journal.record_stage_change(self._stage.name, gate=self.gate.states(), **changes)
 
     def record_gate(self) -> None:
-        """Record the gate when it changed."""
         if self.gate.revision != self._recorded:
             self.record()
 
     def record_service(self, service: RunningService, **changes: object) -> None:
-        """Record fields of a service of the stage."""
         self._context.journal.record_service_change(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
@@ -259,7 +255,6 @@ class MetricFiles:
         return found
 
     def close(self) -> None:
-        """Feed what is left, and let go of the files."""
         while self.feed_new_rows_to_gate():
             pass
         for tail in self._tails.values():

@@ -50,11 +50,9 @@ class StarvationMonitor:
         self._begun_s, self._clock.min_rate, self._stretch = self._real(), 1 / max_stretch_factor, max_stretch_factor
 
     def scaled_time_s(self) -> float:
-        """Return the time as the run's processes have it."""
         return self._clock.get_slowed_time_s(self._real())
 
     def monotonic_time_s(self) -> float:
-        """Return the time by the clock on the wall."""
         return self._real()
 
     @contextlib.contextmanager
@@ -112,7 +110,6 @@ class ServiceStartup:
         self._watch, self._clock = watch, clock
 
     def add_activity(self, previous: ActivitySample, after: ActivitySample, now_real_s: float) -> None:
-        """Take two looks at the run's processes."""
         own = [dataclasses.replace(look, processes=self._own(look.processes)) for look in (previous, after)]
         waits_disk = any(process.waits_for_disk for process in own[1].processes)
         self._clock.add_rates(compute_rates(*own), now_real_s, is_waiting_for_disk=waits_disk)

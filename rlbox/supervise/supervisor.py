@@ -195,7 +195,6 @@ def _collect(
 
 
 def _end_stages(context: StageContext, cause: Cause) -> None:
-    """Mark what will not run any more."""
     for state in context.journal.state.stages:
         if state.state == "waiting":
             context.journal.record_stage_change(state.name, state="not started")

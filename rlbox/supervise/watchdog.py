@@ -62,7 +62,6 @@ def _stay(number: int, frame: FrameType | None) -> None:
 
 
 def _settle(run_dir: Path, code: int) -> None:
-    """Write down how the run ended when its supervisor did not."""
     from rlbox.diagnose.cause import make_process_exit_info
     from rlbox.errors import RlboxError
     from rlbox.record.reconcile import write_final_state
