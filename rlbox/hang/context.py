@@ -80,7 +80,6 @@ class EventRecorder:
         self._noticed = stall is not None
 
     def record_stall(self, event: str, stall: Stall) -> None:
-        """Record a hang as `event`."""
         self._watched.record_event(
             event,
             phase=stall.phase.name,
@@ -92,8 +91,6 @@ class EventRecorder:
 
 
 class LogSource(Protocol):
-    """What is asked of the logs of a stage."""
-
     @property
     def bytes_read_by_log(self) -> Mapping[str, int]:
         """How many bytes of each log were handed over."""
@@ -112,7 +109,6 @@ class LineBuffer:
         self._size = -1
 
     def add(self, block: bytes) -> None:
-        """Take lines that ended."""
         self._size = -1
         self._blocks.append(select_last_lines(block, _END_BYTES) if self._bytes > _MUCH_BYTES else block)
         self._bytes += len(self._blocks[-1])
@@ -171,5 +167,4 @@ def make_hang_cause(stage: StagePlan, stall: Stall, wait_description: str) -> Ca
 
 
 def get_hang_report_path(stage: StagePlan) -> str:
-    """Return where the report of a hang lies, below the run directory."""
     return f"{stage.directory}/{EVIDENCE_FOLDER}/{HANG_PAGE}"

@@ -70,7 +70,6 @@ class StepTimer:
         return stepped
 
     def skip_next_interval(self) -> None:
-        """Begin to learn anew, because another kind of work has begun."""
         self._last_s = None
 
     @property
@@ -80,7 +79,6 @@ class StepTimer:
 
     @property
     def median_interval_s(self) -> float:
-        """The usual time of a step."""
         return median(self._intervals) if self._intervals else 0.0
 
     def _hits(self, block: bytes) -> Iterator[re2._Match[bytes]]:
@@ -153,8 +151,6 @@ class Stall:
 
 
 class AgedRates(NamedTuple):
-    """Rates, and how many seconds ago they were measured."""
-
     age_s: float
     rates: ActivityRates
 
@@ -179,7 +175,6 @@ class HangDetector:
         self.start(now_s)
 
     def start(self, now_s: float) -> None:
-        """Count from now on."""
         self._alive_s = self.last_progress_s = self._idle_s = self.last_output_s = now_s
 
     @property
@@ -188,15 +183,12 @@ class HangDetector:
         return self._clock.median_interval_s if self._clock.is_interval_known else 0.0
 
     def get_inactivity_s(self, now_s: float) -> float:
-        """Return how long there was no sign of life."""
         return now_s - self._alive_s
 
     def list_recent_rates(self, now_s: float) -> list[AgedRates]:
-        """Return the activities of the last minute, each with how many seconds ago it was measured."""
         return [AgedRates(now_s - at, rates) for at, rates in self._recent]
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
-        """Take whole lines of the stage's log; return those that began or ended a phase."""
         block = select_last_lines(block, _LOOKED_AT)
         lines = self._finder.match_lines(block)
         for line in lines:
@@ -252,7 +244,6 @@ class HangDetector:
         return min(_CALM_S, max(limit_s / 4, 0.5))
 
     def find_hang(self, now_s: float) -> Stall | None:
-        """Return the hang, if it is one."""
         longest_s = _LONGEST_TIMES * self._clock.longest_interval_s
         if stall := self._stall(now_s, max(_STEPS_FLOOR_S, self._steps * self.usual_step_s, longest_s)):
             return stall

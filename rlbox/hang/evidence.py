@@ -47,7 +47,6 @@ def write_hang_markdown(evidence_dir: Path) -> Path | None:
 
 
 def _render_markdown(facts: Mapping[str, Any]) -> str:
-    """Return the page for what `hang.json` holds."""
     processes = facts["processes"]
     parts = [
         f"# Stage {facts['stage']} {_ENDS[facts['rule']]}" + (f": {facts['phase']}" if facts["phase"] else ""),
@@ -168,8 +167,6 @@ def collect_hang_evidence(
 
     Parameters
     ----------
-    recent_rates
-        The activities of the last minute with how many seconds ago each was measured.
     ignored_name_prefixes
         Beginnings of the names of processes that are left out of the account.
 

@@ -32,7 +32,6 @@ class _ShippedPhases(SpecModel):
 
 @functools.cache
 def load_phases() -> _ShippedPhases:
-    """Return the phases of an RL run that rlbox knows by itself."""
     return validate_spec(_ShippedPhases, load_toml(PHASES), str(PHASES))
 
 

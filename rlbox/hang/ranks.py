@@ -180,17 +180,13 @@ class DeadlockTracker:
             self.deadlock = found
 
     def reset(self) -> None:
-        """The stage went on, or what was seen is no deadlock."""
         self.deadlock = None
 
     def get_duration_s(self, now_s: float) -> float:
-        """Return for how long they have been waiting; 0 when they do not."""
         return now_s - self._since_s if self.deadlock else 0.0
 
 
 class DeadlockStatus(NamedTuple):
-    """How ranks wait for each other, None when they do not, and for how long they have been."""
-
     deadlock: Deadlock | None
     duration_s: float
 
@@ -309,7 +305,6 @@ class RankMonitor:
         self._sleeps_until_s = -math.inf
 
     def probe_deadlock(self, now_s: float, heard_s: float) -> DeadlockStatus:
-        """Return how the ranks wait for each other, and for how long they have been."""
         if now_s - heard_s < _QUIET_S:
             self._forget()
             self._before = None
@@ -389,7 +384,6 @@ class RankMonitor:
 
 
 def _name_calls(deadlock: Deadlock, ranks: Sequence[_RankProcess], stacks: Mapping[int, tuple[Frame, ...]]) -> Deadlock:
-    """Return a deadlock whose description names the collectives that Python stacks show."""
     calls = [
         f"rank {rank.rank} in {frame}"
         for rank in sorted(ranks, key=lambda rank: rank.rank)

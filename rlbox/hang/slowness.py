@@ -168,7 +168,6 @@ class ServiceStartupTimer:
             self._recent.popleft()
 
     def get_wall_elapsed_s(self, real_time_s: float) -> float:
-        """Return how long it has taken by the clock on the wall, s."""
         return real_time_s - self._real_s
 
     def is_over_limit(self, slowed_time_s: float) -> bool:

@@ -93,7 +93,6 @@ class _ProcessResources:
 
 
 def find_server_pid(pids: Iterable[Pid], address: str) -> Pid | None:
-    """Return which of the processes listens at `HOST:PORT`."""
     return _ProcessResources.probe(pids).find_server_pid(address) or None
 
 

@@ -80,7 +80,6 @@ class Frame:
 
     @property
     def bare_name(self) -> str:
-        """The function's name without its class."""
         return self.function.rpartition(".")[2].lower()
 
     def __str__(self) -> str:

@@ -81,11 +81,9 @@ class ProgramCgroup:
         return self._read_total_cpu_s() - self._cpu_s_before
 
     def has_run_out_of_memory(self) -> bool:
-        """Return whether the kernel ended something of this request for memory."""
         return self._count_kills() > self._kills_before
 
     def remove_empty(self) -> None:
-        """Remove it; nothing may be in it any more."""
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()

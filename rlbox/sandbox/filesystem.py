@@ -89,7 +89,6 @@ def enter_mount_namespace() -> None:
 
 
 def mount_private_tmpfs(size_mb: int) -> None:
-    """Mount an empty `/tmp` and `/dev/shm`, in memory."""
     options = f"size={size_mb}m,nr_inodes={_INODES},mode=755".encode()
     for path in SHARED_FOLDERS:
         result = LIBC.mount(b"sandbox", path.encode(), b"tmpfs", _NO_SETUID | _NO_DEVICES, options)

@@ -39,8 +39,6 @@ _CAPSET = {"x86_64": 126, "aarch64": 91}
 
 
 class StartedProgram(NamedTuple):
-    """`fork_listener` is asked for the program's new processes; None: it has no such layer."""
-
     pid: int
     isolation: IsolationLevel
     fork_listener: ListenerFd | None

@@ -58,7 +58,6 @@ class ProcessMonitor:
         self._tasks = self._new_tasks = 0  # when it was checked, and since then
 
     def record_exceeded_limit(self, *, is_output_full: bool = False) -> None:
-        """Measure, and note the first limit that is passed."""
         pids = set(_list_descendants(os.getpid()))
         self._tasks, self._new_tasks = self._check_time(pids), 0
         limit = ""
@@ -165,7 +164,6 @@ class ProcessMonitor:
 
 
 def list_children(pid: int) -> list[int]:
-    """Return the ids of the children of a process, none when it is gone."""
     return [int(child) for thread in list_thread_dirs(pid) for child in read_text(f"{thread}/children").split()]
 
 

@@ -17,7 +17,6 @@ than the limit. `group`: a control group that counts processor time and bounds m
 _NO_WALL = "limits only"
 
 MissingReason = str
-"""Why a layer is missing: what the kernel said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,6 @@ class IsolationLevel:
 
     @property
     def has_landlock_and_seccomp(self) -> bool:
-        """Whether files, network and other processes are out of a program's reach."""
         return {LANDLOCK, SECCOMP} <= set(self.layers)
 
     @property
@@ -39,7 +37,6 @@ class IsolationLevel:
 
     @classmethod
     def of(cls, layers: Iterable[str], missing: dict[str, MissingReason]) -> IsolationLevel:
-        """Return the level with its layers in the order of `LAYERS`."""
         present = set(layers)
         return cls(layers=tuple(layer for layer in LAYERS if layer in present), missing=missing)
 

@@ -106,8 +106,6 @@ class ProgramCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramRequest:
-    """Limits are None where the request has none."""
-
     code: str
     language: str = "python"
     stdin: str = ""

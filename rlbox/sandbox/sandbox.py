@@ -118,7 +118,6 @@ class Sandbox:
         return build_run_response(self._run_in_turn(plan, is_awaited), build=build)
 
     def probe_isolation(self) -> IsolationProbe:
-        """Run a program that prints a sum."""
         plan = self._make_plan({}, self._limits)
         outcome = self._run_plan(replace(plan, programs=[[self._python, "-c", "print(1 + 1)"]]))
         if outcome.limit:
@@ -128,7 +127,6 @@ class Sandbox:
         return IsolationProbe(outcome.isolation, error)
 
     def _make_plan(self, files: Mapping[str, bytes], limits: ProgramLimits) -> Plan:
-        """Return a plan without programs."""
         return Plan(
             programs=[],
             files={name: base64.b64encode(content).decode() for name, content in files.items()},

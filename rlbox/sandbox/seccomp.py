@@ -97,12 +97,10 @@ _INSTALL = {"x86_64": 317, "aarch64": 277}  # seccomp(2)
 
 
 def is_supported_machine(machine: str) -> bool:
-    """Return whether there is a filter for this kind of machine (`os.uname().machine`)."""
     return machine in _ARCHITECTURES
 
 
 def install_filter(bpf_code: bytes) -> None:
-    """Put this process and all its children under a filter; raises OSError."""
     _install(bpf_code, flags=0)
 
 

@@ -79,7 +79,6 @@ class ProgramStreams:
         return False
 
     def outputs(self, program: int) -> tuple[str, str]:
-        """Return the standard output and the standard error of a program."""
         first = 2 * program + (len(self.fds) > 1)
         stdout, stderr = (self._received[fd].decode("utf-8", "replace") for fd in self.readers[first : first + 2])
         return stdout, stderr

@@ -109,7 +109,6 @@ class Peer:
         return self._hold(f"{self.side}{next(self._count)}", lambda talk: self._ask(talk, question))
 
     def answer(self, message: Message) -> None:
-        """Answer the question that begins a talk."""
         self._hold(message["talk"], lambda talk: self._send({"talk": talk, **self._answer(message["ask"])}))
 
     def _hold(self, talk: str, act: Callable[[str], Any]) -> Any:
@@ -176,7 +175,6 @@ class Peer:
             return {"raised": raised}
 
     def _carry_out(self, question: Message) -> Any:
-        """Do with a thing of this side what the other asks for."""
         thing, name = self.things[question["at"]], str(question.get("name"))
         do, words = question["do"], self._decode(question.get("words", []))
         if do == "call":
@@ -191,7 +189,6 @@ class Peer:
         setattr(thing, name, value)
 
     def _build_error(self, raised: Any) -> BaseException:
-        """Return what is raised here for an exception of the other side."""
         name, text = str(raised["name"]).replace("\0", ""), str(raised["text"])
         kind = getattr(builtins, name, None)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
@@ -205,13 +202,11 @@ class Peer:
     # ------------------------------------------------------------------------------------------- things of either side
 
     def operate(self, remote: Remote, name: str, words: tuple[Any, ...], reflected: bool = False) -> Any:
-        """Have the other side apply an operator to a thing of its own."""
         return self.use(remote._number, "reflect" if reflected else "operate", name, words)
 
     def use(
         self, number: int, do: str, name: str, words: tuple[Any, ...] = (), names: dict[str, Any] | None = None
     ) -> Any:
-        """Have the other side do something with a thing of its own."""
         if do == "get" and name.startswith("__") and name != "__name__":
             raise AttributeError(name)
         encoded = {key: self._encode(value) for key, value in (names or {}).items()}
