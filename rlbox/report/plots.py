@@ -378,5 +378,5 @@ class _Used:
 
 
 def _in_gib(series: Series) -> Series:
-    """Return memory of a GPU in the unit of its driver: see `amounts.card_text`."""
+    """Return memory of a GPU in the unit of its driver: see `amounts.gpu_memory_text`."""
     return replace(series, points=tuple((at, size / GIB) for at, size in series.points))
