@@ -45,7 +45,6 @@ class LocalGpu:
 
     @property
     def has_90_percent_memory_free(self) -> bool:
-        """Whether hardly any of its memory is in use."""
         return self.used_bytes <= max(_BUSY_SHARE * self.total_bytes, _BUSY_BYTES)
 
     def as_json(self) -> dict[str, Any]:
@@ -100,8 +99,6 @@ class GpuSplitRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RolePlacement:
-    """GPUs of a role on one node."""
-
     role: str
     node: int
     gpus: int

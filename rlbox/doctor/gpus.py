@@ -173,7 +173,6 @@ class GpuFacts:
 
 
 def check_cuda_and_nvml(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
-    """Yield what driver and NVML say is wrong."""
     driver = next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
     if driver and driver.get("ok"):
         yield from check_gpu_count(int(driver["count"]), requirements)

@@ -43,7 +43,6 @@ def parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def check_torch_and_extensions(facts: ProgramFacts, requirements: Requirements, venv: str) -> Iterator[Finding]:
-    """Yield what is wrong with torch and the extensions that are built on it."""
     steps = {str(row["step"]): row for row in facts.steps}
     failed = [row for row in facts.steps if row["step"] in ("import", "cpu") and not row.get("ok")]
     if failed:

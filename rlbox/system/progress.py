@@ -98,7 +98,6 @@ class _Live:
         self._done: dict[object, int] = {}
 
     def show(self, row: ProgressItem) -> None:
-        """Move the bars."""
         bars = self._bars
         if self._all is not None:
             bars.advance(self._all, row.done_bytes - self._done.get(row.key, 0))

@@ -126,7 +126,6 @@ class FileFollower:
             self._offset = os.fstat(self._handle).st_size
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -10,7 +10,6 @@ from typing import Any
 
 
 def _emit(step: str, **facts: Any) -> None:
-    """Write one step's outcome."""
     sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
     sys.stdout.flush()
 
@@ -37,7 +36,6 @@ def _libcuda_path() -> str:
 
 
 def main() -> None:
-    """Ask it, and say that this ended."""
     try:
         _probe_driver()
     except OSError as error:

@@ -21,7 +21,6 @@ _FIRST = 5  # rows that are named of each kind of problem
 
 
 def _emit(step: str, **facts: Any) -> None:
-    """Write one step's outcome."""
     sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
     sys.stdout.flush()
 

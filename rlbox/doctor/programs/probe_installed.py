@@ -27,7 +27,6 @@ def is_there(module: str) -> bool:
 
 
 def main() -> None:
-    """Say it in one line."""
     packages: dict[str, str] = {}
     for row in importlib.metadata.distributions():
         name = row.metadata["Name"]

@@ -87,7 +87,6 @@ def main() -> None:
 
 
 def _add_one(value: int) -> int:
-    """Be the task."""
     return value + 1
 
 

@@ -23,7 +23,6 @@ tl: Any = None  # Triton looks for its language among the names of the module th
 
 
 def _emit(step: str, **facts: Any) -> None:
-    """Write one step's outcome."""
     sys.stdout.write(json.dumps({"step": step, **facts}) + "\n")
     sys.stdout.flush()
 
