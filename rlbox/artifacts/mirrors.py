@@ -258,10 +258,12 @@ def list_image_urls(image: str, profile: Profile) -> tuple[FileUrl, ...]:
         base = rule.mirror_base_url.partition("://")[2]
         if rule.protocol == "direct":
             found.append(FileUrl(mirror="direct", url=image, named_by="target"))
-        elif rule.match not in ("", wanted.host) or (rule.allow and not _is_image_allowed(wanted.name, rule.allow)):
+        elif rule.match not in ("", wanted.host) or (
+            rule.allow and not _is_image_allowed(wanted.name_without_tag, rule.allow)
+        ):
             continue
         else:
-            name = wanted.repository if rule.protocol == "host" else wanted.name
+            name = wanted.repository if rule.protocol == "host" else wanted.name_without_tag
             found.append(FileUrl(mirror=rule.title, url=f"{base}/{name}{tail}"))
     return tuple(found) or (FileUrl(mirror="direct", url=image, named_by="target"),)
 

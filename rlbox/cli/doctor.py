@@ -67,7 +67,7 @@ def engine(app: App, action: str) -> int:
       rlbox engine status
       rlbox engine up
     """
-    from rlbox.engine.setup import install_and_start_engine, list_setup_steps, probe_engine_status
+    from rlbox.engine.setup import install_and_start_engine, list_missing_setup_steps, probe_engine_status
     from rlbox.errors import EngineError
 
     if app.dry_run:
@@ -75,14 +75,14 @@ def engine(app: App, action: str) -> int:
             raise click.UsageError(_("--dry-run goes with up."))
         left: tuple[str, ...] = ()
         with app.collecting_refusals("engine"):
-            left = list_setup_steps()
+            left = list_missing_setup_steps()
         would = "; ".join(left) or "change nothing: an engine answers, and images can be built"
         return app.planned({"left": list(left)}, "\n".join(left), would)
     if action == "up":
         install_and_start_engine(app.print_status)
     status = probe_engine_status()
     app.result(status.to_json(), status.format())
-    return 0 if status.is_ready else EngineError.exit_code
+    return 0 if status.is_running_and_set_up else EngineError.exit_code
 
 
 _COUNT = click.IntRange(0, 1_000_000)

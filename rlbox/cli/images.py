@@ -216,7 +216,7 @@ def push(app: App, name: str, destination: str, plain_http: bool, force: bool) -
     image: dict[str, Any] = {}
     with app.collecting_refusals("image"):
         image = require_image(plan.tag, name)
-    return push_image(app, image, name, plan.tag, reference, plain_http=plain_http, forced_conflict=forced)
+    return push_image(app, image, name, plan.tag, reference, plain_http=plain_http, overridden_stack_conflict=forced)
 
 
 @click.command()

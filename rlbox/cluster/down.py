@@ -88,7 +88,7 @@ def remove_instances(node: Node, instances: Iterable[RayInstance], grace_s: int)
         else:
             if grace_s:
                 node.engine().stop_container(one.id, grace_s)
-            node.engine().remove_container(one.id)
+            node.engine().remove_container_and_network(one.id)
 
 
 # ---- what goes on there

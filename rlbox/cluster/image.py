@@ -93,7 +93,7 @@ def find_in_registry(name: str, target: str, *, plain_http: bool) -> RegistryIma
         manifest = next((one for one in manifests if one.config), None)
         if manifest is None or manifest.config is None:
             raise RegistryError(_("{text} is not an image").format(text=name), next_step=_("check name and tag"))
-        config: dict[str, Any] = parse_json(registry.read_blob(repository, manifest.config.digest))
+        config: dict[str, Any] = parse_json(registry.read_unverified_blob(repository, manifest.config.digest))
     labels = config.get("config", {}).get("Labels") or {}
     if (found := labels.get(TARGET_LABEL, "")) != target:
         whose = _("target {found!s}").format(found=found) if found else _("no target")

@@ -155,7 +155,7 @@ class ContainerRuntime:
 
     def run_python(self, args: tuple[str, ...]) -> Iterator[str]:
         """Run the stack's interpreter beside it; yield the lines that it prints."""
-        return self.node.engine().stream_exec_output(container_name(self.plan), (python_path(self.member), *args))
+        return self.node.engine().stream_exec_stdout_lines(container_name(self.plan), (python_path(self.member), *args))
 
     def read_log_tail(self, instance_id: str, lines: int) -> str:
         return self.node.engine().read_log_tail(instance_id, lines)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rlbox.amounts import GIB, duration_text, size_text
 from rlbox.doctor.processes import make_live_runs_finding
 from rlbox.doctor.requirements import Requirements
-from rlbox.engine.address import is_engine_local, open_engine_connection_address
+from rlbox.engine.address import is_engine_local, open_engine_tunnel_if_remote
 from rlbox.engine.container import ACTIVE_STATES, OWNER_LABEL, RUN_LABEL, TARGET_LABEL
 from rlbox.engine.gpu_access import probe_gpu_support
 from rlbox.errors import EngineError, NodeError
@@ -47,7 +47,7 @@ def check_engine(requirements: Requirements) -> Iterator[Finding]:
 
 def check_engine_info(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
     """Yield what is wrong with an engine by what its API says of it."""
-    address = open_engine_connection_address()
+    address = open_engine_tunnel_if_remote()
     version = parse_version(str(info.get("ServerVersion", "")))
     if version and version < _OLDEST_ENGINE:
         yield Finding(

@@ -24,7 +24,7 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     assume_cdi_access,
     choose_gpu_access,
-    choose_visible_gpu_env,
+    create_cuda_visible_devices_env,
     parse_gpus_option,
     probe_gpu_support,
 )
@@ -71,7 +71,7 @@ def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
             return NO_GPUS
         access = assume_cdi_access(wish)
         access = choose_gpu_access(
-            wish, GpuSupport() if wish.is_none else probe_engine_gpu_support(), named_by_user=bool(asked)
+            wish, GpuSupport() if wish.is_none else probe_engine_gpu_support(), export_request_env=bool(asked)
         )
         if not wish.is_none:
             app.print_status(f"GPUs: {access.describe()}")
@@ -84,13 +84,13 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
     Raises
     ------
     SpecError, NodeError
-        Those of `parse_gpus_option` and `choose_visible_gpu_env`.
+        Those of `parse_gpus_option` and `create_cuda_visible_devices_env`.
     """
     if not (asked := get_gpus_option_or_env(gpus_option)):
         return {}
     env = {}
     with app.collecting_refusals("GPUs"):
-        env = choose_visible_gpu_env(parse_gpus_option(asked, 0), os.environ, probe_cuda_driver().device_count)
+        env = create_cuda_visible_devices_env(parse_gpus_option(asked, 0), os.environ, probe_cuda_driver().device_count)
         app.print_status(f"GPUs: {env.get('CUDA_VISIBLE_DEVICES', 'all') or 'none'} by CUDA_VISIBLE_DEVICES")
     return env
 
@@ -118,9 +118,15 @@ def require_usable_gpus(
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
     requirements = Requirements(
-        target=image.target, gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.grade
+        target=image.target,
+        gpu=limits.gpu or "GPU",
+        gpus=limits.gpus,
+        arch=limits.arch,
+        grade=limits.gpu_grade,
     )
-    requirements = override_gpus(requirements, parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus).text)
+    requirements = override_gpus(
+        requirements, parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus).count_text
+    )
     needs = make_driver_requirements(app, image, image_env)
     for finding in (
         *check_driver(probe_cuda_driver(), needs, requirements),

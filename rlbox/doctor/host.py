@@ -42,7 +42,7 @@ from rlbox.doctor.stack import find_local_stack
 from rlbox.engine.address import is_engine_local
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
-from rlbox.engine.data_disk import choose_data_dir, would_create_data_disk
+from rlbox.engine.data_disk import require_data_dir, would_create_default_data_dir
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, parse_gpus_option
 from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
 from rlbox.findings import Finding
@@ -71,7 +71,7 @@ def run_host_checks(app: App, target: str | None, data_dir: str | None, gpus_opt
     image = load_image_plan(app.project, target) if target else None
     gpus = parse_gpus_option(get_gpus_option_or_env(gpus_option), image.container.gpus if image else 0)
     directory = _find_data_dir(image, data_dir)
-    requirements = override_gpus(_load_requirements(app, image), gpus.text)
+    requirements = override_gpus(_load_requirements(app, image), gpus.count_text)
     context = _make_context(app, image, requirements, directory, start + budget_s)
     threads = CheckThreads(context.deadline_s)
     checks = select_checks(HOST_CHECKS, context)
@@ -107,9 +107,9 @@ def _find_data_dir(image: ImagePlan | None, data_dir: str | None) -> Path | None
     if named and not is_responsive(path := os.path.abspath(os.path.expanduser(named))):
         return Path(path)
     if data_dir is not None or os.environ.get("RLBOX_DATA"):
-        return choose_data_dir("", data_dir)
+        return require_data_dir("", data_dir)
     try:
-        return choose_data_dir(image.container.host, None) if image else None
+        return require_data_dir(image.container.host, None) if image else None
     except RlboxError:  # none is named, which is a finding
         return None
 
@@ -118,7 +118,7 @@ def _make_context(
     app: App, image: ImagePlan | None, requirements: Requirements, data_dir: Path | None, deadline_s: float
 ) -> CheckContext:
     usable = data_dir if data_dir and is_responsive(str(data_dir)) else None
-    is_made_by_run = image is not None and usable is not None and would_create_data_disk(usable, image.container)
+    is_made_by_run = image is not None and usable is not None and would_create_default_data_dir(usable, image.container)
     directories = [RunDirectory("data", str(data_dir))] if data_dir else []
     shares_network = image is not None and image.container.network == "host"
     return CheckContext(
@@ -172,7 +172,7 @@ class _ImageCheck:
         bytecode = f"cache/bytecode/{image.target}/{image_id.rpartition(':')[2][:16]}"  # as of runs
         plan = plan_container(
             image.tag,
-            connect_engine().replace_unavailable_network(image.container),
+            connect_engine().use_host_network_without_bridge(image.container),
             name=self._container_name,
             argv=("/opt/rlbox/bin/python", "-m", "rlbox.doctor", "container", f"{0.8 * self._budget_s:.1f}"),
             env={"PYTHONPYCACHEPREFIX": f"{image.container.mount}/{bytecode}"},
@@ -213,7 +213,7 @@ class _ImageCheck:
         def remove() -> None:
             with contextlib.suppress(RlboxError):
                 while is_running():  # one that is asked for at this moment is there at the next look
-                    connect_engine().remove_container(self._container_name)
+                    connect_engine().remove_container_and_network(self._container_name)
                     time.sleep(0.1)
 
         thread = threading.Thread(target=remove, daemon=True)  # an engine that hangs must not keep rlbox from ending

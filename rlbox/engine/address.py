@@ -13,10 +13,11 @@ REMOTE_ENGINE_NEXT_STEP = _(
     "start that engine, or correct DOCKER_HOST (or the docker context), or unset it for this machine's own"
 )
 """What to do about an engine that does not answer where `rlbox engine up` starts none."""
+EngineUrl = str
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 
-def open_engine_connection_address() -> str:
+def open_engine_tunnel_if_remote() -> EngineUrl:
     """Return the address to speak to: that of `find_engine_url`, or of a socket here that leads to it over SSH."""
     place = find_engine_url()
     if not place.startswith("ssh://"):
@@ -26,7 +27,7 @@ def open_engine_connection_address() -> str:
     return open_engine_tunnel(place).address
 
 
-def find_engine_url() -> str:
+def find_engine_url() -> EngineUrl:
     """Return where the engine is: `DOCKER_HOST`, else the docker client's current context, else the usual socket."""
     if address := os.environ.get("DOCKER_HOST"):
         return address
@@ -77,5 +78,5 @@ def create_unreachable_error(address: str, error: BaseException) -> EngineError:
     )
 
 
-def create_missing_client_error() -> EngineError:
+def create_missing_docker_cli_error() -> EngineError:
     return EngineError(_("no docker client on PATH"), next_step=_("install one, as in docker.io or docker-ce-cli"))

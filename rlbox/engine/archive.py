@@ -27,7 +27,7 @@ from rlbox.engine.oci import (
     Manifest,
     parse_manifest,
 )
-from rlbox.engine.reference import shorten_image_name
+from rlbox.engine.reference import strip_docker_hub_prefix
 from rlbox.errors import NodeError, WorkFailed
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -128,7 +128,7 @@ def read_verified_archive(path: Path, on_bytes: ByteCallback = lambda count: Non
         index=index,
         manifests=manifests,
         blobs={digest: (member.offset_data, member.size) for digest, member in blobs.items()},
-        tags=tuple(shorten_image_name(name) for name in names if name),
+        tags=tuple(strip_docker_hub_prefix(name) for name in names if name),
     )
 
 

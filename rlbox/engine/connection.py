@@ -26,15 +26,15 @@ def find_image(tag: str) -> dict[str, Any] | None:
 def require_image(tag: str, target_name: str) -> dict[str, Any]:
     """As `find_image`; `EngineError` when the engine has no image of the target."""
     if (image := find_image(tag)) is None:
-        raise create_missing_image_error(tag, target_name)
+        raise _create_missing_image_error(tag, target_name)
     return image
 
 
-def create_missing_image_error(tag: str, target: str) -> EngineError:
+def _create_missing_image_error(tag: str, target: str) -> EngineError:
     return EngineError(_("the engine has no image {tag}").format(tag=tag), next_step=f"rlbox build {target}")
 
 
-def read_engine_version() -> tuple[int, ...]:
+def read_docker_version() -> tuple[int, ...]:
     """Return the engine's version, as far as it is numbers: (26, 1, 5)."""
     numbers = connect_engine().version().partition("+")[0].split(".")
     return tuple(number for part in numbers if (number := whole_number(part)) is not None)

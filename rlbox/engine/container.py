@@ -14,10 +14,9 @@ from rlbox.values import Mount
 class ContainerDefaults:
     """Limits and data disk of containers started from the image; GiB, 0 means no limit.
 
-    `ulimits` and `cap_add` are those of the fixes below the target's own; an empty limit is left to the engine. `gpus`
-    is how many GPUs they get: 0 for none, -1 for all of the machine; `gpu`, `arch` and `grade` say which are meant.
-    `devices` maps devices of the machine, or folders of them, to what may be done with them (`rwm`). `open` says that
-    strangers may reach what listens in them.
+    `ulimits` and `cap_add` are those of the fixes below the target's own; an empty limit is left to the engine.
+    `gpus` is how many GPUs they get: 0 for none, -1 for all of the machine.
+    `devices` maps devices of the machine, or folders of them, to what may be done with them (`rwm`).
     """
 
     network: str
@@ -33,11 +32,11 @@ class ContainerDefaults:
     ulimits: Mapping[str, str] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict)
-    open: bool = False
+    allow_outside_access: bool = False
     gpus: int = 0
     gpu: str = ""
     arch: str = ""
-    grade: str = ""
+    gpu_grade: str = ""
 
 
 CA_BUNDLE_IN_CONTAINER = "/run/rlbox/ca.crt"
@@ -102,7 +101,7 @@ class ContainerPlan:
 
 def plan_container(
     image: str,
-    limits: ContainerDefaults,
+    defaults: ContainerDefaults,
     *,
     name: str,
     argv: tuple[str, ...],
@@ -120,7 +119,7 @@ def plan_container(
     `caller_uid_gid`: `uid:gid` of whoever typed the command; it is used unless the target asks for root.
     `ca_bundle`: Host path of the site's CA bundle: mounted, and named where programs look for it. Empty: nothing.
     """
-    user = caller_uid_gid if limits.user == "caller" and caller_uid_gid != "0:0" else ""
+    user = caller_uid_gid if defaults.user == "caller" and caller_uid_gid != "0:0" else ""
     return ContainerPlan(
         image=image,
         name=name,
@@ -128,19 +127,19 @@ def plan_container(
         env={**(dict.fromkeys(CA_VARIABLES, CA_BUNDLE_IN_CONTAINER) if ca_bundle else {}), **gpus.env, **env},
         labels=dict(labels),
         mounts=(
-            Mount(source=data_dir, target=limits.mount),
+            Mount(source=data_dir, target=defaults.mount),
             *((Mount(source=ca_bundle, target=CA_BUNDLE_IN_CONTAINER, read_only=True),) if ca_bundle else ()),
             *mounts,
         ),
-        network=limits.network,
-        shm_gib=limits.shm_gib,
-        memory_gib=limits.memory_gib,
-        cpus=limits.cpus,
-        pids=limits.pids,
+        network=defaults.network,
+        shm_gib=defaults.shm_gib,
+        memory_gib=defaults.memory_gib,
+        cpus=defaults.cpus,
+        pids=defaults.pids,
         user=user,
-        ulimits=limits.ulimits,
-        cap_add=limits.cap_add if user else tuple(sorted({*DISK_CAPABILITIES, *limits.cap_add})),
-        devices=limits.devices,
+        ulimits=defaults.ulimits,
+        cap_add=defaults.cap_add if user else tuple(sorted({*DISK_CAPABILITIES, *defaults.cap_add})),
+        devices=defaults.devices,
         gpus=gpus,
         init=init,
     )
@@ -149,12 +148,16 @@ def plan_container(
 def format_docker_run_args(plan: ContainerPlan, *, interactive: bool, terminal: bool) -> tuple[str, ...]:
     """Return the words of `docker run` (after `docker`) for a container in the foreground that removes itself.
 
-    The client makes no network: `docker_network_commands` makes the container's own one before.
+    The client makes no network: `format_own_network_commands` makes the container's own one before.
     """
     network = plan.name if plan.network == OWN_NETWORK else plan.network
     args = ["run", "--rm", "--init", "--pull=never", f"--name={plan.name}", f"--network={network}"]
     args += ["--cap-drop=ALL", f"--security-opt={_CLOSED}"]
-    args += [*format_docker_limit_args(plan), *_gpu_words(plan.gpus), *([f"--user={plan.user}"] if plan.user else [])]
+    args += [
+        *format_limit_and_device_args(plan),
+        *_gpu_words(plan.gpus),
+        *([f"--user={plan.user}"] if plan.user else []),
+    ]
     args += [f"--label={key}={value}" for key, value in sorted(plan.labels.items())]
     args += [f"--env={key}={value}" for key, value in sorted(plan.env.items())]
     args += [f"--volume={m.source}:{m.target}{':ro' if m.read_only else ''}" for m in plan.mounts]
@@ -170,7 +173,7 @@ class NetworkCommands(NamedTuple):
     remove: tuple[str, ...]
 
 
-def docker_network_commands(plan: ContainerPlan) -> NetworkCommands:
+def format_own_network_commands(plan: ContainerPlan) -> NetworkCommands:
     if plan.network != OWN_NETWORK:
         return NetworkCommands((), ())
     labels = tuple(f"--label={key}={value}" for key, value in sorted({**plan.labels, NETWORK_LABEL: plan.name}.items()))
@@ -178,23 +181,23 @@ def docker_network_commands(plan: ContainerPlan) -> NetworkCommands:
     return NetworkCommands(create, ("docker", "network", "rm", plan.name))
 
 
-def format_docker_limit_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
-    args = [f"--shm-size={_bytes(limits.shm_gib)}"]
-    if limits.memory_gib:  # without the second option as much again may be swapped
-        args += [f"--memory={_bytes(limits.memory_gib)}", f"--memory-swap={_bytes(limits.memory_gib)}"]
-    args += [f"--cpus={limits.cpus:g}"] if limits.cpus else []
-    args += [f"--pids-limit={limits.pids}"] if limits.pids else []
-    args += [f"--ulimit={name}={limit}" for name, limit in sorted(limits.ulimits.items())]
-    args += [f"--cap-add={name}" for name in limits.cap_add]
-    return args + [f"--device={row}" for row in format_device_args(limits)]
+def format_limit_and_device_args(container: ContainerPlan | ContainerDefaults) -> list[str]:
+    args = [f"--shm-size={_bytes(container.shm_gib)}"]
+    if container.memory_gib:  # without the second option as much again may be swapped
+        args += [f"--memory={_bytes(container.memory_gib)}", f"--memory-swap={_bytes(container.memory_gib)}"]
+    args += [f"--cpus={container.cpus:g}"] if container.cpus else []
+    args += [f"--pids-limit={container.pids}"] if container.pids else []
+    args += [f"--ulimit={name}={limit}" for name, limit in sorted(container.ulimits.items())]
+    args += [f"--cap-add={name}" for name in container.cap_add]
+    return args + [f"--device={row}" for row in format_device_mappings(container)]
 
 
-def format_device_args(limits: ContainerPlan | ContainerDefaults) -> list[str]:
+def format_device_mappings(container: ContainerPlan | ContainerDefaults) -> list[str]:
     """Return the devices of a container as engines name them: path here, path there, what may be done with it.
 
     An engine takes a folder for all devices in it; source: moby oci/devices_linux.go, `DevicesFromPath`.
     """
-    return [f"{path}:{path}:{use}" for path, use in sorted(limits.devices.items())]
+    return [f"{path}:{path}:{use}" for path, use in sorted(container.devices.items())]
 
 
 def _gpu_words(gpus: GpuAccess) -> list[str]:
@@ -225,7 +228,7 @@ def create_docker_py_options(plan: ContainerPlan) -> dict[str, object]:
         "init": plan.init,
         "security_opt": [_CLOSED],
         "detach": True,
-        **({"devices": rows} if (rows := format_device_args(plan)) else {}),
+        **({"devices": rows} if (rows := format_device_mappings(plan)) else {}),
         **_gpu_options(plan.gpus),
     }
 

@@ -25,7 +25,7 @@ _SHARED = ("/", "/home", "/var")
 """What holds folders of others, and is nobody's own."""
 
 
-def choose_data_dir(target_default: str, data_option: str | None) -> Path:
+def require_data_dir(target_default: str, data_option: str | None) -> Path:
     """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `target_default`.
 
     Raises NodeError: none is named, or one of the system's own folders.
@@ -37,7 +37,7 @@ def choose_data_dir(target_default: str, data_option: str | None) -> Path:
             where="disk.host",
             next_step=_("give --data DIR, or set RLBOX_DATA or disk.host"),
         )
-    directory = resolve_path(text)
+    directory = _resolve_path(text)
     if _is_systems(directory):
         raise NodeError(
             _("this folder is the system's own, and no data disk"),
@@ -47,7 +47,7 @@ def choose_data_dir(target_default: str, data_option: str | None) -> Path:
     return directory
 
 
-def resolve_path(path: str) -> Path:
+def _resolve_path(path: str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(path)))
 
 
@@ -57,37 +57,37 @@ def _is_systems(directory: Path) -> bool:
     return below or path in _SHARED
 
 
-def create_or_check_data_disk(
-    app: App, directory: Path, limits: ContainerDefaults, need_gib: float | None = None
+def ensure_usable_data_dir(
+    app: App, directory: Path, defaults: ContainerDefaults, required_free_gib: float | None = None
 ) -> None:
     """Create a target's own data disk if it is missing, and refuse one that is not usable.
 
     One that somebody named is not made: it may be a slip, and the disk that was meant another.
 
-    `need_gib`: What must be free, GiB; None: what the target asks for.
+    `required_free_gib`: What must be free, GiB; None: what the target asks for.
     Raises NodeError: it is missing, no directory, read-only, or has less free.
     """
     with app.collecting_refusals("data disk"):
-        if would_create_data_disk(directory, limits):
+        if would_create_default_data_dir(directory, defaults):
             _make(app, directory)
         elif not os.path.lexists(directory):
-            raise create_missing_disk_error(directory)
+            raise _create_missing_disk_error(directory)
         elif not os.path.isdir(directory):
             raise NodeError(
                 _("the data disk is not a directory"), where=str(directory), next_step=_("name another with --data DIR")
             )
         else:
             _try_write(app, directory)
-        _require_room(directory, limits.need_gib if need_gib is None else need_gib)
+        _require_room(directory, defaults.need_gib if required_free_gib is None else required_free_gib)
 
 
-def would_create_data_disk(directory: Path, limits: ContainerDefaults) -> bool:
+def would_create_default_data_dir(directory: Path, defaults: ContainerDefaults) -> bool:
     """Return whether a run makes the folder: it is the target's own data disk, and not there yet."""
-    is_default = bool(limits.host) and directory == resolve_path(limits.host)
-    return limits.create and is_default and not os.path.lexists(directory)
+    is_default = bool(defaults.host) and directory == _resolve_path(defaults.host)
+    return defaults.create and is_default and not os.path.lexists(directory)
 
 
-def create_missing_disk_error(directory: Path) -> NodeError:
+def _create_missing_disk_error(directory: Path) -> NodeError:
     return NodeError(
         _("there is no such data disk"),
         where=str(directory),
@@ -148,18 +148,18 @@ def _require_writable(directory: Path) -> None:
         raise OSError(code, os.strerror(code), str(directory))
 
 
-def require_devices(app: App, limits: ContainerDefaults) -> None:
+def require_devices(app: App, defaults: ContainerDefaults) -> None:
     """Say which devices a container gets, and refuse one that this machine lacks; elsewhere the engine does.
 
     Raises NodeError: A device, or folder of them, is not there.
     """
-    if not limits.devices:
+    if not defaults.devices:
         return
     here = is_engine_local() and not is_in_image()
-    if here and (missing := [path for path in limits.devices if not os.path.exists(path)]):
+    if here and (missing := [path for path in defaults.devices if not os.path.exists(path)]):
         raise NodeError(
             _("this machine has no {missing}, which the target hands to its containers").format(missing=missing[0]),
             where=missing[0],
             next_step=_("load its driver, or take it out of [run.devices] of the target"),
         )
-    app.print_status(f"devices: {', '.join(sorted(limits.devices))}")
+    app.print_status(f"devices: {', '.join(sorted(defaults.devices))}")

@@ -19,7 +19,7 @@ from requests.exceptions import ConnectionError as BrokenOff
 from requests.exceptions import JSONDecodeError, ReadTimeout
 
 from rlbox.amounts import exact_duration_text
-from rlbox.engine.address import create_unreachable_error, open_engine_connection_address
+from rlbox.engine.address import create_unreachable_error, open_engine_tunnel_if_remote
 from rlbox.engine.container import (
     ACTIVE_STATES,
     LOOPBACK,
@@ -49,19 +49,19 @@ _NO_ROOM_STEP = _("docker network ls shows who has them, and docker network rm g
 _FAILED_STEP = _("restart the engine, which creates its bridges and firewall rules again; or {out}").format(out=_OUT)
 
 
-def has_bridge_network(client: docker.DockerClient) -> bool:
+def _has_bridge_network(client: docker.DockerClient) -> bool:
     """Return whether the engine connects containers by bridges; one started with `--bridge none` does not."""
     found = client.networks.list(names=[_BRIDGE], filters={"driver": _BRIDGE})
     return any(network.name == _BRIDGE for network in found)
 
 
-def create_container_network(client: docker.DockerClient, container_name: str, labels: Mapping[str, str]) -> None:
+def _create_container_network(client: docker.DockerClient, container_name: str, labels: Mapping[str, str]) -> None:
     """Make a container's own network, in the place of one that was left; others that were left go, too.
 
     Raises EngineError: the engine has no addresses left, or cannot make a bridge; its own words are quoted.
     """
     _sweep(client, labels.get(OWNER_LABEL, ""))
-    remove_container_network(client, container_name)
+    _remove_container_network(client, container_name)
     known = {**labels, NETWORK_LABEL: container_name, _MADE_LABEL: f"{time.time():.0f}"}
     try:
         client.api.create_network(container_name, driver=_BRIDGE, labels=known)
@@ -76,7 +76,7 @@ def create_container_network(client: docker.DockerClient, container_name: str, l
         ) from error
 
 
-def remove_container_network(client: docker.DockerClient, container_name: str) -> None:
+def _remove_container_network(client: docker.DockerClient, container_name: str) -> None:
     for network in client.networks.list(filters={"label": f"{NETWORK_LABEL}={container_name}"}):
         with contextlib.suppress(APIError):  # gone by now, or somebody put a container of theirs into it
             network.remove()
@@ -140,8 +140,8 @@ class DockerEngine:
 
     @classmethod
     def connect(cls, address: str = "") -> DockerEngine:
-        """Return the engine at `address`, by default `open_engine_connection_address`; `EngineError` without answer."""
-        address = address or open_engine_connection_address()
+        """Return the engine at `address`, by default `open_engine_tunnel_if_remote`; `EngineError` without answer."""
+        address = address or open_engine_tunnel_if_remote()
         try:
             return cls(_client(address), address)
         except (DockerException, OSError) as error:
@@ -192,13 +192,13 @@ class DockerEngine:
         """
         with self._heard():
             message = self._client.api.push(
-                reference.name, reference.tag, stream=True, decode=True, auth_config=dict(login) or None
+                reference.name_without_tag, reference.tag, stream=True, decode=True, auth_config=dict(login) or None
             )
             yield from cast(Iterator[dict[str, Any]], message)
 
     def tag_image(self, image: str, reference: ImageReference) -> None:
         with self._asked():
-            self._client.api.tag(image, reference.name, reference.tag)
+            self._client.api.tag(image, reference.name_without_tag, reference.tag)
 
     def read_image_file(self, image: str, path: str) -> bytes | None:
         """Return a file of an image, or None when it has none there; the container it is read from never starts."""
@@ -232,11 +232,11 @@ class DockerEngine:
         with self._asked(), contextlib.suppress(ImageNotFound):
             self._client.api.remove_image(name)
 
-    def replace_unavailable_network(self, limits: ContainerDefaults) -> ContainerDefaults:
+    def use_host_network_without_bridge(self, defaults: ContainerDefaults) -> ContainerDefaults:
         """Return the limits with a network that containers can have here: the host's where there are no bridges."""
         with self._asked():
-            closed = limits.network != OWN_NETWORK or has_bridge_network(self._client)
-        return limits if closed else replace(limits, network="host")
+            closed = defaults.network != OWN_NETWORK or _has_bridge_network(self._client)
+        return defaults if closed else replace(defaults, network="host")
 
     def start_container(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
         """Create and start the container, its own network before it, and return its id; on failure none is left behind.
@@ -249,7 +249,7 @@ class DockerEngine:
         with self._asked():
             try:
                 if plan.network == OWN_NETWORK:
-                    create_container_network(self._client, plan.name, plan.labels)
+                    _create_container_network(self._client, plan.name, plan.labels)
                 options = create_docker_py_options(plan) | {"stdin_open": bool(secrets)}
                 made.append(container := self._client.containers.create(**cast(dict[str, Any], options)))
                 if secrets:
@@ -258,24 +258,24 @@ class DockerEngine:
                     container.start()
             except (APIError, ImageNotFound) as error:
                 for one in made:
-                    self.remove_container(one.id)
-                remove_container_network(self._client, plan.name)
+                    self.remove_container_and_network(one.id)
+                _remove_container_network(self._client, plan.name)
                 raise _refused(plan, str(error.explanation or error)) from error
         return str(container.id)
 
     @contextlib.contextmanager
-    def hold_container_network(self, plan: ContainerPlan) -> Iterator[None]:
+    def create_temporary_network(self, plan: ContainerPlan) -> Iterator[None]:
         """Keep the own network of a container that the docker client starts and removes, while the block runs."""
         if plan.network != OWN_NETWORK:
             yield
             return
         with self._asked():
-            create_container_network(self._client, plan.name, plan.labels)
+            _create_container_network(self._client, plan.name, plan.labels)
         try:
             yield
         finally:
             with self._asked():
-                remove_container_network(self._client, plan.name)
+                _remove_container_network(self._client, plan.name)
 
     def _start_with(self, container: Any, secrets: Mapping[str, Secret]) -> None:
         connection = container.attach_socket(params={"stdin": 1, "stream": 1})
@@ -298,7 +298,7 @@ class DockerEngine:
         found = self.inspect_container(name)
         return found is not None and found.status in ACTIVE_STATES
 
-    def read_container_exit(self, name: str) -> ContainerExit | None:
+    def read_exit_unless_removed(self, name: str) -> ContainerExit | None:
         """Return how an ended container ended; None when it is gone, or is just being removed."""
         with self._asked():
             try:
@@ -317,7 +317,7 @@ class DockerEngine:
             memory, started = bool(state["OOMKilled"]) and code != 0, str(state.get("StartedAt", ""))
             return ContainerExit(exit_code=code, out_of_memory=memory, output=output, started_at=started)
 
-    def stream_exec_output(self, name: str, argv: Sequence[str]) -> Iterator[str]:
+    def stream_exec_stdout_lines(self, name: str, argv: Sequence[str]) -> Iterator[str]:
         """Run a command in a container, and yield its lines of standard output; `EngineError` where it does not run."""
         with self._heard():
             api: Any = self._client.api
@@ -337,13 +337,13 @@ class DockerEngine:
         """Have the engine pull what a reference names by digest or tag, and yield what it says."""
         with self._heard():
             named: dict[str, Any] = {"tag": reference.digest or reference.tag, "auth_config": dict(login) or None}
-            yield from self._client.api.pull(reference.name, stream=True, decode=True, **named)
+            yield from self._client.api.pull(reference.name_without_tag, stream=True, decode=True, **named)
 
     def stop_container(self, name: str, grace_s: int) -> None:
         with self._asked(), contextlib.suppress(NotFound):
             self._client.containers.get(name).stop(timeout=grace_s)
 
-    def remove_container(self, name: str) -> None:
+    def remove_container_and_network(self, name: str) -> None:
         """Remove a container of ours, running or not, and its network.
 
         One that somebody else removes at this moment is gone as well.
@@ -356,7 +356,7 @@ class DockerEngine:
             except APIError as error:
                 if error.status_code != _CONFLICT:  # "removal of container … is already in progress"
                     raise
-            remove_container_network(self._client, name)
+            _remove_container_network(self._client, name)
 
     def run_container(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
         """Run a container to its end and return its exit code and all it wrote; it is removed in any case.
@@ -380,7 +380,7 @@ class DockerEngine:
                     ) from error
                 texts = [container.logs(stdout=out, stderr=not out).decode("utf-8", "replace") for out in (True, False)]
         finally:
-            self.remove_container(plan.name)
+            self.remove_container_and_network(plan.name)
         return Outcome(command=Command(argv=plan.argv), exit_code=code, stdout=texts[0], stderr=texts[1])
 
     @contextlib.contextmanager

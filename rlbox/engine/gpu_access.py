@@ -41,17 +41,17 @@ class GpuRequest:
         return not self.count and not self.ids
 
     @property
-    def requested_count(self) -> int | None:
+    def count_unless_all(self) -> int | None:
         """How many GPUs are wanted; None for all of them, however many they are."""
         if self.ids:
             return len(self.ids)
         return None if self.count < 0 else self.count
 
     @property
-    def text(self) -> str:
+    def count_text(self) -> str:
         if self.is_none:
             return "none"
-        return "all" if self.requested_count is None else str(self.requested_count)
+        return "all" if self.count_unless_all is None else str(self.count_unless_all)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class GpuSupport:
         return tuple(way for way, there in found if there)
 
     @property
-    def gpu_count(self) -> int:
+    def machine_gpu_count(self) -> int:
         """How many GPUs the machine has; 0: not known."""
         indices = {name.partition("=")[2] for name in self.cdi_devices}
         return sum(whole_number(name) is not None for name in indices) or len(self.device_nodes)
@@ -133,19 +133,19 @@ def parse_gpus_option(gpus_option: str, default_count: int) -> GpuRequest:
     return GpuRequest(ids=ids)
 
 
-def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, named_by_user: bool = False) -> GpuAccess:
+def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, export_request_env: bool = False) -> GpuAccess:
     """Return how a container gets the GPUs of `request`.
 
-    `named_by_user`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
+    `export_request_env`: The user named them, so `rlbox doctor` in the container counts by them, not by the target.
     Raises EngineError: the engine offers no way.
     Raises NodeError: the machine has fewer GPUs, or not those.
     """
-    told = {GPUS_VARIABLE: request.text} if named_by_user else {}
+    told = {GPUS_VARIABLE: request.count_text} if export_request_env else {}
     if request.is_none:
         return GpuAccess(env={VISIBLE: LEFT_ALONE, **told})
     if not support.methods:
         raise EngineError(
-            _("the engine cannot give a GPU to a container"), where=_why(support), next_step=suggest_gpu_setup(support)
+            _("the engine cannot give a GPU to a container"), where=_why(support), next_step=_suggest_gpu_setup(support)
         )
     ids = _ids(request, support)
     if support.methods[0] == "cdi":
@@ -155,7 +155,7 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, named_by_user
     return GpuAccess(method="gpus", names=ids if request.ids else (word,), by_count=not request.ids, env=told)
 
 
-def choose_visible_gpu_env(
+def create_cuda_visible_devices_env(
     request: GpuRequest, caller_env: Mapping[str, str], machine_gpu_count: int
 ) -> dict[str, str]:
     """Return the variables that let programs of this machine itself see the GPUs of `request`, and no other.
@@ -188,7 +188,7 @@ def choose_visible_gpu_env(
     if request.count > 0:
         ids = tuple(usual[: request.count]) or tuple(map(str, range(request.count)))
     seen = {} if request.count == ALL_GPUS else {_SEEN: ",".join(ids), _ORDER: "PCI_BUS_ID"}
-    return {**seen, GPUS_VARIABLE: request.text}
+    return {**seen, GPUS_VARIABLE: request.count_text}
 
 
 def assume_cdi_access(request: GpuRequest) -> GpuAccess:
@@ -198,7 +198,7 @@ def assume_cdi_access(request: GpuRequest) -> GpuAccess:
     return NO_GPUS if request.is_none else GpuAccess(method="cdi", names=tuple(f"{CDI_KIND}={name}" for name in names))
 
 
-def suggest_gpu_setup(support: GpuSupport) -> str:
+def _suggest_gpu_setup(support: GpuSupport) -> str:
     if support.missing_cdi_file:
         return _("sudo nvidia-ctk cdi generate --output={cdi_file}").format(
             cdi_file=(support.cdi_spec_files or ("/etc/cdi/nvidia.yaml",))[0]
@@ -232,16 +232,18 @@ def _ids(request: GpuRequest, offer: GpuSupport) -> tuple[str, ...]:
         )
     if request.ids or request.count == ALL_GPUS:
         return request.ids
-    if offer.gpu_count and request.count > offer.gpu_count:
-        step = _("--gpus {count}, or lower hardware.gpus of the target").format(count=offer.gpu_count)
+    if offer.machine_gpu_count and request.count > offer.machine_gpu_count:
+        step = _("--gpus {count}, or lower hardware.gpus of the target").format(count=offer.machine_gpu_count)
         raise NodeError(
             _("{count} GPUs are wanted, this machine has {offer_count}").format(
-                count=request.count, offer_count=offer.gpu_count
+                count=request.count, offer_count=offer.machine_gpu_count
             ),
             where=offer.engine_address,
             next_step=step,
         )
-    if offer.methods[0] == "cdi" and offer.cdi_devices and not offer.gpu_count:  # as on WSL, whose only device is `all`
+    if (
+        offer.methods[0] == "cdi" and offer.cdi_devices and not offer.machine_gpu_count
+    ):  # as on WSL, whose only device is `all`
         return ()
     numbers = sorted(number for name in known if (number := whole_number(name)) is not None) or range(request.count)
     return tuple(str(number) for number in list(numbers)[: request.count])
@@ -268,9 +270,9 @@ def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is
     texts = [_read_text(path) for path in files]
     told = [str(row.get("ID", "")) for row in engine_info.get("DiscoveredDevices") or ()]  # since Docker 28.2
     names = [name for name in told if name.startswith(f"{CDI_KIND}=")] or [
-        name for text in texts for name in parse_nvidia_cdi_devices(text)
+        name for text in texts for name in parse_cdi_qualified_gpu_names(text)
     ]
-    named = [path for text in texts for path in parse_nvidia_cdi_mounts(text)]
+    named = [path for text in texts for path in parse_cdi_host_mount_paths(text)]
     return GpuSupport(
         engine_address=engine_address,
         is_local=is_local,
@@ -284,13 +286,13 @@ def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is
     )
 
 
-def parse_nvidia_cdi_devices(spec_text: str) -> list[str]:
+def parse_cdi_qualified_gpu_names(spec_text: str) -> list[str]:
     """Return the names of NVIDIA's GPUs in a CDI specification (JSON, or YAML as the toolkit writes it)."""
     kind, names, __ = _parse_cdi(spec_text)
     return [f"{CDI_KIND}={name}" for name in names] if kind == CDI_KIND else []
 
 
-def parse_nvidia_cdi_mounts(spec_text: str) -> list[str]:
+def parse_cdi_host_mount_paths(spec_text: str) -> list[str]:
     kind, __, paths = _parse_cdi(spec_text)
     return paths if kind == CDI_KIND else []
 

@@ -69,7 +69,7 @@ def create_descriptor(data: bytes, media_type: str, **more: Any) -> Descriptor:
     return Descriptor(media_type=media_type, digest=compute_digest(data), size=len(data), **more)
 
 
-def encode_json(document: Mapping[str, Any]) -> bytes:
+def encode_compact_json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -86,15 +86,15 @@ def parse_manifest(body: bytes, media_type: str = "") -> Manifest:
         return Manifest(
             descriptor=create_descriptor(body, kind),
             body=body,
-            config=parse_descriptor(value["config"]) if "config" in value else None,
-            layers=tuple(parse_descriptor(item) for item in value.get("layers") or ()),
-            manifests=tuple(parse_descriptor(item) for item in value.get("manifests") or ()),
+            config=_parse_descriptor(value["config"]) if "config" in value else None,
+            layers=tuple(_parse_descriptor(item) for item in value.get("layers") or ()),
+            manifests=tuple(_parse_descriptor(item) for item in value.get("manifests") or ()),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(_("a manifest without {error}").format(error=error)) from error
 
 
-def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
+def _parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
     return Descriptor(
         media_type=str(value["mediaType"]),
         digest=str(value["digest"]),
@@ -105,13 +105,13 @@ def parse_descriptor(value: Mapping[str, Any]) -> Descriptor:
 
 
 def create_index(manifests: Sequence[Descriptor]) -> bytes:
-    return encode_json(
+    return encode_compact_json(
         {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [item.to_json() for item in manifests]}
     )
 
 
 def create_artifact_manifest(subject: Descriptor, content: Descriptor, artifact_type: str) -> bytes:
-    return encode_json(
+    return encode_compact_json(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST_TYPE,

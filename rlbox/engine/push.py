@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,15 +57,15 @@ class LayerProgress:
     total_bytes: int = 0
 
 
-class PushLog:
+@dataclass
+class PushState:
     """What the engine has said of one push: layers by their id, the digest at the end, or the error."""
 
-    def __init__(self) -> None:
-        self.layers: dict[str, LayerProgress] = {}
-        self.digest = ""
-        self.error = ""
+    layers: dict[str, LayerProgress] = field(default_factory=dict)
+    digest: str = ""
+    error: str = ""
 
-    def add_message(self, message: Mapping[str, Any]) -> LayerProgress | None:
+    def update_from_message(self, message: Mapping[str, Any]) -> LayerProgress | None:
         """Return the layer that a message of the engine is about; None for any other message."""
         self.error = str(message.get("error", ""))
         status = str(message.get("status", ""))
@@ -93,7 +93,7 @@ class PushCount:
     pushed_bytes: int
 
 
-def count_pushed_layers(
+def count_newly_pushed_layers(
     layer_progress: Mapping[str, LayerProgress], registry_layers: Sequence[Descriptor], diff_ids: Sequence[str]
 ) -> PushCount:
     """Return what was sent.
@@ -143,7 +143,7 @@ def create_push_error(engine_error: str, reference: ImageReference) -> RegistryE
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushResult:
+class _PushResult:
     """What the registry holds after a push.
 
     `is_engine_manifest`: These are the bytes that the engine stores; one without the containerd store keeps no manifest
@@ -163,12 +163,12 @@ def push_image(
     reference: ImageReference,
     *,
     plain_http: bool,
-    forced_conflict: str = "",
+    overridden_stack_conflict: str = "",
 ) -> int:
     """Push a target's image `tag`, verify that the registry has it, attach what explains it, and report.
 
     `image`: The engine's description of `tag`; empty in a dry run without an engine.
-    `forced_conflict`: The contradiction of the stack that `--force` overrode.
+    `overridden_stack_conflict`: The contradiction of the stack that `--force` overrode.
     """
     if app.dry_run:
         app.not_checked("a dry run asks no registry", f"whether {reference.host} takes it")
@@ -184,7 +184,7 @@ def push_image(
         ) as registry,
         show_progress(app) as show,
     ):
-        result = push_and_verify_image(
+        result = _push_and_verify_image(
             image,
             tag,
             reference,
@@ -209,14 +209,14 @@ def push_image(
         "bytes": count.pushed_bytes,
         "exact": result.is_engine_manifest,
         "attached": [attached] if attached else [],
-        **({"forced": forced_conflict} if forced_conflict else {}),
+        **({"forced": overridden_stack_conflict} if overridden_stack_conflict else {}),
     }
     app.result(facts, reference.with_digest(digest))
     app.print_status(f"next: docker pull {reference.with_digest(digest)}")
     return 0
 
 
-def push_and_verify_image(
+def _push_and_verify_image(
     engine_image: Mapping[str, Any],
     local_tag: str,
     reference: ImageReference,
@@ -224,7 +224,7 @@ def push_and_verify_image(
     *,
     on_layer: Callable[[LayerProgress], None],
     on_retry: Callable[[str], None],
-) -> PushResult:
+) -> _PushResult:
     """Have the engine push its image `local_tag`, and verify what the registry holds then.
 
     Raises RegistryError: the registry does not answer, refused, failed four times, or holds something else than was
@@ -238,7 +238,7 @@ def push_and_verify_image(
         )
     registry.require_registry()
     diff_ids = (engine_image.get("RootFS") or {}).get("Layers") or []
-    stored, log = find_manifest_digest(engine_image), PushLog()
+    stored, log = find_manifest_digest(engine_image), PushState()
     manifest = registry.find_manifest(reference.repository, reference.tag) if stored else None
     if manifest is None or manifest.digest != stored:
         with _tag_temporarily(engine_image["Id"], local_tag, reference):
@@ -249,17 +249,17 @@ def push_and_verify_image(
                 _("{reference} is {digest} in the registry, but rlbox pushed {wanted}").format(
                     reference=reference, digest=manifest.digest, wanted=stored or log.digest
                 ),
-                where=reference.name,
+                where=reference.name_without_tag,
                 next_step=_("another user may push to this tag; choose another tag, or repeat"),
             )
-    count = count_pushed_layers(log.layers, manifest.layers, diff_ids)
-    return PushResult(manifest=manifest, count=count, is_engine_manifest=bool(stored))
+    count = count_newly_pushed_layers(log.layers, manifest.layers, diff_ids)
+    return _PushResult(manifest=manifest, count=count, is_engine_manifest=bool(stored))
 
 
 @contextmanager
 def _tag_temporarily(image_id: str, tag: str, reference: ImageReference) -> Iterator[None]:
     """Give the image the name it is pushed under, and restore the previous state of that name afterwards."""
-    engine, name = connect_engine(), f"{reference.name}:{reference.tag}"
+    engine, name = connect_engine(), f"{reference.name_without_tag}:{reference.tag}"
     before = engine.find_image(name)
     engine.tag_image(tag, reference)
     try:
@@ -278,7 +278,7 @@ class _TransientError(Exception):
 
 def _push(
     reference: ImageReference,
-    log: PushLog,
+    log: PushState,
     on_layer: Callable[[LayerProgress], None],
     on_retry: Callable[[str], None],
 ) -> None:
@@ -286,7 +286,7 @@ def _push(
 
     def push() -> None:
         for message in connect_engine().push_image(reference, login):
-            if layer := log.add_message(message):
+            if layer := log.update_from_message(message):
                 on_layer(layer)
             if log.error and is_transient_push_error(log.error):
                 raise _TransientError(log.error[:200])
@@ -312,7 +312,7 @@ def _create_progress_item(layer: LayerProgress) -> ProgressItem:
     )
 
 
-def find_sboms(directory: Path) -> list[Path]:
+def _find_sboms(directory: Path) -> list[Path]:
     """Return the SBOMs that builds of a target left below `directory`, a folder an image."""
     return sorted((*directory.glob("sbom.spdx.json"), *directory.glob("*/sbom.spdx.json")))
 
@@ -326,7 +326,7 @@ def _attach_sbom(
     """
     folder = cache_path("images", target_name)
     names = [manifest.digest[7:], *([manifest.config.digest[7:]] if manifest.config else [])]
-    sboms = find_sboms(folder)
+    sboms = _find_sboms(folder)
     for path in sboms:
         if any(name in path.read_text(encoding="utf-8") for name in names):
             return attach_sbom(registry, reference.repository, manifest.descriptor, path)

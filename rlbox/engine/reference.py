@@ -27,14 +27,14 @@ class ImageReference:
     digest: str = ""
 
     @property
-    def name(self) -> str:
+    def name_without_tag(self) -> str:
         return f"{self.host}/{self.repository}"
 
     def with_digest(self, digest: str) -> str:
-        return f"{self.name}@{digest}"
+        return f"{self.name_without_tag}@{digest}"
 
     def __str__(self) -> str:
-        return self.name + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+        return self.name_without_tag + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
 
 
 def parse_reference(image_name: str) -> ImageReference:
@@ -63,14 +63,14 @@ def parse_reference(image_name: str) -> ImageReference:
     return ImageReference(host=host, repository=path, tag=tag, digest=digest)
 
 
-def parse_push_destination(destination: str, target_name: str) -> ImageReference:
-    """Return where `rlbox push --to` puts the image of `target_name`: the tag `latest` unless one is named.
+def parse_push_destination(destination: str, default_image_name: str) -> ImageReference:
+    """Return where `rlbox push --to` puts the image of `default_image_name`: the tag `latest` unless one is named.
 
     A name that ends in '/' is a namespace: the target's name is appended.
 
     Raises SpecError: it is no name of an image, or names a digest, which nobody can choose.
     """
-    reference = parse_reference(destination + target_name if destination.endswith("/") else destination)
+    reference = parse_reference(destination + default_image_name if destination.endswith("/") else destination)
     if reference.digest:
         raise SpecError(
             _("{text!r} names a digest; a push chooses a tag").format(text=destination),
@@ -91,13 +91,12 @@ def strip_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-def format_docker_login_argument(host: str) -> str:
-    """Return the word that `docker login` wants for a registry; Docker Hub has none."""
-    return "" if host == DOCKER_HUB else host
+def format_docker_login_command(host: str) -> str:
+    return "docker login" if host == DOCKER_HUB else f"docker login {host}"
 
 
-def shorten_image_name(reference: str) -> str:
-    return reference.removeprefix(f"{DOCKER_HUB}/").removeprefix("library/")
+def strip_docker_hub_prefix(image_name: str) -> str:
+    return image_name.removeprefix(f"{DOCKER_HUB}/").removeprefix("library/")
 
 
 def _split_host(name: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from rlbox.engine.reference import format_docker_login_argument, is_loopback_host
+from rlbox.engine.reference import format_docker_login_command, is_loopback_host
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_json
 from rlbox.i18n import _
@@ -65,7 +65,7 @@ def _resolve_login(path: Path, host: str) -> Mapping[str, str]:
         raise RegistryError(
             _("docker's credentials for {host} cannot be read: {error}").format(host=host, error=error),
             where=str(path),
-            next_step=f"docker login {format_docker_login_argument(host)}".rstrip(),
+            next_step=format_docker_login_command(host),
         ) from error
 
 
@@ -78,7 +78,7 @@ class RegistryAuthorizer:
         self._plain_http_host = host if plain_http else ""
         self._header: Secret | None = None
 
-    def authorization_headers(self) -> dict[str, str]:
+    def get_authorization_headers(self) -> dict[str, str]:
         return {"Authorization": self._header.reveal()} if self._header else {}
 
     def answer_challenge(self, challenge: str, scope: str) -> bool:
@@ -89,12 +89,12 @@ class RegistryAuthorizer:
         Raises RegistryError: the token service refused the login, or would get the password unencrypted.
         """
         kind, __, rest = challenge.partition(" ")
-        before, login = self.authorization_headers(), read_docker_login(self._host)
+        before, login = self.get_authorization_headers(), read_docker_login(self._host)
         if kind.lower() == "bearer":
             self._header = Secret(f"Bearer {self._fetch_token(dict(_FIELD.findall(rest)), login, scope)}")
         elif kind.lower() == "basic" and "username" in login:
             self._header = Secret(_format_basic_auth(login))
-        return self.authorization_headers() != before
+        return self.get_authorization_headers() != before
 
     def _fetch_token(self, fields: Mapping[str, str], login: Mapping[str, str], scope: str) -> str:
         realm = fields.get("realm", "")
@@ -146,12 +146,10 @@ def may_send_login(url: str, plain_http_host: str = "") -> bool:
     )
 
 
-def create_login_error(registry_host: str, *, login_known: bool, where: str = "") -> RegistryError:
+def create_login_error(registry_host: str, *, login_known: bool, error_location: str = "") -> RegistryError:
     what = (
         _("{host} refused the login that docker keeps for it").format(host=registry_host)
         if login_known
         else _("{host} wants a login").format(host=registry_host)
     )
-    return RegistryError(
-        what, where=where, next_step=f"docker login {format_docker_login_argument(registry_host)}".rstrip()
-    )
+    return RegistryError(what, where=error_location, next_step=format_docker_login_command(registry_host))

@@ -144,7 +144,7 @@ class Registry:
             )
         return manifest
 
-    def put_manifest(self, repository: str, reference: str, body: bytes, media_type: str) -> bool:
+    def _put_manifest(self, repository: str, reference: str, body: bytes, media_type: str) -> bool:
         """Store a manifest under a tag or digest; return whether the registry itself lists it as a referrer."""
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         headers = {"Content-Type": media_type}
@@ -154,15 +154,17 @@ class Registry:
             raise create_digest_error(f"{self.host}/{repository}", compute_digest(body), stored)
         return "OCI-Subject" in response.headers
 
-    def put_referrer(self, repository: str, subject: str, body: bytes, artifact: Descriptor) -> None:
-        """Store a manifest that refers to `subject`, and list it where the registry does not do so itself."""
-        if self.put_manifest(repository, artifact.digest, body, artifact.media_type):
+    def put_referrer(
+        self, repository: str, subject_digest: str, manifest_body: bytes, manifest_descriptor: Descriptor
+    ) -> None:
+        """Store a manifest that refers to `subject_digest`, and list it where the registry does not do so itself."""
+        if self._put_manifest(repository, manifest_descriptor.digest, manifest_body, manifest_descriptor.media_type):
             return
-        tag = format_referrers_tag(subject)
+        tag = format_referrers_tag(subject_digest)
         before = self.find_manifest(repository, tag)
         known = before.manifests if before else ()
-        if artifact not in known:
-            self.put_manifest(repository, tag, create_index([*known, artifact]), INDEX_TYPE)
+        if manifest_descriptor not in known:
+            self._put_manifest(repository, tag, create_index([*known, manifest_descriptor]), INDEX_TYPE)
 
     @contextmanager
     def open_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStream]:
@@ -176,7 +178,7 @@ class Registry:
             first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
             yield BlobStream((whole_number(first) or 0) if response.status == 206 else 0, response.iter_bytes())
 
-    def read_blob(self, repository: str, digest: str) -> bytes:
+    def read_unverified_blob(self, repository: str, digest: str) -> bytes:
         """Return a small blob; `RegistryError` when it is not there. Its bytes are not verified here."""
         return self._request("GET", f"/v2/{repository}/blobs/{digest}", repository).read_body()
 
@@ -268,13 +270,13 @@ class Registry:
 
     def _get_login(self, url: str) -> dict[str, str]:
         """Return the login for an address: the registry's own, with the scheme that was chosen for it."""
-        return self._auth.authorization_headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
+        return self._auth.get_authorization_headers() if urlsplit(url)[:2] == urlsplit(self._base)[:2] else {}
 
     def _create_refusal(self, response: HttpResponse, repository: str) -> RegistryError:
         where = f"{self.host}/{repository}" if repository else self.host
         status, message = response.status, _read_error_text(response)
         if status == 401:
-            return create_login_error(self.host, login_known=bool(read_docker_login(self.host)), where=where)
+            return create_login_error(self.host, login_known=bool(read_docker_login(self.host)), error_location=where)
         if status == 403:
             known = _("this login may not {scope} here").format(scope=self._scope.rpartition(",")[2])
             return RegistryError(

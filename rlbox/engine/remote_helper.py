@@ -25,7 +25,7 @@ from docker.models.containers import Container
 from docker.types import Mount
 
 from rlbox.config.project import PACKAGE, Project
-from rlbox.engine.address import create_missing_client_error, create_unreachable_error
+from rlbox.engine.address import create_missing_docker_cli_error, create_unreachable_error
 from rlbox.errors import EngineError, NodeError
 from rlbox.i18n import _
 from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
@@ -119,7 +119,7 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> Co
             if helper.create_data_dir
             else [Mount(helper.data_dir, helper.data_dir, type="bind")],  # it must be there
         )
-        container.put_archive("/", create_helper_archive(tunnel, project, helper))
+        container.put_archive("/", create_rlbox_and_project_archive(tunnel, project, helper))
         return container
     except (APIError, ImageNotFound) as error:
         args = str(error.explanation or error)
@@ -144,7 +144,7 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
         try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
             return start_command(client, stdin=None, new_session=not terminal).wait()
         except FileNotFoundError as error:
-            raise create_missing_client_error() from error
+            raise create_missing_docker_cli_error() from error
 
 
 def _forget_ended(client: docker.DockerClient) -> None:
@@ -153,7 +153,7 @@ def _forget_ended(client: docker.DockerClient) -> None:
             container.remove()
 
 
-def create_helper_archive(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> bytes:
+def create_rlbox_and_project_archive(tunnel: EngineTunnel, project: Project, helper: HelperContainer) -> bytes:
     """Return the tar that is laid into the container, all of it owned by the user there."""
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -22,51 +22,63 @@ _SNAPSHOTTER = "io.containerd.snapshotter.v1"
 
 @dataclass(frozen=True, kw_only=True)
 class EngineStatus:
-    """The engine at `place`; `version` is empty where none answers, `free_bytes` None where its disk is not here."""
+    """An engine; `version` is empty where none answers, `free_bytes` None where its disk is not here."""
 
-    place: str
+    engine_address: str
     version: str = ""
-    keeps_bytes: bool = False
-    driver: str = ""
-    folder: str = ""
+    has_containerd_store: bool = False
+    storage_driver: str = ""
+    docker_root_dir: str = ""
     free_bytes: int | None = None
-    left: tuple[str, ...] = ()
+    missing_setup_steps: tuple[str, ...] = ()
 
     @property
-    def is_ready(self) -> bool:
-        return bool(self.version) and not self.left
+    def is_running_and_set_up(self) -> bool:
+        return bool(self.version) and not self.missing_setup_steps
 
     @property
-    def can_be_started(self) -> bool:
-        return bool(self.version) or self.place.startswith("unix:")
+    def _can_be_started(self) -> bool:
+        return bool(self.version) or self.engine_address.startswith("unix:")
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "left": list(self.left), "ready": self.is_ready}
+        return {
+            "place": self.engine_address,
+            "version": self.version,
+            "keeps_bytes": self.has_containerd_store,
+            "driver": self.storage_driver,
+            "folder": self.docker_root_dir,
+            "free_bytes": self.free_bytes,
+            "left": list(self.missing_setup_steps),
+            "ready": self.is_running_and_set_up,
+        }
 
     def format(self) -> str:
-        lines = [f"engine {self.version} at {self.place}" if self.version else f"no engine answers at {self.place}"]
+        title = f"engine {self.version}" if self.version else "no engine answers"
+        lines = [f"{title} at {self.engine_address}"]
         if self.version:
-            store = "the containerd store" if self.keeps_bytes else "docker's own store, which keeps no manifests"
+            store = (
+                "the containerd store" if self.has_containerd_store else "docker's own store, which keeps no manifests"
+            )
             free = "" if self.free_bytes is None else f", {size_text(self.free_bytes)} free"
-            lines.append(f"images in {self.folder}{free}: {store} ({self.driver})")
-        lines += [f"to do: {one}" for one in self.left]
-        if self.left:
-            lines.append("next: rlbox engine up" if self.can_be_started else f"next: {REMOTE_ENGINE_NEXT_STEP}")
+            lines.append(f"images in {self.docker_root_dir}{free}: {store} ({self.storage_driver})")
+        lines += [f"to do: {one}" for one in self.missing_setup_steps]
+        if self.missing_setup_steps:
+            lines.append("next: rlbox engine up" if self._can_be_started else f"next: {REMOTE_ENGINE_NEXT_STEP}")
         return "\n".join(lines)
 
 
 def parse_engine_info(
-    engine_address: str, info: Mapping[str, Any], free_bytes: int | None, missing_steps: tuple[str, ...]
+    engine_address: str, info: Mapping[str, Any], free_bytes: int | None, missing_setup_steps: tuple[str, ...]
 ) -> EngineStatus:
     told = {str(pair[0]): str(pair[1]) for pair in info.get("DriverStatus") or () if len(pair) == 2}
     return EngineStatus(
-        place=engine_address,
+        engine_address=engine_address,
         version=str(info.get("ServerVersion", "")),
-        keeps_bytes=told.get("driver-type") == _SNAPSHOTTER,
-        driver=str(info.get("Driver", "")),
-        folder=str(info.get("DockerRootDir", "")),
+        has_containerd_store=told.get("driver-type") == _SNAPSHOTTER,
+        storage_driver=str(info.get("Driver", "")),
+        docker_root_dir=str(info.get("DockerRootDir", "")),
         free_bytes=free_bytes,
-        left=missing_steps,
+        missing_setup_steps=missing_setup_steps,
     )
 
 
@@ -101,7 +113,7 @@ def install_and_start_engine(say: Callable[[str], None]) -> None:
         )
 
 
-def list_setup_steps() -> tuple[str, ...]:
+def list_missing_setup_steps() -> tuple[str, ...]:
     """Return what `install_and_start_engine` would do, a line each; nothing is changed.
 
     Raises EngineError: as `install_and_start_engine`, as far as that is known without trying.
@@ -127,7 +139,7 @@ def probe_engine_status() -> EngineStatus:
     try:
         info = connect_engine().info()
     except EngineError:
-        return EngineStatus(place=place, left=left)
+        return EngineStatus(engine_address=place, missing_setup_steps=left)
     return parse_engine_info(place, info, _free_bytes(str(info.get("DockerRootDir", ""))), left)
 
 

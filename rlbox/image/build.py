@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
-from rlbox.engine.address import open_engine_connection_address
-from rlbox.engine.connection import connect_engine, find_image, read_engine_version
+from rlbox.engine.address import open_engine_tunnel_if_remote
+from rlbox.engine.connection import connect_engine, find_image, read_docker_version
 from rlbox.errors import EngineError, NotAnswered, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.buildkit import (
@@ -152,7 +152,7 @@ class _ImageBuild:
 
     def _check_engine(self) -> None:
         """Say what an old engine cannot promise; refuse to verify on it."""
-        version = read_engine_version()
+        version = read_docker_version()
         if not version or version >= MIN_ENGINE_FOR_LINKED_COPIES:
             return
         told = _("Docker {version} cannot promise the same bytes for the same lock; 23 and newer can").format(
@@ -161,7 +161,7 @@ class _ImageBuild:
         if self._options.verify:
             raise EngineError(
                 told,
-                where=open_engine_connection_address(),
+                where=open_engine_tunnel_if_remote(),
                 next_step=_("build without --verify, or on another engine"),
             )
         self._app.print_status(told)

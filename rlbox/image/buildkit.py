@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from rlbox.amounts import duration_text
 from rlbox.app import App
-from rlbox.engine.address import create_missing_client_error, open_engine_connection_address
+from rlbox.engine.address import create_missing_docker_cli_error, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine
 from rlbox.errors import EngineError, Interrupted, WorkFailed
 from rlbox.foreign import parse_json, whole_number
@@ -221,7 +221,7 @@ def find_build_client() -> BuildClient:
     """
     clients = [path for folder in os.get_exec_path() if os.access(path := os.path.join(folder, "docker"), os.X_OK)]
     if not clients:
-        raise create_missing_client_error()
+        raise create_missing_docker_cli_error()
     config = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     for folder in (f"{config}/cli-plugins", *_PLUGIN_FOLDERS):
         if os.access(plugin := f"{folder}/docker-buildx", os.X_OK):
@@ -267,7 +267,7 @@ def build_image(
         )
         settings.chmod(0o600)
         command = plan_build_command(request, builder, str(settings), str(metadata))
-        command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_connection_address()})
+        command = replace(command, env={**command.env, "DOCKER_HOST": open_engine_tunnel_if_remote()})
         _build(command, request.tag, log_path, on_step, say)
         return BuildResult(log_path, _built_digest(metadata))
 

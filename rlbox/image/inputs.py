@@ -20,7 +20,7 @@ from rlbox.artifacts.fetch import (
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
 from rlbox.artifacts.source_selection import create_file_locator, probe_mirrors_for_build_env
-from rlbox.engine.connection import read_engine_version
+from rlbox.engine.connection import read_docker_version
 from rlbox.errors import EngineError, SpecError
 from rlbox.i18n import _
 from rlbox.image.bootstrap import deb_file_name, ensure_rootfs_archive, require_mmdebstrap, rootfs_archive_path
@@ -235,7 +235,7 @@ class BuildInputs:
 
 def _engine() -> tuple[int, ...]:
     try:
-        return read_engine_version()
+        return read_docker_version()
     except EngineError:  # a context is written for whatever engine builds it
         return ()
 

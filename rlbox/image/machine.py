@@ -53,7 +53,10 @@ def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> C
         "cap_add": tuple(sorted(run.cap_add)),
         "devices": {path: use for path, use in sorted(run.devices.items()) if use},
         "gpus": target.hardware.gpus or (-1 if target.hardware.gpu else 0),
-        **{name: getattr(target.hardware, name) for name in ("gpu", "arch", "grade")},
+        "gpu": target.hardware.gpu,
+        "arch": target.hardware.arch,
+        "gpu_grade": target.hardware.grade,
+        "allow_outside_access": run.open,
     }
     disk = target.disk.model_dump(exclude={"archive"})  # no container sees it
-    return ContainerDefaults(**{**run.model_dump(), **disk, **floors})
+    return ContainerDefaults(**{**run.model_dump(exclude={"open"}), **disk, **floors})

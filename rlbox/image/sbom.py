@@ -63,11 +63,16 @@ def list_components(lock: Lock) -> tuple[Component, ...]:
 def _components(lock: Lock) -> Iterator[Component]:
     if "@" in lock.base:
         base = parse_reference(lock.base)
-        qualifiers = {"repository_url": base.name, "tag": base.tag}
+        qualifiers = {"repository_url": base.name_without_tag, "tag": base.tag}
         purl = format_purl("oci", base.repository.rpartition("/")[2], base.digest, qualifiers)
         sha256 = base.digest.partition(":")[2]
         yield Component(
-            kind="base", name=base.name, version=base.digest, sha256=sha256, purl=purl, relationship="DESCENDANT_OF"
+            kind="base",
+            name=base.name_without_tag,
+            version=base.digest,
+            sha256=sha256,
+            purl=purl,
+            relationship="DESCENDANT_OF",
         )
     for deb in lock.debs:
         file = deb.path.rpartition("/")[2]

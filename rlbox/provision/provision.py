@@ -18,7 +18,7 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.source_selection import create_file_locator, load_profile_without_dead_mirrors
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
-from rlbox.engine.data_disk import create_or_check_data_disk
+from rlbox.engine.data_disk import ensure_usable_data_dir
 from rlbox.errors import NodeError, SpecError
 from rlbox.fixes.catalogue import load_target_and_catalogue
 from rlbox.fixes.conditions import list_stack_versions
@@ -340,7 +340,7 @@ def provision_target(
         app.print_status(f"{layout.map_path('/opt')} is on a small disk: the environment goes to {roomy.venv}")
         prepared = prepare_target(app, image, roomy, options)
     if not plan_only or app.dry_run:
-        create_or_check_data_disk(app, Path(layout.data), image.container, 0.0)
+        ensure_usable_data_dir(app, Path(layout.data), image.container, 0.0)
     if plan_only:
         plan = plan_target(prepared, options.apt_unavailable_reason)
         if app.dry_run:

@@ -32,7 +32,7 @@ from rlbox.cluster.plan import CLUSTER_LABEL, ID_LABEL, ROLE_LABEL, ClusterPlan,
 from rlbox.cluster.runtime import HEAD, ray_env
 from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
 from rlbox.engine.connection import connect_engine
-from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
+from rlbox.engine.data_disk import ensure_usable_data_dir, require_devices
 from rlbox.errors import EngineError, NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_outdated_reason
@@ -183,7 +183,7 @@ class ClusterBackend:
         )
         if head is None or not head.image:  # a dry run from elsewhere
             return dataclasses.replace(ready, place=CLUSTER, is_local=False)
-        create_or_check_data_disk(app, run_store.data_dir, image.container, need_disk_gib)
+        ensure_usable_data_dir(app, run_store.data_dir, image.container, need_disk_gib)
         found: Mapping[str, Any] = {}
         with app.collecting_refusals("image"):
             found = _require_same(connect_engine().find_image(head.image) or {}, image, head.plan)

@@ -16,7 +16,7 @@ import click
 
 from rlbox.app import App
 from rlbox.engine.address import find_engine_url, is_engine_local
-from rlbox.engine.data_disk import choose_data_dir
+from rlbox.engine.data_disk import require_data_dir
 from rlbox.errors import EngineError, NodeError, NotAnswered, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -80,7 +80,7 @@ def resolve_data_dir(app: App, target: str, data: str | None) -> Path:
         from rlbox.target.target import load_target
 
         host = load_target(app.project, target).target.disk.host
-    return choose_data_dir(host, data)
+    return require_data_dir(host, data)
 
 
 def create_lock_owner(action: str) -> LockOwner:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rlbox.app import App
 from rlbox.diagnose.cause import ExitInfo, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_gpus
-from rlbox.engine.address import find_engine_url, is_engine_local, open_engine_connection_address
+from rlbox.engine.address import find_engine_url, is_engine_local, open_engine_tunnel_if_remote
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.container import (
     ACTIVE_STATES,
@@ -23,7 +23,7 @@ from rlbox.engine.container import (
     ContainerPlan,
     plan_container,
 )
-from rlbox.engine.data_disk import create_or_check_data_disk, require_devices
+from rlbox.engine.data_disk import ensure_usable_data_dir, require_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
 from rlbox.errors import EngineError, NodeError, NotAnswered, SpecError
 from rlbox.i18n import _
@@ -89,7 +89,7 @@ class DockerBackend:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
         if self.is_local:
-            create_or_check_data_disk(app, run_store.data_dir, image.container, need_disk_gib)
+            ensure_usable_data_dir(app, run_store.data_dir, image.container, need_disk_gib)
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.collecting_refusals("image"):
             inspected = inspected if image.tag in app.dry.built_tags else _check_image(app, image)
@@ -100,7 +100,9 @@ class DockerBackend:
         with app.collecting_refusals("GPUs"):
             require_usable_gpus(app, image, gpus, access, parse_image_environment(inspected))
         with app.collecting_refusals("network"):
-            image = dataclasses.replace(image, container=connect_engine().replace_unavailable_network(image.container))
+            image = dataclasses.replace(
+                image, container=connect_engine().use_host_network_without_bridge(image.container)
+            )
         return PreparedDocker(
             target=target,
             run_store=run_store,
@@ -124,7 +126,7 @@ def create_backend(options: RunOptions | None = None) -> Backend:
 
 def _ensure_engine_and_image(app: App, target: str) -> None:
     """Start an engine where none answers, and build the image where there is none, or an outdated one."""
-    from rlbox.engine.setup import install_and_start_engine, list_setup_steps
+    from rlbox.engine.setup import install_and_start_engine, list_missing_setup_steps
     from rlbox.image.build import ensure_image_built
 
     if not is_engine_local():
@@ -139,7 +141,7 @@ def _ensure_engine_and_image(app: App, target: str) -> None:
     except NotAnswered:
         if app.dry_run:
             with app.collecting_refusals("engine"):
-                app.dry.steps_before.extend(f"an engine: {step}" for step in list_setup_steps())
+                app.dry.steps_before.extend(f"an engine: {step}" for step in list_missing_setup_steps())
         else:
             install_and_start_engine(app.print_status)
     ensure_image_built(app, target)
@@ -160,7 +162,7 @@ class RunContainer:
 
     def find_exit_info_unless_gone(self) -> ExitInfo | None:
         """Return what its exit code, its output and the engine's flags say; None when it is gone."""
-        ended = self.engine.read_container_exit(self.ref.name)
+        ended = self.engine.read_exit_unless_removed(self.ref.name)
         if ended is None:
             return None
         info = make_container_exit_info(
@@ -175,7 +177,7 @@ class RunContainer:
 
     def remove(self) -> None:
         if self._is_own():
-            self.engine.remove_container(self.ref.name)
+            self.engine.remove_container_and_network(self.ref.name)
 
     def _is_own(self) -> bool:
         """Whether it is there and of the run; `NodeError` when it is another user's."""
@@ -233,7 +235,7 @@ class PreparedDocker:
         """
         self._remove_outdated_bytecode()
         ref = ContainerRef(
-            run=plan.run_id, name=plan.container, engine_address=open_engine_connection_address(), backend=self.place
+            run=plan.run_id, name=plan.container, engine_address=open_engine_tunnel_if_remote(), backend=self.place
         )
         engine = connect_engine()
         self._start_container(engine, ref, plan, run_dir, self._plan_container(plan, secrets), secrets)

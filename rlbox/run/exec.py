@@ -40,13 +40,13 @@ def open_shell_or_run_command(app: App, target: str, command: tuple[str, ...], d
     """
     from rlbox.engine.address import is_engine_local
     from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, format_docker_run_args, plan_container
-    from rlbox.engine.data_disk import choose_data_dir, create_or_check_data_disk, require_devices
+    from rlbox.engine.data_disk import ensure_usable_data_dir, require_data_dir, require_devices
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.system.network_settings import find_custom_ca_bundle
 
     image = load_image_plan(app.project, target)
-    folder = choose_data_dir(image.container.host, data)
-    create_or_check_data_disk(app, folder, image.container, 0.0)
+    folder = require_data_dir(image.container.host, data)
+    ensure_usable_data_dir(app, folder, image.container, 0.0)
     with app.collecting_refusals("devices"):
         require_devices(app, image.container)
     access = NO_GPUS
@@ -78,12 +78,12 @@ def _require_image(app: App, image: ImagePlan) -> None:
     """Refuse what the docker client would refuse in its own words, or could not: there is no image, or no client."""
     import shutil
 
-    from rlbox.engine.address import create_missing_client_error
+    from rlbox.engine.address import create_missing_docker_cli_error
     from rlbox.engine.connection import require_image
 
     with app.collecting_refusals("docker client"):
         if shutil.which("docker") is None:
-            raise create_missing_client_error()
+            raise create_missing_docker_cli_error()
     with app.collecting_refusals("image"):
         require_image(image.tag, image.target)
 
@@ -94,7 +94,7 @@ def _limits(app: App, image: ImagePlan) -> ContainerDefaults:
 
     limits = image.container
     with app.collecting_refusals("network"):
-        limits = connect_engine().replace_unavailable_network(limits)
+        limits = connect_engine().use_host_network_without_bridge(limits)
     if limits.network != image.container.network:
         from rlbox.run.exposure import format_engine_has_no_bridge_note
 
@@ -106,9 +106,9 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
     """Print the lines that do the same by hand, and whether it would be done."""
     import shlex
 
-    from rlbox.engine.container import docker_network_commands
+    from rlbox.engine.container import format_own_network_commands
 
-    before, after = docker_network_commands(plan)
+    before, after = format_own_network_commands(plan)
     silent = [f"{shlex.join(part)} >/dev/null" if part else "" for part in (before, after)]
     text = "\n".join(line for line in (silent[0], shlex.join(words), silent[1]) if line)
     data = {"target": name, "command": words, "before": before, "after": after}
@@ -117,13 +117,13 @@ def _show(app: App, name: str, plan: ContainerPlan, words: tuple[str, ...]) -> i
 
 def _run(plan: ContainerPlan, words: tuple[str, ...]) -> int:
     """Run the docker client in the foreground, with the container's network, and return the container's exit code."""
-    from rlbox.engine.address import open_engine_connection_address
+    from rlbox.engine.address import open_engine_tunnel_if_remote
     from rlbox.engine.connection import connect_engine
     from rlbox.system.command import run_in_foreground
     from rlbox.values import Command
 
-    with connect_engine().hold_container_network(plan):
-        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": open_engine_connection_address()}))
+    with connect_engine().create_temporary_network(plan):
+        code = run_in_foreground(Command(argv=words, env={"DOCKER_HOST": open_engine_tunnel_if_remote()}))
     return code if code >= 0 else 128 - code
 
 

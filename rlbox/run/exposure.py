@@ -84,7 +84,7 @@ def require_safe_exposure(
         has one of the ports `publish`.
     """
     limits, notes = load_image_plan(app.project, plan.target).container, []
-    allow_unauthenticated = allow_unauthenticated or plan.open or limits.open
+    allow_unauthenticated = allow_unauthenticated or plan.open or limits.allow_outside_access
     if limits.network == OWN_NETWORK and network != OWN_NETWORK and plan.container:
         notes.append(format_engine_has_no_bridge_note("run", network))
     with app.collecting_refusals("open ports"):

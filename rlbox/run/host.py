@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlbox.app import App
 from rlbox.doctor.gpu_choice import make_visible_gpus_env
-from rlbox.engine.data_disk import create_or_check_data_disk
+from rlbox.engine.data_disk import ensure_usable_data_dir
 from rlbox.errors import NodeError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -66,7 +66,7 @@ class HostBackend:
         image = load_image_plan(app.project, target)
         with app.collecting_refusals("lock"):
             image.require_current_lock()
-        create_or_check_data_disk(app, run_store.data_dir, image.container, need_disk_gib)
+        ensure_usable_data_dir(app, run_store.data_dir, image.container, need_disk_gib)
         chosen = make_visible_gpus_env(app, gpus)
         app.print_status(
             "no container: the stages run in place on this machine, as you: they can change the run's own record"

@@ -238,7 +238,7 @@ def test_a_base_image(rlbox: Rlbox, folder: Folder, write: Write, registry: Regi
             "platform": {"os": "linux", "architecture": "arm64"},
         },
     ]
-    index = oci.encode_json({"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": rows})
+    index = oci.encode_compact_json({"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": rows})
     for data in (config, layer):
         registry.add_blob(data)
     registry.add_manifest("amd64", body, oci.MANIFEST_TYPE)

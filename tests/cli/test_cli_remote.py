@@ -9,7 +9,7 @@ import pytest
 from rlbox.cli import main
 from rlbox.config.project import Project
 from rlbox.engine.address import find_engine_url, is_engine_local
-from rlbox.engine.remote_helper import HelperContainer, create_helper_archive
+from rlbox.engine.remote_helper import HelperContainer, create_rlbox_and_project_archive
 from rlbox.errors import EngineError
 from rlbox.ssh.tunnel import EngineTunnel, open_engine_tunnel
 
@@ -92,7 +92,9 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
     helper = HelperContainer(
         image="i", data_dir="/d", create_data_dir=True, rlbox_args=("runs",), target="local", env=own, terminal=False
     )
-    with tarfile.open(fileobj=io.BytesIO(create_helper_archive(TUNNEL, Project(folder=tmp_path), helper))) as tar:
+    with tarfile.open(
+        fileobj=io.BytesIO(create_rlbox_and_project_archive(TUNNEL, Project(folder=tmp_path), helper))
+    ) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]
     assert {(info.uid, info.gid) for info in members.values()} == {(7, 8)}

@@ -19,7 +19,7 @@ from enginebox import CHECKOUT
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables
-from rlbox.engine.container import format_docker_limit_args
+from rlbox.engine.container import format_limit_and_device_args
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import evaluate_fix, list_stack_versions
 from rlbox.fixes.fix import Fix
@@ -216,7 +216,7 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
     name = f"rlbox-fault-{uuid.uuid4().hex[:12]}"
     network = [] if any(word.startswith("--net") for word in case.options) else ["--network=none"]
     words = ["create", "--rm", "--init", f"--name={name}", "--label=rlbox.test=fault", *network]
-    words += format_docker_limit_args(limits)
+    words += format_limit_and_device_args(limits)
     words += [*case.options, *(f"--env={key}={value}" for key, value in env.items())]
     scripts = {"setup": case.setup, "deed": SCRIPT, "check": check or "exit 0", "fault": case.fault}
     files = [ImageFile(path=f"/lab/{key}.sh", mode="0755", text=text) for key, text in scripts.items()]

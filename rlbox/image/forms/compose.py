@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlbox.engine.container import DISK_CAPABILITIES, format_device_args
+from rlbox.engine.container import DISK_CAPABILITIES, format_device_mappings
 from rlbox.engine.gpu_access import CDI_KIND, GpuRequest, parse_gpus_option
 from rlbox.image.templates import quote_compose, render_template
 
@@ -61,7 +61,7 @@ def render_compose(
         "pulled": bool(registry_image),
         "committed": add_render_header,
         "capabilities": sorted({*DISK_CAPABILITIES, *container.cap_add}),
-        "devices": format_device_args(container),
+        "devices": format_device_mappings(container),
         "by_caller": container.user == "caller",
         "ulimits": _ulimits(container.ulimits),
         "gpus": _gpus(parse_gpus_option(gpus, container.gpus), gpu_method),
@@ -76,10 +76,10 @@ def _gpus(request: GpuRequest, gpu_method: str) -> str:
         return ""
     if gpu_method == "gpus":
         which = (
-            f"device_ids: {json.dumps(request.ids)}" if request.ids else f"count: {request.requested_count or 'all'}"
+            f"device_ids: {json.dumps(request.ids)}" if request.ids else f"count: {request.count_unless_all or 'all'}"
         )
         return f"{{driver: nvidia, {which}, capabilities: [gpu]}}"
-    ids = request.ids or (map(str, range(request.requested_count)) if request.requested_count else ("all",))
+    ids = request.ids or (map(str, range(request.count_unless_all)) if request.count_unless_all else ("all",))
     names = json.dumps([f"{CDI_KIND}={name}" for name in ids])
     return f"{{driver: cdi, device_ids: {names}, capabilities: [gpu]}}"
 

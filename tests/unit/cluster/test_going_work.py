@@ -35,7 +35,8 @@ class Head:
     def engine(self) -> Any:
         rows = self._rows
         return SimpleNamespace(
-            list_containers=lambda label: rows if label.endswith("=0a1b2c3d") else [], stream_exec_output=self._execute
+            list_containers=lambda label: rows if label.endswith("=0a1b2c3d") else [],
+            stream_exec_stdout_lines=self._execute,
         )
 
     def _execute(self, name: str, argv: tuple[str, ...]) -> Iterator[str]:

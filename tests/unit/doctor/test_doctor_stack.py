@@ -159,7 +159,7 @@ def test_engine_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], names: list[str]
 ) -> None:
     monkeypatch.setattr("rlbox.doctor.engine.is_engine_local", lambda: True)
-    monkeypatch.setattr("rlbox.doctor.engine.open_engine_connection_address", lambda: "unix:///x.sock")
+    monkeypatch.setattr("rlbox.doctor.engine.open_engine_tunnel_if_remote", lambda: "unix:///x.sock")
     monkeypatch.setattr("rlbox.doctor.engine.get_free_bytes", lambda path: 1 << 30)
     assert ids(check_engine_info(ENGINE | changes, TARGET)) == names
     if names == ["gpu-runtime-missing"]:

@@ -12,8 +12,8 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.container import (
     create_docker_py_options,
-    docker_network_commands,
     format_docker_run_args,
+    format_own_network_commands,
     plan_container,
 )
 from rlbox.engine.data_disk import require_devices
@@ -71,14 +71,14 @@ def test_client_words() -> None:
 
 def test_a_network_of_its_own() -> None:
     plan = replace(SMALL, network="own", labels={"rlbox.owner": "1000"})
-    before, after = docker_network_commands(plan)
+    before, after = format_own_network_commands(plan)
     assert before == (
         "docker", "network", "create", "--driver=bridge", "--label=rlbox.network=n", "--label=rlbox.owner=1000", "n",
     )  # fmt: skip
     assert after == ("docker", "network", "rm", "n")
     assert "--network=n" in format_docker_run_args(plan, interactive=False, terminal=False)
     assert create_docker_py_options(plan)["network_mode"] == "n"
-    assert docker_network_commands(SMALL) == ((), ())
+    assert format_own_network_commands(SMALL) == ((), ())
 
 
 def test_ports_are_published_on_loopback_alone() -> None:

@@ -14,7 +14,7 @@ INFO = {
 
 def test_one_that_is_ready() -> None:
     status = parse_engine_info("unix:///run/docker.sock", INFO, 80 * 10**9, ())
-    assert status.is_ready
+    assert status.is_running_and_set_up
     assert status.format() == (
         "engine 26.1.5 at unix:///run/docker.sock\n"
         "images in /var/lib/docker, 80.0 GB free: the containerd store (overlayfs)"
@@ -24,7 +24,7 @@ def test_one_that_is_ready() -> None:
 def test_one_that_lacks_something() -> None:
     info = {**INFO, "DriverStatus": [["Backing Filesystem", "extfs"]], "Driver": "overlay2"}
     status = parse_engine_info("ssh://far", info, None, ("install mmdebstrap",))
-    assert not status.is_ready
+    assert not status.is_running_and_set_up
     assert status.format() == (
         "engine 26.1.5 at ssh://far\n"
         "images in /var/lib/docker: docker's own store, which keeps no manifests (overlay2)\n"

@@ -21,10 +21,10 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     assume_cdi_access,
     choose_gpu_access,
-    choose_visible_gpu_env,
+    create_cuda_visible_devices_env,
+    parse_cdi_host_mount_paths,
+    parse_cdi_qualified_gpu_names,
     parse_gpus_option,
-    parse_nvidia_cdi_devices,
-    parse_nvidia_cdi_mounts,
     probe_gpu_support,
 )
 from rlbox.errors import EngineError, NodeError, SpecError
@@ -101,10 +101,10 @@ def test_a_specification_is_read() -> None:
     edits = {"mounts": [{"hostPath": "/usr/bin/nvidia-smi", "containerPath": "/usr/bin/nvidia-smi"}]}
     rows = [{"name": name.partition("=")[2], "containerEdits": {}} for name in NAMES]
     for text in (told, json.dumps({"kind": "nvidia.com/gpu", "devices": rows, "containerEdits": edits})):
-        assert parse_nvidia_cdi_devices(text) == list(NAMES)
-        assert parse_nvidia_cdi_mounts(text) == ["/usr/bin/nvidia-smi"]
-        assert parse_nvidia_cdi_devices(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
-    assert parse_nvidia_cdi_devices("{torn") == parse_nvidia_cdi_devices("") == []
+        assert parse_cdi_qualified_gpu_names(text) == list(NAMES)
+        assert parse_cdi_host_mount_paths(text) == ["/usr/bin/nvidia-smi"]
+        assert parse_cdi_qualified_gpu_names(text.replace("nvidia.com/gpu", "intel.com/gpu")) == []
+    assert parse_cdi_qualified_gpu_names("{torn") == parse_cdi_qualified_gpu_names("") == []
 
 
 def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
@@ -113,7 +113,7 @@ def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
 
 def test_an_engine_without_any_way() -> None:
     found = offer({"Runtimes": {"runc": {}}, "CDISpecDirs": []})
-    assert (found.methods, found.gpu_count) == ((), 0)
+    assert (found.methods, found.machine_gpu_count) == ((), 0)
     assert offer({}).methods == ()
 
 
@@ -124,7 +124,7 @@ def test_an_engine_with_the_toolkit_runtime() -> None:
 def test_an_engine_with_cdi(tmp_path: Path) -> None:
     (tmp_path / "nvidia.yaml").write_text(SPEC.format(file=tmp_path))
     found = offer({"Runtimes": {"nvidia": {}}, "CDISpecDirs": [str(tmp_path)]})
-    assert (found.methods, found.cdi_devices, found.gpu_count) == (("cdi", "gpus"), NAMES, 2)
+    assert (found.methods, found.cdi_devices, found.machine_gpu_count) == (("cdi", "gpus"), NAMES, 2)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_what_a_container_gets(wish: GpuRequest, given: GpuSupport, access: GpuA
 
 
 def test_doctor_counts_by_what_the_user_said() -> None:
-    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, named_by_user=True).env == {"RLBOX_GPUS": "2"}
-    assert choose_gpu_access(GpuRequest(), GpuSupport(), named_by_user=True).env == VOID | {"RLBOX_GPUS": "none"}
+    assert choose_gpu_access(GpuRequest(count=2), RUNTIME, export_request_env=True).env == {"RLBOX_GPUS": "2"}
+    assert choose_gpu_access(GpuRequest(), GpuSupport(), export_request_env=True).env == VOID | {"RLBOX_GPUS": "none"}
     target = Requirements(gpu="NVIDIA H200", gpus=8)
     assert (override_gpus(target, "2").gpus, override_gpus(target, "").gpus, override_gpus(target, "all").gpus) == (
         2,
@@ -317,7 +317,9 @@ def test_another_gpu_than_the_target_is_for() -> None:
 def test_programs_of_the_machine_itself_see_what_is_asked_for(
     asked: str, shell: str, count: int, seen: str | None, word: str
 ) -> None:
-    env = choose_visible_gpu_env(parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count)
+    env = create_cuda_visible_devices_env(
+        parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, count
+    )
     assert (env.get("CUDA_VISIBLE_DEVICES"), env["RLBOX_GPUS"]) == (seen, word)
     assert env.get("CUDA_DEVICE_ORDER") == (None if seen is None else "PCI_BUS_ID")
 
@@ -333,5 +335,7 @@ def test_programs_of_the_machine_itself_see_what_is_asked_for(
 )
 def test_what_the_machine_itself_does_not_have_is_refused(asked: str, shell: str, says: str) -> None:
     with pytest.raises((NodeError, SpecError)) as refused:
-        choose_visible_gpu_env(parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2)
+        create_cuda_visible_devices_env(
+            parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2
+        )
     assert says in refused.value.what

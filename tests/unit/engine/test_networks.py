@@ -32,7 +32,7 @@ def test_an_engine_without_bridges_gives_the_hosts_network(names: tuple[str, ...
     found = [SimpleNamespace(name=name) for name in names]
     client: Any = SimpleNamespace(networks=SimpleNamespace(list=lambda names, filters: found))
     limits = replace(LIMITS, network=asked)
-    assert DockerEngine(client, "unix:///x").replace_unavailable_network(limits) == replace(limits, network=given)
+    assert DockerEngine(client, "unix:///x").use_host_network_without_bridge(limits) == replace(limits, network=given)
 
 
 def refusing(network: str = "", container: str = "") -> DockerEngine:
@@ -55,7 +55,7 @@ def refusing(network: str = "", container: str = "") -> DockerEngine:
 )
 def test_a_network_that_cannot_be_made(words: str, step: str) -> None:
     engine = refusing(network=words)
-    for begin in (lambda: engine.start_container(PLAN), lambda: engine.hold_container_network(PLAN).__enter__()):
+    for begin in (lambda: engine.start_container(PLAN), lambda: engine.create_temporary_network(PLAN).__enter__()):
         with pytest.raises(EngineError, match=words) as refused:
             begin()
         assert refused.value.next_step.startswith(step)

@@ -7,7 +7,13 @@ import json
 import pytest
 
 from rlbox.engine.oci import Descriptor
-from rlbox.engine.push import PushCount, PushLog, count_pushed_layers, create_push_error, is_transient_push_error
+from rlbox.engine.push import (
+    PushCount,
+    PushState,
+    count_newly_pushed_layers,
+    create_push_error,
+    is_transient_push_error,
+)
 from rlbox.engine.reference import ImageReference
 
 A, B = ("sha256:" + sign * 64 for sign in "ab")
@@ -36,10 +42,10 @@ DOCKER_20 = f"""
 """
 
 
-def followed(text: str, log: PushLog | None = None) -> PushLog:
-    log = log or PushLog()
+def followed(text: str, log: PushState | None = None) -> PushState:
+    log = log or PushState()
     for line in text.strip().splitlines():
-        log.add_message(json.loads(line))
+        log.update_from_message(json.loads(line))
     return log
 
 
@@ -48,7 +54,7 @@ def test_a_push_is_followed_and_counted(text: str) -> None:
     log = followed(text)
     assert (log.digest, log.error) == (A, "")
     assert sorted(layer.state for layer in log.layers.values()) == ["present", "pushed"]
-    count = count_pushed_layers(log.layers, STORED, [CONTENT_A, CONTENT_B])
+    count = count_newly_pushed_layers(log.layers, STORED, [CONTENT_A, CONTENT_B])
     assert count == PushCount(total_layers=2, pushed_layers=1, pushed_bytes=700)
 
 
@@ -59,7 +65,7 @@ def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:
 
 
 def test_nothing_was_sent() -> None:
-    count = count_pushed_layers({}, (*STORED, STORED[0]), [CONTENT_A, CONTENT_B, CONTENT_A])
+    count = count_newly_pushed_layers({}, (*STORED, STORED[0]), [CONTENT_A, CONTENT_B, CONTENT_A])
     assert count == PushCount(total_layers=2, pushed_layers=0, pushed_bytes=0)
 
 
@@ -105,6 +111,6 @@ def test_a_failure_that_stays(words: str, what: str, step: str) -> None:
 
 
 def test_an_error_ends_a_push() -> None:
-    log = PushLog()
-    log.add_message({"errorDetail": {"message": "denied"}, "error": "denied"})
+    log = PushState()
+    log.update_from_message({"errorDetail": {"message": "denied"}, "error": "denied"})
     assert log.error == "denied"

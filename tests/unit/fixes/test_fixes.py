@@ -11,7 +11,7 @@ from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
-from rlbox.engine.container import format_docker_limit_args
+from rlbox.engine.container import format_limit_and_device_args
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fixes, load_target_and_catalogue
 from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_versions
@@ -162,7 +162,7 @@ def test_limits_are_floors(folder: Folder) -> None:
     text = '[run]\nshm_gib = 2.0\npids = 7\nulimits = {stack = ""}\ncap_add = ["B"]\n'
     spec = target(folder, text)
     limits = build_container_defaults(spec, select_and_render_fixes((asks,), spec, {}))
-    assert format_docker_limit_args(limits) == [
+    assert format_limit_and_device_args(limits) == [
         f"--shm-size={8 << 30}", "--pids-limit=7", "--ulimit=memlock=-1", "--cap-add=B",
     ]  # fmt: skip
     spec = target(folder, "[run]\nshm_gib = 9.0\n")
