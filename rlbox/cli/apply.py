@@ -80,12 +80,12 @@ def apply(
     from rlbox.planner.stack_check import require_consistent_stack
 
     options = ApplyOptions(
-        forced_reason=require_consistent_stack(app, name, force=force),
-        sources=sources,
+        overridden_stack_conflict=require_consistent_stack(app, name, force=force),
+        sources_profile=sources,
         offline=offline,
         install_apt_packages=packages,
         python=_absolute(python),
-        accepted_versions=_accepted(accept),
+        accepted_version_by_package=_accepted(accept),
     )
     return _apply(app, image, layout, options, check=check, yes=yes)
 
@@ -107,7 +107,7 @@ def _accepted(rows: tuple[str, ...]) -> dict[str, str]:
 
 def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *, check: bool, yes: bool) -> int:
     """Say what differs, or was brought; a machine that is at the lock is at it only if its checks pass."""
-    from rlbox.provision.plan import make_apply_result, make_comparison_result
+    from rlbox.provision.plan import format_apply_output, format_comparison_output
     from rlbox.provision.provision import provision_target, run_target_fix_checks
 
     def consent(changes: int) -> None:
@@ -120,14 +120,14 @@ def _apply(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions, *,
     only_look = check or app.dry_run
     prepared, plan, done = provision_target(app, image, layout, options, plan_only=only_look, on_changes=consent)
     if only_look and (plan.steps or not check):
-        told = make_comparison_result(prepared.desired, plan)
+        told = format_comparison_output(prepared.desired, plan)
         if not check:
             return app.planned(*told, _would(app, layout, image.target, len(plan.steps), yes=yes))
         app.result(*told)
         return 1 if plan.steps else 0
     layout = prepared.desired.layout
     checks = run_target_fix_checks(layout)
-    app.result(*make_apply_result(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
+    app.result(*format_apply_output(prepared.desired, plan.skipped, done.steps, done.kept_copies, checks))
     app.print_status(f"next: . {layout.rlbox_dir}/libexec/init.sh, or rlbox run JOB --place here")
     partial = {row.source_id for row in plan.skipped}
     return 1 if any(row.level == "error" and row.id not in partial for row in checks[1]) else 0

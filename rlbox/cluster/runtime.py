@@ -24,7 +24,7 @@ from rlbox.cluster.plan import (
 )
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
-from rlbox.provision.shell_environment import get_inheritance_rule
+from rlbox.provision.shell_environment import get_inherited_names_and_prefixes
 from rlbox.values import OWN, VENV, Mount
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class ProcessRuntime:
             "own": self.member.place,
             "argv": ["sh", f"{self.member.place}/libexec/entrypoint.sh", *argv],
             "env": ray_env(self.plan, self.member, self.member.data),
-            **get_inheritance_rule(),
+            **get_inherited_names_and_prefixes(),
         }
 
     def start_ray(self, limits: ContainerDefaults, image: str) -> None:

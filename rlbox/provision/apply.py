@@ -16,46 +16,46 @@ from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, SkippedItem
 from rlbox.provision.files import (
     BACKUPS,
+    back_up_replaced_files,
     convert_disk_errors,
     find_unused_backup_path,
     install_file,
-    list_missing_directories,
-    record_files,
+    list_missing_parents_upwards,
     remove_empty_directories,
     remove_path,
     remove_temporary_files,
     restore_original_file,
     restore_original_path,
 )
-from rlbox.provision.layout import Layout
-from rlbox.provision.plan import ApplyPlan, InstalledPart, InstallRecord, PathChange, compute_patch_manifest_sha256
-from rlbox.provision.probe import find_existing_parent, list_installed_apt_packages, read_record, write_record
-from rlbox.provision.venv import (
+from rlbox.provision.install import (
     PackageSource,
     apply_patches,
     download_apt_packages,
     install_apt_packages,
-    install_part,
+    install_git_or_http_part,
     remove_apt_packages,
     require_disk_space,
     sync_environment,
 )
+from rlbox.provision.layout import Layout
+from rlbox.provision.plan import ApplyPlan, InstalledPart, InstallRecord, PathChange, compute_patch_manifest_sha256
+from rlbox.provision.probe import find_existing_parent, list_installed_apt_packages, read_record, write_record
 from rlbox.values import VENV
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyOptions:
-    """What the command line asked for; `forced_reason` is the contradiction of the stack that `--force` overrides."""
+    """What the command line asked for; `overridden_stack_conflict` is what `--force` overrides."""
 
-    sources: str = ""
+    sources_profile: str = ""
     offline: bool = False
     install_apt_packages: bool = True
     python: str = ""
-    accepted_versions: Mapping[str, str] = field(default_factory=dict)
-    forced_reason: str = ""
+    accepted_version_by_package: Mapping[str, str] = field(default_factory=dict)
+    overridden_stack_conflict: str = ""
 
     @property
-    def apt_unavailable_reason(self) -> str:
+    def apt_opt_out_reason(self) -> str:
         """Why apt is left alone; empty when it need not be."""
         return "" if self.install_apt_packages else "--no-packages was given"
 
@@ -91,6 +91,8 @@ class ApplyResult:
 
 
 EMPTY_RESULT = ApplyResult()
+LeftoverNote = str
+"""What could not be laid back, and why."""
 
 
 def apply_plan_steps(
@@ -111,7 +113,7 @@ def apply_plan_steps(
         return ApplyResult(skipped=skipped)
     source = PackageSource()
     if "environment" in plan.step_kinds:
-        require_disk_space(desired, find_existing_parent(Path(layout.venv or layout.map_path(VENV))))
+        require_disk_space(desired, find_existing_parent(Path(layout.relocated_venv_dir or layout.map_path(VENV))))
         source = supplies.get_packages()
     if "part" in plan.step_kinds:
         supplies.fetch_parts()
@@ -135,7 +137,7 @@ def _apply_step(
     layout = plan.desired.layout
     match step.kind:
         case "packages":
-            return _install_apt_packages(layout, record, step.new.split())
+            return _install_apt_packages(layout, record, step.new_description.split())
         case "environment":
             return _sync_environment(plan, record, step, source)
         case "part":
@@ -150,8 +152,8 @@ def _apply_step(
 def _download_apt_packages(plan: ApplyPlan) -> Iterator[SkippedItem]:
     """Bring the apt packages here, and yield those that cannot be had: all else goes on without them."""
     for step in plan.steps:
-        if step.kind == "packages" and (error := download_apt_packages(step.new.split()).error):
-            yield SkippedItem(item=f"apt packages {step.new}", source_id="apt", reason=error)
+        if step.kind == "packages" and (error := download_apt_packages(step.new_description.split()).error):
+            yield SkippedItem(item=f"apt packages {step.new_description}", source_id="apt", reason=error)
 
 
 def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord:
@@ -160,8 +162,12 @@ def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord
     old = read_record(layout) or InstallRecord(target=desired.target, lock=desired.lock, state="laying")
     missing = [
         folder
-        for path in (layout.record_file, layout.map_path(VENV), *([layout.venv] if layout.venv else []))
-        for folder in list_missing_directories(Path(path))
+        for path in (
+            layout.record_file,
+            layout.map_path(VENV),
+            *([layout.relocated_venv_dir] if layout.relocated_venv_dir else []),
+        )
+        for folder in list_missing_parents_upwards(Path(path))
     ]
     return _save(
         layout,
@@ -171,12 +177,12 @@ def _record_begin(desired: DesiredState, options: ApplyOptions) -> InstallRecord
             lock=desired.lock,
             state="laying",
             prefix=layout.prefix,
-            data=layout.data,
-            venv=layout.venv,
+            data=layout.data_dir,
+            venv=layout.relocated_venv_dir,
             folders=tuple(dict.fromkeys([*old.folders, *missing])),
             python=options.python,
-            accepted=dict(options.accepted_versions),
-            forced=options.forced_reason,
+            accepted=dict(options.accepted_version_by_package),
+            forced=options.overridden_stack_conflict,
         ),
     )
 
@@ -216,10 +222,10 @@ def _install_part(desired: DesiredState, record: InstallRecord, path: str, store
     part = next(part for part in desired.parts if part.path == path)
     known = record.parts.get(path)
     before = known.before if known else find_unused_backup_path(Path(path)) if Path(path).exists() else ""
-    folders = (*record.folders, *list_missing_directories(Path(path)))
+    folders = (*record.folders, *list_missing_parents_upwards(Path(path)))
     parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
     record = _save(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
-    install_part(part, store, parts[path])
+    install_git_or_http_part(part, store, parts[path])
     return _save(
         desired.layout, replace(record, parts={**parts, path: InstalledPart(sha256=part.sha256, before=before)})
     )
@@ -230,7 +236,7 @@ def _remove(layout: Layout, record: InstallRecord, path: str) -> InstallRecord:
         restore_original_path(Path(path), record.parts[path])
         rest = {name: part for name, part in record.parts.items() if name != path}
         return _save(layout, replace(record, parts=rest))
-    return restore_original_file(layout, record, path).record
+    return restore_original_file(layout, record, path).updated_record
 
 
 def _install_files(
@@ -239,7 +245,7 @@ def _install_files(
     """Lay the files, and write that all is laid; return copies that were kept of what was there."""
     known = {*record.kept, *(file.backup for file in record.laid.values())}
     with convert_disk_errors(Path(layout.rlbox_dir, BACKUPS)):
-        record = _save(layout, record_files(layout, record, steps))
+        record = _save(layout, back_up_replaced_files(layout, record, steps))
     for step in steps:
         on_step(step)
         if step.file:
@@ -249,7 +255,7 @@ def _install_files(
     return tuple(sorted(now - known - {""}))
 
 
-def uninstall(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]:
+def uninstall(layout: Layout, on_path: Callable[[str], None]) -> tuple[LeftoverNote, ...]:
     """Lay everything back that the record names, the record last; return what could not be, and why."""
     record = read_record(layout)
     if record is None:
@@ -257,14 +263,14 @@ def uninstall(layout: Layout, on_step: Callable[[str], None]) -> tuple[str, ...]
     record = _save(layout, replace(record, state="removing"))
     notes = []
     for path in reversed(tuple(record.laid)):
-        on_step(path)
+        on_path(path)
         record, note = restore_original_file(layout, record, path)
         notes += [note] if note else []
     for path, part in record.parts.items():
-        on_step(path)
+        on_path(path)
         restore_original_path(Path(path), part)
     if record.environment:
-        on_step(layout.map_path(VENV))
+        on_path(layout.map_path(VENV))
         restore_original_path(Path(layout.map_path(VENV)), record.environment)
         if record.venv:
             remove_path(Path(record.venv))

@@ -21,6 +21,8 @@ from rlbox.target.target import Target
 from rlbox.values import VENV, Command
 
 _DRIVER = "libcuda.so.1"
+UnverifiedImport = str
+"""Which package cannot be imported without a GPU driver, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +48,19 @@ class AdoptedBase:
     version_by_package: Mapping[str, str]
 
 
-def required_base_packages(target: Target) -> dict[str, str]:
+def _required_base_packages(target: Target) -> dict[str, str]:
     """Return what a target takes of its base image: canonical name to version."""
     return {canonicalize_name(name): version for name, version in target.base.holds.items()}
 
 
 def adopt_python(
-    target: Target, machine_python: MachinePython, accepted_versions: Mapping[str, str], apply_command: str
+    target: Target, machine_python: MachinePython, accepted_version_by_package: Mapping[str, str], apply_command: str
 ) -> AdoptedBase:
     """Return what the machine's interpreter gives of the target's base image.
 
     Parameters
     ----------
-    accepted_versions
+    accepted_version_by_package
         Other versions that the user says will do, by canonical name.
     apply_command
         The command line that applies the target there, for what is advised.
@@ -68,14 +70,14 @@ def adopt_python(
     NodeError
         Something is missing, or of another version; all of it is named.
     """
-    holds = required_base_packages(target)
-    if gaps := tuple(_gaps(target, holds, machine_python, accepted_versions)):
+    holds = _required_base_packages(target)
+    if gaps := tuple(_gaps(target, holds, machine_python, accepted_version_by_package)):
         raise NodeError(
             _("this machine does not hold what target {target} takes of its base image: {gaps}").format(
                 target=target.name, gaps="; ".join(gaps)
             ),
             where=f"{machine_python.path}{f' (Python {machine_python.version})' if machine_python.version else ''}",
-            next_step=_next_step(target, holds, machine_python, accepted_versions, apply_command),
+            next_step=_next_step(target, holds, machine_python, accepted_version_by_package, apply_command),
         )
     return AdoptedBase(
         python=machine_python.path,
@@ -127,7 +129,7 @@ _USUAL = "/usr/bin/python3"
 _VERSIONS_S, _IMPORTS_S = 120.0, 900.0
 
 
-def probe_python(path: str, distributions: Iterable[str] = ()) -> MachinePython:
+def _probe_python(path: str, distributions: Iterable[str] = ()) -> MachinePython:
     """Return what an interpreter is, and which of the distributions `distributions` it has."""
     try:
         rows, user_options = _ask(path, "versions", tuple(distributions), _VERSIONS_S)
@@ -143,7 +145,7 @@ def probe_python(path: str, distributions: Iterable[str] = ()) -> MachinePython:
 
 
 def adopt_base_packages(
-    target: Target, python: str, accepted_versions: Mapping[str, str], layout: Layout
+    target: Target, python: str, accepted_version_by_package: Mapping[str, str], layout: Layout
 ) -> AdoptedBase:
     """Return what the interpreter `python` gives of the target's base image.
 
@@ -153,17 +155,17 @@ def adopt_base_packages(
         Something is missing or of another version, or it lies where the place's own environment goes.
     """
     own = layout.map_path(VENV)
-    found = probe_python(python, required_base_packages(target))
+    found = _probe_python(python, _required_base_packages(target))
     if any(f"{folder}/".startswith(f"{own}/") for folder in (os.path.abspath(python), *found.site_dirs)):
         raise NodeError(
             _("the interpreter lies in {own}, where the place's own environment goes").format(own=own),
             where=python,
             next_step=f"rlbox apply {target.name} --prefix DIR",
         )
-    return adopt_python(target, found, accepted_versions, layout.format_apply_command(target.name))
+    return adopt_python(target, found, accepted_version_by_package, layout.format_apply_command(target.name))
 
 
-def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
+def require_base_imports(base: AdoptedBase) -> tuple[UnverifiedImport, ...]:
     """Import every adopted package with the machine's interpreter; return what no import could verify here.
 
     Raises
@@ -187,7 +189,7 @@ def import_base_packages(base: AdoptedBase) -> tuple[str, ...]:
     )
 
 
-def choose_venv_python(target: Target, user_python: str) -> str:
+def choose_venv_python_or_version(target: Target, user_python: str) -> str:
     """Return what an environment is made with: the interpreter that is named, or that of the spec, else a version.
 
     Raises
@@ -196,7 +198,7 @@ def choose_venv_python(target: Target, user_python: str) -> str:
         An interpreter that was named is not there, or of another version.
     """
     path = user_python or target.python.interpreter
-    found = probe_python(path)
+    found = _probe_python(path)
     if not found.error and found.version == target.python.version:
         return path
     if path == _USUAL and not user_python:

@@ -29,7 +29,7 @@ from rlbox.values import FIXES_IN_IMAGE, LOCK_IN_IMAGE, OWN, PATCHES_IN_CONTEXT,
 _NAME = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
-def merge_variable_lines(existing_text: str, rlbox_lines: str) -> str:
+def merge_env_file_variables(existing_text: str, rlbox_lines: str) -> str:
     """Return a file of NAME=value lines with ours in it: other names stay, folders of a PATH are kept behind ours.
 
     Merging twice is merging once.
@@ -49,10 +49,10 @@ def merge_variable_lines(existing_text: str, rlbox_lines: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def remove_merged_lines(merged_text: str, rlbox_lines: str, old_text: str) -> str:
+def remove_env_file_variables(merged_text: str, rlbox_lines: str, original_text: str) -> str:
     """Return a merged file without ours: names of ours have the lines that they had before, every other line stays."""
     desired = {name for name, _ in _assignments(rlbox_lines)}
-    old = {match[1]: line for line in _lines(old_text) if (match := _NAME.fullmatch(line))}
+    old = {match[1]: line for line in _lines(original_text) if (match := _NAME.fullmatch(line))}
     lines = []
     for line in _lines(merged_text):
         match = _NAME.fullmatch(line)
@@ -117,7 +117,7 @@ rlbox_front() { # NAME FOLDER: the folder comes first, and is there once
 class FileToInstall:
     """A file (`text`, `mode`) or a link (`link_target`) at `path` of this machine; `source_id` is its fix, or rlbox.
 
-    `merged_lines` are the lines of rlbox's in a file that a platform fills too; `text` is the whole file then.
+    `rlbox_lines` are the lines of rlbox's in a file that a platform fills too; `text` is the whole file then.
     """
 
     path: str
@@ -125,7 +125,7 @@ class FileToInstall:
     text: str = ""
     mode: str = "0644"
     link_target: str = ""
-    merged_lines: str = ""
+    rlbox_lines: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class PartToInstall:
     kind: Literal["git", "http"]
     path: str
     sha256: str
-    mode: str = "0644"
+    octal_file_mode: str = "0644"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +248,7 @@ class _Placed:
         self._absent = absent
         paths = [file.path for file in baked.files] + list(baked.link_target_by_path)
         into = [*(tree.into for tree in target.git), *(file.into for file in target.http)]
-        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.is_effective(path)))
+        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.works_below_prefix(path)))
         self._origins = {file.path: fix.id for fix in baked.fixes for file in fix.bake.file}
         self._origins |= {link.path: fix.id for fix in baked.fixes for link in fix.bake.link}
 
@@ -264,10 +264,10 @@ class _Placed:
             )
         yield self._file(LOCK_IN_IMAGE, lock.to_json_text())
         for file in self._baked.files:
-            if self._layout.is_effective(file.path) and not self._shared(_hook_fix(file.path)):
+            if self._layout.works_below_prefix(file.path) and not self._shared(_hook_fix(file.path)):
                 yield self._file(file.path, file.text, file.mode)
         for path, to in self._baked.link_target_by_path.items():
-            if self._layout.is_effective(path):
+            if self._layout.works_below_prefix(path):
                 origin = self._origins.get(path, "rlbox")
                 yield FileToInstall(
                     path=self._layout.map_path(path),
@@ -289,25 +289,27 @@ class _Placed:
         trees = {tree.name: tree.sha256 for tree in lock.git}
         files = {file.name: file.sha256 for file in lock.http}
         for tree in self._target.git:
-            if self._layout.is_effective(tree.into):
+            if self._layout.works_below_prefix(tree.into):
                 yield PartToInstall(
                     name=tree.name, kind="git", path=self._layout.map_path(tree.into), sha256=trees[tree.name]
                 )
         for file in self._target.http:
-            if self._layout.is_effective(file.into):
+            if self._layout.works_below_prefix(file.into):
                 mode = "0755" if file.executable else "0644"
                 path = self._layout.map_path(file.into)
-                yield PartToInstall(name=file.name, kind="http", path=path, sha256=files[file.name], mode=mode)
+                yield PartToInstall(
+                    name=file.name, kind="http", path=path, sha256=files[file.name], octal_file_mode=mode
+                )
 
     def skipped(self) -> Iterator[SkippedItem]:
         """Yield what the layout itself rules out, and what only whoever starts the container can set."""
         outside = "it lies outside of the prefix, and has no effect below it"
         for path in (*(file.path for file in self._baked.files), *self._baked.link_target_by_path):
-            if not self._layout.is_effective(path):
+            if not self._layout.works_below_prefix(path):
                 yield SkippedItem(item=path, source_id=self._origins.get(path, "rlbox"), reason=outside)
         into = {tree.into: tree.name for tree in self._target.git}
         for path, name in (into | {file.into: file.name for file in self._target.http}).items():
-            if not self._layout.is_effective(path):
+            if not self._layout.works_below_prefix(path):
                 yield SkippedItem(item=path, source_id=name, reason=outside)
         for fix in self._baked.fixes:
             yield from (SkippedItem(item=what, source_id=fix.id, reason=reason) for what, reason in self._left_of(fix))
@@ -338,7 +340,7 @@ class _Placed:
             source_id=self._origins.get(path, _hook_fix(path)),
             text=text,
             mode=mode,
-            merged_lines=text if path in MERGED_FILES else "",
+            rlbox_lines=text if path in MERGED_FILES else "",
         )
 
     def _environment(self) -> str:

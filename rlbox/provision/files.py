@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rlbox.errors import NodeError
 from rlbox.i18n import _
-from rlbox.provision.desired import FileToInstall, remove_merged_lines
+from rlbox.provision.desired import FileToInstall, remove_env_file_variables
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import (
     InstalledFile,
@@ -30,7 +30,7 @@ BACKUPS = "backup"
 _BEFORE = ".before-rlbox"
 
 
-def back_up_file(layout: Layout, path: Path, path_state: PathState) -> str:
+def _back_up_file(layout: Layout, path: Path, path_state: PathState) -> str:
     """Copy a file of the user's into the backup folder, under its content; return where (nothing for a link)."""
     if path_state.kind != "file":
         return ""
@@ -42,7 +42,7 @@ def back_up_file(layout: Layout, path: Path, path_state: PathState) -> str:
     return str(copy)
 
 
-def record_files(layout: Layout, record: InstallRecord, steps: Iterable[PathChange]) -> InstallRecord:
+def back_up_replaced_files(layout: Layout, record: InstallRecord, steps: Iterable[PathChange]) -> InstallRecord:
     """Return the record with every file that is about to be laid, and keep copies of what is in their places.
 
     It is written before the first of them is laid, so that whoever comes after a kill knows what stood there.
@@ -52,21 +52,21 @@ def record_files(layout: Layout, record: InstallRecord, steps: Iterable[PathChan
         if step.file is None:
             continue
         path = Path(step.path)
-        folders += list_missing_directories(path)
+        folders += list_missing_parents_upwards(path)
         path_state, own = probe_path(path), laid.get(step.path)
         due = make_installed_state(step.file)
         if own is None:
-            backup = back_up_file(layout, path, path_state)
+            backup = _back_up_file(layout, path, path_state)
             before = replace(path_state, text=None)
         else:
             backup, before = own.backup, own.before
             if (
                 not is_same_content(path_state, own.now)
                 and not is_same_content(path_state, own.before)
-                and (copy := back_up_file(layout, path, path_state))
+                and (copy := _back_up_file(layout, path, path_state))
             ):
                 kept.append(copy)  # changed since rlbox laid it
-        laid[step.path] = InstalledFile(now=due, before=before, backup=backup, merged=step.file.merged_lines)
+        laid[step.path] = InstalledFile(now=due, before=before, backup=backup, merged=step.file.rlbox_lines)
     return replace(record, laid=laid, kept=tuple(dict.fromkeys(kept)), folders=tuple(dict.fromkeys(folders)))
 
 
@@ -94,8 +94,8 @@ def remove_temporary_files(path: Path) -> None:
 class RestoredFile(NamedTuple):
     """The record without the file, and what is to say of it; empty: nothing."""
 
-    record: InstallRecord
-    note: str
+    updated_record: InstallRecord
+    problem_note: str
 
 
 def restore_original_file(layout: Layout, record: InstallRecord, path: str) -> RestoredFile:
@@ -110,7 +110,7 @@ def restore_original_file(layout: Layout, record: InstallRecord, path: str) -> R
         _restore(place, own.before, own.backup)
     elif not is_same_content(now, own.before) and own.merged and now.text is not None:
         before = Path(own.backup).read_text("utf-8", "surrogateescape") if own.backup else ""
-        text = remove_merged_lines(now.text, own.merged, before)
+        text = remove_env_file_variables(now.text, own.merged, before)
         write_atomic(place, text.encode("utf-8", "surrogateescape"), int(now.mode, 8))
     elif not is_same_content(now, own.before) and now.kind != "absent":
         note = f"{path}: left as it is, because it was changed since" + (
@@ -171,7 +171,7 @@ def remove_path(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def list_missing_directories(path: Path) -> list[str]:
+def list_missing_parents_upwards(path: Path) -> list[str]:
     """Return the folders above a path that are still to be made."""
     return [str(folder) for folder in path.parents if not os.path.lexists(folder)]
 

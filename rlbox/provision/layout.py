@@ -23,16 +23,16 @@ class Layout:
     ----------
     prefix
         Empty: the machine itself, which takes root. Else a folder below which everything lies as in the image.
-    data
+    data_dir
         The data disk's folder on this machine.
-    venv
+    relocated_venv_dir
         Where the bytes of the environment are when that is not its place in the image, but a disk with more room; the
         place is a link to it then. Empty: there.
     """
 
     prefix: str = ""
-    data: str
-    venv: str = ""
+    data_dir: str
+    relocated_venv_dir: str = ""
 
     def map_path(self, path: str) -> str:
         """Return where a path of the image is on this machine."""
@@ -57,7 +57,7 @@ class Layout:
         """Return the command line that applies a target here, without its options."""
         return f"rlbox apply {target}" + (f" --prefix {self.prefix}" if self.prefix else "")
 
-    def is_effective(self, path: str) -> bool:
+    def works_below_prefix(self, path: str) -> bool:
         """Whether a file at this path of the image has its effect on this machine."""
         return not self.prefix or path.startswith(_BELOW)
 

@@ -31,25 +31,25 @@ def choose_layout(image: ImagePlan, prefix: str | None, data_dir: str | None) ->
     """
     folder = validate_prefix(str(require_data_dir(image.container.host, data_dir)), "--data")
     if prefix is None:
-        prefix = "" if os.geteuid() == 0 else get_default_prefix(image.target)
-    layout = Layout(prefix=validate_prefix(prefix.rstrip("/")), data=folder)
+        prefix = "" if os.geteuid() == 0 else _get_default_prefix(image.target)
+    layout = Layout(prefix=validate_prefix(prefix.rstrip("/")), data_dir=folder)
     record = read_record(layout)
-    return replace(layout, venv=record.venv if record else "")
+    return replace(layout, relocated_venv_dir=record.venv if record else "")
 
 
-def find_layout(target: str, data_dir: Path) -> Layout:
+def find_applied_or_default_layout(target: str, data_dir: Path) -> Layout:
     """Return where a target is, or would be, on this machine: as applied, as its own image, or in the cache."""
     data = validate_prefix(str(data_dir), "--data")
     for prefix in (_pointer(target), ""):
-        layout = Layout(prefix=prefix, data=data)
+        layout = Layout(prefix=prefix, data_dir=data)
         if (record := read_record(layout)) and record.target == target:
-            return replace(layout, venv=record.venv)
-    if read_record(Layout(data=data)) is None and Path(LOCK_IN_IMAGE).exists():
-        return Layout(data=data)
-    return Layout(prefix=get_default_prefix(target), data=data)
+            return replace(layout, relocated_venv_dir=record.venv)
+    if read_record(Layout(data_dir=data)) is None and Path(LOCK_IN_IMAGE).exists():
+        return Layout(data_dir=data)
+    return Layout(prefix=_get_default_prefix(target), data_dir=data)
 
 
-def get_default_prefix(target: str) -> str:
+def _get_default_prefix(target: str) -> str:
     """Return the folder of rlbox's own that a target is applied below when no other is named."""
     return validate_prefix(str(cache_path("places", target)))
 
@@ -87,4 +87,4 @@ def _pointer_file(target: str) -> Path:
 def _pointer(target: str) -> str:
     """Return the prefix that a target was last applied below, or the one that it would be."""
     found = read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix")
-    return str(found) if found else get_default_prefix(target)
+    return str(found) if found else _get_default_prefix(target)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from rlbox.findings import Finding
-from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_variable_lines
+from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_env_file_variables
 from rlbox.provision.layout import Layout
 from rlbox.values import VENV
 
@@ -19,6 +19,8 @@ Measured with `local`: 0.79 GB of wheels are 2.6 GB of files.
 """
 _ROOM = 1 << 30
 
+BackupPath = str
+"""Where what stood at a path is kept; empty: nothing stood there."""
 PathKind = Literal["absent", "file", "link", "folder", "other"]
 StepKind = Literal["packages", "environment", "part", "patches", "file", "link", "remove"]
 
@@ -61,7 +63,7 @@ class InstalledFile:
 
     now: PathState
     before: PathState = MISSING
-    backup: str = ""
+    backup: BackupPath = ""
     merged: str = ""
 
 
@@ -70,7 +72,7 @@ class InstalledPart:
     """A git tree, a file or the environment that was put at a path; `before` is where what stood there was moved."""
 
     sha256: str = ""
-    before: str = ""
+    before: BackupPath = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,17 +109,17 @@ class MachineState:
     """A machine as it is.
 
     `paths` has every path that is wanted or recorded. `venv_fingerprint` is what the environment was synced to,
-    `venv_packages` its packages with versions, `is_incomplete` says that a sync of it never ended, `is_foreign` that it
-    is somebody else's. `apt_unavailable_reason` is empty where apt packages can be installed.
+    `venv_packages` its packages with versions, `is_incomplete_venv` says that a sync of it never ended,
+    `is_foreign_venv` that it is somebody else's. `apt_unavailable_reason` is empty where apt packages can be installed.
     """
 
     paths: Mapping[str, PathState]
     record: InstallRecord | None = None
     venv_fingerprint: str = ""
     venv_packages: Mapping[str, str] = field(default_factory=dict)
-    is_incomplete: bool = False
-    is_foreign: bool = False
-    apt_packages: frozenset[str] = frozenset()
+    is_incomplete_venv: bool = False
+    is_foreign_venv: bool = False
+    installed_apt_packages: frozenset[str] = frozenset()
     apt_unavailable_reason: str = ""
 
 
@@ -127,8 +129,8 @@ class PathChange:
 
     kind: StepKind
     path: str
-    old: str
-    new: str
+    old_description: str
+    new_description: str
     reason: str = ""
     keeps_backup: bool = False
     file: FileToInstall | None = None
@@ -137,7 +139,7 @@ class PathChange:
         """Return it as one line."""
         kept = "; what is there is kept" if self.keeps_backup else ""
         why = f" ({self.reason})" if self.reason else ""
-        return f"{self.kind:<11} {self.path}: {self.old} -> {self.new}{kept}{why}"
+        return f"{self.kind:<11} {self.path}: {self.old_description} -> {self.new_description}{kept}{why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,10 +170,10 @@ def choose_venv_disk(
     need = int(wheel_bytes * UNPACKED_RATIO) + _ROOM
     if same_disk or free_bytes >= need or data_free_bytes < need:
         return layout
-    return replace(layout, venv=f"{layout.data}/rlbox{VENV}")
+    return replace(layout, relocated_venv_dir=f"{layout.data_dir}/rlbox{VENV}")
 
 
-def compute_environment_fingerprint(desired: DesiredState) -> str:
+def format_venv_fingerprint(desired: DesiredState) -> str:
     """Return what says which packages an environment was synced to, and what stands behind them."""
     text = f"python {desired.python}\n{desired.requirements}"
     if base := desired.base:
@@ -188,7 +190,7 @@ def plan_apply(desired: DesiredState, machine: MachineState) -> ApplyPlan:
     parts = tuple(_parts(desired, machine, patching))
     touched = patching or bool(environment or parts)
     patches = [_patch_step(desired)] if desired.patch_manifest and touched else []
-    fresh = bool(environment) and (machine.is_incomplete or patching or machine.is_foreign)
+    fresh = bool(environment) and (machine.is_incomplete_venv or patching or machine.is_foreign_venv)
     files, blocked = _files(desired, machine, f"{desired.layout.map_path(VENV)}/" if fresh else "")
     removed = tuple(_removed(desired, machine))
     return ApplyPlan(
@@ -217,54 +219,68 @@ def is_same_content(left: PathState, right: PathState) -> bool:
     return (left.kind, left.sha256, left.mode, left.to) == (right.kind, right.sha256, right.mode, right.to)
 
 
-def merge_with_existing(file: FileToInstall, existing: PathState) -> FileToInstall:
+def _merge_with_existing(file: FileToInstall, existing: PathState) -> FileToInstall:
     """Return the file as it will be: one that a platform fills too, with what is in it now, and no easier to read."""
-    if not file.merged_lines or existing.text is None:
+    if not file.rlbox_lines or existing.text is None:
         return file
-    return replace(file, text=merge_variable_lines(existing.text, file.merged_lines), mode=existing.mode)
+    return replace(file, text=merge_env_file_variables(existing.text, file.rlbox_lines), mode=existing.mode)
 
 
 def _packages(desired: DesiredState, facts: MachineState) -> tuple[tuple[PathChange, ...], tuple[SkippedItem, ...]]:
-    missing = tuple(name for name in desired.apt_packages if name not in facts.apt_packages)
+    missing = tuple(name for name in desired.apt_packages if name not in facts.installed_apt_packages)
     if not missing:
         return (), ()
     text = " ".join(missing)
     if facts.apt_unavailable_reason:
         return (), (SkippedItem(item=f"apt packages {text}", source_id="apt", reason=facts.apt_unavailable_reason),)
-    return (PathChange(kind="packages", path="apt", old="not installed", new=text),), ()
+    return (PathChange(kind="packages", path="apt", old_description="not installed", new_description=text),), ()
 
 
 def _environment(desired: DesiredState, facts: MachineState, patching: bool) -> Iterator[PathChange]:
     path = desired.layout.map_path(VENV)
-    drift = list_package_differences(desired, facts.venv_packages)
+    drift = _list_package_differences(desired, facts.venv_packages)
     new = f"Python {desired.python}, {len(desired.packages)} packages of the lock"
     new += f", on {len(desired.base.version_by_package)} of {desired.base.python}" if desired.base else ""
-    if facts.is_foreign:
-        yield PathChange(kind="environment", path=path, old="not one of rlbox", new=new, keeps_backup=True)
-    elif facts.is_incomplete:
-        yield PathChange(kind="environment", path=path, old="half made", new=new, reason="made anew")
-    elif not facts.venv_fingerprint:
-        yield PathChange(kind="environment", path=path, old="nothing", new=new)
-    elif facts.venv_fingerprint != compute_environment_fingerprint(desired):
+    if facts.is_foreign_venv:
         yield PathChange(
-            kind="environment", path=path, old="of another lock", new=new, reason=shorten_differences(drift)
+            kind="environment", path=path, old_description="not one of rlbox", new_description=new, keeps_backup=True
+        )
+    elif facts.is_incomplete_venv:
+        yield PathChange(
+            kind="environment", path=path, old_description="half made", new_description=new, reason="made anew"
+        )
+    elif not facts.venv_fingerprint:
+        yield PathChange(kind="environment", path=path, old_description="nothing", new_description=new)
+    elif facts.venv_fingerprint != format_venv_fingerprint(desired):
+        yield PathChange(
+            kind="environment",
+            path=path,
+            old_description="of another lock",
+            new_description=new,
+            reason=_shorten_differences(drift),
         )
     elif drift:
         yield PathChange(
-            kind="environment", path=path, old="not as the lock says", new=new, reason=shorten_differences(drift)
+            kind="environment",
+            path=path,
+            old_description="not as the lock says",
+            new_description=new,
+            reason=_shorten_differences(drift),
         )
     elif patching:
-        yield PathChange(kind="environment", path=path, old="with other patches", new=new, reason="made anew")
+        yield PathChange(
+            kind="environment", path=path, old_description="with other patches", new_description=new, reason="made anew"
+        )
 
 
-def list_package_differences(desired: DesiredState, installed: Mapping[str, str]) -> tuple[str, ...]:
+def _list_package_differences(desired: DesiredState, installed: Mapping[str, str]) -> tuple[str, ...]:
     """Return every package that an environment has otherwise than the lock, in words."""
     names = sorted({*desired.packages, *installed})
     rows = ((name, installed.get(name, "absent"), desired.packages.get(name, "absent")) for name in names)
     return tuple(f"{name} {there} -> {due}" for name, there, due in rows if there != due)
 
 
-def shorten_differences(differences: tuple[str, ...], limit: int = 4) -> str:
+def _shorten_differences(differences: tuple[str, ...], limit: int = 4) -> str:
     """Return the first few rows of a drift."""
     more = f", and {len(differences) - limit} more" if len(differences) > limit else ""
     return ", ".join(differences[:limit]) + more
@@ -279,13 +295,19 @@ def _parts(desired: DesiredState, facts: MachineState, patching: bool) -> Iterat
         old = "another version" if own and own.sha256 and path_state.kind != "absent" else path_state.describe()
         keep = path_state.kind != "absent" and not (own and own.sha256)
         yield PathChange(
-            kind="part", path=part.path, old=old, new=f"{part.kind} {part.name} {part.sha256[:12]}", keeps_backup=keep
+            kind="part",
+            path=part.path,
+            old_description=old,
+            new_description=f"{part.kind} {part.name} {part.sha256[:12]}",
+            keeps_backup=keep,
         )
 
 
 def _patch_step(desired: DesiredState) -> PathChange:
     path = f"{desired.layout.rlbox_dir}/share/patches.json"
-    return PathChange(kind="patches", path=path, old="not applied", new="source patches, by content")
+    return PathChange(
+        kind="patches", path=path, old_description="not applied", new_description="source patches, by content"
+    )
 
 
 def _files(
@@ -296,7 +318,7 @@ def _files(
     steps, blocked = [], []
     for row in desired.files:
         path_state = MISSING if gone and row.path.startswith(gone) else facts.paths.get(row.path, MISSING)
-        laid = merge_with_existing(row, path_state)
+        laid = _merge_with_existing(row, path_state)
         due = make_installed_state(laid)
         if is_same_content(path_state, due):
             continue
@@ -312,7 +334,7 @@ def _files(
             continue
         keep = path_state.kind != "absent" and not (own and is_same_content(own.now, path_state))
         kind: StepKind = "link" if laid.link_target else "file"
-        told = {"old": path_state.describe(), "new": due.describe(), "reason": row.source_id}
+        told = {"old_description": path_state.describe(), "new_description": due.describe(), "reason": row.source_id}
         steps.append(PathChange(kind=kind, path=row.path, **told, keeps_backup=keep, file=laid))
     return tuple(steps), tuple(blocked)
 
@@ -327,23 +349,25 @@ def _removed(desired: DesiredState, facts: MachineState) -> Iterator[PathChange]
             yield PathChange(
                 kind="remove",
                 path=path,
-                old=own.now.describe(),
-                new=own.before.describe(),
+                old_description=own.now.describe(),
+                new_description=own.before.describe(),
                 reason="no longer part of it",
             )
     for path in sorted(set(facts.record.parts) - {part.path for part in desired.parts}):
         before = "what stood there" if facts.record.parts[path].before else "nothing"
-        yield PathChange(kind="remove", path=path, old="a part", new=before, reason="no longer part of it")
+        yield PathChange(
+            kind="remove", path=path, old_description="a part", new_description=before, reason="no longer part of it"
+        )
 
 
-def format_skipped_lines(skipped: Sequence[SkippedItem]) -> Iterator[str]:
+def _format_skipped_lines(skipped: Sequence[SkippedItem]) -> Iterator[str]:
     """Yield what the machine does not get, one line for each reason."""
     for reason in dict.fromkeys(row.reason for row in skipped):
         names = sorted({row.item for row in skipped if row.reason == reason})
         yield f"left out    {', '.join(names)}: {reason}"
 
 
-def format_finding_lines(findings: Iterable[Finding], skipped: Sequence[SkippedItem]) -> Iterator[str]:
+def _format_finding_lines(findings: Iterable[Finding], skipped: Sequence[SkippedItem]) -> Iterator[str]:
     """Yield the checks that fail; one of a fix that this machine cannot have whole is marked."""
     partial = {row.source_id for row in skipped}
     for row in findings:
@@ -351,14 +375,14 @@ def format_finding_lines(findings: Iterable[Finding], skipped: Sequence[SkippedI
         yield f"fails       {row.id}{note}: {row.seen or row.title}\n            next: {row.remedy}"
 
 
-def steps_to_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
+def _steps_to_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
     """Return the changes as JSON types: kind, path, old, new, why, and whether what is there is kept."""
     return [
         {
             "kind": step.kind,
             "path": step.path,
-            "old": step.old,
-            "new": step.new,
+            "old": step.old_description,
+            "new": step.new_description,
             "why": step.reason,
             "keep": step.keeps_backup,
         }
@@ -366,58 +390,58 @@ def steps_to_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
     ]
 
 
-def skipped_to_json(skipped: Iterable[SkippedItem]) -> list[dict[str, str]]:
+def _skipped_to_json(skipped: Iterable[SkippedItem]) -> list[dict[str, str]]:
     """Return what the machine does not get as JSON types."""
     return [{"what": row.item, "fix": row.source_id, "reason": row.reason} for row in skipped]
 
 
-class FixCheckCounts(NamedTuple):
+class FixCheckResults(NamedTuple):
     """How many fixes have checks, and a finding for each whose check fails."""
 
-    total: int
-    findings: Sequence[Finding]
+    check_count: int
+    failures: Sequence[Finding]
 
 
-class CommandResult(NamedTuple):
+class CommandOutput(NamedTuple):
     """What a command prints: as JSON types, and as text."""
 
     data: dict[str, Any]
     text: str
 
 
-def make_comparison_result(desired: DesiredState, plan: ApplyPlan) -> CommandResult:
+def format_comparison_output(desired: DesiredState, plan: ApplyPlan) -> CommandOutput:
     """Return what a machine lacks of what is wanted."""
     layout, state = desired.layout, "differs" if plan.steps else "unchanged"
     lines = [f"{desired.target}  {state}: {len(plan.steps)} changes at {layout.prefix or '/'}"]
-    lines += [*(step.describe() for step in plan.steps), *format_skipped_lines(plan.skipped)]
+    lines += [*(step.describe() for step in plan.steps), *_format_skipped_lines(plan.skipped)]
     data: dict[str, Any] = {"target": desired.target, "prefix": layout.prefix, "state": state}
-    return CommandResult(
-        {**data, "steps": steps_to_json(plan.steps), "left": skipped_to_json(plan.skipped)}, "\n".join(lines)
+    return CommandOutput(
+        {**data, "steps": _steps_to_json(plan.steps), "left": _skipped_to_json(plan.skipped)}, "\n".join(lines)
     )
 
 
-def make_apply_result(
+def format_apply_output(
     desired: DesiredState,
     skipped: Sequence[SkippedItem],
     steps: Sequence[PathChange],
     kept: Sequence[str],
-    checks: FixCheckCounts,
-) -> CommandResult:
+    checks: FixCheckResults,
+) -> CommandOutput:
     """Return what was done, as JSON types and as text; `checks` are how many there are, and those that fail."""
     layout, state = desired.layout, "applied" if steps else "unchanged"
     count, findings = checks
     changes = f", {len(steps)} changes" if steps else ""
     lines = [f"{desired.target}  {state}{changes}: {count - len(findings)} of {count} checks hold"]
     lines += [f"kept        {path}" for path in kept]
-    lines += [*format_skipped_lines(skipped), *format_finding_lines(findings, skipped)]
+    lines += [*_format_skipped_lines(skipped), *_format_finding_lines(findings, skipped)]
     data = {
         "target": desired.target,
         "prefix": layout.prefix,
         "python": layout.venv_python,
         "state": state,
-        "steps": steps_to_json(steps),
+        "steps": _steps_to_json(steps),
         "kept": list(kept),
-        "left": skipped_to_json(skipped),
+        "left": _skipped_to_json(skipped),
         "checks": {"count": count, "failed": [row.as_json() for row in findings]},
     }
-    return CommandResult(data, "\n".join(lines))
+    return CommandOutput(data, "\n".join(lines))

@@ -42,17 +42,17 @@ def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> Machine
     venv = Path(layout.map_path(VENV))
     stamp = read_text(venv / FINGERPRINT_FILE)
     known = [*(record.laid if record else ()), *(part.path for part in desired.parts)]
-    texts = {row.path for row in desired.files if row.merged_lines}
+    texts = {row.path for row in desired.files if row.rlbox_lines}
     paths = dict.fromkeys([*(row.path for row in desired.files), *known])
     ours = bool(stamp or (record and record.environment))
     return MachineState(
         paths={path: probe_path(Path(path), text=path in texts) for path in paths},
         record=record,
         venv_fingerprint=stamp,
-        venv_packages=list_venv_packages(venv, desired.python),
-        is_incomplete=ours and not stamp and os.path.lexists(venv),
-        is_foreign=not ours and _is_filled(venv),
-        apt_packages=list_installed_apt_packages(desired.apt_packages),
+        venv_packages=_list_venv_packages(venv, desired.python),
+        is_incomplete_venv=ours and not stamp and os.path.lexists(venv),
+        is_foreign_venv=not ours and _is_filled(venv),
+        installed_apt_packages=list_installed_apt_packages(desired.apt_packages),
         apt_unavailable_reason=_why_no_apt(layout) or apt_unavailable_reason,
     )
 
@@ -93,7 +93,7 @@ def _is_program(path: Path) -> bool:
         return False
 
 
-def list_venv_packages(venv: Path, python: str) -> dict[str, str]:
+def _list_venv_packages(venv: Path, python: str) -> dict[str, str]:
     """Return the packages of an environment with their versions, by what lies in its folder."""
     found: dict[str, str] = {}
     for path in venv.glob(f"lib/python{python}/site-packages/*.dist-info"):
@@ -141,7 +141,7 @@ def find_existing_parent(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def require_usable_layout(layout: Layout) -> None:
+def require_writable_layout(layout: Layout) -> None:
     """Refuse a place that cannot be laid at.
 
     Raises

@@ -27,20 +27,20 @@ from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.load import load_target_ports
 from rlbox.provision.apply import EMPTY_RESULT, ApplyOptions, ApplyResult, Supplies, apply_plan_steps, uninstall
-from rlbox.provision.base import adopt_base_packages, choose_venv_python, import_base_packages
+from rlbox.provision.base import adopt_base_packages, choose_venv_python_or_version, require_base_imports
 from rlbox.provision.desired import DesiredState, list_apt_packages, plan_desired_state, replace_data_mount
+from rlbox.provision.install import PackageSource
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import find_layout, forget_layout, lock_layout, record_layout
-from rlbox.provision.plan import ApplyPlan, FixCheckCounts, PathChange, choose_venv_disk, plan_apply
+from rlbox.provision.locations import find_applied_or_default_layout, forget_layout, lock_layout, record_layout
+from rlbox.provision.plan import ApplyPlan, FixCheckResults, PathChange, choose_venv_disk, plan_apply
 from rlbox.provision.probe import (
     find_existing_parent,
     list_installed_apt_packages,
     probe_machine,
     read_record,
-    require_usable_layout,
+    require_writable_layout,
 )
 from rlbox.provision.shell_environment import filter_environment
-from rlbox.provision.venv import PackageSource
 from rlbox.secrets.masks import looks_like_secret
 from rlbox.system.files import get_free_bytes
 from rlbox.system.json_files import read_json_object_or_empty
@@ -52,7 +52,7 @@ from rlbox.values import LOCK_IN_IMAGE, VENV
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedTarget:
+class HostTarget:
     """A target as this machine should have it, what its lock says, and what the user said of the machine."""
 
     desired: DesiredState
@@ -61,7 +61,7 @@ class PreparedTarget:
     options: ApplyOptions
 
 
-def check_supplies_in_dry_run(app: App, prepared: PreparedTarget, plan: ApplyPlan) -> None:
+def _check_supplies_in_dry_run(app: App, prepared: HostTarget, plan: ApplyPlan) -> None:
     """Say in a dry run whether files would be fetched; what the store lacks of them is refused offline."""
     store, lock, options = ObjectStore(resolve_store_dir(None), seals=False), prepared.lock, prepared.options
     groups = {group.name for group in (*lock.groups, lock.build)} if "environment" in plan.step_kinds else set()
@@ -70,10 +70,12 @@ def check_supplies_in_dry_run(app: App, prepared: PreparedTarget, plan: ApplyPla
     with app.collecting_refusals("store"):
         __, missing = _files(lock, groups, store, options)
     if missing or "packages" in plan.step_kinds:
-        app.not_checked("a dry run asks no network", f"sources {options.sources or prepared.image.sources_profile}")
+        app.not_checked(
+            "a dry run asks no network", f"sources {options.sources_profile or prepared.image.sources_profile}"
+        )
 
 
-def _find_packages(app: App, prepared: PreparedTarget, store: ObjectStore) -> PackageSource:
+def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> PackageSource:
     """Return where the packages come from: the store when it holds all, else the profile's index or mirror.
 
     What no index has, wheels by address and compiled ones, is taken from the store either way.
@@ -82,7 +84,7 @@ def _find_packages(app: App, prepared: PreparedTarget, store: ObjectStore) -> Pa
     files, missing = _files(lock, {group.name for group in lock.groups} | {lock.build.name}, store, options)
     if not missing:
         return PackageSource(store_files={file.file: store.path(file.sha256) for file in files}, is_offline=True)
-    site, profile = read_pip_and_proxy_settings(), options.sources or prepared.image.sources_profile
+    site, profile = read_pip_and_proxy_settings(), options.sources_profile or prepared.image.sources_profile
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         fetch_artifacts(own, create_file_locator(app, profile, own), store, network_settings=site, target=lock.target)
     sources = plan_package_indexes(
@@ -97,11 +99,11 @@ def _find_packages(app: App, prepared: PreparedTarget, store: ObjectStore) -> Pa
     )
 
 
-def _fetch_parts(app: App, prepared: PreparedTarget, store: ObjectStore) -> None:
+def _fetch_parts(app: App, prepared: HostTarget, store: ObjectStore) -> None:
     """Bring the git trees and files of the target into the store."""
     __, missing = _files(prepared.lock, {"git", "http"}, store, prepared.options)
     if missing:
-        sources = prepared.options.sources or prepared.image.sources_profile
+        sources = prepared.options.sources_profile or prepared.image.sources_profile
         fetch_artifacts(
             missing,
             create_file_locator(app, sources, list_install_artifacts(prepared.lock)),
@@ -130,7 +132,7 @@ _CHECKS_S = 60.0
 NO_GPU_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
-def prepare_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> PreparedTarget:
+def load_target_for_host(app: App, image: ImagePlan, layout: Layout, options: ApplyOptions | None = None) -> HostTarget:
     """Return what a target asks of this machine at `layout`.
 
     Raises
@@ -146,7 +148,7 @@ def prepare_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOpt
             _("the lock of target {target} is missing").format(target=image.target),
             next_step=f"rlbox lock {image.target}",
         )
-    target = replace_data_mount(loaded.target, layout.data)
+    target = replace_data_mount(loaded.target, layout.data_dir)
     baked = select_and_render_fixes(loaded.fix_catalogue, target, list_stack_versions(target, lock))
     ports = load_target_ports(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_apt_packages(target)) - list_installed_apt_packages(list_apt_packages(target))
@@ -154,13 +156,13 @@ def prepare_target(app: App, image: ImagePlan, layout: Layout, options: ApplyOpt
     base = None
     if target.base.holds:
         base = adopt_base_packages(
-            target, user_options.python or target.python.interpreter, user_options.accepted_versions, layout
+            target, user_options.python or target.python.interpreter, user_options.accepted_version_by_package, layout
         )
-    interpreter = base.python if base else choose_venv_python(target, user_options.python)
+    interpreter = base.python if base else choose_venv_python_or_version(target, user_options.python)
     desired = plan_desired_state(
         target, lock, baked, image, layout, ports, sys.executable, absent, interpreter=interpreter, base=base
     )
-    return PreparedTarget(desired=desired, lock=lock, image=image, options=user_options)
+    return HostTarget(desired=desired, lock=lock, image=image, options=user_options)
 
 
 def _said(layout: Layout, options: ApplyOptions) -> ApplyOptions:
@@ -171,13 +173,13 @@ def _said(layout: Layout, options: ApplyOptions) -> ApplyOptions:
     return replace(
         options,
         python=options.python or record.python,
-        accepted_versions={**record.accepted, **options.accepted_versions},
+        accepted_version_by_package={**record.accepted, **options.accepted_version_by_package},
     )
 
 
-def choose_layout_with_space(prepared: PreparedTarget, layout: Layout) -> Layout:
+def choose_layout_by_free_space(prepared: HostTarget, layout: Layout) -> Layout:
     """Return the layout with the environment on the data disk, where its own place is too small for it."""
-    own, data = find_existing_parent(Path(layout.map_path(VENV))), find_existing_parent(Path(layout.data))
+    own, data = find_existing_parent(Path(layout.map_path(VENV))), find_existing_parent(Path(layout.data_dir))
     if layout.prefix or read_record(layout) or Path(VENV).exists():
         return layout
     same_disk = own.stat().st_dev == data.stat().st_dev
@@ -186,19 +188,19 @@ def choose_layout_with_space(prepared: PreparedTarget, layout: Layout) -> Layout
     )
 
 
-def plan_target(prepared: PreparedTarget, apt_unavailable_reason: str) -> ApplyPlan:
+def plan_target(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
     """Return what this machine lacks of what is wanted; apt packages only where nothing speaks against them."""
-    require_usable_layout(prepared.desired.layout)
+    require_writable_layout(prepared.desired.layout)
     return plan_apply(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
 
-def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan) -> ApplyResult:
+def apply_plan(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
     """Carry out the plan, saying each step, and remember where the target is."""
     if prepared.desired.base and "environment" in plan.step_kinds:
         app.print_status(
             f"importing {len(prepared.desired.base.version_by_package)} packages of {prepared.desired.base.python}"
         )
-        for note in import_base_packages(prepared.desired.base):
+        for note in require_base_imports(prepared.desired.base):
             app.print_status(note)
 
     def on_step(step: PathChange) -> None:
@@ -249,7 +251,7 @@ def bring_host_to_lock(
     NodeError
         The machine is not at the lock, and only `rlbox apply` may bring it there.
     """
-    layout = find_layout(image.target, data_dir)
+    layout = find_applied_or_default_layout(image.target, data_dir)
     with app.collecting_refusals("place"):
         if not layout.prefix and read_record(layout) is None:
             _check_image(image)
@@ -259,7 +261,7 @@ def bring_host_to_lock(
 
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
-    prepared = prepare_target(app, image, layout)
+    prepared = load_target_for_host(app, image, layout)
     with lock_layout(app, layout):
         plan = plan_target(prepared, "a run installs none")
         if plan.steps and not layout.prefix:
@@ -267,7 +269,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
         if plan.steps and app.dry_run:
             count = f"{len(plan.steps)} changes"
             app.dry.steps_before.append(f"{layout.prefix} is brought to the lock of target {image.target}: {count}")
-            check_supplies_in_dry_run(app, prepared, plan)
+            _check_supplies_in_dry_run(app, prepared, plan)
         elif plan.steps:
             app.print_status(f"bringing {layout.prefix} to the lock of target {image.target}")
             apply_plan(app, prepared, plan)
@@ -285,7 +287,7 @@ def describe_host_environment(layout: Layout, gpu_variables: Mapping[str, str] =
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
     env = {**filter_environment(os.environ, drivers), **_of_image(layout), **gpu_variables}
     if not os.access(Path(layout.venv_python).parents[1] / "lib", os.W_OK):
-        env[_BYTECODE] = f"{layout.data}/cache/bytecode/here"
+        env[_BYTECODE] = f"{layout.data_dir}/cache/bytecode/here"
     home = str(PACKAGE.parent)
     if home in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # rlbox itself is found by it
         env["PYTHONPATH"] = home
@@ -311,7 +313,7 @@ def _of_image(layout: Layout) -> dict[str, str]:
 class ProvisionResult(NamedTuple):
     """What is wanted, what was lacking at the last look, and what was done."""
 
-    prepared: PreparedTarget
+    prepared: HostTarget
     plan: ApplyPlan
     applied: ApplyResult
 
@@ -334,27 +336,29 @@ def provision_target(
     on_changes
         Called with the number of changes before the first one; what it raises ends all.
     """
-    prepared = prepare_target(app, image, layout, options)
-    roomy = choose_layout_with_space(prepared, layout)
+    prepared = load_target_for_host(app, image, layout, options)
+    roomy = choose_layout_by_free_space(prepared, layout)
     if roomy != layout:
-        app.print_status(f"{layout.map_path('/opt')} is on a small disk: the environment goes to {roomy.venv}")
-        prepared = prepare_target(app, image, roomy, options)
+        app.print_status(
+            f"{layout.map_path('/opt')} is on a small disk: the environment goes to {roomy.relocated_venv_dir}"
+        )
+        prepared = load_target_for_host(app, image, roomy, options)
     if not plan_only or app.dry_run:
-        ensure_usable_data_dir(app, Path(layout.data), image.container, 0.0)
+        ensure_usable_data_dir(app, Path(layout.data_dir), image.container, 0.0)
     if plan_only:
-        plan = plan_target(prepared, options.apt_unavailable_reason)
+        plan = plan_target(prepared, options.apt_opt_out_reason)
         if app.dry_run:
-            check_supplies_in_dry_run(app, prepared, plan)
+            _check_supplies_in_dry_run(app, prepared, plan)
         return ProvisionResult(prepared, plan, EMPTY_RESULT)
     with lock_layout(app, layout):
-        plan, done = plan_target(prepared, options.apt_unavailable_reason), EMPTY_RESULT
+        plan, done = plan_target(prepared, options.apt_opt_out_reason), EMPTY_RESULT
         if plan.steps:
             on_changes(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
             done = apply_plan(app, prepared, replace(plan, steps=first))
-            prepared = prepare_target(app, image, roomy, options)
-            plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_unavailable_reason)
+            prepared = load_target_for_host(app, image, roomy, options)
+            plan = plan_target(prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason)
         if plan.steps:
             done = done.merge(apply_plan(app, prepared, plan))
     return ProvisionResult(prepared, plan, done)
@@ -394,11 +398,11 @@ def remove_target(app: App, target: str, layout: Layout) -> RemovalResult:
     return RemovalResult("removed", paths, notes)
 
 
-def run_target_fix_checks(layout: Layout) -> FixCheckCounts:
+def run_target_fix_checks(layout: Layout) -> FixCheckResults:
     """Run the checks of fixes in the environment of an applied target."""
     manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
     found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, describe_host_environment(layout).env)
-    return FixCheckCounts(len(select_fix_checks(manifest, "doctor")), found)
+    return FixCheckResults(len(select_fix_checks(manifest, "doctor")), found)
 
 
 def _check_image(image: ImagePlan) -> None:
@@ -419,7 +423,7 @@ def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> NodeError:
     record = read_record(layout)
     other = (
         _(", and it was brought there for the data disk {data}").format(data=record.data)
-        if record and record.data != layout.data
+        if record and record.data != layout.data_dir
         else ""
     )
     return NodeError(
@@ -427,5 +431,5 @@ def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> NodeError:
             target=target, count=len(plan.steps), other=other
         ),
         where=layout.record_file,
-        next_step=f"{layout.format_apply_command(target)} --data {layout.data}",
+        next_step=f"{layout.format_apply_command(target)} --data {layout.data_dir}",
     )

@@ -26,7 +26,7 @@ def filter_environment(shell: Mapping[str, str], driver_dirs: Collection[str] = 
     driver_dirs
         Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
     """
-    kept = {name: text for name, text in shell.items() if is_inherited(name)}
+    kept = {name: text for name, text in shell.items() if _is_inherited(name)}
     folders = [folder for folder in shell.get("PATH", "").split(":") if folder.startswith(_SYSTEM)]
     found = [folder for folder in shell.get("LD_LIBRARY_PATH", "").split(":") if folder and folder in driver_dirs]
     libraries = {"LD_LIBRARY_PATH": ":".join(found)} if found else {}
@@ -34,14 +34,14 @@ def filter_environment(shell: Mapping[str, str], driver_dirs: Collection[str] = 
     return {**kept, "PATH": path, **libraries}
 
 
-def get_inheritance_rule() -> dict[str, list[str] | str]:
+def get_inherited_names_and_prefixes() -> dict[str, list[str] | str]:
     """Return the same for a node, whose own program has none of this: `names`, beginnings of names, and `path`."""
     proxies = [name for low in _PROXIES for name in (low, low.upper())]
     names = [*_OF_THE_USER, *_OF_THE_MACHINE, *CA_VARIABLES, *proxies]
     return {"names": names, "kinds": list(_KINDS), "path": SYSTEM_PATH}
 
 
-def is_inherited(name: str) -> bool:
+def _is_inherited(name: str) -> bool:
     """Whether a variable is for a shell to say: of the machine, of its user, or a setting of rlbox."""
     named = name in (*_OF_THE_USER, *_OF_THE_MACHINE, *CA_VARIABLES) or name.lower() in _PROXIES
     return named or name.startswith(_KINDS)

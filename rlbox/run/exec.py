@@ -177,7 +177,7 @@ def find_host_layout_for_doctor(app: App, target: str | None, place: str, data: 
         if not target:
             raise SpecError(_("--place here wants a target"), next_step="rlbox doctor TARGET --place here")
         return find_applied_layout(app, target, data)
-    layout = Layout(prefix=get_install_dir(os.environ).removesuffix(OWN), data="/")
+    layout = Layout(prefix=get_install_dir(os.environ).removesuffix(OWN), data_dir="/")
     if (record := read_record(layout)) is None:
         return None
     if target and target != record.target:
@@ -186,7 +186,7 @@ def find_host_layout_for_doctor(app: App, target: str | None, place: str, data: 
             where=layout.rlbox_dir,
             next_step=f"rlbox doctor {record.target}",
         )
-    return replace(layout, data=record.data, venv=record.venv)
+    return replace(layout, data_dir=record.data, relocated_venv_dir=record.venv)
 
 
 def examine_layout(app: App, layout: Layout, gpus: str, *, fix: bool, budget_s: float) -> int:

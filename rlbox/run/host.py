@@ -22,7 +22,7 @@ from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import RunPlan, plan_run
 from rlbox.provision.layout import Layout
-from rlbox.provision.locations import find_layout
+from rlbox.provision.locations import find_applied_or_default_layout
 from rlbox.provision.probe import read_record
 from rlbox.provision.provision import StageEnvironment, bring_host_to_lock, describe_host_environment
 from rlbox.record.disk_lock import DiskLock
@@ -87,7 +87,7 @@ def create_backend(options: RunOptions | None = None) -> Backend:
 
 def find_applied_layout(app: App, target: str, data: str | None) -> Layout:
     """Return where a target was applied to this machine; `NodeError` where it was not."""
-    layout = find_layout(target, resolve_data_dir(app, target, data))
+    layout = find_applied_or_default_layout(target, resolve_data_dir(app, target, data))
     if read_record(layout) is None:
         raise NodeError(
             _("target {target} was not applied to this machine").format(target=target),

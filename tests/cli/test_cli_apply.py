@@ -30,7 +30,7 @@ from rlbox.provision.apply import EMPTY_RESULT, ApplyOptions, ApplyResult, unins
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
 from rlbox.provision.probe import FINGERPRINT_FILE
-from rlbox.provision.provision import PreparedTarget, apply_plan, plan_target, prepare_target
+from rlbox.provision.provision import HostTarget, apply_plan, load_target_for_host, plan_target
 from rlbox.system.files import cache_path
 
 pytestmark = pytest.mark.allow("processes")
@@ -300,8 +300,8 @@ def test_an_environment_on_the_data_disk_is_behind_a_link(prefix: Path, folder: 
     disk = prefix.parent / "disk"
     venv = disk / "rlbox/opt/venv"
     app = App(project=folder.project, verbosity=-1)
-    layout = Layout(prefix=str(prefix), data=str(disk), venv=str(venv))
-    prepared = prepare_target(app, load_image_plan(app.project, "small"), layout, ApplyOptions(offline=True))
+    layout = Layout(prefix=str(prefix), data_dir=str(disk), relocated_venv_dir=str(venv))
+    prepared = load_target_for_host(app, load_image_plan(app.project, "small"), layout, ApplyOptions(offline=True))
     for expected in (True, False):
         plan = plan_target(prepared, "no")
         assert bool(plan.steps) == expected
@@ -329,7 +329,7 @@ def test_what_the_store_lacks_is_imported(follow: Follow, rlbox: Rlbox, prefix: 
 
 def test_a_torn_record_is_moved_away(follow: Follow, rlbox: Rlbox, prefix: Path) -> None:
     assert rlbox(*words(prefix)).code == 0
-    record = Path(Layout(prefix=str(prefix), data="", venv="").record_file)
+    record = Path(Layout(prefix=str(prefix), data_dir="", relocated_venv_dir="").record_file)
     whole = record.read_text()
     record.write_text(whole[: len(whole) // 2])
     step = follow(*words(prefix, "--check"))
@@ -346,13 +346,13 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
     monkeypatch.setattr("os.geteuid", lambda: 0)
     done: list[str] = []
 
-    def apply_plan(app: App, prepared: PreparedTarget, plan: ApplyPlan) -> ApplyResult:
+    def apply_plan(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
         done.append(f"{len(plan.steps)} changes")
         return EMPTY_RESULT
 
     monkeypatch.setattr("rlbox.provision.provision.apply_plan", apply_plan)
     monkeypatch.setattr("rlbox.provision.provision.run_target_fix_checks", lambda layout: (0, ()))
-    monkeypatch.setattr("rlbox.provision.provision.choose_layout_with_space", lambda prepared, layout: layout)
+    monkeypatch.setattr("rlbox.provision.provision.choose_layout_by_free_space", lambda prepared, layout: layout)
     return done
 
 

@@ -27,7 +27,7 @@ from rlbox.cluster.pool import NodePool, lock_nodes
 from rlbox.cluster.probe import Endpoint, attempt_connections
 from rlbox.cluster.runtime import ProcessRuntime, create_labels, python_path
 from rlbox.errors import LockHeld, NodeError
-from rlbox.provision.shell_environment import get_inheritance_rule
+from rlbox.provision.shell_environment import get_inherited_names_and_prefixes
 
 pytestmark = pytest.mark.allow("processes", "sockets")
 
@@ -58,7 +58,7 @@ def start(node: Node, text: str) -> str:
     cluster, one = member(node)
     labels = create_labels(cluster, one)
     argv = ["sh", f"{one.place}/libexec/entrypoint.sh", "sh", "-c", text]
-    program = {"own": one.place, "argv": argv, "env": {}, **get_inheritance_rule()}
+    program = {"own": one.place, "argv": argv, "env": {}, **get_inherited_names_and_prefixes()}
     arguments = {"folder": DIRECTORY, "container": "rlbox-pair", "image": "l", "labels": labels, **program}
     return str(node.call("start-processes", disk=node.spec.data, **arguments)["id"])
 

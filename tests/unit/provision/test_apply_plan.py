@@ -13,8 +13,8 @@ from rlbox.provision.desired import (
     DesiredState,
     FileToInstall,
     PartToInstall,
-    merge_variable_lines,
-    remove_merged_lines,
+    merge_env_file_variables,
+    remove_env_file_variables,
 )
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import (
@@ -24,8 +24,8 @@ from rlbox.provision.plan import (
     MachineState,
     PathState,
     choose_venv_disk,
-    compute_environment_fingerprint,
     compute_patch_manifest_sha256,
+    format_venv_fingerprint,
     plan_apply,
 )
 
@@ -35,14 +35,14 @@ ENVIRONMENT = FileToInstall(
     path="/etc/environment",
     source_id="path",
     text='PATH="/opt/venv/bin:/bin"\n',
-    merged_lines='PATH="/opt/venv/bin:/bin"\n',
+    rlbox_lines='PATH="/opt/venv/bin:/bin"\n',
 )
 WORDS = PartToInstall(name="words", kind="http", path="/opt/words.txt", sha256="b" * 64)
 WANTED = DesiredState(
     target="mine",
     lock="l" * 64,
     python="3.11",
-    layout=Layout(data="/data"),
+    layout=Layout(data_dir="/data"),
     files=(HOOK, LINK),
     parts=(),
     packages={"six": "1.16.0"},
@@ -77,9 +77,9 @@ def at_lock(desired: DesiredState = WANTED, **changes: object) -> MachineState:
     facts = MachineState(
         paths=paths,
         record=record,
-        venv_fingerprint=compute_environment_fingerprint(desired),
+        venv_fingerprint=format_venv_fingerprint(desired),
         venv_packages=dict(desired.packages),
-        apt_packages=frozenset(desired.apt_packages),
+        installed_apt_packages=frozenset(desired.apt_packages),
     )
     return replace(facts, **changes)  # type: ignore[arg-type]
 
@@ -103,8 +103,8 @@ def test_an_empty_machine_gets_everything_in_order() -> None:
 @pytest.mark.parametrize(
     ("changes", "old", "fresh"),
     [
-        ({"venv_fingerprint": "", "is_incomplete": True}, "half made", True),
-        ({"venv_fingerprint": "", "is_foreign": True}, "not one of rlbox", True),
+        ({"venv_fingerprint": "", "is_incomplete_venv": True}, "half made", True),
+        ({"venv_fingerprint": "", "is_foreign_venv": True}, "not one of rlbox", True),
         ({"venv_fingerprint": "", "venv_packages": {}}, "nothing", False),
         ({"venv_fingerprint": "another"}, "of another lock", False),
         ({"venv_packages": {"six": "1.17.0"}}, "not as the lock says", False),
@@ -113,9 +113,9 @@ def test_an_empty_machine_gets_everything_in_order() -> None:
 )
 def test_the_environment(changes: dict[str, object], old: str, fresh: bool) -> None:
     plan = plan_apply(WANTED, at_lock(**changes))
-    assert [step.old for step in plan.steps] == [old]
+    assert [step.old_description for step in plan.steps] == [old]
     assert plan.recreates_venv == fresh
-    assert plan.steps[0].keeps_backup == ("is_foreign" in changes)
+    assert plan.steps[0].keeps_backup == ("is_foreign_venv" in changes)
 
 
 def test_other_patches_make_the_environment_anew() -> None:
@@ -127,7 +127,7 @@ def test_other_patches_make_the_environment_anew() -> None:
 def test_what_lies_in_an_environment_that_goes_is_laid_again() -> None:
     conf = FileToInstall(path="/opt/venv/pip.conf", source_id="constraints", text="conf\n")
     desired = replace(WANTED, files=(conf,))
-    facts = at_lock(paths={conf.path: file("conf\n")}, record=None, is_incomplete=True, venv_fingerprint="")
+    facts = at_lock(paths={conf.path: file("conf\n")}, record=None, is_incomplete_venv=True, venv_fingerprint="")
     assert kinds(facts, desired) == [("environment", "/opt/venv"), ("file", conf.path)]
 
 
@@ -174,11 +174,11 @@ def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
 def test_apt_packages_that_cannot_be_installed_are_named() -> None:
     desired = replace(WANTED, apt_packages=("git", "tmux"))
     plan = plan_apply(
-        desired, at_lock(apt_packages=frozenset(["git"]), apt_unavailable_reason="only root can install them")
+        desired, at_lock(installed_apt_packages=frozenset(["git"]), apt_unavailable_reason="only root can install them")
     )
     assert plan.steps == ()
     assert [(row.item, row.reason) for row in plan.skipped] == [("apt packages tmux", "only root can install them")]
-    assert kinds(at_lock(apt_packages=frozenset(["git"])), desired) == [("packages", "apt")]
+    assert kinds(at_lock(installed_apt_packages=frozenset(["git"])), desired) == [("packages", "apt")]
 
 
 def test_a_platforms_file_keeps_its_lines() -> None:
@@ -205,22 +205,22 @@ LINES = some.lists(
 def test_merging_twice_is_merging_once_and_can_be_undone(lines: list[str]) -> None:
     theirs = "".join(f"{line}\n" for line in lines)
     ours = 'PATH="/opt/venv/bin:/bin"\n'
-    merged = merge_variable_lines(theirs, ours)
-    assert merge_variable_lines(merged, ours) == merged
+    merged = merge_env_file_variables(theirs, ours)
+    assert merge_env_file_variables(merged, ours) == merged
     assert [line for line in theirs.split("\n") if "PATH=" not in line] == [
         line for line in merged.split("\n") if "PATH=" not in line
     ]
     if theirs.count("PATH=") < 2:
-        assert remove_merged_lines(merged, ours, theirs) == theirs
+        assert remove_env_file_variables(merged, ours, theirs) == theirs
 
 
 def test_a_path_that_rlbox_init_wrote_stays() -> None:
     """It has the folders of hooks in front; without this a machine was never at its lock once the script had run."""
     ours = 'PATH="/opt/venv/bin:/bin"\n'
     written = 'PATH="/opt/rlbox/shims:/opt/venv/bin:/bin:/srv/me"\n'
-    assert merge_variable_lines(written, ours) == written
+    assert merge_env_file_variables(written, ours) == written
     conda = 'PATH="/opt/conda/bin:/opt/venv/bin:/bin"\n'
-    assert merge_variable_lines(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
+    assert merge_env_file_variables(conda, ours) == 'PATH="/opt/venv/bin:/bin:/opt/conda/bin"\n'
 
 
 @pytest.mark.parametrize(
@@ -228,12 +228,12 @@ def test_a_path_that_rlbox_init_wrote_stays() -> None:
     [(100, 100, False, False), (1, 100, False, True), (1, 1, False, False), (1, 100, True, False)],
 )
 def test_the_environment_goes_where_there_is_room(free_here: int, free_data: int, same: bool, moved: bool) -> None:
-    layout = choose_venv_disk(Layout(data="/disk"), 1 << 30, free_here << 30, free_data << 30, same)
-    assert layout.venv == ("/disk/rlbox/opt/venv" if moved else "")
+    layout = choose_venv_disk(Layout(data_dir="/disk"), 1 << 30, free_here << 30, free_data << 30, same)
+    assert layout.relocated_venv_dir == ("/disk/rlbox/opt/venv" if moved else "")
 
 
 def test_a_prefix_moves_paths_and_nothing_else() -> None:
-    layout = Layout(prefix="/srv/me/place", data="/data")
+    layout = Layout(prefix="/srv/me/place", data_dir="/data")
     text = "PATH=/opt/venv/bin:/opt/rlbox/bin [ -x '/opt/venv' ] /opt/venv-old /mnt/opt/venv ${X}/opt/venv /usr/bin/ray"
     moved = layout.rewrite_paths(text, ("/opt/venv", "/opt/rlbox"))
     assert moved == (
@@ -241,4 +241,4 @@ def test_a_prefix_moves_paths_and_nothing_else() -> None:
         "/opt/venv-old /mnt/opt/venv ${X}/opt/venv /usr/bin/ray"
     )
     assert layout.rewrite_paths(moved, ("/opt/venv", "/opt/rlbox")) == moved
-    assert Layout(data="/data").rewrite_paths(text, ("/opt/venv",)) == text
+    assert Layout(data_dir="/data").rewrite_paths(text, ("/opt/venv",)) == text

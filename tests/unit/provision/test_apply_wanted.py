@@ -30,7 +30,7 @@ def planned(
     project = Project(folder=CHECKOUT)
     loaded, lock = load_target_and_catalogue(project, name), load_lock(project.lock_file(name))
     assert lock
-    target = replace_data_mount(loaded.target, layout.data)
+    target = replace_data_mount(loaded.target, layout.data_dir)
     baked = select_and_render_fixes(loaded.fix_catalogue, target, list_stack_versions(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
@@ -43,7 +43,7 @@ def text_of(desired: DesiredState, path: str) -> str:
 @pytest.mark.allow("processes")
 @pytest.mark.parametrize("name", ["local", "vast-5090"])
 def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None:
-    desired, target, baked = planned(name, Layout(data="/disk"))
+    desired, target, baked = planned(name, Layout(data_dir="/disk"))
     script = tmp_path / "environment.sh"
     script.write_text(text_of(desired, "/opt/rlbox/hooks/00-environment.sh"))
     argv = ["sh", "-c", '. "$1"; . "$1"; env -0', "sh", str(script)]  # twice: a shell may source it again
@@ -65,7 +65,7 @@ def test_the_environment_is_that_of_the_image(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["local", "vast-5090"])
 def test_below_a_prefix_nothing_leads_out(name: str) -> None:
-    desired, _, _ = planned(name, Layout(prefix="/srv/me/p", data="/disk"))
+    desired, _, _ = planned(name, Layout(prefix="/srv/me/p", data_dir="/disk"))
     assert all(row.path.startswith("/srv/me/p/") for row in (*desired.files, *desired.parts))
     texts = {row.path: (row.text + row.link_target).replace("/srv/me/p/opt/", "") for row in desired.files}
     for path, text in texts.items():
@@ -79,8 +79,8 @@ def test_below_a_prefix_nothing_leads_out(name: str) -> None:
 
 
 def test_a_fix_that_is_there_in_part_stops_no_run() -> None:
-    whole, _, _ = planned("local", Layout(data="/disk"))
-    partly, _, _ = planned("local", Layout(data="/disk"), frozenset(["libnuma1", "procps"]))
+    whole, _, _ = planned("local", Layout(data_dir="/disk"))
+    partly, _, _ = planned("local", Layout(data_dir="/disk"), frozenset(["libnuma1", "procps"]))
     rows = [json.loads(text_of(desired, "/opt/rlbox/share/fixes.json"))["fixes"] for desired in (whole, partly)]
     when = [next(row["check"]["when"] for row in fixes if row["id"] == "libnuma-missing") for fixes in rows]
     assert "run" in when[0]

@@ -62,7 +62,7 @@ def test_a_place_is_started_with_that(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for name, text in HOSTILE.items():
         monkeypatch.setenv(name, text)
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:{tmp_path}/driver")
-    env = describe_host_environment(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
+    env = describe_host_environment(Layout(data_dir="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
     assert not set(HOSTILE) & set(env)
     assert (env["LD_LIBRARY_PATH"], env["CUDA_VISIBLE_DEVICES"]) == (f"{tmp_path}/driver", "3")
     assert env["RLBOX_PLACE"] == "/opt/rlbox"
@@ -79,15 +79,15 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
     monkeypatch.setattr("rlbox.provision.provision.read_environment", lambda pid: first if pid == 1 else {})
     monkeypatch.setattr("rlbox.provision.provision.read_record", lambda layout: None)
     monkeypatch.setenv("OF", "shell")
-    env = describe_host_environment(Layout(data="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
+    env = describe_host_environment(Layout(data_dir="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
     assert (env["OF"], env["CUDA_VISIBLE_DEVICES"]) == (of, "3")
     assert "HF_TOKEN" not in env
-    assert "OF" not in describe_host_environment(Layout(prefix="/srv/x", data="/disk")).env
+    assert "OF" not in describe_host_environment(Layout(prefix="/srv/x", data_dir="/disk")).env
 
 
 def test_what_engines_are_told_is_asked_of_no_machine() -> None:
     """A machine has processes of other control groups than a shell's everywhere: systemd makes them."""
-    desired, _, _ = planned("local", Layout(data="/disk"))
+    desired, _, _ = planned("local", Layout(data_dir="/disk"))
     fixes = json.loads(text_of(desired, "/opt/rlbox/share/fixes.json"))["fixes"]
     assert {row["id"]: row["check"]["when"] for row in fixes if row["check"]}["shared-pid-namespace"] == []
     assert "check shared-pid-namespace" in {row.item for row in desired.skipped}
@@ -95,7 +95,7 @@ def test_what_engines_are_told_is_asked_of_no_machine() -> None:
 
 def test_a_service_that_nobody_started_yet_fails_no_apply() -> None:
     """`apply` lays files: the code sandbox is started by whoever wants it, and its check is a note until then."""
-    desired, _, _ = planned("vast-5090", Layout(data="/disk"))
+    desired, _, _ = planned("vast-5090", Layout(data_dir="/disk"))
     fixes = json.loads(text_of(desired, "/opt/rlbox/share/fixes.json"))["fixes"]
     check = next(row["check"] for row in fixes if row["id"] == "sandbox-service")
     assert check["partial"]

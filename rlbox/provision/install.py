@@ -21,7 +21,7 @@ from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState, PartToInstall
 from rlbox.provision.files import convert_disk_errors, move_original_aside
 from rlbox.provision.layout import Layout
-from rlbox.provision.plan import InstalledPart, compute_environment_fingerprint
+from rlbox.provision.plan import InstalledPart, format_venv_fingerprint
 from rlbox.provision.probe import FINGERPRINT_FILE, list_installed_apt_packages
 from rlbox.system.command import check_command, run_command
 from rlbox.system.files import get_free_bytes, write_atomic
@@ -51,7 +51,9 @@ class PackageSource:
     is_offline: bool = False
 
 
-def sync_environment(desired: DesiredState, source: PackageSource, installed: InstalledPart, *, recreate: bool) -> None:
+def sync_environment(
+    desired: DesiredState, source: PackageSource, part_record: InstalledPart, *, recreate: bool
+) -> None:
     """Make the environment of exactly the locked packages, verified by their hashes.
 
     While that goes on it has no stamp: one that was killed is made anew.
@@ -66,12 +68,12 @@ def sync_environment(desired: DesiredState, source: PackageSource, installed: In
     layout = desired.layout
     venv, stamp = Path(layout.map_path(VENV)), Path(layout.map_path(VENV), FINGERPRINT_FILE)
     if recreate or not stamp.exists():
-        move_original_aside(venv, installed)
+        move_original_aside(venv, part_record)
         _make_folder(layout, venv)
     stamp.unlink(missing_ok=True)
     _run_uv(desired, source, venv)
     _stand_on(desired, venv)
-    write_atomic(stamp, compute_environment_fingerprint(desired))
+    write_atomic(stamp, format_venv_fingerprint(desired))
 
 
 def _stand_on(desired: DesiredState, venv: Path) -> None:
@@ -97,16 +99,18 @@ def _make_folder(layout: Layout, venv: Path) -> None:
     """Make the environment's folder; where another disk holds it, a link to a new one there."""
     with convert_disk_errors(venv):
         venv.parent.mkdir(parents=True, exist_ok=True)
-        if layout.venv:
-            move_original_aside(Path(layout.venv), InstalledPart())
-            Path(layout.venv).mkdir(parents=True)
-            os.symlink(layout.venv, venv)
+        if layout.relocated_venv_dir:
+            move_original_aside(Path(layout.relocated_venv_dir), InstalledPart())
+            Path(layout.relocated_venv_dir).mkdir(parents=True)
+            os.symlink(layout.relocated_venv_dir, venv)
 
 
 def _run_uv(desired: DesiredState, supply: PackageSource, venv: Path) -> None:
     env = {**_NO_CONSTRAINTS, **supply.uv_env, "UV_NO_PROGRESS": "1"}
-    if desired.layout.venv and not os.environ.get("UV_CACHE_DIR"):
-        env["UV_CACHE_DIR"] = str(Path(desired.layout.venv).with_name("uv-cache"))  # files are links then, not copies
+    if desired.layout.relocated_venv_dir and not os.environ.get("UV_CACHE_DIR"):
+        env["UV_CACHE_DIR"] = str(
+            Path(desired.layout.relocated_venv_dir).with_name("uv-cache")
+        )  # files are links then, not copies
     offline: tuple[str, ...] = ("--offline",) if supply.is_offline else ()
     python = desired.interpreter or desired.python
     make = (find_uv_bin(), "venv", "--quiet", *offline, "--allow-existing", "--python", python, str(venv))
@@ -177,7 +181,7 @@ def _apt(*words: str) -> str:
     return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
 
 
-def install_part(part: PartToInstall, store: ObjectStore, installed: InstalledPart) -> None:
+def install_git_or_http_part(part: PartToInstall, store: ObjectStore, part_record: InstalledPart) -> None:
     """Put a git tree or a file from the store in its place, beside it first."""
     path, source = Path(part.path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
@@ -188,8 +192,8 @@ def install_part(part: PartToInstall, store: ObjectStore, installed: InstalledPa
             draft.mkdir()
             _unpack(source, draft)
         else:
-            write_atomic(draft, source.read_bytes(), int(part.mode, 8))
-        move_original_aside(path, installed)
+            write_atomic(draft, source.read_bytes(), int(part.octal_file_mode, 8))
+        move_original_aside(path, part_record)
         os.rename(draft, path)
 
 
@@ -201,12 +205,12 @@ def _unpack(archive: Path, folder: Path) -> None:
             tar.extractall(folder)  # noqa: S202
 
 
-def apply_patches(desired: DesiredState, scripts: Mapping[str, str]) -> None:
+def apply_patches(desired: DesiredState, script_by_file_name: Mapping[str, str]) -> None:
     """Change the sources that the target's patches are about, by content.
 
     Parameters
     ----------
-    scripts
+    script_by_file_name
         Text of the programs that an image is patched with, by file name.
 
     Raises
@@ -215,7 +219,7 @@ def apply_patches(desired: DesiredState, scripts: Mapping[str, str]) -> None:
         A patch does not fit; nothing was written then.
     """
     with tempfile.TemporaryDirectory(prefix="rlbox-apply-") as folder, convert_disk_errors(Path(folder)):
-        for name, text in {**scripts, "manifest.json": desired.patch_manifest}.items():
+        for name, text in {**script_by_file_name, "manifest.json": desired.patch_manifest}.items():
             Path(folder, name).write_text(text, "utf-8")
         words = (sys.executable, f"{folder}/apply_patches.py", f"{folder}/manifest.json")
         root = ("--root", desired.layout.prefix or "/")
